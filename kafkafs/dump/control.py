@@ -30,7 +30,7 @@ def _messages() -> dict[str, Message]:
 
 
 def control_text(key: bytes | None, value: bytes | None) -> bytes:
-    """The end of a control record's line. Raises CorruptRecord."""
+    """The text at the end of a control record's line. CorruptRecord."""
     kind = _type(key)
     if kind in (0, 1):
         epoch = _coordinator_epoch(value)
@@ -41,7 +41,7 @@ def control_text(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def control_fields(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """The same as a JSON object."""
+    """A control record as a JSON object. CorruptRecord."""
     kind = _type(key)
     if kind in (0, 1):
         return {"type": _ENDS[kind], "coordinatorEpoch": _coordinator_epoch(value)}
@@ -60,7 +60,7 @@ def _type(key: bytes | None) -> int:
 
 
 def _coordinator_epoch(value: bytes | None) -> int:
-    # Later versions only add to it, so they are read as version 0.
+    # Later versions only add fields, so this reads them as version 0.
     if value is None or len(value) < _END.size:
         raise CorruptRecord("the end of a transaction is too short")
     version, epoch = _END.unpack_from(value)
@@ -70,7 +70,7 @@ def _coordinator_epoch(value: bytes | None) -> int:
 
 
 def _kraft(kind: int, value: bytes | None) -> dict[str, Any]:
-    """Read as version 0 and shown as the version that the message says it has."""
+    """Read the message as version 0, and show it as the version in it."""
     name = _KRAFT[kind][1]
     try:
         read = _messages()[name].read(Reader(value or b""), 0)

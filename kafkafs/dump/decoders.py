@@ -1,5 +1,6 @@
-"""How a record's key and value become text: by a decoder's class, or by what Kafka's own topics
-hold. None stands for text in UTF-8, which the hot loop does itself.
+"""Decoders turn a record's key and value into text: by a class's name, or for Kafka's own topics.
+
+None stands for UTF-8 text, which the hot loop decodes itself.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _GROUP_METADATA: Final = 2
 
 
 class DecoderError(Exception):
-    """A decoder that only DumpLogSegments has."""
+    """Only DumpLogSegments has this decoder."""
 
 
 def class_decoder(key_class: str, value_class: str) -> Decode | None:
-    """By the names of the classes. Raises DecoderError."""
+    """The decoder of these classes. DecoderError."""
     classes = [name.removeprefix(_PACKAGE) for name in (key_class, value_class)]
     for name in classes:
         if name != "StringDecoder" and name not in _NUMBERS:
@@ -88,7 +89,7 @@ class CoordinatorDecoder:
 
 
 class OffsetsDecoder(CoordinatorDecoder):
-    """`__consumer_offsets`: of classic groups also what their members hand to each other."""
+    """`__consumer_offsets`, with the messages between the members of classic groups."""
 
     def __init__(self) -> None:
         super().__init__(OFFSETS)
@@ -103,7 +104,7 @@ class OffsetsDecoder(CoordinatorDecoder):
             for member in value["members"]:
                 for name, message in self._within.items():
                     data = base64.b64decode(member[name])
-                    with suppress(MessageError):  # the bytes stay as they are
+                    with suppress(MessageError):  # show the bytes
                         version = _version(data, name)
                         read = message.read(Reader(data[2:]), version)
                         member[name] = message_json(message, read, version)
@@ -124,7 +125,7 @@ class MetadataDecoder:
 
     def _read(self, value: bytes) -> bytes:
         record = self._reader.read(value)
-        assert record is not None, "all are wanted"
+        assert record is not None, "nothing is filtered out"
         message, version, data = record
         name = re.sub("(?<!^)(?=[A-Z])", "_", message.name).upper()
         found = message_json(message, data, version)
@@ -132,7 +133,7 @@ class MetadataDecoder:
 
 
 def topic_decoder(name: str) -> Decode:
-    """By the name of the option that asks for it. Raises DecoderError."""
+    """The decoder of an option's name. DecoderError."""
     if name == "offsets-decoder":
         return OffsetsDecoder()
     if name == "transaction-log-decoder":

@@ -1,8 +1,8 @@
-"""What is found in the files, as DumpLogSegments' lines or as JSON, one object a line.
+"""Writes what the files have: as DumpLogSegments' lines, or as JSON, one object a line.
 
-An event has a type and fields; `_LINES` says how DumpLogSegments prints it. Its complaints go to
-standard error, the rest to standard output. As JSON all of it goes to standard output, in the
-order in which DumpLogSegments says it.
+An event has a type and fields; `_LINES` has DumpLogSegments' words for it. As text, complaints go
+to standard error, and the rest to standard output. As JSON everything goes to standard output, in
+DumpLogSegments' order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias
 Value: TypeAlias = "int | bool | str | list[Value] | dict[str, Value] | None"
 Write: TypeAlias = Callable[[bytes | memoryview], object]
 
-#: Lines are written when there are so many.
+#: How many lines to collect before writing them.
 _MANY: Final = 4096
 
 _LINES: Final = {
@@ -48,13 +48,13 @@ class Output(Protocol):
     @property
     def is_json(self) -> bool: ...
     def event(self, kind: str, **fields: Value) -> None:
-        """Something that stands in a file."""
+        """Write something that a file has."""
 
     def text(self, lines: memoryview) -> None:
-        """Lines that are made already, which are not kept; not for JSON."""
+        """Write finished lines, without keeping the buffer; not for JSON."""
 
     def complain(self, line: str, kind: str, **fields: Value) -> None:
-        """Something that is wrong with a file, `line` being how DumpLogSegments says it."""
+        """Write something that is wrong with a file; `line` has DumpLogSegments' words."""
 
     def flush(self) -> None: ...
 

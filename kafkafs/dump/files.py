@@ -1,4 +1,4 @@
-"""One file after the other, and at the end what is wrong with them."""
+"""Dumps one file after the other, and at the end what is wrong with them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kafkafs.dump.tables import dump_snapshot, dump_txn_index
 
 
 def dump(files: Iterable[str], options: Options, output: Output) -> None:
-    """Print the files, by their names' suffixes, and then what does not fit in them.
+    """Print the files, each by its suffix, and then the complaints about them.
 
-    Raises DumpError where DumpLogSegments fails; it then says nothing of the files before either.
+    DumpError where DumpLogSegments fails; like that it then drops the complaints.
     """
     complaints = _Complaints()
     try:
@@ -51,7 +51,7 @@ def _dump_file(path: str, options: Options, output: Output, complaints: _Complai
 
 
 class _Complaints:
-    """What DumpLogSegments keeps for its end, in the order in which it prints it."""
+    """The complaints that DumpLogSegments prints at its end, in its order."""
 
     def __init__(self) -> None:
         self._gaps: dict[str, dict[int, int]] = {}
@@ -89,9 +89,7 @@ class _Complaints:
 
 
 class _Kind(NamedTuple):
-    """A kind of complaint: a line for a file, and one for each pair of numbers, whose fields are
-    named as in JSON.
-    """
+    """A kind of complaint: a line for a file, one for each pair of numbers, their names in JSON."""
 
     type: str
     head: str

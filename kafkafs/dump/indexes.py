@@ -1,4 +1,4 @@
-"""`.index` and `.timeindex` files, each beside its log, checked against it."""
+"""Dumps `.index` and `.timeindex` files, and checks each against the log beside it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kafkafs.dump.options import Options
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
-#: Entries at an index's end that a lookup tries before the others (AbstractIndex.warmEntries).
+#: How many entries at the end a lookup tries first (AbstractIndex.warmEntries).
 _WARM: Final = 8192 // _OFFSET_ENTRY.size
 
 
 def base_offset(path: str) -> int:
-    """The number before the first dot of a file's name. Raises DumpError."""
+    """The offset in a file's name, before its first dot. DumpError."""
     try:
         return parse_long(base_name(path).split(".")[0])
     except ValueError as error:
@@ -44,7 +44,7 @@ def _read(path: str) -> bytes:
 
 
 class OffsetEntries:
-    """The entries of an offset index as a broker reads it: also those that are only zeros."""
+    """The entries of an offset index as a broker reads them, zeros included."""
 
     def __init__(self, path: str, base: int) -> None:
         data = _read(path)
@@ -54,13 +54,14 @@ class OffsetEntries:
         self._data = data
 
     def entry(self, number: int) -> tuple[int, int]:
-        """(offset, position)."""
+        """The (offset, position) of an entry."""
         relative, position = _OFFSET_ENTRY.unpack_from(self._data, number * _OFFSET_ENTRY.size)
         return self.base + relative, position
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """Where to begin to look for an offset, step by step as OffsetIndex.lookup does it, since
-        of entries that do not rise it depends on the steps.
+        """Where to begin the search for an offset, with the steps of OffsetIndex.lookup.
+
+        If the entries do not rise, the result depends on the steps.
         """
         if self.count == 0:
             return self.base, 0
@@ -96,7 +97,7 @@ class OffsetEntries:
 
 
 def dump_index(path: str, options: Options, output: Output) -> dict[int, int]:
-    """Print an offset index; returns the offsets that are not their batch's last one, with that."""
+    """Print an offset index; return the offsets that are not their batch's last, with that one."""
     base = base_offset(path)
     mismatches: dict[int, int] = {}
     with LogReader(_beside(path, ".log")) as log:
@@ -105,11 +106,11 @@ def dump_index(path: str, options: Options, output: Output) -> dict[int, int]:
             output.event("emptyIndex", file=path)
             return mismatches
         if options.index_sanity_check:
-            _judge(path, index.sanity(path), output)
+            _show_sanity(path, index.sanity(path), output)
             return mismatches
         for number in range(index.count):
             offset, position = index.entry(number)
-            # What was sized ahead and never written is zeros.
+            # A broker preallocates entries: the unwritten ones are zeros.
             if offset == base and number > 0:
                 break
             frame = log.frame(position, log.slice_end(position, options.max_message_size))
@@ -123,7 +124,7 @@ def dump_index(path: str, options: Options, output: Output) -> dict[int, int]:
     return mismatches
 
 
-def _judge(path: str, fault: str | None, output: Output) -> None:
+def _show_sanity(path: str, fault: str | None, output: Output) -> None:
     if fault is not None:
         raise DumpError(fault)
     output.event("saneIndex", file=path)
@@ -140,7 +141,7 @@ def _last_offset(log: LogReader, frame: Frame) -> int:
 
 @dataclass
 class TimeFaults:
-    """What is wrong in a time index, as pairs: of the index, and of the log or the entry before."""
+    """The faults of a time index: pairs of its number and the log's, or the previous entry's."""
 
     mismatches: list[tuple[int, int]] = field(default_factory=list)
     out_of_order: list[tuple[int, int]] = field(default_factory=list)
@@ -148,7 +149,7 @@ class TimeFaults:
 
 
 class _Chain:
-    """All batches of a log from a position on, which are looked at once for a whole index."""
+    """All batches of a log from a position on, read once for a whole index."""
 
     def __init__(self, log: LogReader, position: int) -> None:
         self.positions = array("q")
@@ -158,7 +159,7 @@ class _Chain:
         last = -(1 << 63)
         while (frame := log.frame(position, log.size)) is not None:
             offset = last if frame.last_offset is None else frame.last_offset
-            # A header that is cut off matters only to who gets as far as it.
+            # A cut-off header matters only to a search that reaches it.
             self._rises = self._rises and frame.last_offset is not None and offset >= last
             self.positions.append(position)
             self.last_offsets.append(offset)
@@ -171,7 +172,7 @@ class _Chain:
         return number if found else None
 
     def find(self, number: int, offset: int) -> Frame | None:
-        """The first batch, from one on, whose last offset is not below `offset`."""
+        """The first batch from `number` on whose last offset is `offset` or above."""
         if self._rises:
             number = bisect_left(self.last_offsets, offset, number)
         while number < len(self.positions):
@@ -184,7 +185,7 @@ class _Chain:
 
 
 class _Batches:
-    """The chains of a log, one for each position that is in no other."""
+    """The chains of a log, one for each position that no other chain has."""
 
     def __init__(self, log: LogReader) -> None:
         self._log = log
@@ -202,7 +203,7 @@ class _Batches:
 
 
 def dump_time_index(path: str, options: Options, output: Output) -> TimeFaults:
-    """Print a time index. Raises DumpError and OSError."""
+    """Print a time index; return its faults. DumpError, OSError."""
     base = base_offset(path)
     faults = TimeFaults()
     with LogReader(_beside(path, ".log")) as log:
@@ -211,7 +212,7 @@ def dump_time_index(path: str, options: Options, output: Output) -> TimeFaults:
         count = len(data) // _TIME_ENTRY.size
         entries = [_TIME_ENTRY.unpack_from(data, n * _TIME_ENTRY.size) for n in range(count)]
         if options.index_sanity_check:
-            _judge(path, _time_sanity(path, entries, len(data), base), output)
+            _show_sanity(path, _time_sanity(path, entries, len(data), base), output)
             return faults
         batches = _Batches(log)
         before = -1

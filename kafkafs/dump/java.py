@@ -1,4 +1,4 @@
-"""What of Java's own habits shows in the output of its programs."""
+"""Java's own conventions that show in its programs' output."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def base_name(path: str) -> str:
 
 
 def parse_long(digits: str, bits: int = 64) -> int:
-    """`Long.parseLong`, or with 32 bits `Integer.parseInt`; ValueError where it refuses."""
+    """`Long.parseLong`, or with 32 bits `Integer.parseInt`. ValueError."""
     if _LONG.fullmatch(digits) is None or not -(1 << bits - 1) <= int(digits) < 1 << bits - 1:
         raise ValueError(f'"{digits}" is no number of {bits} bits')
     return int(digits)
 
 
 def double_text(number: float) -> str:
-    """`Double.toString` since Java 19: the shortest digits that are this number."""
+    """`Double.toString` since Java 19: the shortest digits that give this number."""
     if not math.isfinite(number):
         return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     if number == 0 or 1e-3 <= abs(number) < 1e7:
@@ -46,8 +46,9 @@ def double_text(number: float) -> str:
 
 
 def map_order(keys: Iterable[str]) -> list[str]:
-    """The order in which a HashMap gives its keys that got them, in this order, by
-    `computeIfAbsent`: that one puts a key before the others of its bucket.
+    """The order of a HashMap's keys after `computeIfAbsent` of each of `keys`.
+
+    `computeIfAbsent` puts a key before the others of its bucket.
     """
     inserted = list(keys)
     buckets = 16

@@ -1,7 +1,7 @@
 """A log's batches and records as JSON objects.
 
-Keys, values and header values are strings where they are UTF-8; other bytes are in a field of the
-same name with `Base64` at its end.
+Keys, values and header values are strings if they are UTF-8; other bytes are a field whose name has
+`Base64` at its end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class JsonRows:
 
 
 def content(name: str, data: bytes | None) -> dict[str, Value]:
-    """Bytes as a field, or two fields."""
+    """Bytes as a field of a JSON object."""
     if data is None:
         return {name: None}
     try:

@@ -1,4 +1,4 @@
-"""`.log` files, and the `.checkpoint` files of KRaft, which are logs too."""
+"""Dumps `.log` files, and the `.checkpoint` files of KRaft, which are logs too."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from storage.record import compression
 
 
 def decompress(codec: int, data: memoryview, magic: int) -> bytes | bytearray | memoryview:
-    """As `Walk` wants it."""
+    """Decompress for `Walk`. CorruptRecord."""
     return compression.decompress(codec, data, magic=magic)
 
 
 def dump_log(path: str, options: Options, output: Output) -> dict[int, int]:
-    """Print a log; returns the offsets that do not follow one another: last to next.
+    """Print a log; return the gaps between offsets, by the last offset before each: the next one.
 
-    Raises DumpError and OSError; what stands before the fault has then been printed.
+    DumpError, OSError; the batches before the fault are printed.
     """
     _head(path, output)
     walk = Walk(

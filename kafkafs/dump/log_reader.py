@@ -27,7 +27,7 @@ _LAST_OFFSET_DELTA = struct.Struct(">i")
 
 
 class Frame(NamedTuple):
-    """A whole batch. `last_offset` is None where the file ends within its header."""
+    """A whole batch. `last_offset` is None if the file ends within its header."""
 
     position: int
     size: int
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 
 
 class LogReader:
-    """An open log file of at most 2 GiB, as long as it was when it was opened."""
+    """An open log file of at most 2 GiB, with the size that it had at its opening."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -57,7 +57,7 @@ class LogReader:
         os.close(self._fd)
 
     def fill(self, window: memoryview, position: int) -> int:
-        """Read as many bytes as are there and fit; returns how many."""
+        """Read as many bytes as the file has and `window` takes; return how many."""
         filled = 0
         while filled < len(window):
             count = os.preadv(self._fd, [window[filled:]], position + filled)
@@ -67,10 +67,10 @@ class LogReader:
         return filled
 
     def read(self, position: int, size: int) -> bytes:
-        """The bytes from `position` on, fewer at the file's end. Small reads go on in one."""
+        """The bytes from `position` on, fewer at the file's end. Reads ahead for small reads."""
         at = position - self._start
         if at < 0 or at + size > len(self._window):
-            # Who reads on right behind what was read last will do so again.
+            # A read right after the last one is likely to continue.
             ahead = 0 <= at <= len(self._window) + _AHEAD
             self._window = os.pread(self._fd, max(size, _AHEAD if ahead else 0), position)
             self._start = position
@@ -78,7 +78,7 @@ class LogReader:
         return self._window[at : at + size]
 
     def frame(self, position: int, end: int) -> Frame | None:
-        """The batch at `position`, None where less than a whole one is before `end`."""
+        """The batch at `position`; None: no whole batch before `end`."""
         if position >= end - FRAME_SIZE:
             return None
         header = self.read(position, HEADER_SIZE)
@@ -96,7 +96,7 @@ class LogReader:
         return Frame(position, size, base + delta)
 
     def slice_end(self, position: int, size: int) -> int:
-        """Where a slice of so many bytes from `position` on ends (FileRecords.slice)."""
+        """The end of a slice of `size` bytes from `position` (FileRecords.slice)."""
         if not 0 <= position <= self.size:
             raise DumpError(f"{self.path}: position {position} is outside its {self.size} bytes")
         return min(position + size, self.size)
@@ -105,7 +105,7 @@ class LogReader:
         return DumpError(f"{self.path}: {reason} (position {position})")
 
     def walk(self, walk: Walk, end: int, take: Callable[[], None]) -> None:
-        """Take the walk to `end`, and what it found whenever that is much, or all of it."""
+        """Walk to `end`; call `take` whenever the walk has collected much, and at the end."""
         window = memoryview(bytearray(_CHUNK))
         start = walk.position
         filled = 0

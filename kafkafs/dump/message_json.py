@@ -16,7 +16,7 @@ _CONTROL: Final = re.compile(r"\\u00[0-9a-f]{2}")
 
 
 def message_json(message: Message, value: Struct, version: int) -> Struct:
-    """What a message of some version shows."""
+    """A message of `version` as Kafka's converters show it."""
     return _json_struct(message.fields, value, version)
 
 
@@ -46,7 +46,7 @@ def _json_value(each: Field, value: Any, version: int) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """As Jackson prints it."""
+    """JSON text as Jackson prints it."""
     if isinstance(value, dict):
         members = (f"{_quoted(name)}:{as_json(member)}" for name, member in value.items())
         return "{" + ",".join(members) + "}"
@@ -61,11 +61,11 @@ def as_json(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """What need not be escaped is not, and hexadecimal is upper case."""
+    """A JSON string with Jackson's escapes: only the necessary ones, in upper-case hexadecimal."""
     quoted = json.dumps(text, ensure_ascii=False)
     if "\\u00" not in quoted:
         return quoted
-    # A backslash of the text itself is doubled, and so is no beginning of an escape.
+    # A doubled backslash is the text's own, and begins no escape.
     parts = quoted.split("\\\\")
     return "\\\\".join(
         _CONTROL.sub(lambda match: "\\u" + match[0][2:].upper(), part) for part in parts

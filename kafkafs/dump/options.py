@@ -1,4 +1,4 @@
-"""How to dump."""
+"""The options of a dump."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-#: Java's largest int: no file of a log is longer.
+#: Java's largest int, the largest size of a log's file.
 LARGEST_FILE: Final = 2**31 - 1
 
-#: The text of a record's key and value, each None for none; given its offset, key and value.
+#: Takes a record's offset, key and value; returns the text of key and value, None for null.
 Decode: TypeAlias = Callable[[int, bytes | None, bytes | None], tuple[bytes | None, bytes | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Sizes in bytes; `decode` None is UTF-8 text. `contents` wants `deep`."""
+    """Sizes are in bytes. `decode` None: UTF-8 text. `contents` needs `deep`."""
 
     deep: bool = False
     contents: bool = False

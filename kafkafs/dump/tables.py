@@ -1,4 +1,4 @@
-"""`.txnindex` and `.snapshot` files."""
+"""Dumps `.txnindex` and `.snapshot` files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PRODUCER: Final = struct.Struct(">qhiqiqiq")
 
 
 class SnapshotError(Exception):
-    """What is wrong with a snapshot, in ProducerStateManager's words."""
+    """A snapshot is corrupt; the message has ProducerStateManager's words."""
 
 
 def dump_txn_index(path: str, output: Output) -> None:
-    """Print a transaction index; nothing where there is none, as a log without aborts has none."""
+    """Print a transaction index; nothing if the file is missing: a log without aborts has none."""
     base_offset(path)
     if not os.path.exists(path):
         return
@@ -32,7 +32,7 @@ def dump_txn_index(path: str, output: Output) -> None:
         data = file.read()
     entries = list(_ABORTED.iter_unpack(data[: len(data) // _ABORTED.size * _ABORTED.size]))
     for version, *_ in entries:
-        # DumpLogSegments looks at the first byte of the two, and so do we.
+        # Like DumpLogSegments this checks only the first of the two bytes.
         if version > 0:
             raise DumpError(
                 f"Unexpected aborted transaction version {version} in transaction index {path},"
@@ -50,7 +50,7 @@ def dump_txn_index(path: str, output: Output) -> None:
 
 
 def dump_snapshot(path: str, output: Output) -> None:
-    """Print the producers of a snapshot; where it is corrupt complain of it and go on."""
+    """Print the producers of a snapshot, or a complaint if it is corrupt."""
     with open(path, "rb") as file:
         data = file.read()
     try:
@@ -63,7 +63,7 @@ def dump_snapshot(path: str, output: Output) -> None:
 
 
 def _producers(data: bytes) -> list[dict[str, Value]]:
-    """In the order of ProducerSnapshot's reader, which decides what is found wrong."""
+    """Read in the order of ProducerSnapshot's reader, which decides the first fault."""
     failed = "Snapshot failed schema validation: "
     if len(data) < 2:
         raise SnapshotError(failed + "null")
@@ -107,7 +107,7 @@ def _producer(
     if last_offset >= 0:
         first_sequence = last_sequence - offset_delta
         if last_sequence < offset_delta:
-            first_sequence += 1 << 31  # sequences go on at 0 after 2^31 - 1
+            first_sequence += 1 << 31  # 0 follows 2^31 - 1
         batch = {
             "firstSequence": first_sequence,
             "lastSequence": last_sequence,

@@ -1,7 +1,7 @@
 """Views: ways of writing a partition's records as text, and of reading them back from it.
 
-A view is incremental and pure: bytes in, bytes and numbers out, no file, clock or thread. What it
-keeps between two calls stands in a `Cursor` or a `Measure`, which belong to the caller.
+A view is incremental and pure: bytes in, bytes and numbers out, no file, clock or thread. Its state
+between two calls is a `Cursor` or a `Measure`, which belong to the caller.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ class TextView(Protocol):
 
     @property
     def is_text(self) -> Literal[True]:
-        """It counts records, and takes lines: what a view of stored bytes does not."""
+        """The view counts records and takes lines; a view of stored bytes does neither."""
         ...
 
     @property
     def name(self) -> str:
-        """What its line indexes and absolute positions are kept under."""
+        """The name of the view, and of its line indexes and absolute positions."""
         ...
 
     @property
     def committed(self) -> bool:
-        """Whether it ends at the last stable offset and leaves aborted transactions out."""
+        """Whether the view ends at the last stable offset and leaves out aborted transactions."""
         ...
 
     @property
     def whole_records(self) -> bool:
-        """Whether it shows more than values: a cursor inside a batch then needs its header."""
+        """Whether the view shows more than values; a cursor in a batch then needs its header."""
         ...
 
     def parse(

@@ -1,8 +1,8 @@
 """The view of a partition's record batches as they are stored, back to back.
 
-Its bytes are the segments' own: control batches, aborted and open transactions, empty batches,
-whatever codec and format they have, from the batch that holds the log start to the log end. So
-there is nothing to render or to measure.
+Its bytes are the segments' own, from the batch with the log start to the log end: control batches,
+aborted and open transactions and empty batches too, of any codec and format. So it has nothing to
+render or to measure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The view of whole records: each is a JSON object on a line of its own, the same to append.
 
-Lossless for all that a record has but its offset, which the log that it is appended to decides.
-The format stands in `_json_lines.pyx`, what is taken in `json_records.py`.
+The view loses nothing of a record but its offset, which the log assigns at an append. It writes the
+format in `_json_lines.pyx`, and takes the one in `json_records.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class JsonLines:
     def parse(
         data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
     ) -> tuple[bytearray, int]:
-        # The parser is imported when it is first wanted, so that a mount answers without it.
+        # Only the first append imports the parser: a mount starts without it.
         from kafkafs.views.json_records import parse
 
         return parse(data, start, end, timestamp_ms, max_batch_bytes)

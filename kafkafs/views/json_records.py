@@ -1,7 +1,7 @@
-"""Lines of JSON to record batches: the `jsonl` view's way in, all of it but its hot loop.
+"""Parses lines of JSON into record batches for the `jsonl` view; `_json_records` has the hot loop.
 
-A line is one object (RFC 8259). Its fields may come in any order and with any spacing; of one that
-comes twice the last counts. All of them may be missing:
+A line is one object (RFC 8259), with fields in any order and any spacing; the last of two with the
+same name counts. Each field may be missing:
 
     offset          an integer, and ignored
     timestamp       milliseconds, an integer of -1 (none) or more; missing: now
@@ -10,11 +10,9 @@ comes twice the last counts. All of them may be missing:
     headers         a list of [name, value], name and value bytes, the value perhaps null
 
 Bytes are a string, or {"base64":"…"} (RFC 4648's standard alphabet, padded). The parser (msgspec)
-checks all this by the types below. It is imported with this module, which is not imported before
-something is appended as JSON.
+checks all this by the types below. The first append of JSON imports this module and the parser.
 
-InvalidRecord says the line and what is wrong with it in plain words; in these, a byte's number
-counts from 1.
+InvalidRecord names the line and says in plain words what is wrong; these count bytes from 1.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Base64(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class JsonRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A record as one line of JSON has it."""
+    """The record of one line of JSON."""
 
     offset: int = 0
     timestamp: Annotated[int, msgspec.Meta(ge=-1, le=_LARGEST)] = _NOW
@@ -68,7 +66,7 @@ _KINDS: Final = {
 def parse(
     data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
 ) -> tuple[bytearray, int]:
-    """As `_parse.encode_lines`, for lines of JSON."""
+    """Encode lines of JSON as `_parse.encode_lines` does lines of values. Raises as that."""
     encoder = LineEncoder(_decoder.decode, timestamp_ms, max_batch_bytes)
     try:
         return encoder.encode(data, start, end)
@@ -78,7 +76,7 @@ def parse(
 
 
 def _reason(error: Exception, line: bytes) -> str:
-    """What the parser says, in plain words."""
+    """The parser's error in plain words."""
     if not line.strip():
         return "it is empty, and not a JSON object"
     if isinstance(error, UnicodeDecodeError):
@@ -87,7 +85,7 @@ def _reason(error: Exception, line: bytes) -> str:
         return _malformed(str(error), line)
     message, _, path = str(error).partition(" - at `$")
     reason = _mismatch(message)
-    # A field's name may be long, or hold what would make two lines of one.
+    # A field's name may be long, or have a newline.
     reason = "".join(char if char.isprintable() else "?" for char in reason)
     if len(reason) > 200:
         reason = f"{reason[:200]}…"
@@ -106,7 +104,7 @@ def _malformed(message: str, line: bytes) -> str:
     found = re.fullmatch(r"(.*) \(byte (\d+)\)", message)
     if found is None:
         return f"not JSON: {message}"
-    # It counts from 0, but has gone one further where something comes behind the object.
+    # msgspec counts from 0, but from 1 for characters after the object.
     byte = int(found[2]) + (found[1] != "trailing characters")
     return f"not JSON: {found[1]} at byte {byte}"
 

@@ -1,7 +1,7 @@
 """The view of keys and values: `key TAB value` and a newline for each record, the same to append.
 
-Lossless for key and value, nulls and any bytes included: the format stands in `_key_value.pyx`.
-Headers and timestamps are not shown; an appended line has no headers and the time it is given.
+The view keeps all bytes of key and value, and nulls: `_key_value.pyx` has the format. It shows no
+headers and timestamps; an appended line has no headers, and the time of its append.
 """
 
 from __future__ import annotations

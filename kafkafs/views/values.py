@@ -1,8 +1,7 @@
 """The plain view: each record's value and a newline; each line appended is a value.
 
-A null value is an empty line, and a value that holds a newline shows as two: the fast view, and
-lossy only in that. Keys, headers and timestamps are not shown; an appended line has none but the
-time it is given.
+This view is the fastest. A null value is an empty line, and a value with a newline shows as two. It
+shows no keys, headers and timestamps; an appended line has only the time of its append.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from kafkafs.views import _parse, _render
 class Values:
     """`TextView` for values; has no state.
 
-    With `committed` false it also shows aborted transactions and, at once, open ones
-    (isolation.level=read_uncommitted): other text at other positions, so it has another name.
+    With `committed` false it also shows aborted and open transactions
+    (isolation.level=read_uncommitted): other text at other positions, so its name differs.
     """
 
     is_text: Literal[True] = True
