@@ -1,8 +1,8 @@
-"""Handles for appending: how written bytes become records.
+"""Handles for appending: they turn written bytes into records.
 
-An `append_handle` collects what is written until it is whole: `lines_handle` takes lines,
-`batches_handle` stored batches. Its target appends them: `append_target` to one partition,
-`topic_append` to those that the partitioner chooses; that is also the file `.append`.
+An `append_handle` collects bytes until they are whole: `lines_handle` lines, `batches_handle`
+stored batches. Its target appends them: `append_target` to one partition, `topic_append` (the file
+`.append`) to the partitions that the partitioner chooses.
 
 Everything here runs on the owner's thread.
 """

@@ -1,15 +1,14 @@
-"""A handle for appending: what those of all views share.
+"""A handle for appending, in any view.
 
-A write is appended as far as it is whole, or none of it; what is not whole stays with the handle
-(`_rest`) and is joined with the next write. What becomes of it at release says the kind of handle:
-`lines_handle.py`, `batches_handle.py`. Where records go, to one partition or to any of a topic,
-says its target: `append_target.py`, `topic_append.py`.
+A write appends all whole lines or batches, or none. The handle keeps the bytes after them (`_rest`)
+and joins them with the next write; at release `lines_handle.py` appends the rest, and
+`batches_handle.py` drops it. The target appends to one partition (`append_target.py`) or to any of
+a topic (`topic_append.py`).
 
-What a refused write leaves: after a disk error the handle is as before, and the same write can be
-tried again. After a refusal of the content (EMSGSIZE, EINVAL) the rest, which may be part of what
-was refused, is dropped. Of a large write() the kernel reports a piece that is refused as a short
-count, and the writer goes on from there: the same bytes once more are looked at as they were the
-first time.
+After a disk error the handle is as before, and the writer may try again. After a refusal of the
+content (EMSGSIZE, EINVAL) the handle drops the rest, which may be part of the refused content. The
+kernel reports a refused piece of a large write() as a short count, and the writer goes on from
+there: the handle then treats the same bytes as it did before.
 
 Everything here runs on the owner's thread.
 """
@@ -40,15 +39,14 @@ class AppendHandle(WritingHandle, Generic[T]):
         super().__init__(reader)
         self._target = target
         self._flags = flags
-        # The last write where its content was refused, and its error where that write had begun
-        # inside of something.
+        # The last refused write, and its error where it had begun inside of a line or batch.
         self._refused: tuple[bytes, StorageError | None] | None = None
         self.sync_due = False
 
-    # -- what the kinds of handles do ----------------------------------------------------------
+    # -- for subclasses ------------------------------------------------------------------------
 
     def _take(self, data: bytes) -> None:
-        """Append what is whole with `data`, and keep the rest; or raise, and be as before."""
+        """Append what `data` completes, and keep the rest; or raise, with nothing changed."""
         raise NotImplementedError
 
     def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
@@ -56,24 +54,24 @@ class AppendHandle(WritingHandle, Generic[T]):
         raise NotImplementedError
 
     def _check_rest(self) -> None:
-        """Whether what is left would be accepted if the file were closed now."""
+        """Raise where closing the file would refuse the rest."""
         raise NotImplementedError
 
     def _drop_rest(self, data: bytes) -> None:
-        """The content of the write `data` was refused."""
+        """Drop the rest: the content of the write `data` was refused."""
         raise NotImplementedError
 
     def _is_inside(self) -> bool:
-        """Whether the next write does not begin where something may begin."""
+        """Whether the next write begins inside of a line or batch."""
         return bool(self._rest)
 
     def _begin_again(self) -> None:
-        """A refused write comes again that had begun where something may begin."""
+        """A refused write that began a line or batch comes again."""
 
     # -- writing -------------------------------------------------------------------------------
 
     def write(self, position: int, data: bytes) -> int:
-        """Append what is whole of `data`, and keep the rest."""
+        """Append what `data` completes, and keep the rest."""
         size = len(data)
         if not size:
             return 0
@@ -101,10 +99,10 @@ class AppendHandle(WritingHandle, Generic[T]):
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
 
     def _look_again(self, data: bytes) -> None:
-        """After a refusal: whether the refused bytes come again, perhaps in smaller pieces.
+        """Handle refused bytes that come again, perhaps in smaller pieces.
 
-        Where they began something, they are looked at anew; where they belonged to something
-        whose beginning has been dropped, they are refused again.
+        Where they began a line or batch they are parsed again; where its beginning was dropped they
+        are refused again.
         """
         assert self._refused is not None
         refused, error = self._refused
@@ -116,15 +114,15 @@ class AppendHandle(WritingHandle, Generic[T]):
         self._refused = None
 
     def _refuse(self, error: StorageError | OSError, data: bytes) -> NoReturn:
-        """Name the error in the log, leave the handle in order, and raise it on."""
+        """Log the error, drop refused content, and raise it."""
         if isinstance(error, (RecordTooLarge, InvalidRecord)):
             self._refused = (data, error if self._is_inside() else None)
             self._drop_rest(data)
-        self._tell(error)
+        self._log_refusal(error)
         raise error
 
-    def _tell(self, error: StorageError | OSError) -> None:
-        """Name an append that was refused in the log, and count it."""
+    def _log_refusal(self, error: StorageError | OSError) -> None:
+        """Log and count a refused append."""
         if isinstance(error, StorageError):
             kind = type(error).__name__
         else:
@@ -138,14 +136,14 @@ class AppendHandle(WritingHandle, Generic[T]):
     # -- the end -------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Whether what is left would be accepted; nothing is appended."""
+        """Raise where the rest would be refused; appends nothing."""
         if not self._rest:
             return
         try:
             self._check_stopping()
             self._check_rest()
         except (StorageError, OSError) as error:
-            # Counted when it comes to appending it.
+            # The append at release counts it.
             self._say(f"append refused: {_reason(error)}")
             raise
 

@@ -1,7 +1,7 @@
-"""Where the records of an `AppendHandle` go: what any target does, and the one partition.
+"""Targets of an `AppendHandle`: the protocol, and the target for one partition.
 
-Everything here runs on the owner's thread. Where the kernel's guess of the file's size, the place
-of the write and its length, is not the size that came out of it, the kernel keeps none.
+Everything here runs on the owner's thread. After a write the kernel takes its position plus its
+length for the file's size; where that is wrong, the target has it drop the size.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class AppendTarget(Protocol):
 
     @property
     def name(self) -> str:
-        """What the events call it."""
+        """Its name in the event log."""
         ...
 
     @property
     def config(self) -> LogConfig:
-        """The settings of now. LogClosed where nothing is left that has any."""
+        """The present settings. LogClosed where the topic is deleted."""
         ...
 
     @property
@@ -39,36 +39,36 @@ class AppendTarget(Protocol):
         ...
 
     def append(self, batches: bytearray, now_ns: int) -> None:
-        """Append batches that were made here. What `Appender.prepared` refuses, and OSError."""
+        """Append batches that the view has made. Errors of `Appender.prepared`; OSError."""
         ...
 
     def check(self, batches: bytearray, now_ns: int) -> None:
-        """What `append` would refuse; nothing is appended."""
+        """Raise what `append` would refuse; appends nothing."""
         ...
 
     def flush_plan(self) -> FlushPlan | None:
-        """What fsync has to do; None where all is on the disk."""
+        """The plan for fsync; None where all of it is flushed."""
         ...
 
     def line_begun(self) -> None:
-        """A handle holds an unfinished line, of which a record may come at any time."""
+        """A handle holds an unfinished line, which may become a record at any time."""
         ...
 
     def line_ended(self) -> None:
-        """It has become a record, or was dropped."""
+        """The line has become a record, or was dropped."""
         ...
 
     def written(self, guess: int) -> None:
-        """A write is done, after which the kernel takes the file to be `guess` bytes long."""
+        """A write has ended; the kernel takes the file to be `guess` bytes long."""
         ...
 
     def released(self) -> None:
-        """There will be no more writes, and the kernel has the answers to all."""
+        """The handle is closed, and the kernel has the answers to all writes."""
         ...
 
 
 class PartitionTarget:
-    """One partition, through one of its files: that of a generation in a view."""
+    """One partition, through the file of one generation."""
 
     __slots__ = ("_generation", "inode", "mount", "partition")
 
@@ -137,7 +137,7 @@ class PartitionTarget:
     def written(self, guess: int) -> None:
         generation = self._generation
         if generation.timeline.end - generation.origin != guess:
-            # Otherwise who asks between our answer and its end would make the guess a valid size.
+            # Else a stat before the kernel has taken the answer would make the guess a valid size.
             self.partition.grows()
 
     def released(self) -> None:

@@ -1,19 +1,18 @@
-"""Appending to the view of stored batches: ready batches, back to back, go into the log.
+"""Appends to the view of stored batches: takes finished batches, back to back.
 
-Whole batches only: all that a write completes are appended together, or none of them. An
-incomplete one waits for the next write, wherever a write() or the kernel has cut it; flush refuses
-it (EINVAL), and at release it is dropped, with a line in the log. It can never be much: a batch of
-more than max.message.bytes, or than a segment takes, is refused as soon as its length is there
+A write appends all batches that it completes, or none. An incomplete batch waits for the next
+write; flush refuses it (EINVAL), and release drops it, with a line in the event log. It stays
+small: a batch larger than max.message.bytes or a segment is refused as soon as its length is known
 (EMSGSIZE).
 
-What a batch has to be like, offsets, codecs, and what is asked of a producer's next batch:
-`Appender.append_batches`. The handle remembers which producers it has brought batches of, so that
-the gaps of a log that was compacted pass.
+`Appender.append_batches` checks batches, and has the rules for offsets, codecs and producers. The
+handle remembers the producers of its batches, so that a compacted log with gaps in a producer's
+sequences can be appended.
 
-After a refusal of the content the next write begins a batch, unless it is the refused bytes again.
+After a refusal of the content the next write begins a batch, unless the refused bytes come again.
 
-Batches are decoded to be checked. Where that may take long it is done in a worker thread
-(`examine`): a few kilobytes can be a quarter of a gigabyte compressed.
+Checking decodes batches. Where that may take long a worker thread does it (`examine`): a few
+compressed kilobytes may decode to a quarter of a gigabyte.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from storage.record.scan import whole_batches
 from storage.settings.config import LogConfig
 
 _AT_ONCE = 64 << 10
-"""Bytes of uncompressed batches that are checked on the owner's thread."""
+"""Bytes of uncompressed batches that the owner's thread checks."""
 
 
 class BatchesHandle(AppendHandle[PartitionTarget]):
@@ -38,13 +37,13 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
 
     def __init__(self, target: PartitionTarget, flags: int, reader: Handle | None) -> None:
         super().__init__(target, flags, reader)
-        # The size of the batch that `_rest` begins, in bytes; 0 where it does not tell yet.
+        # Bytes of the batch that `_rest` begins; 0 while its length is unknown.
         self._needed = 0
-        # Bytes that are in the log, of all that were written here.
+        # Written bytes that are in the log.
         self._taken = 0
-        # Producer id -> last offset of the last batch of it that came this way.
+        # Producer id -> last offset of its last batch through this handle.
         self._producers: dict[int, int] = {}
-        # What a write waits for: batches and the settings to check them by; then what came of it.
+        # The batches and settings for `examine`, and its result.
         self._to_examine: tuple[bytes, LogConfig] | None = None
         self._examined: list[Admitted] | StorageError | None = None
 
@@ -85,7 +84,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         self._target.append_batches(batches, now_ns, self._producers, checked)
 
     def _checked(self, batches: bytes, config: LogConfig) -> list[Admitted]:
-        """What `examine` has found, if it was asked about just this."""
+        """The result of `examine` for just these batches; BlockingIOError before it has run."""
         found, self._examined = self._examined, None
         if found is None or self._to_examine != (batches, config):
             self._to_examine = (batches, config)
@@ -122,7 +121,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         super()._say(f"{what} (behind the first {self._taken} bytes written)")
 
     def release(self) -> None:
-        """What is not whole is dropped."""
+        """Drop an incomplete batch."""
         if self._rest:
             self._say(f"{self._incomplete()} at the end, is dropped")
             self._drop_rest(b"")

@@ -1,10 +1,9 @@
-"""Appending to a view of text: lines become records.
+"""Appends to a view of text: turns lines into records.
 
-All complete lines of one write are appended together, or none of them. What follows the last
-newline is joined with the next write, and becomes a record at release. A line that is too large is
-refused with EMSGSIZE, and the handle then drops what comes up to its newline, so that no remainder
-becomes a record of its own: as after any write whose content was refused and that ended inside a
-line.
+A write appends all its complete lines, or none. The handle joins the bytes after the last newline
+with the next write; at release they become a record. A line that is too large is refused
+(EMSGSIZE). After any refused write that ends inside a line the handle drops the bytes up to that
+line's newline, so that no remainder becomes a record.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 _OVERHEAD = 128
 """Bytes that a record's batch has at most besides its value."""
 _TEXT_PER_BYTE = 10
-"""How much text a byte of a record can be at most, in any view: as JSON a header of one byte that
-is not UTF-8 is 38 bytes for 4."""
+"""The most text that a byte of a record makes in any view: as JSON, a header of one byte that is
+not UTF-8 has 38 bytes of text for 4."""
 _NEWLINE = 10
 
 
@@ -67,11 +66,11 @@ class LinesHandle(AppendHandle[AppendTarget]):
         self._discarding = False
 
     def _check_unfinished(self, rest: bytes | bytearray, data: bytes, start: int) -> None:
-        """Whether a line that goes on after `rest` and `data[start:]` can still be a record."""
+        """Raise where a line that begins with `rest` and `data[start:]` is too large already."""
         size = len(rest) + len(data) - start
         limit = self._target.config.max_message_bytes
         if self._view.whole_records:
-            # Where such a line is cut says nothing of its syntax.
+            # An unfinished line cannot be parsed: only its size counts.
             if size > limit * _TEXT_PER_BYTE:
                 raise RecordTooLarge(size, limit)
         elif size > limit - _OVERHEAD:
@@ -88,10 +87,10 @@ class LinesHandle(AppendHandle[AppendTarget]):
     def _of_its_line(
         self, error: InvalidRecord, data: bytes | bytearray, start: int, end: int, now_ns: int
     ) -> InvalidRecord:
-        """What the target refused of these lines, as it says of the first such line alone."""
+        """The target's error for the first line alone that it refuses, with the line's number."""
         good, bad = start, end
         while data.find(b"\n", good, bad) + 1 < bad:
-            # Refused is what ends at `bad`, not what ends at `good`: look at half of the lines.
+            # It refuses the lines up to `bad`, not those up to `good`: try half of the others.
             middle = (good + bad) // 2
             half = data.rfind(b"\n", good, middle) + 1 or data.find(b"\n", middle, bad) + 1
             try:
@@ -111,7 +110,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
         self._check_line(self._rest)
 
     def _check_line(self, line: bytes | bytearray) -> None:
-        """Whether an unfinished line would be accepted as it is."""
+        """Raise where an unfinished line would be refused as it is."""
         self._check(line + b"\n", 0, len(line) + 1, self._target.mount.clock_ns())
 
     def _check(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
@@ -139,14 +138,14 @@ class LinesHandle(AppendHandle[AppendTarget]):
                 self._target.line_ended()
 
     def release(self) -> None:
-        """The unfinished line becomes a record."""
+        """Append the unfinished line as a record."""
         rest, self._rest = self._rest, bytearray()
         if rest:
             self._count_unfinished()
             try:
                 self._append(rest + b"\n", 0, len(rest) + 1)
             except (StorageError, OSError) as error:
-                self._tell(error)
+                self._log_refusal(error)
                 raise
             # The kernel has counted the line without its newline.
             self._target.written(-1)

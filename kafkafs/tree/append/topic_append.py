@@ -1,13 +1,10 @@
 """`.append`, `.kv/append`, `.jsonl/append`: lines for a topic, each for one of its partitions.
 
-Write-only, and always empty: `>` has nothing to cut, and where a write goes is not the writer's
-choice. A line is a record as in the view whose directory the file is in. Which partition gets it
-says `log.partitioner`; the files of one topic have a partitioner each, which all that write to
-the file share.
+Write-only, and always empty. A line is a record as in the view of the file's directory;
+`log.partitioner` chooses its partition. Each file has one partitioner for all its writers.
 
-All complete lines of a write are judged, each by the log that it is for, before the first one is
-appended. A disk error then ends the write where it is: what earlier partitions were given stays,
-and a line in the log names it.
+Each partition's log checks its lines of a write before any is appended. A disk error then ends the
+write: the records in earlier partitions stay, and a line in the event log names them.
 
 Everything here runs on the owner's thread.
 """
@@ -33,7 +30,7 @@ from storage.settings.config import LogConfig
 
 
 class TopicAppend(Node):
-    """The file. `name` is its path in the topic, for the events."""
+    """The file. `name` is its path in the topic, for the event log."""
 
     __slots__ = ("_name", "_partitioner", "_partitions", "_topic", "_view")
 
@@ -64,12 +61,12 @@ class TopicAppend(Node):
             raise OSError(errno.EACCES, "this file can only be written")
         name = f"{self._topic.name}/{self._name}"
         target = TopicTarget(self._partitions, self._topic, name, self._partitioner)
-        # Wherever a write is meant to go, it is appended.
+        # A write without O_APPEND is appended, too.
         return LinesHandle(target, self._view, flags | os.O_APPEND, None)
 
 
 class TopicTarget:
-    """The partitions of a topic, also those that it gets later."""
+    """All partitions of a topic, later ones included."""
 
     __slots__ = (
         "_partitioner",
@@ -90,12 +87,12 @@ class TopicTarget:
         self._topic = topic
         self._partitioner = partitioner
         self._partitions = partitions
-        # Those that have been told of an unfinished line.
+        # The partitions that count an unfinished line.
         self._unfinished: list[Partition] = []
 
     @property
     def config(self) -> LogConfig:
-        # Threads that make and delete partitions change the dict: nobody walks over itself.
+        # Other threads create and delete partitions: iterate over a copy only.
         partitions = self._topic.partitions
         log = partitions.get(0) or next(iter(partitions.copy().values()), None)
         if log is None:
@@ -111,7 +108,7 @@ class TopicTarget:
                 first = partition.log.appender.append_prepared(ready, now_ns=now_ns)
                 grown.append((partition, first))
         except (StorageError, OSError):
-            self._tell_of(grown)
+            self._log_appended(grown)
             raise
         self._partitioner.sticky = routed.sticky
         self.flush_due = any(partition.log.durability.flush_due for partition, _ in grown)
@@ -122,10 +119,10 @@ class TopicTarget:
     def _prepared(
         self, batches: bytearray, now_ns: int
     ) -> tuple[Routed, list[tuple[Partition, Prepared]]]:
-        """What each partition is to append; or why one of them refuses it."""
+        """The batches for each partition, checked. Errors of `Appender.prepared`."""
         limit = self.config.max_message_bytes
         partitions = self._topic.partitions
-        # Keys go by all that there are, whether they can be opened or not.
+        # The partitioner counts all partitions, those that cannot be opened included.
         there = self._topic.numbers if self._topic.faults else partitions
         routed = self._partitioner.route(batches, there, limit)
         prepared = []
@@ -137,8 +134,8 @@ class TopicTarget:
             prepared.append((self._partitions.of(log), log.appender.prepared(part, now_ns=now_ns)))
         return routed, prepared
 
-    def _tell_of(self, grown: Sequence[tuple[Partition, int]]) -> None:
-        """Name what there is of a write that failed, by partition and its first new offset."""
+    def _log_appended(self, grown: Sequence[tuple[Partition, int]]) -> None:
+        """Log the offsets in each partition that a failed write has appended."""
         parts = [
             f"{partition.name} (offsets {first} to {partition.log.log_end_offset - 1})"
             for partition, first in grown
@@ -149,7 +146,7 @@ class TopicTarget:
             )
 
     def flush_plan(self) -> FlushPlan | None:
-        """Of the whole topic: what was written may be anywhere, also through another handle."""
+        """The plan for the whole topic: records may be anywhere, also through other handles."""
         logs = self._topic.partitions.copy().values()
         return planned(self._partitions.of(log) for log in logs)
 
@@ -165,7 +162,7 @@ class TopicTarget:
         self._unfinished = []
 
     def written(self, guess: int) -> None:
-        """The kernel keeps no size of this file."""
+        """Nothing: the kernel keeps no size of this file."""
 
     def released(self) -> None:
-        """Of no partition either, by what is written here."""
+        """Nothing: the kernel keeps no size of a partition for these writes."""

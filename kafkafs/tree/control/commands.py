@@ -1,13 +1,13 @@
-"""The words that control files take: `VERB` and `VERB PARTITION`.
+"""Parses the lines of control files: `VERB` and `VERB PARTITION`.
 
     run          now, for all partitions of the topic
     run N        for partition N only
     dry-run      what `run` would do; dry-run N
-    cancel       ends what runs, and what waits for its turn
+    cancel       ends the running and the queued jobs
 
-A file takes those of them that make sense there; some also take a bare `N` for `run N`. All lines
-of a write are judged before the first one acts. Those of one verb are one command, for all of their
-partitions; different verbs in one write are refused, as nobody could see what the first one did.
+Each file has its own set of verbs; some take a bare `N` for `run N`. All lines of a write are
+parsed before the first one acts. Lines with one verb are one command for all their partitions;
+different verbs in one write are refused, since the file could not show the first one's outcome.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CANCEL = "cancel"
 
 
 class Command(NamedTuple):
-    """What the lines of a write ask for. `partitions` are in order of number."""
+    """The command of a write. `partitions` are ascending."""
 
     verb: str
     partitions: Sequence[int]
@@ -30,20 +30,20 @@ class Command(NamedTuple):
 
 
 def refused(number: int, line: str, why: str) -> OSError:
-    """EINVAL, because of a line."""
+    """EINVAL that names a line."""
     return OSError(errno.EINVAL, f"line {number}: {line.strip()!r} {why}")
 
 
 def parse_partition(word: str, partitions: Mapping[int, object]) -> int | None:
-    """The number of an existing partition."""
-    # More digits than any number has are none; Python would take long to read millions of them.
+    """The number of an existing partition, else None."""
+    # Python takes long to convert millions of digits.
     if not (word.isascii() and word.isdecimal()) or len(word) > 10 or int(word) not in partitions:
         return None
     return int(word)
 
 
 def numbered(lines: Iterable[str]) -> Iterator[tuple[int, str, list[str]]]:
-    """(number, line, words) of the lines that say something."""
+    """(number, line, words) of the lines that are not blank."""
     for number, line in enumerate(lines, start=1):
         words = line.split()
         if words:
@@ -57,7 +57,7 @@ def parse(
     *,
     bare: bool = False,
 ) -> Command | None:
-    """What the lines ask for; None where they say nothing. OSError: EINVAL.
+    """The command of these lines; None where all are blank. OSError: EINVAL.
 
     `bare`: a partition alone means `run` of it.
     """

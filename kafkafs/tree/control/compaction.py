@@ -1,12 +1,9 @@
-"""`.control/compaction`: cleans a topic now, or says what that would do.
+"""`.control/compaction`: cleans a topic now, or shows what that would do.
 
-`run`, `run N`, `dry-run`, `dry-run N`, `cancel`. A run cleans whatever is dirty, however little it
-is, in as many rounds as the key map needs; retention follows, as after a cleaning by the clock. A
-partition that cannot be cleaned keeps no other from its turn.
-Reading afterwards has the figures of all partitions together, and a row for each. A topic whose
-cleanup.policy does not have `compact` is refused.
-
-What stays and what goes, and why: `storage.compaction`.
+`run`, `run N`, `dry-run`, `dry-run N`, `cancel`. A run cleans all dirty segments, however small, in
+as many rounds as the offset map needs; retention follows, as after a compaction by the clock. Where
+one partition fails, the others are cleaned. Reading then shows the figures of all partitions
+together, and a row for each. A topic whose cleanup.policy does not have `compact` is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _COLUMNS = (
 )
 
 
-def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     command = parse(lines, [RUN, DRY_RUN, CANCEL], topic.partitions)
     if command is None:
         return None
@@ -163,4 +160,4 @@ def _uncleanable(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
     ]
 
 
-COMPACTION = Control(NAME, _judge, awaited=False, rate=bytes_per_second, facts=_uncleanable)
+COMPACTION = Control(NAME, _request, awaited=False, rate=bytes_per_second, facts=_uncleanable)

@@ -1,9 +1,9 @@
 """`.control/delete-records`: moves log starts.
 
-A line `PARTITION OFFSET`: records below that offset are gone for readers when the write returns,
-durably; `-1` stands for the high watermark. The segments that hold nothing else go with the next
-retention. An offset at or below the log start changes nothing, one above the high watermark is
-ERANGE (Kafka's OFFSET_OUT_OF_RANGE).
+A line `PARTITION OFFSET` moves the log start to that offset, durably, before the write returns;
+`-1` stands for the high watermark. The next retention deletes the segments before it. An offset at
+or below the log start changes nothing; one above the high watermark is ERANGE (Kafka's
+OFFSET_OUT_OF_RANGE).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.task import Task
 _COLUMNS = (("partition", 10), ("log_start", 20), ("was", 20))
 
 
-def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     starts = _parse(lines, topic.partitions)
     if not starts:
         return None
@@ -66,4 +66,4 @@ def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int
     return starts
 
 
-DELETE_RECORDS = Control("delete-records", _judge, awaited=True)
+DELETE_RECORDS = Control("delete-records", _request, awaited=True)

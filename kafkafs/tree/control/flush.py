@@ -1,6 +1,6 @@
 """`.control/flush`: fsync, and the recovery point moves to the log end.
 
-`run`, `run N` or `N`. A partition that cannot be flushed keeps no other one from it.
+`run`, `run N` or `N`. Where one partition fails, the others are flushed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.log.log import Log
 from storage.task import Task
 
 
-def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     command = parse(lines, [RUN], topic.partitions, bare=True)
     if command is None:
         return None
@@ -45,4 +45,4 @@ def _flush(log: Log, task: Task) -> None:
     log.flush(task.by_owner)
 
 
-FLUSH = Control("flush", _judge, awaited=True)
+FLUSH = Control("flush", _request, awaited=True)

@@ -1,22 +1,22 @@
-"""Control files whose commands are jobs: what they take, begin, and show.
+"""Control files whose commands are jobs: they parse lines, begin jobs, and show their state.
 
-Text, one fact a line, `name value`; first what goes on:
+Reading shows one fact a line, `name value`; first of the present job:
 
     state        idle, queued (waits for its turn) or running
-    command      what was asked for, or what the clock has begun
+    command      the written line, or the clock's job
     begun_by     command or schedule
     started      ms since 1970
     phase, done_bytes, total_bytes      total_bytes is 0 as long as it is not known
     …            figures of the work so far
 
-then how the last one ended, where there was one, each name with `last_` in front:
+then of the last job, if there was one, each name with `last_` before it:
 
     last_outcome      none, done, failed or cancelled
     last_command, last_begun_by, last_started, last_ended
     last_reason       why it failed
     last_…            its figures
 
-and at last the table that it left, if it did: a header line and rows in columns.
+and then the last job's table, if it has one: a header line and rows in columns.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from storage.directory.manager import Topic
 
 
 class Request(NamedTuple):
-    """What the lines of a write ask for. `work` None: end what there is."""
+    """The parsed lines of a write. `work` None: cancel the jobs."""
 
     command: str
     work: Work | None
 
 
-Judge = Callable[["MountContext", "Topic", Sequence[str]], Request | None]
-"""From lines to what they ask for; None where they say nothing. StorageError, OSError."""
+Parse = Callable[["MountContext", "Topic", Sequence[str]], Request | None]
+"""Parses lines; None where all are blank. StorageError, OSError."""
 Facts = Callable[["MountContext", "Topic"], Sequence[tuple[str, object]]]
 
 
 class Control(NamedTuple):
-    """One control file: its name, which is the kind of its jobs, and what its lines mean.
+    """One control file: its name, which is the kind of its jobs, and the parser of its lines.
 
-    `awaited`: its jobs should be done when the write is answered. `rate` gives the bytes per
-    second that they may go through; `facts` what else is shown, between what goes on and what was.
+    `awaited`: the answer to a write waits for its jobs. `rate`: their limit in bytes per second.
+    `facts`: more facts to show, between the present job's and the last one's.
     """
 
     name: str
-    judge: Judge
+    parse: Parse
     awaited: bool
     rate: Callable[[MountContext], float | None] = lambda mount: None
     facts: Facts = lambda mount, topic: ()
 
 
 def begin(mount: MountContext, topic: Topic, control: Control, lines: Sequence[str]) -> Effects:
-    """Carry out lines. StorageError, OSError: then nothing has happened."""
+    """Carry out lines. StorageError, OSError, with nothing changed."""
     if mount.manager.read_only:
         raise OSError(errno.EROFS, "the mount is read-only")
     if mount.stopping:
         raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-    request = control.judge(mount, topic, lines)
+    request = control.parse(mount, topic, lines)
     if request is None:
         return Effects()
     if request.work is None:
@@ -75,7 +75,7 @@ def begin(mount: MountContext, topic: Topic, control: Control, lines: Sequence[s
 
 
 def state_text(mount: MountContext, topic: Topic, control: Control) -> str:
-    """What reading shows."""
+    """The text of a control file."""
     active = mount.jobs.active(control.name, topic)
     last = mount.jobs.last(control.name, topic)
     facts = [
@@ -119,13 +119,13 @@ def _about(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _line(name: str, value: object) -> str:
-    """A value may be a text of any kind, but a fact is one line."""
+    """A fact as one line, whatever text its value is."""
     return f"{name} {' '.join(str(value).split())}"
 
 
 def table(columns: Sequence[tuple[str, int]], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines of a header and rows, right-aligned in columns of a width; a width of 0, for the
-    last one, is for words that end the line.
+    """A header line and rows, right-aligned in columns (name, width). The last column may have
+    width 0, for text of any length.
     """
     widths = [width for _, width in columns]
     return [

@@ -30,7 +30,7 @@ _COLUMNS = (
 )
 
 
-def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     command = parse(lines, [RUN, DRY_RUN], topic.partitions)
     if command is None:
         return None
@@ -97,4 +97,4 @@ def _preview_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     return work
 
 
-RETENTION = Control(NAME, _judge, awaited=True)
+RETENTION = Control(NAME, _request, awaited=True)

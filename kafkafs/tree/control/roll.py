@@ -17,7 +17,7 @@ from storage.log.log import Log
 from storage.task import Task
 
 
-def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     command = parse(lines, [RUN], topic.partitions, bare=True)
     if command is None:
         return None
@@ -40,4 +40,4 @@ def _roll(log: Log, now_ms: int) -> bool:
     return not log.closed and log.roll(now_ms)
 
 
-ROLL = Control("roll", _judge, awaited=True)
+ROLL = Control("roll", _request, awaited=True)

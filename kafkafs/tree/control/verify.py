@@ -26,7 +26,7 @@ from storage.verify.verify_log import verify_logs
 _LISTED = "fault"
 
 
-def _judge(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
     command = parse(lines, [RUN, CANCEL], topic.partitions)
     if command is None:
         return None
@@ -47,4 +47,4 @@ def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
     return [(f"checker_{name}", value) for name, value in told]
 
 
-VERIFY = Control("verify", _judge, awaited=False, facts=_facts)
+VERIFY = Control("verify", _request, awaited=False, facts=_facts)
