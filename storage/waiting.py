@@ -2,8 +2,9 @@
 
 A daemon answers all requests on one thread.  While that thread waits, no request is answered, and a
 process that waits for an answer cannot be killed.  So the daemon calls what answers a request with
-``at_once``: inside of that call, whatever would wait raises BlockingIOError instead, with no state
-changed.  The daemon then repeats the call in a worker thread, where it waits.
+``at_once``: inside of that call, whatever would wait raises BlockingIOError instead.  What shows
+anywhere has not changed then; what was made for the call may stay.  The daemon repeats the call in
+a worker thread, where it waits.
 
 Everywhere else a thread may wait: a program that answers no requests does nothing about it.
 """
@@ -28,6 +29,11 @@ _thread = _Thread()
 def may_wait() -> bool:
     """Whether this thread may wait now."""
     return _thread.may_wait
+
+
+def answering() -> bool:
+    """Whether this is inside of ``at_once``: on the thread that owns what is read."""
+    return not _thread.may_wait
 
 
 def before_waiting() -> None:

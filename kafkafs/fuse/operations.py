@@ -3,9 +3,11 @@
 A handler finds the node or handle of the kernel's number, calls it, and turns its answer or its
 exception into FUSE's. Handlers are part of every request, so they cost little:
 
-- The common ones (lookup, getattr, read, write) do not checkpoint unless they have to wait. They
-  call the tree with `at_once` (`storage.waiting`), and call it again in a worker thread if that
-  raises BlockingIOError. fsync has its own threads, so that slow ones leave room for reads.
+- The common ones (lookup, getattr, read, write) do not checkpoint unless they have to wait. What
+  reads calls the tree with `at_once` (`storage.waiting`), and again in a worker thread if that
+  raises BlockingIOError. Writes go to the page cache on this thread, in the order in which they
+  arrive; a worker thread examines a batch first that takes long to check. fsync has its own
+  threads, so that slow ones leave room for reads.
 - Changes of the tree (mkdir, create, rmdir, setattr, settings) run in a worker thread, one at a
   time, under `structural`. Code that walks over topics on the trio thread across an await takes
   that lock too.

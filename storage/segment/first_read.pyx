@@ -60,7 +60,7 @@ cdef class FirstRead:
 
     def reached(self, int64_t position):
         """Where the bytes from `position` on end that have been checked, or were written here:
-        there, where none were; beyond all positions, where all were.
+        `position` if none were; INT64_MAX if all were.
         """
         return self.end_of(position)
 

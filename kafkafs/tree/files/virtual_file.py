@@ -14,7 +14,7 @@ from typing import Protocol
 from kafkafs.tree.handles import Handle, WritingHandle
 from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
 from kafkafs.tree.permissions import Ownership
-from storage.waiting import at_once, may_wait
+from storage.waiting import answering, at_once
 
 
 class Content(Protocol):
@@ -67,7 +67,7 @@ class VirtualFile(Node):
         if self._prepare is not None:
             self._prepare()
         # A worker thread makes no content: the owner's thread asks again after it.
-        return self._attributes(0 if may_wait() else len(self._make()))
+        return self._attributes(len(self._make()) if answering() else 0)
 
     def _attributes(self, size: int) -> Attributes:
         mode, uid, gid = self._owner()
@@ -89,7 +89,7 @@ class VirtualFile(Node):
         """A handle for reading."""
         if self._prepare is not None:
             self._prepare()
-        return ContentHandle(self._make, None if may_wait() else self._make())
+        return ContentHandle(self._make, self._make() if answering() else None)
 
 
 class ContentHandle(Handle):
@@ -105,7 +105,7 @@ class ContentHandle(Handle):
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._content is None:
-            if may_wait():
+            if not answering():
                 raise OSError(errno.EIO, "read by a worker thread before the owner's")
             self._content = self._make()
         return self._content.read(position, size)
@@ -138,7 +138,7 @@ class MadeFile(Node):
         self._size: int | None = None
 
     def attributes(self) -> Attributes:
-        if may_wait():
+        if not answering():
             self._size = len(Text(self._make()))
             return self._attributes(self._size)
         if self._opened:
@@ -160,7 +160,7 @@ class MadeFile(Node):
     def open(self, flags: int) -> Handle:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise OSError(errno.EACCES, "this file can only be read")
-        if not may_wait():
+        if answering():
             self._look()
             raise BlockingIOError
         return MadeHandle(self._opened, Text(self._make()))

@@ -32,7 +32,7 @@ from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import new_nonce
-from storage.waiting import anyway, before_waiting, may_wait
+from storage.waiting import answering, anyway, before_waiting
 
 if TYPE_CHECKING:
     from kafkafs.tree.context import MountContext
@@ -158,7 +158,7 @@ class Partition:
             active.files.lease()
             try:
                 with self._history_lock:
-                    assert self.log.history is not None
+                    self.log.load_history()
                     self._history_read = True
                     self.note_change()
             finally:
@@ -246,7 +246,7 @@ class Partition:
     def showing_size(self) -> None:
         """A process is about to be shown a file's size or its last bytes. In any thread."""
         if self._writing is not None and self._kept:
-            if may_wait():
+            if not answering():
                 # Only the owner's thread changes `_kept`.
                 self.mount.notices.attributes_changed(self._kept)
             else:
