@@ -1,1 +1,9 @@
-"""The FUSE side: the daemon, its session loop, and the adapter between pyfuse3 and the tree."""
+"""The FUSE side: the daemon, its session loop, and the adapter between pyfuse3 and the tree.
+
+`daemon` mounts and serves, `mount_point` looks after the directory that it mounts on, `background`
+puts a daemon there. `operations` answers requests, with `listing` for open directories, `answers`
+for pyfuse3's structures and errnos, `refusals` for what is always refused and `retries` for what
+has failed and is tried again. `session_loop` takes requests, `threads` runs functions in worker
+threads, `notify` tells the kernel what to forget. `ticks` is what is done every second or so,
+`schedule` retention, compaction and checks by the clock, `workers` the threads of jobs.
+"""

@@ -1,4 +1,4 @@
-"""The hot loops of compaction: what goes into the key map, and what stays of the log.
+"""The hot loops of compaction: what goes into the offset map, and what stays of the log.
 
 Pure: bytes and numbers in, bytes and numbers out. The rules are those of Kafka's Cleaner.java
 (buildOffsetMapForSegment, shouldRetainRecord), MemoryRecords.java (filterTo) and

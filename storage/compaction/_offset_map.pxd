@@ -1,4 +1,4 @@
-"""The key map of compaction, as loops use it that do not hold the GIL.
+"""The offset map of compaction, as loops use it that do not hold the GIL.
 
 What it is: `_offset_map.pyx`. `prefetch` has the memory fetched where a hash's slot is, so that a
 loop which hashes some keys before it looks for the first need not wait for each. Inline: loops

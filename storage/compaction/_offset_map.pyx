@@ -1,4 +1,4 @@
-"""The key map of compaction: the latest offset of each key, in bounded memory.
+"""The offset map of compaction: the latest offset of each key, in bounded memory.
 
 Of a key only a hash of 128 bits is kept, as in Kafka's SkimpyOffsetMap: keys are taken for equal
 where their hashes are. Kafka's hash is MD5, for which whoever may write records can make two keys
@@ -67,7 +67,7 @@ cdef class OffsetMap:
         self.latest_offset = -1
         take_table(self, min(self.slots, <long long> FIRST_SLOTS))
         if self.table == NULL:
-            raise MemoryError("no memory for a key map")
+            raise MemoryError("no memory for a offset map")
 
     def __dealloc__(self):
         if self.table != NULL:

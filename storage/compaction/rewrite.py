@@ -1,4 +1,5 @@
-"""Writes what a cleaner keeps into new segments, ``.cleaned`` until they are staged.
+"""Writes what a cleaner keeps into new segments, whose files are ``.cleaned`` until they are
+swapped in.
 
 A group of segments becomes one with the base offset of the first.  What would not fit into it any
 more (its size, its offsets, its indexes) goes into another one, which begins at its first batch.

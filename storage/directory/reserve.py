@@ -1,10 +1,10 @@
 """The reserve: room on the disk that is kept for what makes room.
 
 Plain files beside the partitions, ``kafkafs.reserve.0`` and so on, hold blocks and inodes that
-nothing else can take.  What frees space, or says what is gone, gives one of them up after the other
-where the disk is full (``Files.spend``): checkpoints, settings, deletions, recovery, shutdown.
-Appends never do, and are refused while a part of the reserve is missing, so that they do not take
-what was given up.  Each part is taken again as soon as there is room for it.
+nothing else can take.  Work that frees space, or says what is gone, may use them up, one after the
+other, where the disk is full (``Files.spend``): checkpoints, settings, deletions, recovery,
+shutdown.  Appends never do, and are refused while a part of the reserve is missing, so that they do
+not take what was given up.  Each part is taken again as soon as there is room for it.
 
 Where nothing is left of it, the files go that are made again from the log when somebody asks: those
 of line indexes (``.lines``), a partition's at a time.

@@ -7,8 +7,9 @@ files are never trusted again:
 
 1. The active segment is closed, so that nothing changes any more; appends are refused meanwhile.
 2. The log of every segment from the recovery point on is copied to a new file, as it can be read
-   now, and the new file is fsynced and read back from the disk.  What of it is no sound batch (its
-   CRC) is lost: no reader enters it, and a line names its offsets.  Nothing else is.
+   now, and the new file is fsynced and read back from the disk.  Batches
+   whose CRC is wrong there are lost, and nothing else: no reader is shown them, and a line names
+   their offsets.
 3. The indexes are made anew from that file, the snapshots of producers are written once more.
 4. When all of them are durable it is decided: ``paths.UNSYNCED`` says up to which offset the log is
    on the disk, with what it has lost.  From then on a start goes on with the next step.
@@ -21,9 +22,9 @@ Where that fails, everything is as before: the log takes nothing, and the caller
 
 The page cache outlives the process, and no start could tell that an fsync had failed before it.  So
 there is a file in the partition's directory from then on until step 6 is done (``paths.UNSYNCED``),
-which has the next start end the log at nothing that whole batches follow, and do the same.  Until
-step 4 it need not be durable: with the machine the cache is gone, and recovery finds what is on the
-disk.
+which makes the next start do the same, and not end the log at damage that whole batches
+follow.  Until step 4 it need not be durable: with the machine the cache is gone, and recovery finds
+what is on the disk.
 
 Not here: when it is tried again.
 """

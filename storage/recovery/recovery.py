@@ -15,7 +15,7 @@ bytes behind it are copied to ``BASE.log.POSITION.cut`` and later segments are r
 Invariants: afterwards every segment but the last is sealed, offsets rise from segment to segment,
 the recovery point is ≤ the log end, and every index equals a rebuilt one.
 
-Not here: taking back what is valid behind a damaged place (``LogManager.salvage``), and other
+Not here: taking back what is valid behind a damaged place (``log.salvage``), and other
 partitions.
 """
 

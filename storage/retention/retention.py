@@ -17,7 +17,7 @@ A **policy** is a function ``(facts, config, now_ms) -> [Doomed, …]``.  Beside
 be any that an installed package offers as an entry point of the group ``kafkafs.retention``: a
 function that is given the text behind the colon of ``kafkafs.retention.policy=NAME:ARGUMENT``
 (empty where there is none) and returns the policy, or raises ValueError with what would be right.
-``retention_mtime`` is an example.
+``storage.retention.mtime`` is an example.
 
 Offsets count records, sizes are in bytes, times in ms since 1970.
 """

@@ -2,8 +2,8 @@
 
 A batch is sound when it lies inside the log, its CRC is right, and its offsets are above those
 before it and below where the segment ends.  No CRC covers a base offset: where one is below the
-offset that comes next, the batch before it may be the wrong one.  It is where its records had no
-other room than between the batches on either side of it.
+offset that comes next, the batch before it may be the wrong one.  That one is wrong if its records
+fit nowhere but between the batches on either side of it.
 
 What comes behind a damaged batch counts as the log's only where something says that a batch begins
 there: an offset index names the place, the damaged batch's own length leads to it, or the length at

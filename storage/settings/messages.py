@@ -195,7 +195,7 @@ class Message:
 
 
 def parse_schemas(text: str) -> dict[str, Message]:
-    """The messages of a text of ``schemas``, by name."""
+    """The messages of a text of ``message_schemas``, by name."""
     found: dict[str, Message] = {}
     for message in re.split(r"\n(?! )", text.strip()):
         head, _, body = message.partition(":")

@@ -289,7 +289,7 @@ class _Directory:
         ]
 
     def _flushed_end(self, key: tuple[str, int]) -> int | None:
-        """Where a batch of a log ended, by its recovery point (``DataDirectory``)."""
+        """Where a batch of a log ended, by its recovery point."""
         flushed_end = 0 if self.settings.is_brokers else self.recovery_points.get(key, 0)
         return flushed_end if flushed_end > self.log_starts.get(key, 0) else None
 

@@ -5,8 +5,8 @@ draws a new nonce, and moves the *base* (`state.history`) past the changed text:
 segment that was not cleaned, or that holds the log start. To find its position, `write` measures
 the text between the old base and the new one.
 
-The owner's thread makes a `Rewrite`, and reads the log's last batch for it; `write` waits for the disk,
-in any thread.
+The owner's thread makes a `Rewrite`, and reads the log's last batch for it; `write` waits for the
+disk, in any thread.
 
 Invariant: when the change is carried out with `is_right`, the history is true. Until then the
 change may be given up; a process that dies before leaves a base that still holds.

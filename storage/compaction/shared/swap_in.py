@@ -11,8 +11,8 @@ In a worker thread; only ``task.by_owner`` parts touch the log.  In this order:
    (``replacing``): a crash leaves the old segments or the new ones.
 
 What is refused or fails leaves the log as it was, and no staged file; what is cancelled leaves them
-to whoever asks the next owner.  A request that was carried
-out before, whose asker did not learn of it, is answered as if it were now.
+to whoever asks the next owner.  A request that was carried out before is answered as if it
+were carried out now: its asker may not have heard.
 
 Not here: whether the right records were kept; who asks has to be believed that, as has whoever may
 write to the partition's directory.
