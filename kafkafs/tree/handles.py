@@ -80,10 +80,10 @@ class Handle:
 
 
 class WritingHandle(Handle):
-    """An open file that takes what it is given in pieces, wherever a write() or the kernel cuts it.
+    """An open file that takes lines or batches, in pieces as write() or the kernel cuts them.
 
-    `_rest` is what the last write ended with and is not whole yet: the next write goes on with it.
-    `_reader` answers reads where the file is open for both.
+    `_rest` is the incomplete end of the last write, which the next write continues. `_reader`
+    answers reads where the file is open for both.
     """
 
     __slots__ = ("_reader", "_rest")

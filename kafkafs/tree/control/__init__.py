@@ -1,6 +1,6 @@
 """Files that take lines and act on them: `.config` (`topic_config`), and those of `.control`.
 
-`control_file` collects lines and has them carried out. In `.control` there is a module for each
-command; most begin jobs (`kafkafs.tree.jobs`): `job_file` has what those share, `commands` the
-words that they take. The directory itself is `directories.control_directory`.
+`control_file` collects lines and carries them out. Each command of `.control` has a module; most
+begin jobs (`kafkafs.tree.jobs`): `job_file` has what these share, `commands` parses their words.
+`directories.control_directory` is the directory.
 """

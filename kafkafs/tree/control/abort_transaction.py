@@ -1,10 +1,10 @@
-"""`.control/abort-transaction`: ends transactions that nobody will end.
+"""`.control/abort-transaction`: aborts transactions whose producer does not end them.
 
 A line `PARTITION PRODUCER_ID` writes the ABORT marker of that producer's open transaction, as its
-coordinator would have; what it held back is shown then, without its own records. One of an adoption
-that is under way (`.kafkafs/adopt`) is refused: it is ended by what has begun it. Reading shows the
-last outcome and, from the second line on, a table of the open transactions of all partitions.
-Times are milliseconds since 1970.
+coordinator would; readers then see the records after it, without its own. A transaction of a
+running adoption (`.kafkafs/adopt`) is refused, since the adoption ends it. Reading shows the last
+outcome and, from the second line on, a table of the open transactions of all partitions. Times are
+milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 def transactions_text(topic: Topic, outcome: str) -> str:
-    """What reading shows. `outcome`: of the last command."""
+    """The text of the file. `outcome`: the last command's."""
     rows: list[tuple[object, ...]] = []
     for number, log in sorted(topic.partitions.items()):
         for producer in sorted(log.producers, key=lambda producer: producer.producer_id):
@@ -54,9 +54,9 @@ def transactions_text(topic: Topic, outcome: str) -> str:
 def abort_transactions(
     partitions: Partitions, topic: Topic, lines: Iterable[str]
 ) -> list[Partition]:
-    """Carry out the lines, or, where one is wrong or names no open transaction, none.
+    """Carry out the lines, or none where one is wrong or names no open transaction.
 
-    The partitions that have a marker more; EINVAL, and what the log raises.
+    Returns the partitions with a new marker. EINVAL; errors of `Appender.abort_transaction`.
     """
     mount = partitions.mount
     if mount.stopping:

@@ -1,10 +1,10 @@
 """Files that take lines and act on them: `.config`, and those in `.control`.
 
-A line acts inside the `write()` that carries its newline, which returns the errno; `>` and `>>` are
-the same. What follows the last newline waits for the next write, and acts at release. All lines of
-a write are looked at before the first one acts: a wrong one is EINVAL and changes nothing.
+A line acts inside the `write()` that carries its newline, which returns the errno; `>` and `>>` do
+the same. A line without a newline waits for the next write, or acts at release. All lines of a
+write are parsed before the first one acts: a wrong one is EINVAL and changes nothing.
 
-Reading gives the state as text, made at open as for any virtual file.
+Reading shows the state as text, made at open as for any virtual file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LONGEST_LINE = 1 << 16
 
 
 class Effects(NamedTuple):
-    """What lines have led to: partitions whose logs have grown; jobs that have begun and should be
-    done, and others that should have stopped, when the write is answered.
+    """What lines have done. `grown`: partitions with new records. The answer to the write waits for
+    the jobs in `begun` and for the cancelled ones in `stopped`.
     """
 
     grown: Sequence[Partition] = ()
@@ -39,9 +39,9 @@ _SYNC = os.O_SYNC | os.O_DSYNC
 
 
 class ControlHandle(WritingHandle):
-    """Collects lines and has them carried out: `act` takes the complete ones of a write.
+    """Collects lines; `act` carries out the complete ones of a write.
 
-    `structural`: that waits for the disk, and changes the tree or its settings, but no log.
+    `structural`: `act` waits for the disk, and changes the tree or its settings, but no log.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class ControlHandle(WritingHandle):
         self._flags = flags
         # Partitions that may still have to be flushed.
         self._grown: dict[Partition, None] = {}
-        # What the last write has begun, and wants to know the end of.
+        # The jobs that the last write has begun and whose end it waits for.
         self._begun: Sequence[Job] = ()
         self.awaited: Sequence[Job] = ()
         self.structural = structural

@@ -45,7 +45,7 @@ def retention_of(mount: MountContext, logs: Sequence[Log]) -> Work:
 
 
 def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> Report:
-    """Apply retention, and tell what went. `idle` where nothing did."""
+    """Apply retention; reports the deletions. `idle` where nothing was deleted."""
     task.begin("deleting", 0)
     done = retain(mount.manager, logs, task)
     facts: list[tuple[str, object]] = [
@@ -61,7 +61,7 @@ def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> Report:
 
 
 def _kept(mount: MountContext, logs: Sequence[Log]) -> list[tuple[str, object]]:
-    """Why nothing may go of the logs' topic, where that is so."""
+    """Why nothing of the logs' topic may be deleted, if so."""
     why = mount.manager.settings.why_kept(logs[0].topic) if logs else None
     return [] if why is None else [("kept", why)]
 

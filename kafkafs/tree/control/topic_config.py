@@ -19,12 +19,12 @@ from storage.settings.settings import Settings, check_value
 
 
 def config_text(settings: Settings, topic: str) -> str:
-    """What reading shows."""
+    """The text of a topic's `.config`."""
     return _text(settings.overrides(topic), settings.explain(topic))
 
 
 def defaults_text(settings: Settings) -> str:
-    """The same of the daemon's settings, and of what holds for topics without any."""
+    """The same text for the daemon's settings and the topics' defaults."""
     return _text(settings.given, settings.explain_defaults())
 
 

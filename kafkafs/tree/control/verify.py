@@ -22,7 +22,7 @@ from storage.task import Task
 from storage.verify.log_checker import checker_facts
 from storage.verify.verify_log import verify_logs
 
-#: The facts that are lines of a list, of which there may be any number.
+#: A fact that may come any number of times.
 _LISTED = "fault"
 
 
@@ -35,16 +35,16 @@ def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request
     logs = [topic.partitions[number] for number in command.partitions]
 
     def work(task: Task) -> Report:
-        told = verify_logs(logs, task)
-        facts = [(name, value) for name, value in told if name != _LISTED]
-        return Report(facts, [f"{name} {value}" for name, value in told if name == _LISTED])
+        found = verify_logs(logs, task)
+        facts = [(name, value) for name, value in found if name != _LISTED]
+        return Report(facts, [f"{name} {value}" for name, value in found if name == _LISTED])
 
     return Request(command.text, work)
 
 
 def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
-    told = checker_facts(mount.checker, list(topic.partitions.values()))
-    return [(f"checker_{name}", value) for name, value in told]
+    facts = checker_facts(mount.checker, list(topic.partitions.values()))
+    return [(f"checker_{name}", value) for name, value in facts]
 
 
 VERIFY = Control("verify", _request, awaited=False, facts=_facts)

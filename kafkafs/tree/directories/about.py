@@ -56,9 +56,9 @@ A topic is a directory, a partition a file: each record's value is a line.
                                 move, whatever is deleted (tail -F TOPIC/.follow/0)
   TOPIC/.meta/N/                what the log knows: offsets, segments, producers, the indexes
   TOPIC/.raw/N/                 the segment files
-  TOPIC/.control/NAME           > run does it now, for partition N: > run N; reading tells the
+  TOPIC/.control/NAME           > run does it now, for partition N: > run N; reading shows the
                                 outcome (kafkafs wait FILE waits for it). NAME:
-      retention, compaction       > dry-run tells what would go
+      retention, compaction       > dry-run shows what would go
       roll, flush, verify         (> cancel ends compaction and verify)
       delete-records              > PARTITION OFFSET lets go of what lies below
       abort-transaction           the open transactions; > PARTITION PRODUCER_ID aborts one
@@ -67,7 +67,7 @@ A topic is a directory, a partition a file: each record's value is a line.
   .kafkafs/topics, config       all topics with their sizes; what the mount was started with
   .kafkafs/metrics              counters and sizes for Prometheus
   .kafkafs/adopt                what Spark jobs ask the daemon for, a line of JSON each; reading
-                                tells what has become of it (not with -o ro)
+                                shows the outcomes (not with -o ro)
 """
 
 

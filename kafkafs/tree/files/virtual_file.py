@@ -186,7 +186,7 @@ class MadeHandle(Handle):
 
 
 class LineFile(VirtualFile):
-    """A virtual file that also takes lines: `take(flags, reader)` makes a handle that does."""
+    """A virtual file that also takes lines: `take(flags, reader)` makes the handle for them."""
 
     __slots__ = ("_take",)
 

@@ -1,15 +1,14 @@
-"""`.kafkafs/adopt`: takes requests to the owner of the data directory, and tells their outcomes.
+"""`.kafkafs/adopt`: takes requests to the owner of the data directory, and shows their outcomes.
 
-Writing: each line is a request (`storage.owner`), as long as `LONGEST_LINE` and in as many
-writes as it takes; what follows the last newline acts at release. `write()` only begins the work.
-All lines of a write are looked at first: a wrong one is EINVAL and changes nothing, and what it had
-begun with is dropped. With any other error (EMSGSIZE for a longer line) the handle is as before: of
-a large write() the kernel reports a piece that is refused as a short count, and the writer learns
-why by writing the rest again.
+Writing: each line is a request (`storage.owner`) of up to `LONGEST_LINE` bytes, in any number of
+writes; a line without a newline acts at release. `write()` only begins the work. All lines of a
+write are parsed first: a wrong one is EINVAL, changes nothing, and drops an unfinished line. After
+any other error (EMSGSIZE for a longer line) the handle is as before: the kernel reports a refused
+piece of a large write() as a short count, and the writer gets the error by writing the rest again.
 
 Reading: a line for each request, as it is at open, the newest last.
 
-Only who has mounted may open it: whoever asks may have records appended to any topic.
+Only the user of the daemon may open it, since a request may append records to any topic.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from storage.owner.owner_requests import Asked, decode
 NAME = "adopt"
 LONGEST_LINE = 64 << 20
 AT_ONCE = 1 << 14
-"""Longer lines are taken apart in a worker thread."""
+"""A worker thread parses longer lines."""
 
 
 def adopt_file(requests: OwnerRequests, inode: int) -> LineFile:
