@@ -4,6 +4,7 @@ tests/mount/contract/test_schedule.py.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from kafkafs.tree.filesystem import FileSystem
 from storage import Record, encode
 from storage.directory.manager import LogManager
 from storage.log.log import Log
+from tests.hang import HANG_S
 from tests.storage.logs import append, values, write_settings
 
 SETTINGS: dict[str, object] = {
@@ -92,12 +94,11 @@ def in_world(data: Path, test: Callable[[World], Awaitable[None]], **settings: o
 
 async def comes(holds: Callable[[], bool]) -> None:
     """A thread does it, in real time."""
-    for _ in range(100_000):
-        if holds():
-            return
+    end = time.monotonic() + HANG_S
+    while not holds():
+        assert time.monotonic() < end, "that never came to be"
         await trio.lowlevel.checkpoint()
         await trio.to_thread.run_sync(lambda: None)
-    raise AssertionError("that never came to be")
 
 
 def test_retention_after_the_first_delay_and_then_at_each_interval(tmp_path: Path) -> None:
