@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections import Counter
@@ -43,6 +44,9 @@ def calls() -> Iterator[Counter[str]]:
             counted[f"{path.rpartition('/')[2]} {frame.f_code.co_qualname}"] += 1
 
     before = sys.getprofile()
+    # What other tests have left is collected before, and not meanwhile.
+    gc.collect()
+    gc.disable()
     sys.setprofile(count)
     threading.setprofile(count)
     try:
@@ -50,6 +54,7 @@ def calls() -> Iterator[Counter[str]]:
     finally:
         sys.setprofile(before)
         threading.setprofile(None)
+        gc.enable()
 
 
 def made(data: Path, topics: int) -> None:
