@@ -6,7 +6,7 @@ goes a delete.retention.ms later (the caller's business).  An aborted transactio
 because of batches keeps its entry in the transaction index of the segment that the marker is in.
 
 One pass over the log, in order, is one ``CleanedTransactions``.  What is cleaned part by part, in
-any order, tells of each part what was ``Met`` there, and gets for each an ``Opening``.
+any order, tells of each part what was ``Met`` there, and gets for each an ``OpenAtStart``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.record.control import ABORT, COMMIT, Marker
 from storage.record.header import BatchHeader
 
 
-class Opening(NamedTuple):
+class OpenAtStart(NamedTuple):
     """What a pass over a log knows by some place of it, of transactions that reach beyond.
 
     ``aborted``: those that were aborted and of which a batch was met; ``committed``: the producers
@@ -46,7 +46,9 @@ class Met(NamedTuple):
     aborted: tuple[tuple[int, int], ...] = ()
 
 
-def openings(parts: Iterable[tuple[int, Met]], aborted: Sequence[TxnEntry]) -> Iterator[Opening]:
+def openings(
+    parts: Iterable[tuple[int, Met]], aborted: Sequence[TxnEntry]
+) -> Iterator[OpenAtStart]:
     """Before each part of a log, (first offset, what was met there), what is known by then.
 
     ``aborted``: all aborted transactions, in the order of their markers.
@@ -61,7 +63,7 @@ def openings(parts: Iterable[tuple[int, Met]], aborted: Sequence[TxnEntry]) -> I
                 open_ones.append(entry)
             if entry.last_stable_offset >= first_offset:
                 break  # what ended later began later, too
-        yield Opening(frozenset(committed), tuple(open_ones))
+        yield OpenAtStart(frozenset(committed), tuple(open_ones))
         committed -= part.ended
         committed |= part.committed
         met.update(part.aborted)
@@ -79,7 +81,7 @@ class CleanedTransactions:
         self.index: list[TxnEntry] = []
 
     @classmethod
-    def resumed(cls, opening: Opening) -> CleanedTransactions:
+    def resumed(cls, opening: OpenAtStart) -> CleanedTransactions:
         """A pass that begins in the midst of a log."""
         made = cls()
         made._committed = set(opening.committed)

@@ -30,7 +30,7 @@ from storage.record.batch import BatchHeader, Buffer, parse_header
 from storage.record.control import ABORT, COMMIT, Marker, encode_marker, parse_marker
 from storage.segment.segment import MAX_OFFSET_SPAN, BatchEntry
 from storage.settings.config import LogConfig
-from storage.state.producer_state import ProducerBatch, ProducerState, StagedBatches
+from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
 
 Prepared = tuple[bytearray, list[BatchEntry]]
 """Batches that have their offsets, and an entry for each."""
@@ -76,7 +76,7 @@ class AppendedLog(Protocol):
         entries: list[BatchEntry],
         first: int,
         now_ns: int,
-        staged: StagedBatches | None = None,
+        staged: ProducerUpdate | None = None,
         written: Sequence[ProducerBatch] = (),
     ) -> None: ...
 
@@ -206,7 +206,7 @@ class Appender:
         return outcome
 
     def _duplicate(
-        self, staged: StagedBatches, facts: ProducerBatch, trusted: dict[int, int] | None
+        self, staged: ProducerUpdate, facts: ProducerBatch, trusted: dict[int, int] | None
     ) -> Appended | None:
         """Whether this batch is in the log already; what its producer may not write is refused."""
         if not facts.counts:

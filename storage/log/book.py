@@ -15,7 +15,7 @@ from typing import Protocol
 from storage.files import FULL, Files
 from storage.segment.segment import Segment
 from storage.state import book_file
-from storage.state.book_file import Claim, Recorded
+from storage.state.book_file import BookContent, Claim
 
 
 class BookedLog(Protocol):
@@ -32,11 +32,11 @@ class BookedLog(Protocol):
 class Book:
     """The book of an open log.  Any thread may save it, or have it let go."""
 
-    def __init__(self, log: BookedLog, recorded: Recorded | None) -> None:
+    def __init__(self, log: BookedLog, recorded: BookContent | None) -> None:
         """``recorded``: what the file says; None: none is kept."""
         self._log = log
         self._is_kept = recorded is not None and not log.read_only
-        recorded = recorded or Recorded()
+        recorded = recorded or BookContent()
         # Held while the file is written, and while it is decided what it shall say.
         self._lock = threading.Lock()
         self._claims = recorded.claims
@@ -109,7 +109,7 @@ class Book:
         claims = self._wanted(segments)
         if claims or self._claims:
             path = os.path.join(log.directory, book_file.FILE_NAME)
-            data = book_file.text(Recorded(log_start, claims))
+            data = book_file.text(BookContent(log_start, claims))
             try:
                 log.files.replace_if_room(path, data)
             except FileNotFoundError:

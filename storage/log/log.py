@@ -42,7 +42,7 @@ from storage.segment.damage import Damage, merged, report
 from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
 from storage.settings.config import LogConfig
 from storage.state.history import History
-from storage.state.producer_state import ProducerBatch, StagedBatches
+from storage.state.producer_state import ProducerBatch, ProducerUpdate
 from storage.task import ByOwner, call
 
 __all__ = ["Appended", "Log"]
@@ -256,7 +256,7 @@ class Log:
         entries: list[BatchEntry],
         first: int,
         now_ns: int,
-        staged: StagedBatches | None = None,
+        staged: ProducerUpdate | None = None,
         written: Sequence[ProducerBatch] = (),
     ) -> None:
         """Write batches that have their offsets, from ``first`` on, behind the log end.

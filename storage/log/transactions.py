@@ -21,7 +21,7 @@ from typing import Protocol
 
 from storage.index.txn_index import TxnEntry
 from storage.segment.segment import BatchEntry, Segment
-from storage.state.producer_state import ProducerBatch, ProducerState, StagedBatches
+from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
 
 
 class TransactionalLog(Protocol):
@@ -116,7 +116,7 @@ class Transactions:
         batches: bytearray,
         entries: list[BatchEntry],
         now_ns: int,
-        staged: StagedBatches,
+        staged: ProducerUpdate,
         written: Sequence[ProducerBatch],
     ) -> int:
         """Append batches of producers to the active segment; returns their position.
@@ -141,7 +141,7 @@ class Transactions:
         self,
         segment: Segment,
         position: int,
-        staged: StagedBatches,
+        staged: ProducerUpdate,
         written: Sequence[ProducerBatch],
     ) -> None:
         """Store the new state of producers: their batches are in ``segment`` at ``position``."""

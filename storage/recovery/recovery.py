@@ -39,7 +39,7 @@ from storage.segment import old_segment
 from storage.segment.cut import Cut
 from storage.segment.segment import Segment
 from storage.state import book_file
-from storage.state.book_file import Claim, Recorded
+from storage.state.book_file import BookContent, Claim
 from storage.state.history import read as read_history
 from storage.state.producer_state import ProducerState
 from storage.threads import side_by_side
@@ -66,7 +66,7 @@ class Recovered:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
-    book: Recorded | None = None
+    book: BookContent | None = None
 
 
 def recover(origin: Origin) -> Recovered:
@@ -191,7 +191,7 @@ def _set_bad_aside(origin: Origin, bad: list[str]) -> list[str]:
 
 def _read_book(
     origin: Origin, names: list[str], result: Recovered
-) -> tuple[Recorded | None, list[Claim]]:
+) -> tuple[BookContent | None, list[Claim]]:
     """The book, None where none is kept; and its claims that count.
 
     One that cannot be read is set aside.
@@ -202,7 +202,7 @@ def _read_book(
             # From the time before a broker had the directory.
             origin.files.unlink(os.path.join(origin.directory, book_file.FILE_NAME))
         return None, []
-    recorded = Recorded()
+    recorded = BookContent()
     if is_there:
         try:
             recorded = book_file.read(origin.files, origin.directory)

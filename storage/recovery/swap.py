@@ -89,7 +89,7 @@ class _Decided(NamedTuple):
     rest: list[str]
 
 
-def _decide(files: Files, directory: str, names: list[str]) -> _Decided:
+def _names_of_swap(files: Files, directory: str, names: list[str]) -> _Decided:
     unfinished = [
         base
         for name in names
@@ -127,7 +127,7 @@ def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
 
     Returns the names that are there afterwards.  OSError from the disk.
     """
-    decided = _decide(files, directory, names)
+    decided = _names_of_swap(files, directory, names)
     _remove(files, directory, decided.late, then_sync=True)
     _remove(files, directory, decided.useless, then_sync=False)
     _remove(files, directory, decided.replaced, then_sync=True)
@@ -155,7 +155,7 @@ def as_if_finished(
 
     Of a segment that has a part of its names only there is no offset index: the others count by it.
     """
-    rest = _decide(files, directory, names).rest
+    rest = _names_of_swap(files, directory, names).rest
     swapped = {paths.base_offset_of(name) for name in rest if name.endswith(_LOG_SWAP)}
     half = {paths.base_offset_of(name) for name in rest if name.endswith(paths.SWAP)} - swapped
     left = [

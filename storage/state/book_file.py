@@ -59,21 +59,21 @@ class Claim(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class BookContent:
     """A book's content; nothing where there is none."""
 
     log_start: int = 0
     claims: Sequence[Claim] = field(default=())
 
 
-def read(files: Files, directory: str) -> Recorded:
+def read(files: Files, directory: str) -> BookContent:
     """A partition's book; empty where there is none.  CorruptCheckpoint, OSError."""
     path = os.path.join(directory, FILE_NAME)
     try:
         data = files.read_whole(path)
-        return _parse(data) if data else Recorded()
+        return _parse(data) if data else BookContent()
     except FileNotFoundError:
-        return Recorded()
+        return BookContent()
     except (ValueError, IndexError, TypeError):
         raise CorruptCheckpoint("not a book of segments", path=path) from None
 
@@ -103,7 +103,7 @@ def drop(files: Files, directory: str) -> None:
             files.sync_directory(directory)
 
 
-def _parse(data: bytes) -> Recorded:
+def _parse(data: bytes) -> BookContent:
     body, mark, crc = data.decode().rpartition("crc ")
     lines = body.splitlines()
     if not mark or crc32c(body.encode()) != int(crc, 16) or lines[0] != "version 0":
@@ -113,7 +113,7 @@ def _parse(data: bytes) -> Recorded:
     rising = all(one.base_offset < other.base_offset for one, other in itertools.pairwise(claims))
     if not 0 <= start <= paths.MAX_OFFSET or not rising or not all(map(_is_possible, claims)):
         raise ValueError(data)
-    return Recorded(start, claims)
+    return BookContent(start, claims)
 
 
 def _is_possible(claim: Claim) -> bool:
@@ -124,7 +124,7 @@ def _is_possible(claim: Claim) -> bool:
     )
 
 
-def text(recorded: Recorded) -> bytes:
+def text(recorded: BookContent) -> bytes:
     """The file's bytes."""
     lines = ["version 0", f"start {recorded.log_start}"]
     lines += [f"segment {' '.join(map(str, claim))}" for claim in recorded.claims]

@@ -51,7 +51,7 @@ from storage.files import Files
 from storage.record.batch import BatchHeader
 from storage.state.history_file import (
     BaseLine,
-    Recorded,
+    HistoryContent,
     has_segment,
     head,
     number_of,
@@ -112,13 +112,13 @@ def recorded_start(files: Files, directory: str) -> int | None:
     return recorded.log_start if recorded.facts else None
 
 
-def read(files: Files, directory: str) -> Recorded:
+def read(files: Files, directory: str) -> HistoryContent:
     """A partition's history file; empty where there is none.  CorruptCheckpoint, OSError."""
     path = os.path.join(directory, FILE_NAME)
     try:
-        return Recorded.parse(files.read_whole(path).decode())
+        return HistoryContent.parse(files.read_whole(path).decode())
     except FileNotFoundError:
-        return Recorded()
+        return HistoryContent()
     except UnusableFile as error:
         raise CorruptCheckpoint(str(error.strerror), path=path) from None
     except (ValueError, KeyError, IndexError):
@@ -179,7 +179,7 @@ class History:
         else:
             history = cls(files, aside, writable=True, aside=True)
             history.log_start = log_start
-            recorded = Recorded()
+            recorded = HistoryContent()
             with contextlib.suppress(OSError):
                 recorded = history._read()
             if not recorded.facts:
@@ -205,7 +205,7 @@ class History:
             history.nonce = history.follow_nonce = int.from_bytes(head(segments), "big")
         return history
 
-    def _take_over(self, recorded: Recorded, holds: Callable[[BaseLine], bool]) -> None:
+    def _take_over(self, recorded: HistoryContent, holds: Callable[[BaseLine], bool]) -> None:
         """Of each view the first base that holds; where one has none left, all begin anew."""
         self.follow_nonce = recorded.follow_nonce
         for view, lines in recorded.bases.items():
@@ -356,7 +356,7 @@ class History:
         if not self._aside:
             self._directory = directory
 
-    def _read(self) -> Recorded:
+    def _read(self) -> HistoryContent:
         """One that cannot be read is set aside, where it may be: readers start over."""
         try:
             recorded = read(self._files, self._directory)
@@ -366,7 +366,7 @@ class History:
                 name = set_aside(self._files, os.path.join(self._directory, FILE_NAME))
                 kept = f"; kept as {name}"
             _log.warning("%s: readers start over, with new inodes%s", error, kept)
-            return Recorded()
+            return HistoryContent()
         self._saved_bases = {
             view: tuple(line[:2] for line in lines) for view, lines in recorded.bases.items()
         }

@@ -34,7 +34,7 @@ class BaseLine(NamedTuple):
 
 
 @dataclass(slots=True)
-class Recorded:
+class HistoryContent:
     """A file's content; empty where there is none."""
 
     facts: dict[str, list[str]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Recorded:
     passed: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str) -> Recorded:
+    def parse(cls, text: str) -> HistoryContent:
         """ValueError, KeyError or IndexError where it is no such file."""
         recorded = cls()
         for line in text.splitlines():

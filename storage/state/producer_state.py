@@ -312,9 +312,9 @@ class ProducerState:
             self._put(before.after(batch))
         return None
 
-    def stage(self) -> StagedBatches:
+    def stage(self) -> ProducerUpdate:
         """Begin to add the batches of an append."""
-        return StagedBatches(self)
+        return ProducerUpdate(self)
 
     @property
     def undecided_offsets(self) -> Iterable[int]:
@@ -348,7 +348,7 @@ class ProducerState:
         return cls(Producer.from_entry(entry) for entry in decode(data, path=path))
 
 
-class StagedBatches:
+class ProducerUpdate:
     """What producers become by batches that are about to be appended (``ProducerAppendInfo``).
 
     ``aborted``: what the transaction index has to say of transactions that they abort.

@@ -47,7 +47,7 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.plan import Limits, SharedRound, plan
 from storage.compaction.shared.round import Kept, finished, openings_of
 from storage.compaction.shared.swap_in import cleaned_of
-from storage.compaction.transactions import Met, Opening
+from storage.compaction.transactions import Met, OpenAtStart
 from storage.errors import InvalidConfig, StorageError
 from storage.files import Files
 from storage.owner.owner_requests import SWAP
@@ -189,7 +189,7 @@ class Compaction:
             else:
                 self.kept.setdefault(item.round, []).append(pickle.loads(item.data))
 
-    def _openings(self, items: Sequence[Item]) -> dict[RoundPart, Opening]:
+    def _openings(self, items: Sequence[Item]) -> dict[RoundPart, OpenAtStart]:
         """The openings of groups, by group; take keys and faults out of the items."""
         met: dict[int, dict[int, list[tuple[int, Met]]]] = {}
         for item in items:
@@ -200,7 +200,7 @@ class Compaction:
                 self.keys[item.round] = self.keys.get(item.round, 0) + count
             else:
                 met.setdefault(item.round, {})[item.number] = pickle.loads(item.data)
-        openings: dict[RoundPart, Opening] = {}
+        openings: dict[RoundPart, OpenAtStart] = {}
         for number, ranges in met.items():
             if number in self.failed:
                 continue

@@ -19,7 +19,7 @@ from storage.compaction._superseded import KeyMerge, Superseded
 from storage.compaction.shared.plan import SharedRound
 from storage.compaction.shared.round import keep, new_superseded, scan
 from storage.compaction.shared.swap_request import staged_suffix
-from storage.compaction.transactions import Opening
+from storage.compaction.transactions import OpenAtStart
 from storage.errors import StorageError
 from storage.files import Files
 from storage.task import Task
@@ -144,7 +144,7 @@ def by_group(broadcast: Broadcast[Shares], items: Iterable[Item]) -> Iterator[tu
 
 def keep_groups(
     broadcast: Broadcast[Shares],
-    openings: Broadcast[dict[RoundPart, Opening]],
+    openings: Broadcast[dict[RoundPart, OpenAtStart]],
     writes: bool,
     task: int,
     items: Iterable[tuple[int, Item]],

@@ -176,7 +176,7 @@ class MetaDirectory(OfPartition):
 
         def measured() -> None:
             partition.nonce()
-            values.layout.prepare(time.monotonic() + MEASURE_S)
+            values.layout.measure(time.monotonic() + MEASURE_S)
 
         prepare = {"segments": measured, "txnindex": txn_index.prepare}
 

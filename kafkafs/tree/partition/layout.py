@@ -167,7 +167,7 @@ class Layout:
         """The offset of the first of the last `count` records; the log start where it has fewer.
 
         A few records are counted by batch headers, since a lookup waits; for many it measures the
-        segments, the last one first. Errors as `prepare`.
+        segments, the last one first. Errors as `measure`.
         """
         before_waiting()
         if not count:
@@ -195,7 +195,7 @@ class Layout:
 
     # -- measuring, and giving positions -------------------------------------------------------
 
-    def prepare(self, until: float = NEVER, offset: int | None = None) -> None:
+    def measure(self, until: float = NEVER, offset: int | None = None) -> None:
         """Measure every extent and give it its position; with `offset`, only from there on.
 
         BlockingIOError where it would wait and may not, or at `until` (time.monotonic): what is
@@ -253,15 +253,15 @@ class Layout:
         return bool(timeline.positioned[1]) and first >= len(timeline.unpositioned) > 0
 
     def find_end(self, until: float = NEVER) -> None:
-        """Measure as much as the end of the text needs; as `prepare`."""
+        """Measure as much as the end of the text needs; as `measure`."""
         if self.end_unknown:
             self.catch_up(until)
         if not self.timeline.positioned[1]:
             # Another process has cut the log, and the rest is not measured yet.
-            self.prepare(until, self.log.log_end_offset)
+            self.measure(until, self.log.log_end_offset)
 
     def catch_up(self, until: float = NEVER) -> None:
-        """Measure the text that the last stable offset has passed; as `prepare`."""
+        """Measure the text that the last stable offset has passed; as `measure`."""
         while self.end_unknown:
             extents = self.timeline.positioned[1]
             unmeasured = [extent for extent in extents if not extent.complete]
@@ -375,7 +375,7 @@ class Layout:
         """The history's positions of the segments from the base to the one with base offset `end`,
         inclusive; () where the base is not before `end`.
 
-        Measures the text between; errors as `prepare`. CorruptRecord where its length is a guess.
+        Measures the text between; errors as `measure`. CorruptRecord where its length is a guess.
         """
         with self.lock:
             base, extents = self.base, self.timeline.extents

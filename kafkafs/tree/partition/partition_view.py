@@ -64,10 +64,10 @@ class PartitionView:
         return self._current is not None
 
     def generation(self, until: float = NEVER) -> ViewGeneration:
-        """The current generation, all of it measured; errors as `Layout.prepare`."""
+        """The current generation, all of it measured; errors as `Layout.measure`."""
         layout = self.layout
         while (current := self._current) is None:
-            layout.prepare(until)
+            layout.measure(until)
             nonce, rewrites = self.nonce, layout.timeline.rewrites
             position, hidden = layout.log_start()
             with layout.lock:
@@ -85,7 +85,7 @@ class PartitionView:
         """
         layout = self.layout
         while True:
-            layout.prepare(until, offset)
+            layout.measure(until, offset)
             layout.catch_up(until)
             nonce, rewrites = self.nonce, layout.timeline.rewrites
             position = layout.position(offset)
@@ -106,7 +106,7 @@ class PartitionView:
             base, log_start = layout.base, layout.log.log_start_offset
             if base is None:
                 continue
-            layout.prepare(until, base[0])
+            layout.measure(until, base[0])
             layout.find_end(until)
             nonce, rewrites = self.nonce, layout.timeline.rewrites
             position = layout.position(max(base[0], log_start))

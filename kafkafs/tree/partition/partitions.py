@@ -258,7 +258,7 @@ class Partitions(LogListener[Log]):
             partition = self._unmeasured[-1]
             try:
                 partition.nonce()
-                partition.view(self.mount.views[0]).layout.prepare(until)
+                partition.view(self.mount.views[0]).layout.measure(until)
             except BlockingIOError:
                 return
             except SegmentGone:

@@ -31,7 +31,7 @@ _LEAST_BUCKET_KEYS = 100_000
 _SMALLEST_RECORD = 8
 
 
-class Piece(NamedTuple):
+class SegmentPart(NamedTuple):
     """Part of a segment, from ``position`` to ``end``: whole batches, of offsets from
     ``from_offset`` to below ``to_offset``.
     """
@@ -62,7 +62,7 @@ class SharedRound(NamedTuple):
     firsts: tuple[int, ...]
     producers: Mapping[int, ProducerRecord]
     aborted: tuple[TxnEntry, ...]
-    ranges: tuple[tuple[Piece, ...], ...]
+    ranges: tuple[tuple[SegmentPart, ...], ...]
     buckets: int
 
     @property
@@ -155,13 +155,13 @@ def plan(
     )
 
 
-def _most_records(piece: Piece) -> int:
+def _most_records(piece: SegmentPart) -> int:
     return min(
         piece.to_offset - piece.from_offset, (piece.end - piece.position) // _SMALLEST_RECORD + 1
     )
 
 
-def _pieces(sources: Sources, firsts: Sequence[int], limits: Limits) -> Iterator[Piece]:
+def _pieces(sources: Sources, firsts: Sequence[int], limits: Limits) -> Iterator[SegmentPart]:
     """All of the segments, those that are larger than a range cut where their indexes allow."""
     group = -1
     for number, segment in enumerate(sources.segments):
@@ -172,7 +172,7 @@ def _pieces(sources: Sources, firsts: Sequence[int], limits: Limits) -> Iterator
             cuts += _cuts(segment, limits.range_bytes)
         cuts.append((segment.size, sources.next_offset(number)))
         for (position, offset), (end, end_offset) in pairwise(cuts):
-            yield Piece(number, group, position, end, offset, end_offset)
+            yield SegmentPart(number, group, position, end, offset, end_offset)
         segment.files.close_descriptors()
 
 
@@ -194,10 +194,10 @@ def _cuts(segment: Segment, range_bytes: int) -> list[tuple[int, int]]:
 
 
 def _ranges(
-    pieces: Sequence[Piece], sources: Sources, limits: Limits
-) -> Iterator[tuple[Piece, ...]]:
+    pieces: Sequence[SegmentPart], sources: Sources, limits: Limits
+) -> Iterator[tuple[SegmentPart, ...]]:
     """As many pieces at a time as a range may have."""
-    some: list[Piece] = []
+    some: list[SegmentPart] = []
     size = offsets = 0
     whole = sum(piece.end - piece.position for piece in pieces)
     # As many ranges as keep all hands busy to the end, but none so small that starting on it is

@@ -7,7 +7,7 @@ Whoever has the log open plans it (``plan``): the round is then a value that goe
 2. ``KeyMerge``, for each bucket of keys: which of those have later ones in other ranges.
 3. ``keep``, for each group of segments: what stays of it, into new segments that lie as staged
    files in the partition's directory.  Groups need not wait for each other: what a cleaner of a
-   whole log knows by a group's first segment is in its ``Opening``.
+   whole log knows by a group's first segment is in its ``OpenAtStart``.
 4. ``finished``: the request that has the log's owner put all of it in (``swap_in``).
 
 Which records stay, in which batches and files, is what ``cleaner`` makes of the same log at the
@@ -31,7 +31,7 @@ from storage.compaction.rewrite import GroupWriter
 from storage.compaction.shared.plan import SharedRound
 from storage.compaction.shared.swap_request import FIGURES, NewSegment, SwapRequest
 from storage.compaction.sources import Sources
-from storage.compaction.transactions import CleanedTransactions, Met, Opening, openings
+from storage.compaction.transactions import CleanedTransactions, Met, OpenAtStart, openings
 from storage.files import Files
 from storage.record.control import COMMIT
 from storage.record.header import BatchHeader
@@ -147,7 +147,7 @@ def _segment(shared: SharedRound, number: int, files: Files, *, end: int | None 
     return segment
 
 
-def openings_of(shared: SharedRound, met: Sequence[tuple[int, Met]]) -> list[Opening]:
+def openings_of(shared: SharedRound, met: Sequence[tuple[int, Met]]) -> list[OpenAtStart]:
     """What each group has to know.  ``met``: what all ranges told, in the order of the log."""
     bases = shared.group_bounds[:-1]
     parts: list[list[Met]] = [[] for _ in bases]
@@ -180,7 +180,7 @@ def new_superseded(shared: SharedRound, group: int) -> Superseded:
 def keep(
     shared: SharedRound,
     group: int,
-    opening: Opening,
+    opening: OpenAtStart,
     superseded: Superseded,
     files: Files,
     task: Task,

@@ -517,7 +517,7 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
             # Here the log can change; there it is measured.
             view = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
             tree.fs.partitions.of(tree.log()).nonce()
-            measuring = [threading.Thread(target=view.layout.prepare) for _ in range(2)]
+            measuring = [threading.Thread(target=view.layout.measure) for _ in range(2)]
             for thread in measuring:
                 thread.start()
             for number in range(20):

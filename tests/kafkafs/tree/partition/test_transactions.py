@@ -192,7 +192,7 @@ def test_a_transaction_ends_while_the_partition_is_measured(
                 assert ended.wait(HANG_S)
 
         monkeypatch.setattr(SegmentLines, "measure", first_segment_first)
-        worker = threading.Thread(target=view.layout.prepare)
+        worker = threading.Thread(target=view.layout.measure)
         worker.start()
         assert measured.wait(HANG_S)
         producer.end(COMMIT)
