@@ -20,6 +20,13 @@ LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 OWNER = (1000, 100, 0o750)
 
 
+def is_of_the_logs(line: str) -> bool:
+    """Whether a broker complains, but for the controller in it, which a killed broker's requests
+    reach late.
+    """
+    return NAME in line or ("ERROR" in line and "ControllerApis" not in line)
+
+
 def test_a_broker_passes_over_it(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker", log_segment_delete_delay_ms=100)
     broker.start()
@@ -37,7 +44,7 @@ def test_a_broker_passes_over_it(tmp_path: Path) -> None:
     for end in (broker.stop, broker.kill, broker.stop):
         broker.start()
         sender.send("t", mixed(20)).flush()
-        assert not [line for line in broker.server.lines if NAME in line or "ERROR" in line]
+        assert not [line for line in broker.server.lines if is_of_the_logs(line)]
         told = run_tool(LOG_DIRS, "--bootstrap-server", broker.address, "--describe")
         found = json.loads(next(line for line in told.stdout.splitlines() if line[:1] == "{"))
         (directory,) = (each for node in found["brokers"] for each in node["logDirs"])
