@@ -167,11 +167,9 @@ class Log:
     @property
     def history(self) -> History:
         """The partition's history; read when it is first needed, which one thread at a time may."""
-        self.load_history()
-        assert self._history is not None
-        return self._history
+        return self._history or self.load_history()
 
-    def load_history(self) -> None:
+    def load_history(self) -> History:
         """Read the history, if that has not been done; a writable one is written, too.  OSError."""
         if self._history is None:
             self._history = History.load(
@@ -184,6 +182,7 @@ class Log:
                 log_start=self.log_start_offset,
                 aside=self.history_directory,
             )
+        return self._history
 
     @property
     def retired(self) -> list[tuple[int, Segment]]:

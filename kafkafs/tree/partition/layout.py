@@ -461,10 +461,6 @@ class Layout:
 
     # -- changes of the past, under the lock -----------------------------------------------------
 
-    def remove_head(self, count: int) -> None:
-        """The first `count` segments are about to leave the log."""
-        self.timeline.remove_head(count)
-
     def swap(self, count: int, segments: Sequence[Segment], unshown: int | None) -> list[Extent]:
         """Put `segments` in place of the first `count`; keep the extents of those that stay.
 

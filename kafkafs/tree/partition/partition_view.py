@@ -163,7 +163,7 @@ class PartitionView:
         self._supersede(count, nonce)
         for extent in self.layout.timeline.extents[:count]:
             self._leave(extent)
-        self.layout.remove_head(count)
+        self.layout.timeline.remove_head(count)
 
     def swapped(self, count: int, segments: Sequence[Segment], nonce: int | None) -> None:
         """`segments` have replaced the first `count`; the extents of those that stay are kept.
