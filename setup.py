@@ -8,6 +8,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, find_namespace_packages, setup
 
 HOT_LOOPS = (
+    "storage/waiting.pyx",
     "storage/record/_crc.pyx",
     "storage/record/_batch.pyx",
     "storage/record/_codec.pyx",

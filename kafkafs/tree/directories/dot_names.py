@@ -29,7 +29,7 @@ from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.permissions import Ownership
-from storage.waiting import answering
+from storage.waiting import may_wait
 
 APPEND = "append"
 """The file that takes records for any partition; in the topic itself `.append`."""
@@ -158,7 +158,7 @@ class MetaDirectory(OfPartition):
 
     def lookup(self, name: str) -> Node:
         partition = self.partition
-        if answering():
+        if not may_wait():
             partition.follow()
         log = partition.log
         values = partition.view(self.mount.views[0])

@@ -19,7 +19,7 @@ from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.tree.permissions import Ownership
 from storage.directory.manager import Topic
 from storage.errors import StorageError
-from storage.waiting import answering
+from storage.waiting import may_wait
 
 
 class Root(TreeDirectory):
@@ -42,7 +42,7 @@ class Root(TreeDirectory):
             return self.mount.inodes.known_or(
                 AboutDirectory, inode, lambda: AboutDirectory(self._about, inode)
             )
-        if answering():
+        if not may_wait():
             self.partitions.look_for_partitions()
         topic = self.mount.manager.topics.get(name)
         if topic is None:

@@ -20,7 +20,7 @@ from kafkafs.tree.permissions import Ownership
 from kafkafs.views import View
 from storage.directory.manager import Topic
 from storage.errors import InvalidTopic, StorageError
-from storage.waiting import answering
+from storage.waiting import may_wait
 
 
 class TopicDirectory(TreeDirectory):
@@ -54,7 +54,7 @@ class TopicDirectory(TreeDirectory):
             self.partitions.owner_changed(self.topic)
 
     def lookup(self, name: str) -> Node:
-        if answering():
+        if not may_wait():
             self.partitions.look_for_partitions()
         partition = self.partitions.find(self.topic, name)
         if partition is not None:
@@ -69,7 +69,7 @@ class TopicDirectory(TreeDirectory):
 
     def view_file(self, partition: Partition, view: View) -> ViewFile:
         """The current file of a partition in a view."""
-        if answering():
+        if not may_wait():
             partition.follow()
         partition_view = partition.view(view)
         nonce = partition.nonce()

@@ -29,7 +29,7 @@ from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import SegmentGone, StorageError
-from storage.waiting import answering, before_waiting
+from storage.waiting import before_waiting, may_wait
 
 FIRST_POSITION = "user.kafkafs.first_position"
 
@@ -125,7 +125,7 @@ class FollowHandle(ReadHandle):
             return super().read(position, size)
         except SegmentGone as error:
             if not self._is_logged:
-                if answering():
+                if not may_wait():
                     raise BlockingIOError from error
                 self._is_logged = True
                 self._log_missed(position)
@@ -188,7 +188,7 @@ def look_up_follow(partitions: Partitions, topic: Topic, name: str) -> Node:
     partition = partitions.find(topic, name)
     if partition is None:
         raise missing(name)
-    if answering():
+    if not may_wait():
         partition.follow()
     mount = partitions.mount
     view = partition.view(mount.views[0])

@@ -35,7 +35,7 @@ from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.views import View
 from storage.directory.manager import Topic
 from storage.errors import OffsetOutOfRange, StorageError
-from storage.waiting import answering, before_waiting, may_wait
+from storage.waiting import before_waiting, may_wait
 
 KEPT = 64
 """The files looked up last: so many keep their generation before they are opened."""
@@ -327,7 +327,7 @@ class StartNames:
         partition = None if parsed is None else self._partitions.find(topic, parsed.partition)
         if parsed is None or partition is None:
             raise missing(name)
-        if answering():
+        if not may_wait():
             partition.follow()
             # A count needs this view, which only the owner's thread makes.
             partition.view(mount.views[0])

@@ -22,7 +22,7 @@ from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
 from kafkafs.tree.partition.text import render_text
 from kafkafs.views import View
 from storage.errors import CorruptRecord, SegmentGone, StorageError
-from storage.waiting import answering, at_once, may_wait
+from storage.waiting import at_once, may_wait
 
 MEASURE_S = 10.0
 """Seconds that stat and open wait for a partition's measurement."""
@@ -97,7 +97,7 @@ class ViewFile(Node):
     # -- stat ----------------------------------------------------------------------------------
 
     def attributes(self) -> Attributes:
-        if answering():
+        if not may_wait():
             self.partition.follow()
         return self._known_attributes()
 
@@ -282,7 +282,7 @@ class ReadHandle(Handle):
         except (BlockingIOError, CorruptRecord, SegmentGone):
             if partition.intact():
                 raise
-        if not answering():
+        if may_wait():
             # Only the owner's thread follows: the next request reads what is left.
             raise SegmentGone("the log was cut while it was read")
         partition.follow()

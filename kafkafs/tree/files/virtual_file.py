@@ -14,7 +14,7 @@ from typing import Protocol
 from kafkafs.tree.handles import Handle, WritingHandle
 from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
 from kafkafs.tree.permissions import Ownership
-from storage.waiting import answering, at_once
+from storage.waiting import at_once, may_wait
 
 
 class Content(Protocol):
@@ -67,7 +67,7 @@ class VirtualFile(Node):
         if self._prepare is not None:
             self._prepare()
         # A worker thread makes no content: the owner's thread asks again after it.
-        return self._attributes(len(self._make()) if answering() else 0)
+        return self._attributes(len(self._make()) if not may_wait() else 0)
 
     def _attributes(self, size: int) -> Attributes:
         mode, uid, gid = self._owner()
@@ -89,7 +89,7 @@ class VirtualFile(Node):
         """A handle for reading."""
         if self._prepare is not None:
             self._prepare()
-        return ContentHandle(self._make, self._make() if answering() else None)
+        return ContentHandle(self._make, self._make() if not may_wait() else None)
 
 
 class ContentHandle(Handle):
@@ -105,7 +105,7 @@ class ContentHandle(Handle):
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._content is None:
-            if not answering():
+            if may_wait():
                 raise OSError(errno.EIO, "read by a worker thread before the owner's")
             self._content = self._make()
         return self._content.read(position, size)
@@ -138,7 +138,7 @@ class MadeFile(Node):
         self._size: int | None = None
 
     def attributes(self) -> Attributes:
-        if not answering():
+        if may_wait():
             self._size = len(Text(self._make()))
             return self._attributes(self._size)
         if self._opened:
@@ -160,7 +160,7 @@ class MadeFile(Node):
     def open(self, flags: int) -> Handle:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise OSError(errno.EACCES, "this file can only be read")
-        if answering():
+        if not may_wait():
             self._look()
             raise BlockingIOError
         return MadeHandle(self._opened, Text(self._make()))

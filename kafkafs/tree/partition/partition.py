@@ -32,7 +32,7 @@ from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import new_nonce
-from storage.waiting import answering, anyway, before_waiting
+from storage.waiting import anyway, before_waiting, may_wait
 
 if TYPE_CHECKING:
     from kafkafs.tree.context import MountContext
@@ -246,7 +246,7 @@ class Partition:
     def showing_size(self) -> None:
         """A process is about to be shown a file's size or its last bytes. In any thread."""
         if self._writing is not None and self._kept:
-            if not answering():
+            if may_wait():
                 # Only the owner's thread changes `_kept`.
                 self.mount.notices.attributes_changed(self._kept)
             else:
