@@ -43,7 +43,7 @@ from storage import clock, paths
 from storage.directory.manager import LogManager, Progress
 from storage.errors import StorageError
 from storage.state import owner_file
-from storage.state.owner_file import Owner
+from storage.state.owner_file import OwnerProcess
 
 #: The kernel's read-ahead, if we may set it: with its default of 128 KiB reads lose a third.
 READ_AHEAD_KIB = 1024
@@ -191,7 +191,9 @@ class Daemon:
         if manager.read_only:
             return
         try:
-            owner_file.write(manager.files, manager.path, Owner(os.getpid(), self._mount.path))
+            owner_file.write(
+                manager.files, manager.path, OwnerProcess(os.getpid(), self._mount.path)
+            )
         except OSError as error:
             self._tree.mount.events(
                 f"{paths.OWNER} cannot be written, so jobs do not find this mount: {error.strerror}"

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from kafkafs.spark.data_source import KafkafsDataSource
 from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.place.opened import Opened, location_of
+from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
 from kafkafs.spark.source import rows as spark_rows
 from tests.interop.kafka_tools import SPARK_POM, jars
 from tests.spark.processes import command_of, tree_of
@@ -135,7 +135,7 @@ def from_splits(session: SparkSession, topic: Topic, names: list[str]) -> DataFr
     """As jobs read: each task some splits, whose numbers are the rows of a DataFrame."""
     where = location_of(str(topic.data))
     slots = session.sparkContext.defaultParallelism
-    with Opened(where, lambda name: name == topic.name) as opened:
+    with FollowedDirectory(where, lambda name: name == topic.name) as opened:
         splits = all_splits(list(opened.manager.logs()), slots, "read_committed")
     task = partial(read_splits, where, splits, names)
     numbers = session.range(0, len(splits), 1, len(splits))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from kafkafs.spark.place.opened import Location
+from kafkafs.spark.location.followed_directory import Location
 from kafkafs.spark.source.rows import chosen, record_batches, spark_schema
 from storage.split.split import Split
 

@@ -40,12 +40,12 @@ from storage.task import Task
 R = TypeVar("R")
 A = TypeVar("A")
 
-Facts = dict[str, Any]
+RequestOutcome = dict[str, Any]
 """Names with values of JSON."""
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-class State(StrEnum):
+class RequestState(StrEnum):
     """Of a request, besides the ends that a kind has."""
 
     QUEUED = "queued"
@@ -56,7 +56,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[R, A]):
+class RequestKind(Generic[R, A]):
     """One thing that can be asked for: ``R`` is its request, ``A`` what comes of it."""
 
     name: str
@@ -67,9 +67,9 @@ class Kind(Generic[R, A]):
     carry_out: Callable[[LogManager, R, Task, Callable[[], int]], A]
     """In a worker thread, with the wall clock in ns.  StorageError, OSError: nothing has changed;
     TaskCancelled."""
-    tell: Callable[[A], Facts]
+    tell: Callable[[A], RequestOutcome]
     """What came of it, with its ``state``."""
-    understand: Callable[[Facts], A]
+    understand: Callable[[RequestOutcome], A]
     """The other way round."""
     staged: Callable[[R], Iterable[StagedFile]]
     """The staged files that it needs."""
@@ -81,14 +81,14 @@ class Asked(NamedTuple):
     """A request as it came; ``id`` is None where it had none."""
 
     id: str | None
-    kind: Kind[Any, Any]
+    kind: RequestKind[Any, Any]
     request: Any
 
 
 # -- kinds -----------------------------------------------------------------------------------------
 
 
-def _tell_adopted(adopted: Adopted) -> Facts:
+def _tell_adopted(adopted: Adopted) -> RequestOutcome:
     return {
         "state": "duplicate" if adopted.duplicate else "adopted",
         "records": adopted.records,
@@ -97,14 +97,14 @@ def _tell_adopted(adopted: Adopted) -> Facts:
     }
 
 
-def _understand_adopted(facts: Facts) -> Adopted:
+def _understand_adopted(facts: RequestOutcome) -> Adopted:
     offsets = {
         (topic, partition): (first, last) for topic, partition, first, last in facts["offsets"]
     }
     return Adopted(facts["state"] == "duplicate", facts["records"], facts["bytes"], offsets)
 
 
-ADOPT: Kind[AdoptRequest, Adopted] = Kind(
+ADOPT: RequestKind[AdoptRequest, Adopted] = RequestKind(
     "adopt",
     AdoptRequest.encode,
     AdoptRequest.of_fields,
@@ -122,7 +122,7 @@ def _swap(
     return LogCleaner(manager).swap_in(request, task)
 
 
-SWAP: Kind[SwapRequest, Cleaned] = Kind(
+SWAP: RequestKind[SwapRequest, Cleaned] = RequestKind(
     "swap",
     SwapRequest.encode,
     SwapRequest.parse,
@@ -133,14 +133,14 @@ SWAP: Kind[SwapRequest, Cleaned] = Kind(
     lambda request: f"swap of what was cleaned of {request.topic}-{request.partition}",
 )
 
-KINDS: Mapping[str, Kind[Any, Any]] = {kind.name: kind for kind in (ADOPT, SWAP)}
+KINDS: Mapping[str, RequestKind[Any, Any]] = {kind.name: kind for kind in (ADOPT, SWAP)}
 """By name."""
 
 
 # -- lines -----------------------------------------------------------------------------------------
 
 
-def encode(kind: Kind[R, A], request: R, request_id: str) -> str:
+def encode(kind: RequestKind[R, A], request: R, request_id: str) -> str:
     """The line of a request, without its end."""
     return f'{{"id":{json.dumps(request_id)},{json.dumps(kind.name)}:{kind.encode(request)}}}'
 
@@ -177,21 +177,21 @@ _PLAIN: dict[str, type[StorageError]] = {
 }
 
 
-def tell_error(error: Exception) -> Facts:
+def tell_error(error: Exception) -> RequestOutcome:
     """Why a request came to nothing, with its ``state``."""
     if isinstance(error, TaskCancelled):
-        return {"state": State.CANCELLED, "reason": str(error)}
+        return {"state": RequestState.CANCELLED, "reason": str(error)}
     if isinstance(error, OSError):
         name = errno.errorcode.get(error.errno or errno.EIO, "EIO")
         where = f" ({error.filename})" if error.filename else ""
         return {
-            "state": State.FAILED,
+            "state": RequestState.FAILED,
             "errno": name,
             "reason": f"{error.strerror or error}{where}",
         }
     if isinstance(error, StorageError):
-        return {"state": State.REFUSED, "error": _plain_kind(error), "reason": str(error)}
-    return {"state": State.FAILED, "errno": "EIO", "reason": f"unforeseen: {error!r}"}
+        return {"state": RequestState.REFUSED, "error": _plain_kind(error), "reason": str(error)}
+    return {"state": RequestState.FAILED, "errno": "EIO", "reason": f"unforeseen: {error!r}"}
 
 
 def _plain_kind(error: StorageError) -> str:
@@ -199,10 +199,10 @@ def _plain_kind(error: StorageError) -> str:
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _PLAIN)
 
 
-def error_of(facts: Facts) -> Exception:
+def error_of(facts: RequestOutcome) -> Exception:
     """The error that ``tell_error`` was told of; with its place in its words."""
     reason = str(facts.get("reason", facts))
-    if facts["state"] == State.FAILED:
+    if facts["state"] == RequestState.FAILED:
         number = getattr(errno, str(facts.get("errno")), errno.EIO)
         return OSError(number, reason or os.strerror(number))
     return _PLAIN.get(str(facts.get("error")), StorageError)(reason)

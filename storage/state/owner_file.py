@@ -19,14 +19,14 @@ from storage import paths
 from storage.files import Files
 
 
-class Owner(NamedTuple):
+class OwnerProcess(NamedTuple):
     """The process, and where it shows the directory."""
 
     pid: int
     mount: str
 
 
-def write(files: Files, directory: str, owner: Owner) -> None:
+def write(files: Files, directory: str, owner: OwnerProcess) -> None:
     """Say so, instead of whatever was said before.  OSError."""
     data = json.dumps(owner._asdict()).encode() + b"\n"
     files.replace_atomically(_path(directory), data, sync=False)
@@ -38,11 +38,11 @@ def remove(files: Files, directory: str) -> None:
         files.unlink(_path(directory))
 
 
-def read(files: Files, directory: str) -> Owner | None:
+def read(files: Files, directory: str) -> OwnerProcess | None:
     """What it says, also of somebody who has died; None where it says nothing.  OSError."""
     try:
         fields = json.loads(files.read_whole(_path(directory)))
-        owner = Owner(fields["pid"], fields["mount"])
+        owner = OwnerProcess(fields["pid"], fields["mount"])
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
     if type(owner.pid) is not int or not isinstance(owner.mount, str):

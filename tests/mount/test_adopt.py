@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from kafkafs.spark.place.owner import ask
+from kafkafs.spark.location.owner_client import ask
 from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.files import Files
 from storage.owner.owner_requests import ADOPT, encode
 from storage.state import owner_file
-from storage.state.owner_file import Owner
+from storage.state.owner_file import OwnerProcess
 from tests.hang import HANG_S
 from tests.mount.contract.writing import append
 from tests.mount.control import until
@@ -59,13 +59,13 @@ def ended(mount: Mount, name: str) -> dict[str, Any]:
 
 def test_the_owner_is_named_while_it_is_mounted(mount: Mount) -> None:
     data = str(mount.data)
-    killed = Owner(mount.pid, str(mount.path))
+    killed = OwnerProcess(mount.pid, str(mount.path))
     mount.kill()
     # It counts only while the process has the lock.
     assert owner_file.read(files, data) == killed
     assert files.locked_by(str(mount.data / ".lock")) is None
     mount.start()
-    assert owner_file.read(files, data) == Owner(mount.pid, str(mount.path))
+    assert owner_file.read(files, data) == OwnerProcess(mount.pid, str(mount.path))
     mount.stop()
     assert owner_file.read(files, data) is None
 
@@ -84,12 +84,12 @@ def test_a_read_only_mount_owns_nothing(mount: Mount, tmp_path: Path) -> None:
     reader.path = other
     try:
         reader.start()
-        assert owner_file.read(files, str(mount.data)) == Owner(mount.pid, str(mount.path))
+        assert owner_file.read(files, str(mount.data)) == OwnerProcess(mount.pid, str(mount.path))
         fails(errno.ENOENT, os.stat, other / ".kafkafs" / "adopt")
         reader.stop()
     finally:
         reader.end()
-    assert owner_file.read(files, str(mount.data)) == Owner(mount.pid, str(mount.path))
+    assert owner_file.read(files, str(mount.data)) == OwnerProcess(mount.pid, str(mount.path))
 
 
 def test_mount_points_of_any_bytes(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_mount_points_of_any_bytes(tmp_path: Path) -> None:
     base.mkdir()
     with mounted(base) as mount:
         mount.topic()
-        assert owner_file.read(files, str(mount.data)) == Owner(mount.pid, str(mount.path))
+        assert owner_file.read(files, str(mount.data)) == OwnerProcess(mount.pid, str(mount.path))
         asked = request(mount, 0, {("orders", 0): [[b"a"]]})
         assert ask(str(mount.data), asked).records == 1
         assert (mount / "orders/0").read_bytes() == b"a\n"

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 
 from kafkafs.spark.data_source import KafkafsDataSource
-from kafkafs.spark.place import owner
+from kafkafs.spark.location import owner_client
 from kafkafs.spark.sink.sink import Staged, StreamWriter
 from kafkafs.spark.sink.sink_options import SinkOptions, parse
 from storage import LogManager
@@ -112,9 +112,9 @@ class SteeredWriter(StreamWriter):
         if point == "before":
             die()
         elif point == "asked":
-            vars(owner)["_outcome"] = _dead
+            vars(owner_client)["_outcome"] = _dead
         elif point in ("appended", "committed"):
-            vars(owner)["LogManager"] = _Opening(DyingDisk(point))
+            vars(owner_client)["LogManager"] = _Opening(DyingDisk(point))
         elif point == "wait":
             Path(self._flag).touch()
             Path(f"{self._flag}.fifo").read_bytes()

@@ -12,8 +12,8 @@ import pytest
 from kafkafs.spark.jobs import compact
 from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.compact import Compaction
-from kafkafs.spark.place import owner
-from kafkafs.spark.place.owner import OwnerNotReached
+from kafkafs.spark.location import owner_client
+from kafkafs.spark.location.owner_client import OwnerNotReached
 from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.plan import Limits
@@ -158,7 +158,7 @@ def test_nobody_would_put_it_in(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that takes no requests has the directory: known before the work, not after it."""
-    monkeypatch.setattr(owner, "CHECK_PATIENCE_S", 0.0)
+    monkeypatch.setattr(owner_client, "CHECK_PATIENCE_S", 0.0)
     data = tmp_path / "data"
     data.mkdir()
     with LogManager.open(str(data)) as manager:

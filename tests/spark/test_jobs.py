@@ -16,7 +16,7 @@ from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.import_records import ImportOptions
 from kafkafs.spark.jobs.report import JobReport, print_report
 from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.place.opened import Opened, location_of
+from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
 from storage import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.record.batch import Record, encode
@@ -130,7 +130,7 @@ def test_stats_of_one_split_add_up_as_those_of_many(
     options = stats.StatsOptions(gap_ms=10 * MINUTE)
     whole = stats.count(spark, str(data), options)
     monkeypatch.setattr("kafkafs.spark.jobs.splits.fair_bytes", lambda total, slots: 4000)
-    with Opened(location_of(str(data))) as opened_again:
+    with FollowedDirectory(location_of(str(data))) as opened_again:
         assert len(all_splits(list(opened_again.manager.logs()), 2, "read_committed")) > 5
     parts = stats.count(spark, str(data), options)
     (one,), (many,) = whole.partitions, parts.partitions

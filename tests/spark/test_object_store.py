@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from kafkafs.spark.place.arrow_files import ArrowFiles
-from kafkafs.spark.place.opened import Opened, location_of
+from kafkafs.spark.location.arrow_files import ArrowFiles
+from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
 from storage import LogManager, Record
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.files import Files
@@ -74,7 +74,10 @@ def of_disk(data: Path) -> dict[str, tuple[int, int, int, list[Record]]]:
 
 def test_it_is_what_lies_on_the_disk(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
-    with Opened(bucket.location) as opened, LogManager.open(str(data), read_only=True) as local:
+    with (
+        FollowedDirectory(bucket.location) as opened,
+        LogManager.open(str(data), read_only=True) as local,
+    ):
         assert everything(opened.manager) == everything(local)
         log, same = opened.manager.log("many", 0), local.log("many", 0)
         for day in range(5):
@@ -90,7 +93,7 @@ def test_only_what_is_wanted_is_looked_at(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
     with (
         bucket.counted() as requests,
-        Opened(bucket.location, lambda topic: topic == "atomic") as it,
+        FollowedDirectory(bucket.location, lambda topic: topic == "atomic") as it,
     ):
         assert list(it.manager.topics) == ["atomic"]
         assert not [path for _, path in requests.seen if "many-0" in path]
@@ -98,7 +101,7 @@ def test_only_what_is_wanted_is_looked_at(data: Path, bucket: Bucket) -> None:
 
 def test_a_segment_costs_a_few_requests(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
-    with bucket.counted() as requests, Opened(bucket.location):
+    with bucket.counted() as requests, FollowedDirectory(bucket.location):
         sealed = f"{2:020d}"
         assert len(requests.of(f"{sealed}.log")) <= 3
         assert len(requests.of(f"{sealed}.timeindex")) <= 2
@@ -110,7 +113,7 @@ def test_a_segment_costs_a_few_requests(data: Path, bucket: Bucket) -> None:
 
 def test_looking_again_costs_a_listing_of_each_directory(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
-    with Opened(bucket.location) as opened:
+    with FollowedDirectory(bucket.location) as opened:
         opened.refresh(at_once=True)
         with bucket.counted() as requests:
             opened.refresh(at_once=True)
@@ -133,7 +136,7 @@ def test_large_indexes_are_not_read_to_open(tmp_path: Path, bucket: Bucket) -> N
         log.roll(NOW_MS)
     bucket.sync(data)
     assert (data / "t-0" / f"{0:020d}.index").stat().st_size > 128 * 1024
-    with Opened(bucket.location) as opened:
+    with FollowedDirectory(bucket.location) as opened:
         files = opened.manager.files
         got: list[int] = []
         fd = files.open(f"{opened.location.path}/t-0/{0:020d}.log", os.O_RDONLY)
@@ -153,7 +156,7 @@ def test_large_indexes_are_not_read_to_open(tmp_path: Path, bucket: Bucket) -> N
 
 def test_what_is_copied_later_appears(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
-    with Opened(bucket.location) as opened:
+    with FollowedDirectory(bucket.location) as opened:
         with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
             append(manager.log("many", 0), b"more")
         bucket.sync(data)
@@ -178,7 +181,7 @@ def test_what_is_copied_later_appears(data: Path, bucket: Bucket) -> None:
 def test_records_wait_for_those_before_them(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
     before = of_disk(data)
-    with Opened(bucket.location) as opened:
+    with FollowedDirectory(bucket.location) as opened:
         with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
             fill(manager.log("many", 0), 2, 4)
         last = f"many-0/{10:020d}.log"
@@ -194,7 +197,7 @@ def test_a_segment_that_is_missing_is_an_error(data: Path, bucket: Bucket) -> No
     bucket.sync(data)
     bucket.delete(f"many-0/{4:020d}.log")
     with pytest.raises(CorruptRecord, match="offsets 4 to 5 are missing: copy what is not there"):
-        Opened(bucket.location)
+        FollowedDirectory(bucket.location)
 
 
 def test_what_aborted_is_told_by_the_log(tmp_path: Path, bucket: Bucket) -> None:
@@ -216,7 +219,7 @@ def test_what_aborted_is_told_by_the_log(tmp_path: Path, bucket: Bucket) -> None
     bucket.sync(data)
     bucket.delete(f"t-0/{16:020d}.snapshot")
     bucket.put(f"t-0/{0:020d}.txnindex", older)
-    with Opened(bucket.location) as opened:
+    with FollowedDirectory(bucket.location) as opened:
         spans = [
             entry.last_offset for entry in opened.manager.log("t", 0).segments[0].files.aborted
         ]
@@ -227,7 +230,7 @@ def test_of_a_compacted_topic_offsets_may_be_missing(data: Path, bucket: Bucket)
     (data / "cleaner-offset-checkpoint").write_text("0\n1\nmany 0 6\n")
     bucket.sync(data)
     bucket.delete(f"many-0/{4:020d}.log")
-    with Opened(bucket.location, lambda topic: topic == "many") as opened:
+    with FollowedDirectory(bucket.location, lambda topic: topic == "many") as opened:
         offsets = [record.offset for record in opened.manager.log("many", 0).records()]
         assert offsets == [*range(4), 6, 7]
 
@@ -278,7 +281,7 @@ def test_what_is_replaced_while_it_is_opened_is_opened_again(
         confirm(files)
 
     monkeypatch.setattr(ArrowFiles, "confirm", replaced_first)
-    with Opened(bucket.location) as opened:
+    with FollowedDirectory(bucket.location) as opened:
         assert tries == 2
         assert everything(opened.manager) == of_disk(data)
 
@@ -329,13 +332,13 @@ def test_what_is_not_there(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
     nowhere = bucket.uri.replace("some/where", "no/where")
     with pytest.raises(FileNotFoundError, match=r"no such data directory: .*/no/where'"):
-        Opened(location_of(nowhere))
+        FollowedDirectory(location_of(nowhere))
     no_bucket = bucket.uri.replace(bucket.name, "nobody")
     with pytest.raises(OSError, match=r"bucket does not exist.*'s3://nobody/some/where'"):
-        Opened(location_of(no_bucket))
+        FollowedDirectory(location_of(no_bucket))
     a_file = bucket.uri.replace("some/where", f"some/where/many-0/{0:020d}.log")
     with pytest.raises(OSError, match=r"no such data directory|no directory"):
-        Opened(location_of(a_file))
+        FollowedDirectory(location_of(a_file))
 
 
 @pytest.mark.parametrize(
@@ -357,7 +360,7 @@ def test_secrets_are_not_shown(bucket: Bucket) -> None:
     here = location_of(bucket.uri)
     assert str(here) == f"s3://{bucket.name}/some/where"
     with pytest.raises(OSError, match="no such data directory") as caught:
-        Opened(here)
+        FollowedDirectory(here)
     assert "secret" not in str(caught.value)
 
 
@@ -365,7 +368,7 @@ def test_who_may_not_look(data: Path, bucket: Bucket, store: ObjectStore) -> Non
     bucket.sync(data)
     reason = rf"INVALID_ACCESS_KEY_ID.*'s3://{bucket.name}/some/where'"
     with store.guarded(), pytest.raises(OSError, match=reason) as caught:
-        Opened(bucket.location)
+        FollowedDirectory(bucket.location)
     assert "secret" not in str(caught.value)
 
 
@@ -375,7 +378,7 @@ def test_what_pyarrow_takes_in_calls_only(data: Path, bucket: Bucket) -> None:
         uri = f"{bucket.uri}&{more}"
         if more.startswith("anonymous"):
             uri = uri.replace("key:secret@", "")
-        with Opened(location_of(uri)) as opened:
+        with FollowedDirectory(location_of(uri)) as opened:
             assert everything(opened.manager) == of_disk(data)
 
 
@@ -392,7 +395,7 @@ def test_damage_is_told_as_on_a_disk(data: Path, bucket: Bucket) -> None:
     content = bytearray((data / name).read_bytes())
     content[-1] ^= 1
     bucket.put(name, bytes(content))
-    with Opened(bucket.location) as opened, pytest.raises(StorageError, match="CRC"):
+    with FollowedDirectory(bucket.location) as opened, pytest.raises(StorageError, match="CRC"):
         list(opened.manager.log("many", 0).records())
 
 

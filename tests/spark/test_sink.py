@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from kafkafs.spark.place import owner
+from kafkafs.spark.location import owner_client
 from kafkafs.spark.sink.staging import Staging
 from storage import LogManager, Record
 from storage.adopt.adoptions import Adoptions
@@ -214,7 +214,7 @@ def test_a_mount_shows_it_when_it_is_committed(spark: SparkSession, tmp_path: Pa
         assert shown.read_text() == numbers
         assert [path.name for path in mount.data.rglob("*.staged")] == [str(name)]
         request = AdoptRequest("other", 0, "run", tuple(files))
-        assert not owner.ask(str(mount.data), request).duplicate
-        assert owner.ask(str(mount.data), request).duplicate
+        assert not owner_client.ask(str(mount.data), request).duplicate
+        assert owner_client.ask(str(mount.data), request).duplicate
         assert shown.read_text() == numbers + "staged\n"
         assert list(mount.data.rglob("*.staged")) == []

@@ -11,12 +11,12 @@ from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.files import Files
 
 if TYPE_CHECKING:
-    from kafkafs.spark.place.opened import Location
+    from kafkafs.spark.location.followed_directory import Location
 
 
 def data_location(path: str) -> Location:
     """Where the data directory `path` is. InvalidConfig, FileNotFoundError, OSError."""
-    from kafkafs.spark.place.opened import check_directory, location_of
+    from kafkafs.spark.location.followed_directory import check_directory, location_of
 
     try:
         where = location_of(path)

@@ -39,8 +39,8 @@ from kafkafs.spark.jobs.compact_tasks import (
 )
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport, Table, total
-from kafkafs.spark.place.opened import Opened
-from kafkafs.spark.place.owner import OwnerNotReached, ask_owner, check_owner
+from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.owner_client import OwnerNotReached, ask_owner, check_owner
 from storage.adopt.staged import parse_name
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-    from kafkafs.spark.place.opened import Location
+    from kafkafs.spark.location.followed_directory import Location
 
 # A task has at least this many bytes of work.
 _LEAST_BYTES = 8 << 20
@@ -133,7 +133,7 @@ class Compaction:
         if not self.dry_run:
             check_owner(where.path)
         secret = os.urandom(16)
-        with Opened(where, choice.wants_topic) as opened:
+        with FollowedDirectory(where, choice.wants_topic) as opened:
             cleaner = LogCleaner(opened.manager)
             for log in sorted(opened.manager.logs(), key=lambda log: (log.topic, log.partition)):
                 if not choice.wants(log.topic, log.partition) or not log.config.is_compacted:

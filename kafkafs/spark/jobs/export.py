@@ -113,7 +113,7 @@ def check(path: str, out: str, options: ExportOptions) -> None:
 
 def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     """What a run would export, without Spark. OSError, StorageError."""
-    from kafkafs.spark.place.opened import Opened
+    from kafkafs.spark.location.followed_directory import FollowedDirectory
 
     where = options.choice.location_of(path)
     out = export_state.without_scheme(out)
@@ -122,7 +122,7 @@ def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
         known = export_state.exported(out)
     report = JobReport("export", is_dry_run=True)
     table = Table("partitions", ("topic", "partition", "from_offset", "to_offset", "offsets"))
-    with Opened(where, options.choice.wants_topic) as opened:
+    with FollowedDirectory(where, options.choice.wants_topic) as opened:
         for log in chosen_logs(opened, options.choice):
             start = known.get((log.topic, log.partition), log.log_start_offset)
             end = log.last_stable_offset

@@ -8,7 +8,7 @@ from kafkafs.spark.jobs.choice import Choice
 from storage.split.split import Split, plan_splits
 
 if TYPE_CHECKING:
-    from kafkafs.spark.place.opened import Opened
+    from kafkafs.spark.location.followed_directory import FollowedDirectory
     from storage.log.log import Log
     from storage.log.read import Isolation
 
@@ -23,7 +23,7 @@ def fair_bytes(total: int, slots: int) -> int:
     return min(max(total // max(slots * A_SLOT, 1), SMALLEST), LARGEST)
 
 
-def chosen_logs(opened: Opened, choice: Choice) -> list[Log]:
+def chosen_logs(opened: FollowedDirectory, choice: Choice) -> list[Log]:
     """The chosen logs, by topic and partition."""
     logs = (log for log in opened.manager.logs() if choice.wants(log.topic, log.partition))
     return sorted(logs, key=lambda log: (log.topic, log.partition))

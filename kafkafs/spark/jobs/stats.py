@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from kafkafs.spark.jobs.range_stats import RangeStats
-    from kafkafs.spark.place.opened import Location
+    from kafkafs.spark.location.followed_directory import Location
     from storage.log.read import Isolation
     from storage.record.columns._columns import Columns
 
@@ -81,10 +81,10 @@ def check(path: str, options: StatsOptions, chart: str | None) -> None:
 
 def plan(path: str, options: StatsOptions = ALL) -> JobReport:
     """What `run` would read, without Spark. OSError, StorageError."""
-    from kafkafs.spark.place.opened import Opened
+    from kafkafs.spark.location.followed_directory import FollowedDirectory
 
     where = options.choice.location_of(path)
-    with Opened(where, options.choice.wants_topic) as opened:
+    with FollowedDirectory(where, options.choice.wants_topic) as opened:
         logs = chosen_logs(opened, options.choice)
         splits = all_splits(logs, 1, options.isolation)
         report = JobReport("stats", is_dry_run=True)
@@ -99,10 +99,10 @@ def plan(path: str, options: StatsOptions = ALL) -> JobReport:
 def count(session: SparkSession, path: str, options: StatsOptions) -> Counted:
     """The figures of each partition, without a report. Raises as `run`."""
     from kafkafs.spark.jobs.range_stats import RangeStats
-    from kafkafs.spark.place.opened import Opened
+    from kafkafs.spark.location.followed_directory import FollowedDirectory
 
     where = options.choice.location_of(path)
-    with Opened(where, options.choice.wants_topic) as opened:
+    with FollowedDirectory(where, options.choice.wants_topic) as opened:
         logs = chosen_logs(opened, options.choice)
         slots = session.sparkContext.defaultParallelism
         splits = all_splits(logs, slots, options.isolation)

@@ -8,7 +8,7 @@ import os
 import time
 
 from kafkafs.config import PID_ATTRIBUTE
-from kafkafs.spark.place.owner import OwnerNotReached
+from kafkafs.spark.location.owner_client import OwnerNotReached
 from storage import paths
 from storage.directory.manager import LogManager
 from storage.errors import LogLocked, TopicExists

@@ -28,7 +28,7 @@ from storage.verify.verify_segment import Verified
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafkafs.spark.place.opened import Location
+    from kafkafs.spark.location.followed_directory import Location
 
 
 def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobReport:

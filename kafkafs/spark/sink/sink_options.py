@@ -65,7 +65,7 @@ def _directory(option: str) -> str:
             f"Option 'path': the sink appends to logs in a directory that all executors share; "
             f"data directories in {scheme}://… can only be read"
         )
-    from kafkafs.spark.place.opened import location_of
+    from kafkafs.spark.location.followed_directory import location_of
 
     path = location_of(option).path
     if not os.path.isdir(path):

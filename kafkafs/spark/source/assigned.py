@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.place.opened import Opened, location_of
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from kafkafs.spark.source.source_options import Limit, SourceOptions
@@ -26,7 +26,7 @@ class Assigned:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._opened: Opened | None = None
+        self._opened: FollowedDirectory | None = None
         self.location = location_of(options.path)
 
     def close(self) -> None:
@@ -35,9 +35,9 @@ class Assigned:
             self._opened = None
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """Bring the directory up to date, as `Opened.refresh`. StorageError, OSError."""
+        """Bring the directory up to date, as `FollowedDirectory.refresh`. StorageError, OSError."""
         if self._opened is None:
-            self._opened = Opened(
+            self._opened = FollowedDirectory(
                 self.location,
                 self._options.subscription.wants,
                 until_high_watermark=self._options.until_high_watermark,

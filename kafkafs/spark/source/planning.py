@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from kafkafs.spark.place.opened import Location
+from kafkafs.spark.location.followed_directory import Location
 from kafkafs.spark.source import offsets, rows
 from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy, unreadable

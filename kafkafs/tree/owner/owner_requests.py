@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.jobs import Job, Report, State, Work
 from storage.errors import StorageError
-from storage.owner.owner_requests import Asked, Facts, tell_error
+from storage.owner.owner_requests import Asked, RequestOutcome, tell_error
 from storage.owner.staged_orphans import Removed, remove_orphans
 from storage.task import Task
 
@@ -137,7 +137,7 @@ class _Entry:
         self.asked = asked
         self.id = entry_id
         self.job: Job | None = None
-        self.facts: Facts = {}
+        self.facts: RequestOutcome = {}
         """The outcome, once it has ended."""
 
     @property
@@ -148,7 +148,7 @@ class _Entry:
 
     def line(self) -> str:
         """The request's line in `.kafkafs/adopt`."""
-        facts: Facts = {"id": self.id, "kind": self.asked.kind.name}
+        facts: RequestOutcome = {"id": self.id, "kind": self.asked.kind.name}
         job = self.job
         if self.facts or job is None:
             facts |= self.facts

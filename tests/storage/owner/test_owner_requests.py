@@ -16,7 +16,7 @@ from storage.owner.owner_requests import (
     ADOPT,
     KINDS,
     Asked,
-    State,
+    RequestState,
     decode,
     encode,
     error_of,
@@ -77,7 +77,7 @@ ERRORS: list[tuple[Exception, type[Exception]]] = [
 @pytest.mark.parametrize(("error", "kind"), ERRORS)
 def test_errors(error: Exception, kind: type[Exception]) -> None:
     facts: dict[str, Any] = json.loads(json.dumps(tell_error(error)))
-    assert facts["state"] == State.REFUSED
+    assert facts["state"] == RequestState.REFUSED
     found = error_of(facts)
     assert type(found) is kind
     assert str(found) == str(error)
@@ -85,7 +85,7 @@ def test_errors(error: Exception, kind: type[Exception]) -> None:
 
 def test_errors_of_the_disk() -> None:
     facts = tell_error(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
-    assert (facts["state"], facts["errno"]) == (State.FAILED, "ENOSPC")
+    assert (facts["state"], facts["errno"]) == (RequestState.FAILED, "ENOSPC")
     found = error_of(facts)
     assert isinstance(found, OSError)
     assert found.errno == errno.ENOSPC
@@ -95,9 +95,9 @@ def test_errors_of_the_disk() -> None:
 
 
 def test_other_ends() -> None:
-    assert tell_error(errors.TaskCancelled("cancelled"))["state"] == State.CANCELLED
+    assert tell_error(errors.TaskCancelled("cancelled"))["state"] == RequestState.CANCELLED
     unforeseen = tell_error(ZeroDivisionError("our bug"))
-    assert unforeseen["state"] == State.FAILED
+    assert unforeseen["state"] == RequestState.FAILED
     assert "our bug" in str(error_of(unforeseen))
     # Of a later version.
     assert type(error_of({"state": "refused", "error": "Exotic", "reason": "x"})) is StorageError

@@ -11,16 +11,16 @@ from storage import paths
 from storage.errors import UnusableFile
 from storage.files import Files
 from storage.state import owner_file
-from storage.state.owner_file import Owner
+from storage.state.owner_file import OwnerProcess
 
 files = Files()
 
 
 @pytest.mark.parametrize("mount", [b"/mnt", b'/a b\n"c\\', "/größe/👾".encode(), b"/\xff\xfe/\x80"])
 def test_written_and_read(tmp_path: Path, mount: bytes) -> None:
-    owner = Owner(4711, os.fsdecode(mount))
+    owner = OwnerProcess(4711, os.fsdecode(mount))
     assert owner_file.read(files, str(tmp_path)) is None
-    owner_file.write(files, str(tmp_path), Owner(1, "/before"))
+    owner_file.write(files, str(tmp_path), OwnerProcess(1, "/before"))
     owner_file.write(files, str(tmp_path), owner)
     found = owner_file.read(files, str(tmp_path))
     assert found == owner

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.place import owner
-from kafkafs.spark.place.owner import OwnerNotReached, ask, ask_owner
+from kafkafs.spark.location import owner_client
+from kafkafs.spark.location.owner_client import OwnerNotReached, ask, ask_owner
 from storage.adopt.staged import AdoptRequest
 from storage.directory.manager import LogManager
 from storage.errors import (
@@ -32,7 +32,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.owner.owner_requests import ADOPT
 from storage.state import owner_file
-from storage.state.owner_file import Owner
+from storage.state.owner_file import OwnerProcess
 from storage.task import Task
 from tests.hang import HANG_S
 from tests.mount.mounting import check_data, let_others_in, mounted, needs_root
@@ -55,7 +55,7 @@ sys.stdin.read()
 # Asks for batches of one value each, of a query of its own.
 ASK = """
 import sys
-from kafkafs.spark.place.owner import ask
+from kafkafs.spark.location.owner_client import ask
 from storage.files import Files
 from tests.storage.staging import staged
 data, query, count = sys.argv[1:]
@@ -266,7 +266,7 @@ def test_another_process_is_waited_for(data: str) -> None:
 
 def test_another_process_that_stays_is_named(data: str) -> None:
     asked = request(data, 0, b"a")
-    owner_file.write(files, data, Owner(1 << 22, "/mnt"))  # of a daemon that was killed
+    owner_file.write(files, data, OwnerProcess(1 << 22, "/mnt"))  # of a daemon that was killed
     with held(data) as holder:
         with pytest.raises(OwnerNotReached, match=f"process {holder.pid} .* kafkafs mount") as e:
             ask(data, asked, patience_s=BRIEFLY)
@@ -284,7 +284,7 @@ def test_a_mount_that_is_not_there(data: str, tmp_path: Path) -> None:
     other.mkdir()
     with mounted(other) as mount, held(data) as holder:
         for path in (tmp_path / "none", tmp_path, mount.path):
-            owner_file.write(files, data, Owner(holder.pid, str(path)))
+            owner_file.write(files, data, OwnerProcess(holder.pid, str(path)))
             with pytest.raises(OwnerNotReached, match=f"does not answer at '{path}'"):
                 ask(data, asked, patience_s=BRIEFLY)
 
@@ -347,7 +347,7 @@ def test_what_is_told_no_more_is_asked_again(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand others came between: it is a duplicate by now."""
-    outcome = owner._outcome
+    outcome = owner_client._outcome
     missed: list[str] = []
 
     def forgotten(path: str, request_id: str) -> object:
@@ -357,7 +357,7 @@ def test_what_is_told_no_more_is_asked_again(
         missed.append(found["state"])
         return None
 
-    monkeypatch.setattr(owner, "_outcome", forgotten)
+    monkeypatch.setattr(owner_client, "_outcome", forgotten)
     with mounted(tmp_path):
         assert ask(data, request(data, 0, b"a")).duplicate
     assert missed == ["adopted"]

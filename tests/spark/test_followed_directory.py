@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.place.opened import Location, Opened, location_of
+from kafkafs.spark.location.followed_directory import FollowedDirectory, Location, location_of
 from storage import LogManager
 from storage.files import Files
 from storage.follow.follow_directory import DirectoryFollower
@@ -32,10 +32,10 @@ def test_a_path_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no such data directory: '.*/nowhere'"):
-        Opened(location_of(str(tmp_path / "nowhere")))
+        FollowedDirectory(location_of(str(tmp_path / "nowhere")))
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=r"no directory: '.*/file'"):
-        Opened(location_of(str(tmp_path / "file")))
+        FollowedDirectory(location_of(str(tmp_path / "file")))
 
 
 def test_a_brokers_directory_is_followed(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_brokers_directory_is_followed(tmp_path: Path) -> None:
     first = broker.partition("t")
     first.append(b"one")
     broker.partition("other").append(b"not wanted")
-    with Opened(location_of(str(broker.data)), lambda topic: topic != "other") as opened:
+    with FollowedDirectory(location_of(str(broker.data)), lambda topic: topic != "other") as opened:
         log = opened.manager.log("t", 0)
         assert values(log) == [b"one"]
         first.append(b"two")
@@ -77,7 +77,7 @@ def test_nothing_is_read_where_nothing_has_changed(tmp_path: Path) -> None:
             return Watched()
 
     here = location_of(str(broker.data))
-    with Opened(WatchedLocation(here.option, here.path, here.is_local)) as opened:
+    with FollowedDirectory(WatchedLocation(here.option, here.path, here.is_local)) as opened:
         later = DirectoryFollower(opened.manager, clock_ns=lambda: 1 << 62)
         opened._follower = later  # what has just changed counts as long past
         opened.refresh()
@@ -94,7 +94,7 @@ def test_until_the_high_watermark(tmp_path: Path) -> None:
     partition.append(b"two")
     marks = broker.data / "replication-offset-checkpoint"
     marks.write_text("0\n1\nt 0 1\n")
-    with Opened(location_of(str(broker.data)), until_high_watermark=True) as opened:
+    with FollowedDirectory(location_of(str(broker.data)), until_high_watermark=True) as opened:
         assert values(opened.manager.log("t", 0)) == [b"one"]
         replaced = marks.with_suffix(".tmp")
         replaced.write_text("0\n1\nt 0 2\n")
@@ -107,7 +107,7 @@ def test_while_its_writer_has_it_open(tmp_path: Path) -> None:
     with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as writer:
         log = writer.create_topic("t", 1).partitions[0]
         append(log, b"one")
-        with Opened(location_of(str(tmp_path))) as opened:
+        with FollowedDirectory(location_of(str(tmp_path))) as opened:
             seen = opened.manager.log("t", 0)
             client = Client(log, 7)
             client.send(b"undecided")
@@ -148,7 +148,7 @@ def test_who_may_only_read() -> None:
         with nobody():
             with pytest.raises(PermissionError):
                 (data / "new").touch()
-            with Opened(location_of(str(data))) as opened:
+            with FollowedDirectory(location_of(str(data))) as opened:
                 opened.refresh()
                 assert values(opened.manager.log("t", 0)) == [b"one"]
         assert sorted(path.relative_to(data) for path in data.rglob("*")) == before

@@ -23,8 +23,8 @@ from typing import Any
 
 import pyarrow.fs
 
-from kafkafs.spark.place.open_object import ObjectStore, OpenObject, Version
-from kafkafs.spark.place.read_only_files import ReadOnlyFiles
+from kafkafs.spark.location.open_object import ObjectStore, OpenObject, Version
+from kafkafs.spark.location.read_only_files import ReadOnlyFiles
 from storage import paths
 from storage.errors import SegmentGone
 from storage.files import Kind
@@ -165,7 +165,7 @@ class ArrowFiles(ReadOnlyFiles):
             self._listings.clear()
             self._read.clear()
 
-    def prepare(self, directories: Iterable[str]) -> None:
+    def list_directories(self, directories: Iterable[str]) -> None:
         """List the directories, many at once."""
         missing = [path for path in directories if path not in self._listings]
         if self._listed and len(missing) > 1:

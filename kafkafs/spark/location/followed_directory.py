@@ -4,10 +4,10 @@
 pyarrow knows (`s3://bucket/prefix?region=…`, `gs://…`, `abfs://…`, `hdfs://…`). An object store has
 a copy of a data directory, all of its files, and the copy may grow. A program that copies a segment
 puts its `.log` last: without the `.txnindex` readers would show aborted records. Segments may come
-in any order: `Opened` shows records only after those before them.
+in any order: `FollowedDirectory` shows records only after those before them.
 
-`Opened` follows what others write: a broker or a mount on a disk, a copying program in a store. It
-writes nothing and takes no lock, so permission to read is enough.
+It follows what others write: a broker or a mount on a disk, a copying program in a store. It writes
+nothing and takes no lock, so permission to read is enough.
 
 A URI of S3 may have these parameters beside those of pyarrow: `anonymous=true`, `session_token`,
 `role_arn`, `session_name`, `external_id`.
@@ -31,7 +31,7 @@ from storage.files import Files
 from storage.follow.follow_directory import DirectoryFollower
 
 if TYPE_CHECKING:
-    from kafkafs.spark.place.arrow_files import ArrowFiles
+    from kafkafs.spark.location.arrow_files import ArrowFiles
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # The shortest time between two listings of a store, in seconds: idle queries refresh all the time.
@@ -95,7 +95,7 @@ def check_directory(location: Location, files: Files) -> None:
 
 def _objects(location: Location, *, listed: bool) -> ArrowFiles:
     """The files of an object store."""
-    from kafkafs.spark.place.arrow_files import ArrowFiles
+    from kafkafs.spark.location.arrow_files import ArrowFiles
 
     filesystem, path = _filesystem(location.option)
     return ArrowFiles(
@@ -159,7 +159,7 @@ def _s3(uri: str, given: dict[str, str]) -> tuple[Any, str]:
     return filesystem, unquote(f"{parts.hostname}{parts.path}").rstrip("/")
 
 
-class Opened:
+class FollowedDirectory:
     """An open data directory: the wanted topics, up to date. For one thread.
 
     `until_high_watermark`: logs end at the last high watermark that their broker has checkpointed.
@@ -181,7 +181,7 @@ class Opened:
         self._swept_ms = 0
         self._open()
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> FollowedDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -254,7 +254,9 @@ class Opened:
                 # An open object keeps its version; the next read opens the current one.
                 segment.files.close_descriptors()
         objects.forget()
-        objects.prepare([self.location.path, *(log.directory for log in self.manager.logs())])
+        objects.list_directories(
+            [self.location.path, *(log.directory for log in self.manager.logs())]
+        )
         try:
             self._look()
             objects.confirm()

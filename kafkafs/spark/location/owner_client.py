@@ -32,10 +32,17 @@ from storage.adopt.staged import AdoptRequest
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, LogLocked, StorageError
 from storage.files import Files
-from storage.owner.owner_requests import ADOPT, Facts, Kind, State, encode, error_of
+from storage.owner.owner_requests import (
+    ADOPT,
+    RequestKind,
+    RequestOutcome,
+    RequestState,
+    encode,
+    error_of,
+)
 from storage.owner.staged_orphans import remove_orphans
 from storage.state import owner_file
-from storage.state.owner_file import Owner
+from storage.state.owner_file import OwnerProcess
 from storage.task import Task
 
 R = TypeVar("R")
@@ -56,7 +63,7 @@ _GONE = frozenset(
     }
 )
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
-_PENDING = frozenset({State.QUEUED, State.RUNNING})
+_PENDING = frozenset({RequestState.QUEUED, RequestState.RUNNING})
 
 
 class OwnerNotReached(StorageError):  # noqa: N818 - as the storage names its errors
@@ -79,7 +86,7 @@ def ask(
 
 def ask_owner(
     path: str,
-    kind: Kind[R, A],
+    kind: RequestKind[R, A],
     request: R,
     *,
     task: Task | None = None,
@@ -118,7 +125,7 @@ class _Gone(Exception):  # noqa: N818 - no error yet: the client tries again
         self.pid = pid
 
 
-def _find_owner(files: Files, directory: str) -> Owner | None:
+def _find_owner(files: Files, directory: str) -> OwnerProcess | None:
     """The daemon that owns the directory; None: no process does. _Gone."""
     pid = files.locked_by(os.path.join(directory, paths.LOCK))
     if pid is None:
@@ -140,7 +147,7 @@ class _Client(Generic[R, A]):
     """One request, until its outcome. `directory` has no symbolic links."""
 
     def __init__(
-        self, directory: str, kind: Kind[R, A], request: R, task: Task, patience_s: float
+        self, directory: str, kind: RequestKind[R, A], request: R, task: Task, patience_s: float
     ) -> None:
         self._directory = directory
         self._kind = kind
@@ -189,7 +196,7 @@ class _Client(Generic[R, A]):
 
     # -- a daemon owns it ----------------------------------------------------------------------
 
-    def _ask_daemon(self, owner: Owner) -> A:
+    def _ask_daemon(self, owner: OwnerProcess) -> A:
         requests = os.path.join(owner.mount, REQUESTS)
         request_id = str(uuid.uuid4())
         line = encode(self._kind, self._request, request_id).encode() + b"\n"
@@ -211,13 +218,13 @@ class _Client(Generic[R, A]):
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         self._be_patient()
-        if facts["state"] == State.CANCELLED:
+        if facts["state"] == RequestState.CANCELLED:
             raise _Gone(f"process {owner.pid} is about to end", owner.pid)
-        if facts["state"] in (State.REFUSED, State.FAILED):
+        if facts["state"] in (RequestState.REFUSED, RequestState.FAILED):
             raise error_of(facts)
         return self._kind.understand(facts)
 
-    def _follow(self, facts: Facts) -> None:
+    def _follow(self, facts: RequestOutcome) -> None:
         """Take the daemon's progress over. TaskCancelled; the daemon continues all the same."""
         task = self._task
         task.check()
@@ -225,7 +232,7 @@ class _Client(Generic[R, A]):
         task.done, task.total = facts.get("done", 0), facts.get("total", 0)
 
     @contextlib.contextmanager
-    def _reaching(self, owner: Owner) -> Iterator[None]:
+    def _reaching(self, owner: OwnerProcess) -> Iterator[None]:
         """Turn errors of the mount into errors that say what to do."""
         try:
             yield
@@ -258,7 +265,7 @@ def _have_many_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _not_there(owner: Owner) -> str:
+def _not_there(owner: OwnerProcess) -> str:
     return (
         f"process {owner.pid} has the data directory open and does not answer at {owner.mount!r}, "
         "where it says that it has mounted it; if that is in another container, or was unmounted "
@@ -277,13 +284,13 @@ def _write(path: str, line: bytes) -> None:
         os.close(fd)
 
 
-def _outcome(path: str, request_id: str) -> Facts | None:
+def _outcome(path: str, request_id: str) -> RequestOutcome | None:
     """The file's line about a request; None: it has none."""
     with open(path, "rb", buffering=0) as file:
         text = file.read()
     for line in reversed(text.splitlines()):
         if request_id.encode() in line:
-            facts: Facts = json.loads(line)
+            facts: RequestOutcome = json.loads(line)
             if facts["id"] == request_id:
                 return facts
     return None
