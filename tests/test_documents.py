@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from kafkafs import config
+from kafkafs import mount_options
 from kafkafs.cli import main
 from kafkafs.fuse import answers
 from kafkafs.spark.option_values import InvalidOption
@@ -213,8 +213,8 @@ def test_no_option_is_described_that_is_not_there(called: str) -> None:
 
 def test_every_mount_option_is_described() -> None:
     described = set(re.findall(r"`([a-z_]+)(?:=[^`]*)?`", " ".join(rows(MOUNTING, "Options"))))
-    with pytest.raises(config.InvalidMountOption) as refused:
-        config.parse_mount_options(["unknown"])
+    with pytest.raises(mount_options.InvalidMountOption) as refused:
+        mount_options.parse_mount_options(["unknown"])
     known = str(refused.value).partition("(there are ")[2].rstrip(")")
     assert described == {name.rstrip("=") for name in known.split(", ")}
 

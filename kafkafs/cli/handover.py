@@ -12,7 +12,7 @@ import click
 from kafkafs.cli import fail
 
 if TYPE_CHECKING:
-    from storage.handover.handover import Outcome
+    from storage.handover.handover import HandoverOutcome
 
 _SERVER = "--bootstrap-server localhost:9092"
 
@@ -72,7 +72,7 @@ def command(
         sys.exit(1)
 
 
-def _report(outcome: Outcome, *, would: bool) -> None:
+def _report(outcome: HandoverOutcome, *, would: bool) -> None:
     for topic, partition in outcome.finished:
         click.echo(f"{topic}:{partition}: is there already")
     for handed in outcome.handed:

@@ -30,9 +30,9 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
 
     Returns when the mount answers; the daemon stays in the background.
     """
-    from kafkafs.config import InvalidMountOption, parse_mount_options
     from kafkafs.fuse.background import run_in_background
     from kafkafs.fuse.mount_point import MountError, resolve
+    from kafkafs.mount_options import InvalidMountOption, parse_mount_options
 
     try:
         parsed = parse_mount_options(options)

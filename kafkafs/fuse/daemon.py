@@ -29,14 +29,14 @@ from dataclasses import dataclass
 import pyfuse3
 import trio
 
-from kafkafs.config import MountOptions
 from kafkafs.fuse import mount_point, session_loop
+from kafkafs.fuse.housekeeping import Housekeeping
 from kafkafs.fuse.mount_point import MountError
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import Schedule
-from kafkafs.fuse.ticks import Ticks
-from kafkafs.fuse.workers import Workers
+from kafkafs.fuse.threads import JobThreads
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import clock, paths
@@ -106,8 +106,8 @@ class Daemon:
         self._spinner = session_loop.Spinner()
         self._asked = trio.Event()
         self._operations = Operations(tree, self._spinner, self._asked.set)
-        self._ticks = Ticks(tree.partitions, self._operations)
-        self._workers = Workers(tree.mount, self._operations.structural)
+        self._ticks = Housekeeping(tree.partitions, self._operations)
+        self._workers = JobThreads(tree.mount, self._operations.structural)
 
     def mount(self) -> None:
         """Mount, without serving requests yet. MountError."""

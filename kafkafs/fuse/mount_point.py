@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from kafkafs.config import PID_ATTRIBUTE
+from kafkafs.mount_options import PID_ATTRIBUTE
 
 #: The file system's type in the mount table.
 TYPE = "fuse.kafkafs"

@@ -34,12 +34,12 @@ from typing import NoReturn, TypeVar, TypeVarTuple
 import pyfuse3
 import trio
 
-from kafkafs.config import PID_ATTRIBUTE
 from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, first_entry_of, reason_of
 from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import RefusedOperations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import in_thread
+from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, LoggedError
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node

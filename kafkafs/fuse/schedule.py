@@ -26,11 +26,10 @@ from typing import TypeVar
 import trio
 
 from kafkafs.fuse.retries import Retries
-from kafkafs.fuse.threads import in_thread
-from kafkafs.fuse.workers import Workers
+from kafkafs.fuse.threads import JobThreads, in_thread
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.jobs import Job, State, Work
+from kafkafs.tree.jobs import Job, JobState, JobWork
 from storage.adopt.adopt import is_unsettled, settle
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.manager import Topic
@@ -60,7 +59,7 @@ LOOKING = "looking for what retention deletes"
 class Schedule:
     """Runs until it is cancelled. A read-only mount has none."""
 
-    def __init__(self, tree: FileSystem, workers: Workers) -> None:
+    def __init__(self, tree: FileSystem, workers: JobThreads) -> None:
         self._mount = tree.mount
         self._owner_requests = tree.owner_requests
         self._workers = workers
@@ -125,7 +124,7 @@ class Schedule:
 
     def _tell(self, job: Job, of: str) -> None:
         """Report the end of a job to the duties."""
-        if job.state is State.DONE:
+        if job.state is JobState.DONE:
             self._duties.succeeded(job.kind, of)
         elif job.error is not None:
             self._duties.failed(job.kind, job.error, of)
@@ -168,14 +167,14 @@ class Schedule:
         job = await self._job(compaction.NAME, topic, work, rate)
         if not log.closed:
             self._tell(job, log.name)
-        if job.state is State.FAILED:
+        if job.state is JobState.FAILED:
             self._cleans_again.failed(log)
             if not log.closed:
                 # Any failure counts, even a bug of ours.
                 cleaner.uncleanable[log] = job.reason
-        elif job.state is State.DONE:
+        elif job.state is JobState.DONE:
             self._cleans_again.succeeded(log)
-        return job.state is State.DONE and cleaner.first_dirty(log) != before
+        return job.state is JobState.DONE and cleaner.first_dirty(log) != before
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -205,7 +204,7 @@ class Schedule:
 
     # -- jobs ----------------------------------------------------------------------------------
 
-    async def _job(self, kind: str, topic: Topic, work: Work, rate: float | None = None) -> Job:
+    async def _job(self, kind: str, topic: Topic, work: JobWork, rate: float | None = None) -> Job:
         """Begin a job and wait for its end."""
         if self._mount.jobs.closed:
             await trio.sleep_forever()

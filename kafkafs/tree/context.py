@@ -13,9 +13,9 @@ import os
 import time
 from collections.abc import Callable
 
-from kafkafs.config import MountOptions
 from kafkafs.line_index import LineStore
 from kafkafs.metrics import MountCounters
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.events import Events
 from kafkafs.tree.inodes import KEEP_S, InodeTable, inode_number
 from kafkafs.tree.jobs import Jobs

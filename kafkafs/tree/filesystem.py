@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import About

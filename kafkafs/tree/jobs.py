@@ -6,7 +6,7 @@ many, and their starter reports the end. Any thread may read a job's fields; `Jo
 changes them.
 
 `Jobs` has the jobs that have not ended, and the last one of each kind and topic. `runner` runs
-them: the mount sets one with threads (`kafkafs.fuse.workers`); before, `start` runs a job at once.
+them: the mount sets one with threads (`kafkafs.fuse.threads`); before, `start` runs a job at once.
 
 Rules: control files begin one job of a kind and topic at a time; a job of the clock may come on
 top, and waits for its turn. After `close` no job begins.
@@ -25,7 +25,7 @@ from storage.errors import StorageError, TaskCancelled
 from storage.task import ByOwner, Task, call
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """The state of a job; the last three are ends."""
 
     QUEUED = "queued"
@@ -35,7 +35,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Report(NamedTuple):
+class JobResult(NamedTuple):
     """The result of a job's work.
 
     `facts` are names with values; `table` has a header line and rows. `idle`: there was nothing to
@@ -49,7 +49,7 @@ class Report(NamedTuple):
     fault: Exception | None = None
 
 
-Work = Callable[[Task], Report]
+JobWork = Callable[[Task], JobResult]
 """Runs in a worker thread. StorageError, OSError, TaskCancelled."""
 
 
@@ -64,7 +64,7 @@ class Job:
         kind: str,
         topic: Topic | None,
         command: str,
-        work: Work,
+        work: JobWork,
         task: Task,
         *,
         scheduled: bool,
@@ -74,8 +74,8 @@ class Job:
         self.command = command
         self.scheduled = scheduled
         self.task = task
-        self.state = State.QUEUED
-        self.report = Report()
+        self.state = JobState.QUEUED
+        self.result = JobResult()
         self.error: Exception | None = None
         """Why it failed."""
         self.started_ms = 0
@@ -83,12 +83,12 @@ class Job:
         self.interrupt: Callable[[], None] = lambda: None
         """Cancel the job while it is queued; set by the runner."""
         self._work = work
-        self._outcome = State.CANCELLED
+        self._outcome = JobState.CANCELLED
         self._when_ended: list[Callable[[], None]] = []
 
     @property
     def ended(self) -> bool:
-        return self.state not in (State.QUEUED, State.RUNNING)
+        return self.state not in (JobState.QUEUED, JobState.RUNNING)
 
     @property
     def reason(self) -> str:
@@ -115,25 +115,25 @@ class Job:
 
     def begin(self, now_ms: int) -> None:
         """Mark the job as running."""
-        self.state = State.RUNNING
+        self.state = JobState.RUNNING
         self.started_ms = now_ms
 
     def carry_out(self) -> None:
         """Do the work."""
         try:
             self.task.check()
-            self.report = self._work(self.task)
-            self.error = self.report.fault
-            self._outcome = State.DONE if self.error is None else State.FAILED
+            self.result = self._work(self.task)
+            self.error = self.result.fault
+            self._outcome = JobState.DONE if self.error is None else JobState.FAILED
         except TaskCancelled:
-            self._outcome = State.CANCELLED
+            self._outcome = JobState.CANCELLED
         except Exception as error:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """Mark the job as failed with `error`."""
         self.error = error
-        self._outcome = State.FAILED
+        self._outcome = JobState.FAILED
 
     def end(self, now_ms: int) -> None:
         """End the job; one that was never begun is cancelled."""
@@ -193,7 +193,7 @@ class Jobs:
         kind: str,
         topic: Topic | None,
         command: str,
-        work: Work,
+        work: JobWork,
         *,
         scheduled: bool = False,
         bytes_per_second: float | None = None,
@@ -215,11 +215,11 @@ class Jobs:
         """A job has ended, with or without success."""
         self._active.remove(job)
         job.end(self._clock_ms())
-        idle = job.scheduled and job.state is State.DONE and job.report.idle
+        idle = job.scheduled and job.state is JobState.DONE and job.result.idle
         # A deleted topic has no partitions.
         if job.topic is not None and job.topic.partitions and not idle:
             self._last[job.kind, job.topic.name, job.topic.id] = job
-            if not (job.scheduled and job.state is State.FAILED):
+            if not (job.scheduled and job.state is JobState.FAILED):
                 # A failed job of the clock is a failed duty, which writes one line of its own.
                 self._say_outcome(job, job.topic)
 
@@ -228,7 +228,7 @@ class Jobs:
         what = f"{topic.name}/.control/{job.kind}: {by}: {job.state}"
         if job.error is None or isinstance(job.error, StorageError | OSError):
             facts = [job.reason] if job.error else []
-            facts += [f"{name} {value}" for name, value in job.report.facts]
+            facts += [f"{name} {value}" for name, value in job.result.facts]
             self._say(f"{what}: {', '.join(facts)}" if facts else what)
         else:
             lines = "".join(traceback.format_exception(job.error)).rstrip()

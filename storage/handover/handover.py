@@ -78,7 +78,7 @@ class Handed:
 
 
 @dataclass(slots=True)
-class Outcome:
+class HandoverOutcome:
     """What was handed over, or would be.
 
     ``refusals``: why nothing would be; ``missing``: topics that the broker does not have, with the
@@ -108,7 +108,7 @@ def hand_over(
     files: Files | None = None,
     task: Task | None = None,
     clock_ns: Callable[[], int] = time.time_ns,
-) -> Outcome:
+) -> HandoverOutcome:
     """Hand these topics of the data directory ``data``, or all of its own, over to a broker's.
 
     ``abort``: end transactions that are open, which are refused otherwise.  ``link``: where it can
@@ -169,13 +169,13 @@ class _Handover:
         self.source_files = files or Files(data)
         self.task = Task()
         self.clock_ns: Callable[[], int] = time.time_ns
-        self.outcome = Outcome()
+        self.outcome = HandoverOutcome()
         self.unfinished = os.path.join(broker, paths.HANDOVER)
         self.plan_path = os.path.join(self.unfinished, "plan")
 
     # -- the two ways --------------------------------------------------------------------------
 
-    def preview(self) -> Outcome:
+    def preview(self) -> HandoverOutcome:
         self._check_broker()
         for directory in (self.data, self.broker):
             path = os.path.join(directory, paths.LOCK)
@@ -195,7 +195,7 @@ class _Handover:
                         self.outcome.aborted.append((*partition.item, producer_id))
         return self.outcome
 
-    def run(self) -> Outcome:
+    def run(self) -> HandoverOutcome:
         self._check_broker()
         with self._brokers_lock():
             self._take_back()

@@ -1,5 +1,5 @@
 """What the owner of a data directory does for others, who may not write to it themselves.
 
-`owner_requests` are the lines in which it is asked and answers; `staged_orphans` finds and deletes
+`request_kinds` are the lines in which it is asked and answers; `staged_orphans` finds and deletes
 staged files that nobody asks for any more.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.faults.fault import Fault
 
-TICKS = "tests/kafkafs/fuse/test_ticks.py"
+TICKS = "tests/kafkafs/fuse/test_housekeeping.py"
 DUTIES = "tests/kafkafs/fuse/test_duties.py"
 SCHEDULE = "tests/kafkafs/fuse/test_schedule.py"
 OPERATIONS = "tests/kafkafs/fuse/test_operations.py"
@@ -22,7 +22,7 @@ MOUNTING = "tests/mount/contract/test_mounting.py"
 FAULTS = [
     Fault(
         "flush-that-failed-is-never-tried-again",
-        "kafkafs/fuse/ticks.py",
+        "kafkafs/fuse/housekeeping.py",
         "        finally:\n            self._flushing.discard(log)\n",
         "            self._flushing.discard(log)\n",
         "One failed flush ends the flushing of that partition until a remount.",
@@ -30,7 +30,7 @@ FAULTS = [
     ),
     Fault(
         "flush-that-failed-has-no-pause",
-        "kafkafs/fuse/ticks.py",
+        "kafkafs/fuse/housekeeping.py",
         "            self._flushes_again.failed(log)\n",
         "            pass\n",
         "A disk that is gone is asked four times a second by each partition.",
@@ -38,7 +38,7 @@ FAULTS = [
     ),
     Fault(
         "rescue-never-tried",
-        "kafkafs/fuse/ticks.py",
+        "kafkafs/fuse/housekeeping.py",
         "                if log.durability.flush_error is not None:\n"
         "                    await self._operations.rescue(log)\n"
         "                elif not log.closed:",
@@ -48,7 +48,7 @@ FAULTS = [
     ),
     Fault(
         "checkpoint-without-the-lock-of-the-tree",
-        "kafkafs/fuse/ticks.py",
+        "kafkafs/fuse/housekeeping.py",
         "        async with self._operations.structural:\n"
         "            return self._manager.start_checkpoint()\n",
         "        return self._manager.start_checkpoint()\n",
@@ -57,7 +57,7 @@ FAULTS = [
     ),
     Fault(
         "sweep-without-the-lock-of-the-tree",
-        "kafkafs/fuse/ticks.py",
+        "kafkafs/fuse/housekeeping.py",
         "        async with self._operations.structural:\n"
         "            remove = self._manager.sweep(self._manager.monotonic_ms())\n",
         "        remove = self._manager.sweep(self._manager.monotonic_ms())\n",
@@ -66,7 +66,7 @@ FAULTS = [
     ),
     Fault(
         "duty-that-fails-ends-all",
-        "kafkafs/fuse/ticks.py",
+        "kafkafs/fuse/housekeeping.py",
         "            with self._duties.attempt(duty):\n                await work()\n",
         "            await work()\n",
         "One failed checkpoint ends the daemon.",

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from storage import Log, LogManager
 from storage.errors import StorageError
 from storage.log.read import plain_batches

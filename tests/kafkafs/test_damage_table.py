@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from tests.kafkafs.trees import Clock, Tree, read

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle

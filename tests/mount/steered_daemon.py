@@ -31,11 +31,11 @@ import pyfuse3
 import trio
 import trio.testing
 
-from kafkafs.config import MountOptions, parse_mount_options
 from kafkafs.fuse import daemon, mount_point, operations
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
-from kafkafs.tree.control.control_file import ControlHandle, Effects
+from kafkafs.mount_options import MountOptions, parse_mount_options
+from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
 from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.events import Events
@@ -417,12 +417,12 @@ class Commands:
 def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
     """`.remove-head`: a count of segments written to it is dropped inside the write."""
 
-    def act(lines: Sequence[str]) -> Effects:
+    def act(lines: Sequence[str]) -> CommandEffects:
         log = topic.topic.partitions[0]
         for line in lines:
             # Control files act in a worker thread; a log belongs to the trio thread.
             trio.from_thread.run_sync(remove_head, log, int(line), log.monotonic_ms())
-        return Effects()
+        return CommandEffects()
 
     def take(flags: int, reader: Handle | None) -> ControlHandle:
         return ControlHandle(act, flags, reader, structural=True)

@@ -19,7 +19,7 @@ from kafkafs.spark.location.owner_client import ask
 from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.files import Files
-from storage.owner.owner_requests import ADOPT, encode
+from storage.owner.request_kinds import ADOPT, encode
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
 from tests.hang import HANG_S

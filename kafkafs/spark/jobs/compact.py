@@ -50,7 +50,7 @@ from storage.compaction.shared.swap_in import cleaned_of
 from storage.compaction.transactions import Met, OpenAtStart
 from storage.errors import InvalidConfig, StorageError
 from storage.files import Files
-from storage.owner.owner_requests import SWAP
+from storage.owner.request_kinds import SWAP
 
 if TYPE_CHECKING:
     from pyspark import RDD

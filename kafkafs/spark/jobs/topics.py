@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 
-from kafkafs.config import PID_ATTRIBUTE
+from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.spark.location.owner_client import OwnerNotReached
 from storage import paths
 from storage.directory.manager import LogManager

@@ -25,14 +25,14 @@ import uuid
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from kafkafs.config import PID_ATTRIBUTE
+from kafkafs.mount_options import PID_ATTRIBUTE
 from storage import paths
 from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, LogLocked, StorageError
 from storage.files import Files
-from storage.owner.owner_requests import (
+from storage.owner.request_kinds import (
     ADOPT,
     RequestKind,
     RequestOutcome,
@@ -222,7 +222,7 @@ class _Client(Generic[R, A]):
             raise _Gone(f"process {owner.pid} is about to end", owner.pid)
         if facts["state"] in (RequestState.REFUSED, RequestState.FAILED):
             raise error_of(facts)
-        return self._kind.understand(facts)
+        return self._kind.decode_answer(facts)
 
     def _follow(self, facts: RequestOutcome) -> None:
         """Take the daemon's progress over. TaskCancelled; the daemon continues all the same."""

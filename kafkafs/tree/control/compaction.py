@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, DRY_RUN, RUN, parse
-from kafkafs.tree.control.job_file import Control, Request, table
+from kafkafs.tree.control.job_file import JobCommand, JobFile, table
 from kafkafs.tree.control.retention import delete_old
-from kafkafs.tree.jobs import Report, Work
+from kafkafs.tree.jobs import JobResult, JobWork
 from storage.compaction.cleaner import Cleaned
 from storage.directory.manager import Topic
 from storage.errors import StorageError, TaskCancelled
@@ -37,12 +37,12 @@ _COLUMNS = (
 )
 
 
-def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
     command = parse(lines, [RUN, DRY_RUN, CANCEL], topic.partitions)
     if command is None:
         return None
     if command.verb == CANCEL:
-        return Request(command.text, None)
+        return JobCommand(command.text, None)
     why_kept = mount.manager.settings.why_kept(topic.name)
     if why_kept is not None:
         raise OSError(errno.EPERM, why_kept)
@@ -52,13 +52,13 @@ def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request
         raise OSError(errno.EINVAL, f"cleanup.policy is {policy}, without compact")
     logs = [topic.partitions[number] for number in command.partitions]
     work = _run_of(mount, logs) if command.verb == RUN else _preview_of(mount, logs)
-    return Request(command.text, work)
+    return JobCommand(command.text, work)
 
 
-def cleaning_of(mount: MountContext, logs: Sequence[Log]) -> Work:
+def cleaning_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
     """The work of a cleaning of logs of one topic."""
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         cleaner = mount.cleaner
         rounds: list[tuple[Log, Cleaned]] = []
         fault: Exception | None = None
@@ -77,11 +77,11 @@ def cleaning_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     return work
 
 
-def _run_of(mount: MountContext, logs: Sequence[Log]) -> Work:
+def _run_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
     """The work of a run that was asked for: cleaning, and then retention."""
     clean = cleaning_of(mount, logs)
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         report = clean(task)
         retained = delete_old(mount, logs, task)
         if retained.idle and retained.fault is None:
@@ -92,10 +92,10 @@ def _run_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     return work
 
 
-def _preview_of(mount: MountContext, logs: Sequence[Log]) -> Work:
+def _preview_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
     """The work of a dry-run."""
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         preview = mount.cleaner.preview
         rounds = [(log, cleaned) for log in logs if (cleaned := preview(log, task)) is not None]
         return _report_of(rounds)
@@ -103,7 +103,7 @@ def _preview_of(mount: MountContext, logs: Sequence[Log]) -> Work:
     return work
 
 
-def _report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> Report:
+def _report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> JobResult:
     """The figures of rounds of cleaning."""
 
     def total(name: str) -> int:
@@ -141,7 +141,7 @@ def _report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> Report:
         )
         for log, cleaned in rounds
     ]
-    return Report(facts, table(_COLUMNS, rows), idle=not rounds)
+    return JobResult(facts, table(_COLUMNS, rows), idle=not rounds)
 
 
 def bytes_per_second(mount: MountContext) -> float:
@@ -160,4 +160,4 @@ def _uncleanable(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
     ]
 
 
-COMPACTION = Control(NAME, _request, awaited=False, rate=bytes_per_second, facts=_uncleanable)
+COMPACTION = JobFile(NAME, _parse_command, awaited=False, rate=bytes_per_second, facts=_uncleanable)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
-from kafkafs.tree.jobs import Job, State
+from kafkafs.tree.jobs import Job, JobState
 from kafkafs.tree.partition.flush_plans import planned
 from kafkafs.tree.partition.partition import Partition
 from storage.errors import InvalidConfig, StorageError
@@ -23,7 +23,7 @@ from storage.errors import InvalidConfig, StorageError
 LONGEST_LINE = 1 << 16
 
 
-class Effects(NamedTuple):
+class CommandEffects(NamedTuple):
     """What lines have done. `grown`: partitions with new records. The answer to the write waits for
     the jobs in `begun` and for the cancelled ones in `stopped`.
     """
@@ -33,7 +33,7 @@ class Effects(NamedTuple):
     stopped: Sequence[Job] = ()
 
 
-Act = Callable[[Sequence[str]], Effects]
+Act = Callable[[Sequence[str]], CommandEffects]
 """Carries out lines, all of them or none. Raises StorageError or OSError."""
 _SYNC = os.O_SYNC | os.O_DSYNC
 
@@ -101,12 +101,12 @@ class ControlHandle(WritingHandle):
         for job in self._begun:
             if isinstance(job.error, StorageError | OSError):
                 raise job.error
-            if job.state is State.FAILED:
+            if job.state is JobState.FAILED:
                 raise OSError(errno.EIO, "unforeseen")  # the log has its traceback
             deleted = job.topic is not None and not job.topic.partitions
-            if job.state is State.CANCELLED and deleted:
+            if job.state is JobState.CANCELLED and deleted:
                 raise OSError(errno.ENOENT, "the topic has been deleted")
-            if job.state is State.CANCELLED:
+            if job.state is JobState.CANCELLED:
                 raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
 
     def sync_plan(self) -> FlushPlan | None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
-from kafkafs.tree.control.job_file import Control, Request, table
-from kafkafs.tree.jobs import Report
+from kafkafs.tree.control.job_file import JobCommand, JobFile, table
+from kafkafs.tree.jobs import JobResult
 from storage.directory.manager import Topic
 from storage.directory.retain import HIGH_WATERMARK, delete_records
 from storage.errors import OffsetOutOfRange
@@ -23,13 +23,13 @@ from storage.task import Task
 _COLUMNS = (("partition", 10), ("log_start", 20), ("was", 20))
 
 
-def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
     starts = _parse(lines, topic.partitions)
     if not starts:
         return None
     manager = mount.manager
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         task.begin("moving log starts", 0)
         moved: list[tuple[int, int, int]] = []
         for partition, offset in starts.items():
@@ -38,10 +38,10 @@ def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request
             before = log.log_start_offset
             moved.append((partition, delete_records(manager, log, offset, task), before))
         records = sum(start - before for _, start, before in moved)
-        return Report([("partitions", len(moved)), ("records", records)], table(_COLUMNS, moved))
+        return JobResult([("partitions", len(moved)), ("records", records)], table(_COLUMNS, moved))
 
     text = ", ".join(f"{partition} {offset}" for partition, offset in starts.items())
-    return Request(text, work)
+    return JobCommand(text, work)
 
 
 def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int]:
@@ -66,4 +66,4 @@ def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int
     return starts
 
 
-DELETE_RECORDS = Control("delete-records", _request, awaited=True)
+DELETE_RECORDS = JobFile("delete-records", _parse_command, awaited=True)

@@ -9,21 +9,21 @@ from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import RUN, parse
-from kafkafs.tree.control.job_file import Control, Request
-from kafkafs.tree.jobs import Report
+from kafkafs.tree.control.job_file import JobCommand, JobFile
+from kafkafs.tree.jobs import JobResult
 from storage.directory.manager import Topic
 from storage.errors import LogClosed
 from storage.log.log import Log
 from storage.task import Task
 
 
-def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
     command = parse(lines, [RUN], topic.partitions, bare=True)
     if command is None:
         return None
     logs = [topic.partitions[number] for number in command.partitions]
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         task.begin("flushing", 0)
         failed: OSError | None = None
         for log in logs:
@@ -34,9 +34,9 @@ def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request
                 failed = failed or error
         if failed is not None:
             raise failed
-        return Report([("partitions", len(logs))])
+        return JobResult([("partitions", len(logs))])
 
-    return Request(command.text, work)
+    return JobCommand(command.text, work)
 
 
 def _flush(log: Log, task: Task) -> None:
@@ -45,4 +45,4 @@ def _flush(log: Log, task: Task) -> None:
     log.flush(task.by_owner)
 
 
-FLUSH = Control("flush", _request, awaited=True)
+FLUSH = JobFile("flush", _parse_command, awaited=True)

@@ -26,24 +26,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.control.control_file import Effects
-from kafkafs.tree.jobs import Job, State, Work
+from kafkafs.tree.control.control_file import CommandEffects
+from kafkafs.tree.jobs import Job, JobState, JobWork
 from storage.directory.manager import Topic
 
 
-class Request(NamedTuple):
+class JobCommand(NamedTuple):
     """The parsed lines of a write. `work` None: cancel the jobs."""
 
     command: str
-    work: Work | None
+    work: JobWork | None
 
 
-Parse = Callable[["MountContext", "Topic", Sequence[str]], Request | None]
+Parse = Callable[["MountContext", "Topic", Sequence[str]], JobCommand | None]
 """Parses lines; None where all are blank. StorageError, OSError."""
 Facts = Callable[["MountContext", "Topic"], Sequence[tuple[str, object]]]
 
 
-class Control(NamedTuple):
+class JobFile(NamedTuple):
     """One control file: its name, which is the kind of its jobs, and the parser of its lines.
 
     `awaited`: the answer to a write waits for its jobs. `rate`: their limit in bytes per second.
@@ -57,7 +57,9 @@ class Control(NamedTuple):
     facts: Facts = lambda mount, topic: ()
 
 
-def begin(mount: MountContext, topic: Topic, control: Control, lines: Sequence[str]) -> Effects:
+def begin_job(
+    mount: MountContext, topic: Topic, control: JobFile, lines: Sequence[str]
+) -> CommandEffects:
     """Carry out lines. StorageError, OSError, with nothing changed."""
     if mount.manager.read_only:
         raise OSError(errno.EROFS, "the mount is read-only")
@@ -65,16 +67,16 @@ def begin(mount: MountContext, topic: Topic, control: Control, lines: Sequence[s
         raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
     request = control.parse(mount, topic, lines)
     if request is None:
-        return Effects()
+        return CommandEffects()
     if request.work is None:
-        return Effects(stopped=mount.jobs.cancel(control.name, topic))
+        return CommandEffects(stopped=mount.jobs.cancel(control.name, topic))
     job = mount.jobs.start(
         control.name, topic, request.command, request.work, bytes_per_second=control.rate(mount)
     )
-    return Effects(begun=[job]) if control.awaited else Effects()
+    return CommandEffects(begun=[job]) if control.awaited else CommandEffects()
 
 
-def state_text(mount: MountContext, topic: Topic, control: Control) -> str:
+def state_text(mount: MountContext, topic: Topic, control: JobFile) -> str:
     """The text of a control file."""
     active = mount.jobs.active(control.name, topic)
     last = mount.jobs.last(control.name, topic)
@@ -85,14 +87,14 @@ def state_text(mount: MountContext, topic: Topic, control: Control) -> str:
     ]
     lines = [_line(name, value) for name, value in facts]
     if last is not None:
-        lines += last.report.table
+        lines += last.result.table
     return "".join(f"{line}\n" for line in lines)
 
 
 def _present(job: Job) -> Iterator[tuple[str, object]]:
     yield "state", job.state
     yield from _about(job)
-    if job.state is State.RUNNING:
+    if job.state is JobState.RUNNING:
         task = job.task
         yield "phase", task.phase or "starting"
         yield "done_bytes", task.done
@@ -109,7 +111,7 @@ def _past(job: Job | None) -> Iterator[tuple[str, object]]:
     yield "ended", job.ended_ms
     if job.error is not None:
         yield "reason", job.reason
-    yield from job.report.facts
+    yield from job.result.facts
 
 
 def _about(job: Job) -> Iterator[tuple[str, object]]:

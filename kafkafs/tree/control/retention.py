@@ -11,8 +11,8 @@ from functools import partial
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import DRY_RUN, RUN, parse
-from kafkafs.tree.control.job_file import Control, Request, table
-from kafkafs.tree.jobs import Report, Work
+from kafkafs.tree.control.job_file import JobCommand, JobFile, table
+from kafkafs.tree.jobs import JobResult, JobWork
 from storage.directory.manager import Topic
 from storage.directory.retain import plan_retention, retain
 from storage.errors import StorageError
@@ -30,21 +30,21 @@ _COLUMNS = (
 )
 
 
-def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
     command = parse(lines, [RUN, DRY_RUN], topic.partitions)
     if command is None:
         return None
     logs = [topic.partitions[number] for number in command.partitions]
     work = retention_of(mount, logs) if command.verb == RUN else _preview_of(mount, logs)
-    return Request(command.text, work)
+    return JobCommand(command.text, work)
 
 
-def retention_of(mount: MountContext, logs: Sequence[Log]) -> Work:
+def retention_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
     """The work of a run over logs of one topic."""
     return lambda task: delete_old(mount, logs, task)
 
 
-def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> Report:
+def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
     """Apply retention; reports the deletions. `idle` where nothing was deleted."""
     task.begin("deleting", 0)
     done = retain(mount.manager, logs, task)
@@ -57,7 +57,7 @@ def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> Report:
     ]
     facts += _kept(mount, logs)
     fault = StorageError("; ".join(done.notes)) if done.notes else None
-    return Report(facts, idle=not done.segments, fault=fault)
+    return JobResult(facts, idle=not done.segments, fault=fault)
 
 
 def _kept(mount: MountContext, logs: Sequence[Log]) -> list[tuple[str, object]]:
@@ -66,8 +66,8 @@ def _kept(mount: MountContext, logs: Sequence[Log]) -> list[tuple[str, object]]:
     return [] if why is None else [("kept", why)]
 
 
-def _preview_of(mount: MountContext, logs: Sequence[Log]) -> Work:
-    def work(task: Task) -> Report:
+def _preview_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
+    def work(task: Task) -> JobResult:
         task.begin("planning", 0)
         now_ms = mount.manager.clock_ms()
         rows: list[tuple[object, ...]] = []
@@ -92,9 +92,9 @@ def _preview_of(mount: MountContext, logs: Sequence[Log]) -> Work:
             ("records", offsets),
             *_kept(mount, logs),
         ]
-        return Report(facts, [*notes, *table(_COLUMNS, rows)])
+        return JobResult(facts, [*notes, *table(_COLUMNS, rows)])
 
     return work
 
 
-RETENTION = Control(NAME, _request, awaited=True)
+RETENTION = JobFile(NAME, _parse_command, awaited=True)

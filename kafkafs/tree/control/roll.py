@@ -10,29 +10,29 @@ from functools import partial
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import RUN, parse
-from kafkafs.tree.control.job_file import Control, Request
-from kafkafs.tree.jobs import Report
+from kafkafs.tree.control.job_file import JobCommand, JobFile
+from kafkafs.tree.jobs import JobResult
 from storage.directory.manager import Topic
 from storage.log.log import Log
 from storage.task import Task
 
 
-def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
     command = parse(lines, [RUN], topic.partitions, bare=True)
     if command is None:
         return None
     logs = [topic.partitions[number] for number in command.partitions]
     clock_ms = mount.manager.clock_ms
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         task.begin("rolling", 0)
         rolled = 0
         for log in logs:
             task.check()
             rolled += task.by_owner(partial(_roll, log, clock_ms()))
-        return Report([("partitions", len(logs)), ("rolled", rolled)])
+        return JobResult([("partitions", len(logs)), ("rolled", rolled)])
 
-    return Request(command.text, work)
+    return JobCommand(command.text, work)
 
 
 def _roll(log: Log, now_ms: int) -> bool:
@@ -40,4 +40,4 @@ def _roll(log: Log, now_ms: int) -> bool:
     return not log.closed and log.roll(now_ms)
 
 
-ROLL = Control("roll", _request, awaited=True)
+ROLL = JobFile("roll", _parse_command, awaited=True)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, RUN, parse
-from kafkafs.tree.control.job_file import Control, Request
-from kafkafs.tree.jobs import Report
+from kafkafs.tree.control.job_file import JobCommand, JobFile
+from kafkafs.tree.jobs import JobResult
 from storage.directory.manager import Topic
 from storage.task import Task
 from storage.verify.log_checker import checker_facts
@@ -26,20 +26,20 @@ from storage.verify.verify_log import verify_logs
 _LISTED = "fault"
 
 
-def _request(mount: MountContext, topic: Topic, lines: Sequence[str]) -> Request | None:
+def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
     command = parse(lines, [RUN, CANCEL], topic.partitions)
     if command is None:
         return None
     if command.verb == CANCEL:
-        return Request(command.text, None)
+        return JobCommand(command.text, None)
     logs = [topic.partitions[number] for number in command.partitions]
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         found = verify_logs(logs, task)
         facts = [(name, value) for name, value in found if name != _LISTED]
-        return Report(facts, [f"{name} {value}" for name, value in found if name == _LISTED])
+        return JobResult(facts, [f"{name} {value}" for name, value in found if name == _LISTED])
 
-    return Request(command.text, work)
+    return JobCommand(command.text, work)
 
 
 def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
@@ -47,4 +47,4 @@ def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
     return [(f"checker_{name}", value) for name, value in facts]
 
 
-VERIFY = Control("verify", _request, awaited=False, facts=_facts)
+VERIFY = JobFile("verify", _parse_command, awaited=False, facts=_facts)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
-from kafkafs import config, metrics
+from kafkafs import metrics, mount_options
 from kafkafs.tree.context import ABOUT, MountContext
 from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.tree_directory import TreeDirectory
@@ -140,11 +140,11 @@ class AboutDirectory(TreeDirectory):
         return sorted([*adopt, *self._about.texts, *self._about.made])
 
 
-def config_text(settings: Settings, mounted_with: config.MountOptions) -> str:
+def config_text(settings: Settings, mounted_with: mount_options.MountOptions) -> str:
     """`name=value` for what was said at the mount and in the settings' file, each under the place
     where that was; `# name=value (where it comes from)` for all that is in force besides.
     """
-    given, rest = config.explain(mounted_with)
+    given, rest = mount_options.explain(mounted_with)
     lines = ["# mount -o"]
     lines += [f"{name}={value}" for name, value in given]
     lines += [f"# {name}={value} (default)" for name, value in rest]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from kafkafs.tree.control.abort_transaction import NAME, abort_transactions, transactions_text
 from kafkafs.tree.control.compaction import COMPACTION
-from kafkafs.tree.control.control_file import Act, ControlHandle, Effects
+from kafkafs.tree.control.control_file import Act, CommandEffects, ControlHandle
 from kafkafs.tree.control.delete_records import DELETE_RECORDS
 from kafkafs.tree.control.flush import FLUSH
-from kafkafs.tree.control.job_file import Control, begin, state_text
+from kafkafs.tree.control.job_file import JobFile, begin_job, state_text
 from kafkafs.tree.control.retention import RETENTION
 from kafkafs.tree.control.roll import ROLL
 from kafkafs.tree.control.verify import VERIFY
@@ -54,7 +54,7 @@ def line_file(
         mode, uid, gid = topic.owner()
         return mode & 0o666, uid, gid
 
-    def carry_out(lines: Sequence[str]) -> Effects:
+    def carry_out(lines: Sequence[str]) -> CommandEffects:
         try:
             if mount.manager.topics.get(topic.topic.name) is not topic.topic:
                 raise UnknownTopicOrPartition("the topic is deleted")
@@ -70,7 +70,7 @@ def line_file(
     return LineFile(inode, make, owner, mount.clock_ns, take)
 
 
-def _job_file(control: Control) -> Callable[[TopicDirectory, int], Node]:
+def _job_file(control: JobFile) -> Callable[[TopicDirectory, int], Node]:
     def make(topic: TopicDirectory, inode: int) -> Node:
         mount, what = topic.mount, topic.topic
         return line_file(
@@ -78,7 +78,7 @@ def _job_file(control: Control) -> Callable[[TopicDirectory, int], Node]:
             inode,
             f".control/{control.name}",
             lambda: Text(state_text(mount, what, control)),
-            lambda lines: begin(mount, what, control, lines),
+            lambda lines: begin_job(mount, what, control, lines),
             structural=False,
         )
 
@@ -91,8 +91,8 @@ def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
     def text() -> Content:
         return Text(transactions_text(what, mount.outcomes.get((what.name, what.id, NAME), "none")))
 
-    def act(lines: Sequence[str]) -> Effects:
-        return Effects(grown=abort_transactions(topic.partitions, what, lines))
+    def act(lines: Sequence[str]) -> CommandEffects:
+        return CommandEffects(grown=abort_transactions(topic.partitions, what, lines))
 
     # Not structural: only the owner's thread appends.
     return line_file(topic, inode, f".control/{NAME}", text, act, structural=False)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from kafkafs.tree.append.topic_append import TopicAppend
-from kafkafs.tree.control.control_file import Effects
+from kafkafs.tree.control.control_file import CommandEffects
 from kafkafs.tree.control.topic_config import apply_config, config_text
 from kafkafs.tree.directories.control_directory import ControlDirectory, line_file
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
@@ -213,11 +213,11 @@ def _append(topic: TopicDirectory, inode: int) -> Node:
 def _config(topic: TopicDirectory, inode: int) -> Node:
     manager, name = topic.mount.manager, topic.topic.name
 
-    def act(lines: Sequence[str]) -> Effects:
+    def act(lines: Sequence[str]) -> CommandEffects:
         said = apply_config(manager, name, lines)
         if said is not None:
             topic.mount.events(f"{name}: {said}")
-        return Effects()
+        return CommandEffects()
 
     def text() -> Content:
         return Text(config_text(manager.settings, name))

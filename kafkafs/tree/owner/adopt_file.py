@@ -22,7 +22,7 @@ from kafkafs.tree.handles import Handle, WritingHandle
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.permissions import Ownership
 from storage.errors import InvalidRecord, StorageError
-from storage.owner.owner_requests import Asked, decode
+from storage.owner.request_kinds import OwnerRequest, decode
 
 NAME = "adopt"
 LONGEST_LINE = 64 << 20
@@ -54,7 +54,7 @@ class AdoptHandle(WritingHandle):
         super().__init__(reader)
         self._requests = requests
         # A write that was looked at, and what it asks for or why it is refused.
-        self._examined: tuple[bytes, list[Asked] | StorageError] | None = None
+        self._examined: tuple[bytes, list[OwnerRequest] | StorageError] | None = None
 
     def write(self, position: int, data: bytes) -> int:
         end = data.rfind(b"\n") + 1
@@ -75,7 +75,7 @@ class AdoptHandle(WritingHandle):
         self._rest += data[end:]
         return len(data)
 
-    def _asked(self, data: bytes, end: int) -> list[Asked]:
+    def _asked(self, data: bytes, end: int) -> list[OwnerRequest]:
         """What the complete lines of a write ask for; BlockingIOError before a long look."""
         found = self._examined
         self._examined = None
@@ -113,7 +113,7 @@ class AdoptHandle(WritingHandle):
             self._requests.start(asked)
 
 
-def _decoded(lines: Sequence[bytes]) -> list[Asked]:
+def _decoded(lines: Sequence[bytes]) -> list[OwnerRequest]:
     """What lines ask for. InvalidRecord, with the number of the line, for any that is wrong."""
     asked = []
     for number, line in enumerate(lines, start=1):

@@ -18,9 +18,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.jobs import Job, Report, State, Work
+from kafkafs.tree.jobs import Job, JobResult, JobState, JobWork
 from storage.errors import StorageError
-from storage.owner.owner_requests import Asked, RequestOutcome, tell_error
+from storage.owner.request_kinds import OwnerRequest, RequestOutcome, error_outcome
 from storage.owner.staged_orphans import Removed, remove_orphans
 from storage.task import Task
 
@@ -42,7 +42,7 @@ class OwnerRequests:
         # The staged files of active requests.
         self._files: Counter[tuple[str, int, str]] = Counter()
 
-    def start(self, asked: Sequence[Asked]) -> None:
+    def start(self, asked: Sequence[OwnerRequest]) -> None:
         """Begin all requests, or none. ESHUTDOWN; EEXIST where an id is taken."""
         mount = self.mount
         if mount.stopping or mount.jobs.closed:
@@ -63,12 +63,12 @@ class OwnerRequests:
         entry.job = job
         job.when_ended(lambda: self._end(entry, job))
 
-    def _work(self, entry: _Entry) -> Work:
-        def work(task: Task) -> Report:
+    def _work(self, entry: _Entry) -> JobWork:
+        def work(task: Task) -> JobResult:
             kind, request = entry.asked.kind, entry.asked.request
             answer = kind.carry_out(self.mount.manager, request, task, self.mount.clock_ns)
-            entry.facts = kind.tell(answer)
-            return Report()
+            entry.facts = kind.encode_answer(answer)
+            return JobResult()
 
         return work
 
@@ -76,9 +76,9 @@ class OwnerRequests:
         del self._active[entry.id]
         self._files.subtract(entry.files)
         self._files += Counter()  # drops counts of 0
-        if job.state is State.FAILED and job.error is not None:
-            entry.facts = tell_error(job.error)
-        elif job.state is State.CANCELLED:
+        if job.state is JobState.FAILED and job.error is not None:
+            entry.facts = error_outcome(job.error)
+        elif job.state is JobState.CANCELLED:
             entry.facts = {"state": job.state, "reason": "the file system is being unmounted"}
         self._keep(entry.id, entry.line())
         self._count(entry)
@@ -133,7 +133,7 @@ class OwnerRequests:
 class _Entry:
     """One request."""
 
-    def __init__(self, asked: Asked, entry_id: str) -> None:
+    def __init__(self, asked: OwnerRequest, entry_id: str) -> None:
         self.asked = asked
         self.id = entry_id
         self.job: Job | None = None

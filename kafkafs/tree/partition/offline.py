@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import LogManager

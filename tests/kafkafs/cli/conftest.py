@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.config import PID_ATTRIBUTE
 from kafkafs.fuse import mount_point
+from kafkafs.mount_options import PID_ATTRIBUTE
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 30

@@ -26,9 +26,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
-from kafkafs.config import MountOptions
 from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.notify import KernelNotices
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem

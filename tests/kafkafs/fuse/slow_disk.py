@@ -12,9 +12,9 @@ import os
 import sys
 import time
 
-from kafkafs.config import MountOptions
 from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.notify import KernelNotices
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage.directory.manager import LogManager

@@ -13,11 +13,11 @@ from pathlib import Path
 import pyfuse3
 import pytest
 
-from kafkafs.config import MountOptions
 from kafkafs.fuse import session_loop
 from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.mount_point import MountError
 from kafkafs.fuse.notify import KernelNotices
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import LogManager

@@ -14,11 +14,11 @@ import pytest
 import trio
 import trio.testing
 
+from kafkafs.fuse.housekeeping import TICK_S, Housekeeping
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import CLEAN_AGAIN_S, RETRY_S, SETTLE_S, Schedule
 from kafkafs.fuse.session_loop import Spinner
-from kafkafs.fuse.ticks import TICK_S, Ticks
-from kafkafs.fuse.workers import Workers
+from kafkafs.fuse.threads import JobThreads
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import Record, encode, paths
@@ -122,8 +122,8 @@ class World:
             clock_ns=lambda: self.now_ms() * 1_000_000,
         )
         self.operations = Operations(self.tree, Spinner(), lambda: None)
-        self.ticks = Ticks(self.tree.partitions, self.operations)
-        self.workers = Workers(self.tree.mount, self.operations.structural)
+        self.ticks = Housekeeping(self.tree.partitions, self.operations)
+        self.workers = JobThreads(self.tree.mount, self.operations.structural)
         self.schedule = Schedule(self.tree, self.workers)
 
     def now_ms(self) -> int:

@@ -15,12 +15,12 @@ import pytest
 import trio
 import trio.testing
 
-from kafkafs.config import MountOptions
+from kafkafs.fuse.housekeeping import Housekeeping
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.session_loop import Spinner
-from kafkafs.fuse.ticks import Ticks
-from kafkafs.fuse.workers import Workers
+from kafkafs.fuse.threads import JobThreads
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.partition.partitions import FOLLOW_TURNS
 from storage.directory.manager import LogManager
@@ -98,11 +98,11 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
             str(data), clock_ms=lambda: 10**12 + now_ms(), monotonic_ms=now_ms, read_only=follows
         )
         tree = FileSystem(manager, MountOptions(read_only=follows), follows=follows)
-        workers = Workers(tree.mount, trio.Lock())
+        workers = JobThreads(tree.mount, trio.Lock())
         async with trio.open_nursery() as nursery:
             await nursery.start(workers.run)
             nursery.start_soon(
-                Ticks(tree.partitions, Operations(tree, Spinner(), lambda: None)).run
+                Housekeeping(tree.partitions, Operations(tree, Spinner(), lambda: None)).run
             )
             if not follows:
                 nursery.start_soon(Schedule(tree, workers).run)

@@ -15,10 +15,10 @@ import pytest
 import trio
 import trio.testing
 
-from kafkafs.config import MountOptions
 from kafkafs.fuse import operations
 from kafkafs.fuse.operations import TRIES, Operations
 from kafkafs.fuse.session_loop import Spinner
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.start_file import KEPT
 from storage.files import Files
 from tests.broker_files import Between, BrokerDirectory, BrokerPartition

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from kafkafs.fuse.schedule import RETRY_S, Schedule
-from kafkafs.fuse.workers import Workers
+from kafkafs.fuse.threads import JobThreads
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import Record, encode
@@ -39,7 +39,7 @@ class World:
         events = Events(self.now_ms)
         events.forward = self.said.append
         self.tree = FileSystem(self.manager, events=events)
-        self.workers = Workers(self.tree.mount, trio.Lock())
+        self.workers = JobThreads(self.tree.mount, trio.Lock())
         self.schedule = Schedule(self.tree, self.workers)
 
     def now_ms(self) -> int:

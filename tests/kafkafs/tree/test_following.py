@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node

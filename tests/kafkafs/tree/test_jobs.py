@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kafkafs.tree.jobs import Job, Jobs, Report, State
+from kafkafs.tree.jobs import Job, JobResult, Jobs, JobState
 from storage.directory.manager import Topic
 from storage.errors import InvalidRecord
 from storage.task import Task
@@ -37,7 +37,9 @@ class World:
         self.jobs.ended(job)
         return job
 
-    def start(self, work: Callable[[Task], Report] = lambda task: Report(), **more: bool) -> Job:
+    def start(
+        self, work: Callable[[Task], JobResult] = lambda task: JobResult(), **more: bool
+    ) -> Job:
         return self.jobs.start("flush", self.topic, "run", work, **more)
 
 
@@ -51,14 +53,14 @@ def test_a_job_is_carried_out_by_who_starts_it_where_nobody_else_does() -> None:
     world = World()
     threads: list[threading.Thread] = []
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         threads.append(threading.current_thread())
         world.now_ms += 5
-        return Report([("segments", 3)], ["a table"])
+        return JobResult([("segments", 3)], ["a table"])
 
     job = world.start(work)
     assert threads == [threading.current_thread()]
-    assert (job.state, job.started_ms, job.ended_ms) == (State.DONE, 1000, 1005)
+    assert (job.state, job.started_ms, job.ended_ms) == (JobState.DONE, 1000, 1005)
     assert world.jobs.last("flush", world.topic) is job
     assert world.jobs.active("flush", world.topic) is None
     assert world.jobs.last("flush", world.other) is None
@@ -71,10 +73,10 @@ def test_one_at_a_time_of_a_kind_and_topic() -> None:
     world.hold()
     first = world.start()
     assert world.jobs.active("flush", world.topic) is first
-    assert first.state is State.QUEUED
+    assert first.state is JobState.QUEUED
     refused(errno.EBUSY, world.start)
-    world.jobs.start("roll", world.topic, "run", lambda task: Report())
-    world.jobs.start("flush", world.other, "run", lambda task: Report())
+    world.jobs.start("roll", world.topic, "run", lambda task: JobResult())
+    world.jobs.start("flush", world.other, "run", lambda task: JobResult())
     assert world.run() is first
     world.start()
 
@@ -86,7 +88,7 @@ def test_what_the_clock_begins_comes_on_top() -> None:
     world.jobs.started(scheduled)
     assert world.jobs.active("flush", world.topic) is scheduled
     asked = world.start()
-    assert asked.state is State.QUEUED
+    assert asked.state is JobState.QUEUED
     assert world.jobs.active("flush", world.topic) is asked, "what somebody waits for"
     world.start(scheduled=True)
     assert world.jobs.active("flush", world.topic) is asked
@@ -94,10 +96,10 @@ def test_what_the_clock_begins_comes_on_top() -> None:
 
 def test_what_the_clock_has_found_nothing_to_do_for_is_not_remembered() -> None:
     world = World()
-    done = world.start(lambda task: Report([("segments", 1)]), scheduled=True)
-    world.start(lambda task: Report(idle=True), scheduled=True)
+    done = world.start(lambda task: JobResult([("segments", 1)]), scheduled=True)
+    world.start(lambda task: JobResult(idle=True), scheduled=True)
     assert world.jobs.last("flush", world.topic) is done
-    asked = world.start(lambda task: Report(idle=True))
+    asked = world.start(lambda task: JobResult(idle=True))
     assert world.jobs.last("flush", world.topic) is asked
 
 
@@ -111,18 +113,18 @@ def test_what_the_clock_has_found_nothing_to_do_for_is_not_remembered() -> None:
 def test_a_job_that_fails(error: Exception, reason: str) -> None:
     world = World()
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         raise error
 
     job = world.start(work)
-    assert (job.state, job.error, job.reason) == (State.FAILED, error, reason)
+    assert (job.state, job.error, job.reason) == (JobState.FAILED, error, reason)
     assert world.said == [f"orders/.control/flush: run: failed: {reason}"]
 
 
 def test_a_bug_of_ours_is_a_line_with_its_traceback() -> None:
     world = World()
-    job = world.start(lambda task: Report([("never", 1 // 0)]))
-    assert job.state is State.FAILED
+    job = world.start(lambda task: JobResult([("never", 1 // 0)]))
+    assert job.state is JobState.FAILED
     assert "ZeroDivisionError" in job.reason
     assert "unforeseen\nTraceback" in world.said[0]
 
@@ -134,12 +136,12 @@ def test_cancelling_what_runs_and_what_waits() -> None:
     asked = world.start()
     asked.interrupt = lambda: interrupted.append("asked")
     scheduled = world.start(scheduled=True)
-    other = world.jobs.start("flush", world.other, "run", lambda task: Report())
+    other = world.jobs.start("flush", world.other, "run", lambda task: JobResult())
     assert world.jobs.cancel("flush", world.topic) == [asked, scheduled]
     assert interrupted == ["asked"]
-    assert world.run().state is State.CANCELLED
+    assert world.run().state is JobState.CANCELLED
     world.jobs.ended(scheduled)
-    assert scheduled.state is State.CANCELLED, "it was never begun"
+    assert scheduled.state is JobState.CANCELLED, "it was never begun"
     assert world.jobs.cancel("flush", world.topic) == []
     assert not other.task.cancelled
 
@@ -148,17 +150,17 @@ def test_a_cancelled_job_ends_at_its_next_step() -> None:
     world = World()
     steps: list[int] = []
 
-    def work(task: Task) -> Report:
+    def work(task: Task) -> JobResult:
         task.begin("counting", 100)
         for step in range(10):
             steps.append(step)
             if step == 3:
                 world.jobs.cancel("flush", world.topic)
             task.advance(10)
-        return Report()
+        return JobResult()
 
     job = world.start(work)
-    assert (job.state, steps, job.task.done) == (State.CANCELLED, [0, 1, 2, 3], 40)
+    assert (job.state, steps, job.task.done) == (JobState.CANCELLED, [0, 1, 2, 3], 40)
     assert world.said == ["orders/.control/flush: run: cancelled"]
 
 

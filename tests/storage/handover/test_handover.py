@@ -17,7 +17,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
-from storage.handover.handover import Outcome, broker_settings, hand_over
+from storage.handover.handover import HandoverOutcome, broker_settings, hand_over
 from storage.log.epochs import LeaderEpochs
 from storage.record.batch import parse_header
 from storage.settings.settings import Settings
@@ -49,7 +49,7 @@ def places(tmp_path: Path) -> Places:
     return tmp_path / "data", tmp_path / "broker"
 
 
-def hand(places: Places, *topics: str, **options: object) -> Outcome:
+def hand(places: Places, *topics: str, **options: object) -> HandoverOutcome:
     return hand_over(str(places[0]), str(places[1]), topics, **options)  # type: ignore[arg-type]
 
 

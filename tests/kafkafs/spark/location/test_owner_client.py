@@ -30,7 +30,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
-from storage.owner.owner_requests import ADOPT
+from storage.owner.request_kinds import ADOPT
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
 from storage.task import Task

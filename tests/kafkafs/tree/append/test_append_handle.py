@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files

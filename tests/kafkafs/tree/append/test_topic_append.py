@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.append.topic_append import TopicAppend
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Change

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.control.control_file import ControlHandle
 from kafkafs.tree.jobs import Job
 from storage.files import Files

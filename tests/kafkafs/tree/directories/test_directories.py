@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import Change

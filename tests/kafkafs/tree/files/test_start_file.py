@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.inodes import Change
 from storage.record.control import ABORT, COMMIT

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.handles import Handle
 from storage.errors import SegmentGone

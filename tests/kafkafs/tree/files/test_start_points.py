@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from storage import Record, encode
 from storage.errors import OffsetOutOfRange
 from tests.kafkafs.start_files import (

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kafkafs.config import MountOptions
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import Job
@@ -21,8 +21,8 @@ from kafkafs.tree.owner import adopt_file, owner_requests
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.errors import InvalidRecord, TaskCancelled
 from storage.files import Files
-from storage.owner import owner_requests as kinds
-from storage.owner.owner_requests import ADOPT, encode
+from storage.owner import request_kinds as kinds
+from storage.owner.request_kinds import ADOPT, encode
 from storage.task import Task
 from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, write

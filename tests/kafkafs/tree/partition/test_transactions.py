@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.config import MountOptions
 from kafkafs.line_index import NEVER, SegmentLines
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.partition.layout import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode
 from storage.directory.retain import delete_records

@@ -13,7 +13,7 @@ from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.swap_request import SwapRequest
 from storage.errors import InvalidRecord, SwapRefused, TaskCancelled, UnknownTopicOrPartition
-from storage.owner.owner_requests import SWAP
+from storage.owner.request_kinds import SWAP
 from storage.settings import topic_file
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
@@ -81,7 +81,7 @@ def test_it_is_as_after_a_cleaning_of_our_own(tmp_path: Path) -> None:
         assert len(staged(os.listdir(log.directory))) == 4 * len(request.new)
         put(log, (b"x", b"what is appended meanwhile"))
         cleaned = swap(manager, request)
-        assert SWAP.understand(json.loads(json.dumps(SWAP.tell(cleaned)))) == cleaned  # type: ignore[arg-type]
+        assert SWAP.decode_answer(json.loads(json.dumps(SWAP.encode_answer(cleaned)))) == cleaned  # type: ignore[arg-type]
         assert [offset for offset, *_ in contents(log)] == [2, 4, 5, 7, 8]
         assert [segment.base_offset for segment in log.segments] == [0, 7]
         assert LogCleaner(manager).first_dirty(log) == 7

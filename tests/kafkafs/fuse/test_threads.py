@@ -10,10 +10,10 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from kafkafs.fuse.workers import NICE, SHORT, Workers
+from kafkafs.fuse.threads import NICE, SHORT, JobThreads
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.jobs import Job, Report, State
+from kafkafs.tree.jobs import Job, JobResult, JobState
 from storage.directory.manager import LogManager
 from storage.errors import TaskCancelled
 from storage.task import Task
@@ -30,17 +30,17 @@ class World:
         events.forward = self.said.append
         self.tree = FileSystem(self.manager, events=events)
         self.structural = trio.Lock()
-        self.workers = Workers(self.tree.mount, self.structural)
+        self.workers = JobThreads(self.tree.mount, self.structural)
 
     def start(self, kind: str, work: Callable[[Task], object], topic: int = 0) -> Job:
-        def reported(task: Task) -> Report:
+        def reported(task: Task) -> JobResult:
             work(task)
-            return Report()
+            return JobResult()
 
         return self.tree.mount.jobs.start(kind, self.topics[topic], "run", reported)
 
     @staticmethod
-    async def ended(job: Job) -> State:
+    async def ended(job: Job) -> JobState:
         event = trio.Event()
         job.when_ended(event.set)
         await event.wait()
@@ -92,8 +92,8 @@ def test_work_runs_elsewhere_and_changes_logs_here(tmp_path: Path) -> None:
             task.by_owner(lambda: seen.append(threading.current_thread()))
 
         job = world.start("flush", work)
-        assert job.state is State.QUEUED
-        assert await world.ended(job) is State.DONE
+        assert job.state is JobState.QUEUED
+        assert await world.ended(job) is JobState.DONE
         assert seen[0] is not here
         assert seen[1] is here
 
@@ -107,7 +107,7 @@ def test_the_owner_is_reached_between_changes_of_the_tree(tmp_path: Path) -> Non
             job = world.start("roll", lambda task: task.by_owner(lambda: done.append("work")))
             await trio.testing.wait_all_tasks_blocked(0.05)
             done.append("change")
-        assert await world.ended(job) is State.DONE
+        assert await world.ended(job) is JobState.DONE
         assert done == ["change", "work"]
 
     in_world(tmp_path / "data", test)
@@ -119,7 +119,7 @@ def test_what_the_owner_refuses_is_raised_in_the_work(tmp_path: Path) -> None:
             raise OSError(28, "No space left on device")
 
         job = world.start("roll", lambda task: task.by_owner(refuse))
-        assert await world.ended(job) is State.FAILED
+        assert await world.ended(job) is JobState.FAILED
         assert job.reason == "No space left on device"
 
     in_world(tmp_path / "data", test)
@@ -136,12 +136,12 @@ def test_one_cleaning_at_a_time_in_the_order_of_asking(tmp_path: Path) -> None:
             for n in (1, 2)
         ]
         await trio.testing.wait_all_tasks_blocked()
-        assert [job.state for job in jobs] == [State.RUNNING, State.QUEUED, State.QUEUED]
+        assert [job.state for job in jobs] == [JobState.RUNNING, JobState.QUEUED, JobState.QUEUED]
         # Another kind of work does not wait for it.
-        assert await world.ended(world.start("flush", lambda task: None)) is State.DONE
+        assert await world.ended(world.start("flush", lambda task: None)) is JobState.DONE
         first.release.set()
         for job in jobs:
-            assert await world.ended(job) is State.DONE
+            assert await world.ended(job) is JobState.DONE
         assert order == [1, 2]
 
     in_world(tmp_path / "data", test, topics=3)
@@ -154,13 +154,13 @@ def test_short_work_side_by_side_but_not_without_limit(tmp_path: Path) -> None:
         for work in works[:-1]:
             await work.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert jobs[-1].state is State.QUEUED
+        assert jobs[-1].state is JobState.QUEUED
         works[3].release.set()
         await works[-1].wait()
         for work in works:
             work.release.set()
         for job in jobs:
-            assert await world.ended(job) is State.DONE
+            assert await world.ended(job) is JobState.DONE
 
     in_world(tmp_path / "data", test, topics=SHORT + 1)
 
@@ -175,11 +175,11 @@ def test_a_long_swap_holds_up_no_adoption(tmp_path: Path) -> None:
         await adopting.wait()
         waiting = world.start("adopt", lambda task: None, topic=1)
         adopting.release.set()
-        assert await world.ended(adopted) is State.DONE
-        assert await world.ended(waiting) is State.DONE
-        assert swapping.state is State.RUNNING
+        assert await world.ended(adopted) is JobState.DONE
+        assert await world.ended(waiting) is JobState.DONE
+        assert swapping.state is JobState.RUNNING
         swap.release.set()
-        assert await world.ended(swapping) is State.DONE
+        assert await world.ended(swapping) is JobState.DONE
 
     in_world(tmp_path / "data", test)
 
@@ -191,10 +191,10 @@ def test_what_waits_for_its_turn_is_cancelled_at_once(tmp_path: Path) -> None:
         await first.wait()
         waiting = world.start("verify", lambda task: None, 1)
         world.tree.mount.jobs.cancel("verify", world.topics[1])
-        assert await world.ended(waiting) is State.CANCELLED
-        assert running.state is State.RUNNING
+        assert await world.ended(waiting) is JobState.CANCELLED
+        assert running.state is JobState.RUNNING
         world.tree.mount.jobs.cancel("verify", world.topics[0])
-        assert await world.ended(running) is State.CANCELLED
+        assert await world.ended(running) is JobState.CANCELLED
 
     in_world(tmp_path / "data", test)
 
@@ -221,7 +221,7 @@ def test_at_the_end_all_of_it_is_stopped_and_waited_for(tmp_path: Path) -> None:
             await work.wait()
 
     in_world(tmp_path / "data", test)
-    assert [job.state for job in jobs] == [State.CANCELLED] * 3
+    assert [job.state for job in jobs] == [JobState.CANCELLED] * 3
     assert steps == ["taken back"] * 2
 
 
@@ -232,7 +232,7 @@ def test_stopping_in_order(tmp_path: Path) -> None:
         await work.wait()
         world.workers.stop()
         await world.workers.stopped()
-        assert job.state is State.CANCELLED
+        assert job.state is JobState.CANCELLED
 
     in_world(tmp_path / "data", test)
 

@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
+from kafkafs.fuse.housekeeping import Housekeeping
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.session_loop import Spinner
-from kafkafs.fuse.ticks import Ticks
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage.directory.manager import LogManager
@@ -51,7 +51,7 @@ class World:
         events.forward = self.said.append
         self.tree = FileSystem(self.manager, events=events)
         self.operations = Operations(self.tree, Spinner(), lambda: None)
-        self.ticks = Ticks(self.tree.partitions, self.operations)
+        self.ticks = Housekeeping(self.tree.partitions, self.operations)
 
     def now_ms(self) -> int:
         return self.wall_ms + self.monotonic_ms()
@@ -274,7 +274,7 @@ def test_a_read_only_directory_is_left_alone(tmp_path: Path) -> None:
             tree = FileSystem(manager, events=events)
             operations = Operations(tree, Spinner(), lambda: None)
             with trio.move_on_after(20):
-                await Ticks(tree.partitions, operations).run()
+                await Housekeeping(tree.partitions, operations).run()
             assert events.text() == ""
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))

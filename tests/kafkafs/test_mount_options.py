@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkafs.config import InvalidMountOption, MountOptions, parse_mount_options
+from kafkafs.mount_options import InvalidMountOption, MountOptions, parse_mount_options
 
 
 def test_without_options() -> None:

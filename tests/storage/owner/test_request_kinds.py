@@ -12,15 +12,15 @@ from storage import errors
 from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.errors import InvalidRecord, StorageError
-from storage.owner.owner_requests import (
+from storage.owner.request_kinds import (
     ADOPT,
     KINDS,
-    Asked,
+    OwnerRequest,
     RequestState,
     decode,
     encode,
     error_of,
-    tell_error,
+    error_outcome,
 )
 
 REQUEST = AdoptRequest("q", 0, "r", (StagedFile("t", 0, "q-0-0-0.staged", 5),))
@@ -29,13 +29,13 @@ REQUEST = AdoptRequest("q", 0, "r", (StagedFile("t", 0, "q-0-0-0.staged", 5),))
 def test_a_request_and_its_outcome() -> None:
     line = encode(ADOPT, REQUEST, "some-id")
     assert json.loads(line)["adopt"]["query"] == "q"
-    assert decode(line.encode()) == Asked("some-id", ADOPT, REQUEST)
-    assert decode(b'{"adopt":%s}' % REQUEST.encode().encode()) == Asked(None, ADOPT, REQUEST)
+    assert decode(line.encode()) == OwnerRequest("some-id", ADOPT, REQUEST)
+    assert decode(b'{"adopt":%s}' % REQUEST.encode().encode()) == OwnerRequest(None, ADOPT, REQUEST)
     assert list(ADOPT.staged(REQUEST)) == list(REQUEST.files)
     for adopted in (Adopted(True), Adopted(False, 7, 99, {("t", 0): (0, 3), ("t-1", 1): (5, 7)})):
-        facts = json.loads(json.dumps(ADOPT.tell(adopted)))
+        facts = json.loads(json.dumps(ADOPT.encode_answer(adopted)))
         assert facts["state"] == ("duplicate" if adopted.duplicate else "adopted")
-        assert ADOPT.understand(facts) == adopted
+        assert ADOPT.decode_answer(facts) == adopted
 
 
 INNER = REQUEST.encode()
@@ -76,7 +76,7 @@ ERRORS: list[tuple[Exception, type[Exception]]] = [
 
 @pytest.mark.parametrize(("error", "kind"), ERRORS)
 def test_errors(error: Exception, kind: type[Exception]) -> None:
-    facts: dict[str, Any] = json.loads(json.dumps(tell_error(error)))
+    facts: dict[str, Any] = json.loads(json.dumps(error_outcome(error)))
     assert facts["state"] == RequestState.REFUSED
     found = error_of(facts)
     assert type(found) is kind
@@ -84,19 +84,19 @@ def test_errors(error: Exception, kind: type[Exception]) -> None:
 
 
 def test_errors_of_the_disk() -> None:
-    facts = tell_error(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
+    facts = error_outcome(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
     assert (facts["state"], facts["errno"]) == (RequestState.FAILED, "ENOSPC")
     found = error_of(facts)
     assert isinstance(found, OSError)
     assert found.errno == errno.ENOSPC
     assert "No space left on device (/data/x)" in str(found)
-    missing = error_of(tell_error(FileNotFoundError(errno.ENOENT, "None", "/data/x")))
+    missing = error_of(error_outcome(FileNotFoundError(errno.ENOENT, "None", "/data/x")))
     assert isinstance(missing, FileNotFoundError)
 
 
 def test_other_ends() -> None:
-    assert tell_error(errors.TaskCancelled("cancelled"))["state"] == RequestState.CANCELLED
-    unforeseen = tell_error(ZeroDivisionError("our bug"))
+    assert error_outcome(errors.TaskCancelled("cancelled"))["state"] == RequestState.CANCELLED
+    unforeseen = error_outcome(ZeroDivisionError("our bug"))
     assert unforeseen["state"] == RequestState.FAILED
     assert "our bug" in str(error_of(unforeseen))
     # Of a later version.

@@ -67,9 +67,9 @@ class RequestKind(Generic[R, A]):
     carry_out: Callable[[LogManager, R, Task, Callable[[], int]], A]
     """In a worker thread, with the wall clock in ns.  StorageError, OSError: nothing has changed;
     TaskCancelled."""
-    tell: Callable[[A], RequestOutcome]
+    encode_answer: Callable[[A], RequestOutcome]
     """What came of it, with its ``state``."""
-    understand: Callable[[RequestOutcome], A]
+    decode_answer: Callable[[RequestOutcome], A]
     """The other way round."""
     staged: Callable[[R], Iterable[StagedFile]]
     """The staged files that it needs."""
@@ -77,7 +77,7 @@ class RequestKind(Generic[R, A]):
     """What it is, in a few words."""
 
 
-class Asked(NamedTuple):
+class OwnerRequest(NamedTuple):
     """A request as it came; ``id`` is None where it had none."""
 
     id: str | None
@@ -88,7 +88,7 @@ class Asked(NamedTuple):
 # -- kinds -----------------------------------------------------------------------------------------
 
 
-def _tell_adopted(adopted: Adopted) -> RequestOutcome:
+def _encode_adopted(adopted: Adopted) -> RequestOutcome:
     return {
         "state": "duplicate" if adopted.duplicate else "adopted",
         "records": adopted.records,
@@ -97,7 +97,7 @@ def _tell_adopted(adopted: Adopted) -> RequestOutcome:
     }
 
 
-def _understand_adopted(facts: RequestOutcome) -> Adopted:
+def _decode_adopted(facts: RequestOutcome) -> Adopted:
     offsets = {
         (topic, partition): (first, last) for topic, partition, first, last in facts["offsets"]
     }
@@ -109,8 +109,8 @@ ADOPT: RequestKind[AdoptRequest, Adopted] = RequestKind(
     AdoptRequest.encode,
     AdoptRequest.of_fields,
     adopt,
-    _tell_adopted,
-    _understand_adopted,
+    _encode_adopted,
+    _decode_adopted,
     lambda request: request.files,
     lambda request: f"adoption of batch {request.batch} of {request.query}",
 )
@@ -145,7 +145,7 @@ def encode(kind: RequestKind[R, A], request: R, request_id: str) -> str:
     return f'{{"id":{json.dumps(request_id)},{json.dumps(kind.name)}:{kind.encode(request)}}}'
 
 
-def decode(line: bytes | bytearray) -> Asked:
+def decode(line: bytes | bytearray) -> OwnerRequest:
     """What a line asks for.  InvalidRecord where it makes no sense."""
     try:
         fields = json.loads(line)
@@ -158,7 +158,7 @@ def decode(line: bytes | bytearray) -> Asked:
     if request_id is not None and (type(request_id) is not str or not _ID.fullmatch(request_id)):
         raise InvalidRecord("no request: the id has letters, digits, '.', '_' and '-', up to 128")
     kind = KINDS[kinds[0]]
-    return Asked(request_id, kind, kind.decode(fields[kind.name]))
+    return OwnerRequest(request_id, kind, kind.decode(fields[kind.name]))
 
 
 # -- what has become of it -------------------------------------------------------------------------
@@ -177,7 +177,7 @@ _PLAIN: dict[str, type[StorageError]] = {
 }
 
 
-def tell_error(error: Exception) -> RequestOutcome:
+def error_outcome(error: Exception) -> RequestOutcome:
     """Why a request came to nothing, with its ``state``."""
     if isinstance(error, TaskCancelled):
         return {"state": RequestState.CANCELLED, "reason": str(error)}
@@ -200,7 +200,7 @@ def _plain_kind(error: StorageError) -> str:
 
 
 def error_of(facts: RequestOutcome) -> Exception:
-    """The error that ``tell_error`` was told of; with its place in its words."""
+    """The error that ``error_outcome`` was told of; with its place in its words."""
     reason = str(facts.get("reason", facts))
     if facts["state"] == RequestState.FAILED:
         number = getattr(errno, str(facts.get("errno")), errno.EIO)

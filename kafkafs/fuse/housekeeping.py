@@ -33,7 +33,7 @@ SWEEP_S = 5.0
 FLUSH_AGAIN_S = 1.0, 16.0
 
 
-class Ticks:
+class Housekeeping:
     """Runs until it is cancelled. `now_ms` is the manager's clock."""
 
     def __init__(self, partitions: Partitions, operations: Operations) -> None:
