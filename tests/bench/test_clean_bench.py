@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.hang import HANG_S
 from tests.interop.kafka_tools import jars
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 
+@pytest.mark.soak
 def test_the_table_has_every_work(tmp_path: Path) -> None:
     jars()  # fetched where they are not there yet
     command = [sys.executable, f"{BENCH}/clean.py", "--tiny", "--directory", str(tmp_path)]

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.hang import HANG_S
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 
+@pytest.mark.soak
 def test_the_table_has_every_work(tmp_path: Path) -> None:
     command = [sys.executable, f"{BENCH}/topics.py", "--tiny", "--directory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
