@@ -21,7 +21,7 @@ HOT_LOOPS = (
     "storage/record/_census.pyx",
     "storage/record/columns/_cells.pyx",
     "storage/record/columns/_rows.pyx",
-    "storage/record/_legacy_07.pyx",
+    "storage/kafka07/_entries.pyx",
     "storage/index/_search.pyx",
     "storage/segment/first_read.pyx",
     "storage/compaction/_offset_map.pyx",

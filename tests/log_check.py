@@ -14,9 +14,9 @@ from storage import LogManager, paths
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
 from storage.index.txn_index import TxnEntry
+from storage.kafka07.segment import Segment07
 from storage.log.log import Log
 from storage.record._batch import Rebuild
-from storage.segment.old_segment import OldSegment, check_entries
 from storage.segment.segment import Segment
 from storage.segment.walk import Walk, sealed_times
 from storage.state.producer_state import ABORT, Producer, ProducerBatch, ProducerState
@@ -44,9 +44,9 @@ def check_log(log: Log) -> list[str]:
     return faults + whole.run(log.segments, log.log_end_offset, log.producers)
 
 
-def faults_07(segment: OldSegment, end: int) -> list[str]:
+def faults_07(segment: Segment07, end: int) -> list[str]:
     """Read all of it: what is wrong with its entries, or with its end, which is ``end``."""
-    position, reason = check_entries(segment.source(), 0, segment.size, lambda size: None)
+    position, reason = segment.check(lambda size: None)
     if position < segment.size:
         return [f"{segment.log_path}: position {position}: {reason}"]
     if segment.next_offset != end:
@@ -79,10 +79,10 @@ class LogCheck:
 
     def run(self, segments: Sequence[Segment], end: int, producers: ProducerState) -> list[str]:
         """The faults of these segments, whose log ends at ``end`` with these producers."""
-        if isinstance(segments[0], OldSegment):
+        if isinstance(segments[0], Segment07):
             following = [*(segment.base_offset for segment in segments[1:]), end]
             for segment, bound in zip(segments, following, strict=True):
-                assert isinstance(segment, OldSegment)
+                assert isinstance(segment, Segment07)
                 self.faults += faults_07(segment, bound)
             return self.faults
         base = self._base = segments[0].base_offset

@@ -23,8 +23,8 @@ def command(data_dir: str, topics: tuple[str, ...], dry_run: bool) -> None:
     files are removed when the new ones are durable: nothing is lost, whenever this is killed; run
     it again then. It takes as much free disk as the largest segment, of 0.7 the largest partition.
     """
+    from storage.convert.convert import convert
     from storage.errors import StorageError
-    from storage.kafka07.convert import convert
     from storage.verify.verify import log_bytes
 
     path = os.path.realpath(data_dir)

@@ -27,7 +27,7 @@ class _Request(NamedTuple):
 def _requests(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> list[_Request]:
-    from storage.kafka07.fetch import MAX_SET_BYTES
+    from storage.convert.fetch import MAX_SET_BYTES
 
     requests = []
     for text in texts:
@@ -66,9 +66,9 @@ def command(data_dir: str, reset: str | None, requests: list[_Request]) -> None:
 
     The directory may be in use: nothing is changed in it.
     """
+    from storage.convert.fetch import encode_multi_response
     from storage.directory.manager import LogManager
     from storage.errors import StorageError
-    from storage.kafka07.fetch import encode_multi_response
 
     whole = True
     try:
@@ -90,8 +90,8 @@ def command(data_dir: str, reset: str | None, requests: list[_Request]) -> None:
 
 def _respond(log: Log, request: _Request, reset: str | None) -> tuple[bytes, bool]:
     """(the response to one request, whether its offset was inside the log)"""
+    from storage.convert.fetch import ErrorCode, encode_response, read_messages
     from storage.errors import OffsetOutOfRange
-    from storage.kafka07.fetch import ErrorCode, encode_response, read_messages
 
     where = f"{request.topic}:{request.partition}"
     offset = request.offset

@@ -25,11 +25,11 @@ from storage.directory.checkpoints import Checkpoints
 from storage.directory.topics import Item
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.files import Files, is_temporary
+from storage.kafka07.segment import holds_entries, refusal
 from storage.log.log import Log
 from storage.log.rescue import decided, finish
 from storage.recovery.recovery import Origin, Recovered, recover
 from storage.segment.cut import Cut
-from storage.segment.old_segment import holds_entries, refusal
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint, history
 

@@ -41,7 +41,6 @@ from storage.errors import HandoverRefused, LogLocked, StorageError
 from storage.files import Files
 from storage.handover.handed_segment import Receiver, hand_segment
 from storage.log.log import Log
-from storage.segment.old_segment import OldSegment
 from storage.settings.settings import Settings
 from storage.state import checkpoint
 from storage.state.producer_state import EMPTY_SNAPSHOT
@@ -319,7 +318,7 @@ class _Handover:
         refuse = self.outcome.refusals.append
         log, directory = partition.log, partition.directory
         name = f"{log.topic}:{log.partition}"
-        if any(isinstance(segment, OldSegment) for segment in log.segments):
+        if not log.active.holds_batches:
             refuse(f"{name} is of Kafka 0.7: kafkafs convert makes it one that a broker reads")
         for fault in source.faults:
             if fault.startswith(log.directory + os.sep) and fault not in log.losses:

@@ -1,5 +1,8 @@
-"""What is particular to Kafka 0.7 and the message formats before v2.
+"""Kafka 0.7: its segments and the entries in them, read and never written.
 
-`convert` rewrites them as v2 (`convert_entries` for 0.7's), `fetch` answers 0.7's fetch requests.
-Its segments are `segment.old_segment`, its codec is `record.legacy_07`.
+`segment` recognises and loads a partition's `.kafka` files; a segment shows its entries as batches
+in the plain form that everything else reads. `entries` has the layout of an entry and decodes it,
+with the hot loops of `_entries`.
+
+Not here: converting such a log (`convert`).
 """

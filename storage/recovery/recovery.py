@@ -31,11 +31,11 @@ from storage import paths
 from storage.bad_file import set_aside
 from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import unusable
+from storage.kafka07.segment import holds_entries, load_entries, refusal
 from storage.recovery.loading import Loaded, Origin, finish_index, is_empty, load, reaches
 from storage.recovery.missing_segment import missing_segment
 from storage.recovery.replay import replay
 from storage.recovery.swap import as_if_finished, drop_orphan_indexes, finish_swaps
-from storage.segment import old_segment
 from storage.segment.cut import Cut
 from storage.segment.segment import Segment
 from storage.state import book_file
@@ -77,7 +77,7 @@ def recover(origin: Origin) -> Recovered:
     left out of sight.
     """
     names, bad = _files_of(origin)
-    if old_segment.holds_entries(names):
+    if holds_entries(names):
         return _load_old(origin, names)
     if paths.UNSYNCED in names:
         origin = dataclasses.replace(origin, is_unsynced=True)
@@ -313,14 +313,13 @@ def _shorter(origin: Origin, bases: list[int], claims: list[Claim]) -> set[int]:
 def _load_old(origin: Origin, names: list[str]) -> Recovered:
     """A partition of Kafka 0.7; ReadOnlyFormat where it was to be written."""
     if origin.writable:
-        raise old_segment.refusal(origin.directory)
-    segments, faults = old_segment.load(
+        raise refusal(origin.directory)
+    segments, faults = load_entries(
         origin.files,
         origin.directory,
         names,
         origin.config,
-        check_last=not origin.clean,
-        progress=origin.progress,
+        progress=None if origin.clean else origin.progress,
     )
     return Recovered(list[Segment](segments), damaged=bool(faults), faults=faults)
 

@@ -3,7 +3,7 @@
 `segment` reads and appends, `segment_files` holds names and descriptors, `first_read` and
 `batch_check` check bytes against their CRC when they are first read, `damage` keeps what is
 damaged, `cut` what was taken out of a log, `walk` reads a log file through, `medium` past the page
-cache. `old_segment` is one that Kafka 0.7 has written.
+cache.
 
 A segment knows nothing of its neighbours: gaps between segments are `recovery`'s and `log`'s.
 """

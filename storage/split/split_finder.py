@@ -17,7 +17,8 @@ from typing import NamedTuple
 from storage import paths
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.files import Files
-from storage.segment.old_segment import holds_entries
+from storage.kafka07.segment import Segment07, entry_files, holds_entries
+from storage.settings.config import LogConfig
 from storage.state import checkpoint
 
 # How long a cleaner may take to name what it puts into the log, or a file that is listed may not
@@ -86,14 +87,15 @@ class Split(NamedTuple):
 class Place(NamedTuple):
     """The segment that holds an offset; ``following``: the next one's base offset, if there is one.
 
-    ``holds_batches``: as `Segment.holds_batches`; ``log_start``: the first segment's base offset.
+    ``log_start``: the first segment's base offset.  ``unlike``: the segment itself where its file
+    does not hold batches (`Segment.holds_batches`), so that only the segment can read it.
     """
 
     path: str
     base_offset: int
     following: int | None
-    holds_batches: bool
     log_start: int
+    unlike: Segment07 | None
 
 
 class Finder:
@@ -106,7 +108,8 @@ class Finder:
     def __init__(self, files: Files, split: Split) -> None:
         self._files = files
         self._split = split
-        self._listed: tuple[list[tuple[int, str]], bool] | None = None
+        # (base offset, name) of each segment.
+        self._logs: list[tuple[int, str]] = []
 
     def find(self, offset: int, *, anew: bool = False) -> Place:
         """The segment that holds an offset of the split; ``anew``: by a fresh look.
@@ -115,22 +118,24 @@ class Finder:
         a cleaner was stopped in the middle or a segment is missing; OSError.
         """
         directory = self._split.directory
-        if anew or self._listed is None:
-            self._listed = self._settled_logs(offset)
-            self._check_segments(offset, self._listed[0])
-        logs, holds_batches = self._listed
+        if anew or not self._logs:
+            self._logs = self._settled_logs(offset)
+            self._check_segments(offset, self._logs)
+        logs = self._logs
         number = bisect_right(logs, offset, key=lambda log: log[0]) - 1
         if number < 0:
             self.check_topic()
             raise OffsetOutOfRange(offset, logs[0][0], self._split.to_offset, path=directory)
         base, name = logs[number]
         following = logs[number + 1][0] if number + 1 < len(logs) else None
-        return Place(os.path.join(directory, name), base, following, holds_batches, logs[0][0])
+        unlike = None
+        if not name.endswith(paths.LOG):
+            unlike = Segment07(self._files, directory, name, LogConfig())
+        return Place(os.path.join(directory, name), base, following, logs[0][0], unlike)
 
     def following(self, base_offset: int) -> int | None:
         """The base offset of the segment behind that one, by a fresh look; its errors."""
-        self._listed = self._settled_logs(base_offset)
-        logs, _ = self._listed
+        logs = self._logs = self._settled_logs(base_offset)
         number = bisect_right(logs, base_offset, key=lambda log: log[0])
         return logs[number][0] if number < len(logs) else None
 
@@ -164,11 +169,8 @@ class Finder:
                     offset=base,
                 )
 
-    def _settled_logs(self, offset: int) -> tuple[list[tuple[int, str]], bool]:
-        """(base offset, name) of each segment, once no cleaner is about to change those that count.
-
-        And whether they hold batches.
-        """
+    def _settled_logs(self, offset: int) -> list[tuple[int, str]]:
+        """(base offset, name) of each segment, once no cleaner is about to change one of them."""
         directory = self._split.directory
         patience = Patience()
         while True:
@@ -176,13 +178,12 @@ class Finder:
                 names = [name for name, _ in self._files.scan(directory)]
             except FileNotFoundError:
                 raise UnknownTopicOrPartition("the partition is gone", path=directory) from None
-            holds_batches = not holds_entries(names)
-            logs = _logs(names, holds_batches)
+            logs = entry_files(names) if holds_entries(names) else _logs(names)
             if not logs:
                 raise UnknownTopicOrPartition("the partition has no segments", path=directory)
             swapped = [name for name in names if self._may_concern(name, offset, logs[-1][0])]
             if not swapped:
-                return logs, holds_batches
+                return logs
             if not patience.wait():
                 raise SegmentGone(
                     "a cleaner that was stopped has not given all segments their names: open the "
@@ -198,13 +199,11 @@ class Finder:
         return (paths.base_offset_of(name) or 0) < self._split.to_offset
 
 
-def _logs(names: Iterable[str], holds_batches: bool) -> list[tuple[int, str]]:
-    """(base offset, name) of the segments among these files, or of Kafka 0.7's."""
-    found: list[tuple[int, str]] = []
-    for name in names:
-        if not name.endswith(paths.LOG if holds_batches else paths.OLD_LOG):
-            continue
-        base = (paths.base_offset_of if holds_batches else paths.old_base_offset_of)(name)
-        if base is not None and (not holds_batches or name == paths.file_name(base, paths.LOG)):
-            found.append((base, name))
-    return sorted(found)
+def _logs(names: Iterable[str]) -> list[tuple[int, str]]:
+    """(base offset, name) of the segments among these files."""
+    bases = ((paths.base_offset_of(name), name) for name in names if name.endswith(paths.LOG))
+    return sorted(
+        (base, name)
+        for base, name in bases
+        if base is not None and name == paths.file_name(base, paths.LOG)
+    )

@@ -32,9 +32,7 @@ from storage.record.header import (
     Buffer,
     size_at,
 )
-from storage.record.legacy_07 import plain_07
 from storage.segment.batch_check import sound_batch
-from storage.segment.old_segment import step_to
 from storage.segment.walk import Walk, buffered
 from storage.split.split_finder import Finder, Patience, Place, Split
 
@@ -159,8 +157,12 @@ class _Reader:
         offset = self.next_offset
         if offset <= place.base_offset:
             return 0
-        if not place.holds_batches:
-            return step_to(source, 0, offset - place.base_offset, source.size())
+        if place.unlike is not None:
+            try:
+                place.unlike.set_size(source.size())
+                return place.unlike.position_before(offset)
+            finally:
+                place.unlike.files.close_descriptors()
         split = self._split
         planned = (split.base_offset, split.from_offset) == (place.base_offset, offset)
         if planned and (
@@ -204,7 +206,7 @@ class _Reader:
 
     def _windows(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
         """Decode the file from ``position`` on to the split's end, or to its last whole batch."""
-        decode = self._decode if place.holds_batches else self._decode_old
+        decode = self._decode if place.unlike is None else self._decode_unlike
         lowest = place.base_offset
         limit = paths.MAX_OFFSET if place.following is None else place.following
         walk = Walk(
@@ -230,7 +232,7 @@ class _Reader:
                         self._confirmed(fd, place, start + at, base)
                     self._check_gap(fd, place, start + at, lowest)
                     lowest = self._split.to_offset
-                if ended and size and place.holds_batches:
+                if ended and size and place.unlike is None:
                     self._check_last(fd, place, data[at - size : at], start + at - size, first)
                 self.next_offset = max(self.next_offset, lowest)
                 if columns.rows:
@@ -240,7 +242,7 @@ class _Reader:
                 if not size:
                     break
             walk.position += at
-            if not place.holds_batches and not at:
+            if place.unlike is not None and not at:
                 walk.needed = min(len(data) + self._window_bytes, walk.end - start)
         if place.following is not None and walk.position < self._files.size(fd):
             torn = CorruptRecord("the last batch is incomplete")
@@ -332,14 +334,15 @@ class _Reader:
         self._seen(data, at, columns.consumed)
         return columns, columns.consumed, columns.next_offset, columns.ended
 
-    def _decode_old(
+    def _decode_unlike(
         self, data: memoryview, at: int, place: Place, position: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
-        """As ``_decode``, of format 0.7, whose offsets are positions."""
+        """As ``_decode``, of a segment that does not hold batches: its offsets are positions."""
+        assert place.unlike is not None
         lowest = start = place.base_offset + position
         plain = bytearray()
         while lowest < self._split.to_offset and len(plain) < _PLAIN_BYTES:
-            made, taken = plain_07(data, at, len(data), lowest)
+            made, taken = place.unlike.expand(data, at, len(data), lowest - place.base_offset)
             if not made:
                 break
             plain += made

@@ -27,6 +27,7 @@ from typing import TypeAlias
 from storage import paths
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
+from storage.kafka07.segment import entry_files
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint, producer_state
 from storage.verify.transactions import OpenTransactions
@@ -257,7 +258,7 @@ class _Directory:
             self.name_left_over(directory, file)
         self._metadata(directory, key[0])
         epochs = self._epochs(directory)
-        old = tuple(file for file in names if paths.old_base_offset_of(file) is not None)
+        old = tuple(file for _, file in entry_files(names))
         if old:
             log = OldLog(self.files, self.path, directory, key[0], old, self.is_live)
             return _Partition(directory, key, names, epochs, [], log)

@@ -17,9 +17,8 @@ from typing import TypeAlias
 
 from storage.errors import CorruptRecord
 from storage.files import Files
+from storage.kafka07.segment import Segment07, load_entries
 from storage.log.read import plain_batches
-from storage.segment import old_segment
-from storage.segment.old_segment import OldSegment, check_entries
 from storage.settings.settings import Settings
 from storage.verify.transactions import OpenTransactions
 from storage.verify.verify_segment import (
@@ -90,14 +89,8 @@ def verify_old_log(log: OldLog, progress: Progress) -> Verified:
     """Read it.  OSError from the disk; InvalidConfig where its settings cannot be read."""
     found = Verified()
     try:
-        segments, _ = old_segment.load(
-            log.files,
-            log.directory,
-            list(log.names),
-            Settings.load(log.files, log.path).log_config(log.topic),
-            check_last=False,
-            progress=progress,
-        )
+        config = Settings.load(log.files, log.path).log_config(log.topic)
+        segments, _ = load_entries(log.files, log.directory, log.names, config, progress=None)
     except CorruptRecord as error:
         found.faults.append(Fault(error.path or log.directory, error.message))
         return found
@@ -112,9 +105,9 @@ def verify_old_log(log: OldLog, progress: Progress) -> Verified:
 
 
 def _verify_old_segment(
-    segment: OldSegment, found: Verified, progress: Progress, *, may_grow: bool
+    segment: Segment07, found: Verified, progress: Progress, *, may_grow: bool
 ) -> None:
-    good, reason = check_entries(segment.source(), 0, segment.size, progress)
+    good, reason = segment.check(progress)
     found.size += segment.size
     if reason is not None and not may_grow:
         found.faults.append(Fault(segment.log_path, reason, good))

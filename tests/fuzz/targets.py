@@ -31,13 +31,13 @@ from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.index import txn_index
+from storage.kafka07.entries import headers_07, plain_07
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
 from storage.record.batch import Record, decode_plain
 from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS, compress, decompress
 from storage.record.control import parse_marker
 from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
-from storage.record.legacy_07 import headers_07, plain_07
 from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
 from storage.settings import topic_file

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from storage import LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
+from storage.convert.convert import convert
 from storage.files import Files
-from storage.kafka07.convert import convert
 from storage.paths import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,

@@ -20,7 +20,6 @@ from storage.compaction.sources import Sources, aborted_of
 from storage.errors import CorruptRecord, ReadOnlyFormat, SwapRefused
 from storage.index.txn_index import TxnEntry
 from storage.log.log import Log
-from storage.segment.old_segment import OldSegment
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 
@@ -120,7 +119,7 @@ def plan(
     segments = tuple(each for each in log.segments[:-1] if each.base_offset < end)
     if not segments or not log.config.may_be_cleaned:
         return None
-    if any(isinstance(segment, OldSegment) for segment in segments):
+    if not log.active.holds_batches:
         raise ReadOnlyFormat("segments of Kafka 0.7 are converted before they are cleaned")
     producers = {
         each.producer_id: ProducerRecord(each.last_offset, each.epoch) for each in log.producers

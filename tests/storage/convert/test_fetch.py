@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import Log, LogManager
-from storage.errors import OffsetOutOfRange
-from storage.kafka07.fetch import (
+from storage.convert.fetch import (
     ErrorCode,
     MessageSet,
     encode_multi_response,
     encode_response,
     read_messages,
 )
+from storage.errors import OffsetOutOfRange
 from storage.record.batch import Record, encode
 from storage.record.control import ABORT, encode_marker
 from tests import fetch_responses

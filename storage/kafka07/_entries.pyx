@@ -1,7 +1,7 @@
-"""Hot loops over the entries of Kafka 0.7: walk them, and write them anew as v2 records.
+"""Hot loops over the entries of Kafka 0.7: walk them, and write them as v2 records.
 
-Pure: bytes in, bytes and numbers out. Layouts: `storage/record/legacy_07.py`. A fault is the
-number of a reason in `REASONS`, or one of the names above it, which are no faults.
+Pure: bytes in, bytes and numbers out. Layouts: `storage/kafka07/entries.py`. A loop stops with a
+key of `REASONS`, or with WHOLE, CUT_OFF or COMPRESSED, which are no faults.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -13,7 +13,7 @@ from storage.record._write cimport (
     body_size, field_size, put_field, put_head, put_header, record_size
 )
 
-cdef extern from "storage/record/crc32.h":
+cdef extern from "storage/kafka07/crc32.h":
     void make_crc_table "kafkafs_make_crc_table"() noexcept nogil
     uint32_t crc32 "kafkafs_crc32"(const uint8_t *at, int64_t size) noexcept nogil
 
@@ -45,7 +45,7 @@ REASONS = {
 
 
 cdef struct Entry:
-    int64_t size  # of all of it; of what is not there yet at least so many
+    int64_t size  # in bytes; of an entry that is cut off: at least so many
     int64_t head  # bytes before the payload
     int codec
 
@@ -53,7 +53,7 @@ cdef struct Entry:
 cdef inline int judge(
     const uint8_t *at, int64_t room, bint check_crc, Entry *entry
 ) noexcept nogil:
-    """What the entry at `at` is, of which `room` bytes are there: as far as they tell."""
+    """Read the entry at `at`, of which `room` bytes are there; why it is not to be taken as it is."""
     entry.size = SMALLEST
     entry.head = HEAD_0
     entry.codec = 0
@@ -80,7 +80,7 @@ cdef inline int judge(
 
 
 cdef class Bytes:
-    """A buffer that is held while a loop looks at it, and the bounds checked once."""
+    """Holds a buffer while a loop reads it. ValueError where `at` to `end` is no part of it."""
 
     cdef Py_buffer view
     cdef const uint8_t *start
@@ -96,10 +96,10 @@ cdef class Bytes:
 
 
 def walk(data not None, long long at, long long end, long long until, *, bint check_crc):
-    """Step over whole entries from data[at] on: the first edge at or behind `until`, and a fault.
+    """Step over whole entries from data[at] on; return where the last one ends, and WHOLE.
 
-    Where it ends earlier the position is that of the entry which is cut off by `end` or wrong;
-    `WHOLE` otherwise. At `end` an entry is neither.
+    The walk ends at or behind `until`, or at `end`. Before an entry that `end` cuts off, or that is
+    wrong, it returns that entry's position and the fault.
     """
     cdef Bytes held = Bytes(data, at, end)
     cdef int64_t position = at
@@ -118,7 +118,7 @@ def walk(data not None, long long at, long long end, long long until, *, bint ch
 def head(data not None, long long at, long long end, *, bint check_crc):
     """(fault, size in bytes, bytes before the payload, codec) of the entry at data[at].
 
-    Of one that is cut off as far as what is there tells; its size is at least that.
+    Of an entry that is cut off the size is the least that it can be.
     """
     cdef Bytes held = Bytes(data, at, end)
     cdef Entry entry
@@ -127,53 +127,48 @@ def head(data not None, long long at, long long end, *, bint check_crc):
 
 
 def append_records(
-    bytearray out not None,
-    data not None,
-    long long at,
-    long long end,
-    long long limit,
-    long long delta,
+    bytearray out not None, data not None, long long at, long long end, long long limit,
     bint numbered,
 ):
     """Write the uncompressed entries from data[at] on as v2 records at the end of `out`.
 
-    It stops behind `limit` bytes of entries, or at one that is compressed, cut off by `end` or
-    wrong. The first record has offset delta `delta`; the others by their position in `data` where
-    `numbered`, else the same. Timestamp deltas are 0. CRCs are checked.
+    Ends behind `limit` bytes of entries, or before an entry that is compressed, wrong, or cut off
+    by `end`. A record's offset delta is its entry's distance from `at` where `numbered`, else 0.
+    Timestamp deltas are 0. Every CRC is checked.
 
-    Returns the position of the entry not taken, the count of records, the last one's offset delta
-    and the fault, `WHOLE` at the limit and at `end`.
+    Returns where the next entry begins, the count of records, the last one's offset delta, and the
+    fault: WHOLE at the limit and at `end`.
     """
     cdef Bytes held = Bytes(data, at, end)
     cdef int64_t position = at
     cdef int64_t total = 0
     cdef int64_t count = 0
-    cdef int64_t last = delta
+    cdef int64_t last = 0
     cdef int64_t before = len(out)
     cdef int64_t taken
     cdef int fault = _WHOLE
     cdef Entry entry
     cdef uint8_t *to
-    # First how much room they take, and whether they are sound.
+    # The first pass checks the entries and adds up what their records take.
     while position < end and position - at < limit:
         fault = judge(held.start + position, end - position, True, &entry)
         if fault != _WHOLE:
             break
         if numbered:
-            last = delta + position - at
+            last = position - at
         total += record_size(body_of(&entry, last))
         count += 1
         position += entry.size
     if count == 0:
-        return position, count, delta, fault
+        return position, 0, 0, fault
     PyByteArray_Resize(out, before + total)
     to = <uint8_t *> PyByteArray_AS_STRING(out) + before
     taken = at
-    last = delta
+    last = 0
     while taken < position:
         judge(held.start + taken, end - taken, False, &entry)
         if numbered:
-            last = delta + taken - at
+            last = taken - at
         to = put_head(to, body_of(&entry, last), 0, 0, <uint64_t> last << 1)
         to = put_field(to, NULL, -1, 0)
         to = put_field(to, held.start + taken + entry.head, entry.size - entry.head, 0)
@@ -184,12 +179,12 @@ def append_records(
 
 
 cdef inline int64_t body_of(const Entry *entry, int64_t delta) noexcept nogil:
-    """What the length field says of a record of this entry: no key, no headers."""
+    """What the length field of this entry's record says: the record has no key and no headers."""
     return body_size(0, <uint64_t> delta << 1, field_size(-1) + field_size(entry.size - entry.head) + 1)
 
 
 def complete(bytearray batch not None, long long base_offset, long long last_delta, int count):
-    """Write the header of a plain batch whose records `append_records` has put behind it."""
+    """Write the header before the records that `append_records` has appended."""
     if len(batch) < HEADER_SIZE:
         raise ValueError(f"a batch of {len(batch)} bytes")
     put_header(

@@ -15,10 +15,10 @@ stream that the partition's files are; the next one's is 4 + N higher. Here ids 
 gaps between them as compaction leaves them.
 
 A codec's payload is a compressed *set*: whole entries back to back. They have no ids: 0.7's
-consumer is told to resume at the set until it has taken the last of them
-(ByteBufferMessageSet.scala), so each has the set's id as its offset here.
+consumer resumes at the set until it has taken the last of them (ByteBufferMessageSet.scala), so
+each has the set's id as its offset here.
 
-Not here: files (`old_segment`), the codecs (`compression`).
+Pure. Not here: files (`segment`), the codecs (`record.compression`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import CorruptRecord
-from storage.record._legacy_07 import (
+from storage.errors import CorruptRecord, InvalidRecord
+from storage.kafka07._entries import (
     COMPRESSED,
     CUT_OFF,
     REASONS,
@@ -38,8 +39,18 @@ from storage.record._legacy_07 import (
     complete,
     head,
 )
-from storage.record.compression import MAX_DECOMPRESSED_BYTES, decompress
-from storage.record.header import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader
+from storage.record.batch import Record, encode_records
+from storage.record.columns._columns import decode_columns
+from storage.record.compression import MAX_DECOMPRESSED_BYTES, compress, decompress
+from storage.record.header import (
+    CREATE_TIME,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    BatchHeader,
+    pack,
+    parse_header,
+)
 
 if TYPE_CHECKING:
     from storage.files import ByteSource
@@ -66,15 +77,16 @@ def encode_message(payload: Buffer) -> bytes:
 def plain_07(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes | bytearray, int]:
     """The entries at `data[at:end]` as one uncompressed v2 batch, and how many bytes they take.
 
-    `id_` is the first one's id. Either as many uncompressed entries as are whole, up to 16 KiB of
-    them, or one compressed set. The header's CRC is 0, timestamps are -1. Where the first entry is
-    not whole: (b"", its size), or the least that it can be where its length is not there yet.
+    `id_` is the first one's id. The batch holds either as many uncompressed entries as are whole,
+    up to 16 KiB of them, or one compressed set. The header's CRC is 0, timestamps are -1. Where the
+    first entry is not whole: (b"", its size), or the least that it can be where its length is not
+    there yet.
 
     Raises CorruptRecord, its position the entry's in `data`, where a length, magic or codec cannot
     be, a payload's CRC is wrong, or a set is not made of whole entries.
     """
     out = bytearray(HEADER_SIZE)
-    position, count, last, fault = append_records(out, data, at, end, _RUN, 0, True)
+    position, count, last, fault = append_records(out, data, at, end, _RUN, True)
     if position == at:
         fault, size, payload, codec = head(data, at, end, check_crc=True)
         if fault == CUT_OFF:
@@ -91,10 +103,10 @@ def plain_07(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes | bytearr
 
 
 def _append_set(out: bytearray, compressed: Buffer, codec: int) -> int:
-    """Add the records of a compressed set, all with offset delta 0; their count."""
+    """Append the records of a compressed set, all with offset delta 0; return their count."""
     count = 0
     left = MAX_DECOMPRESSED_BYTES
-    # (entries, how far they are taken), the innermost set last.
+    # (entries, where the next one begins), the innermost set last.
     sets: list[tuple[Buffer, int]] = []
     while True:
         entries = decompress(codec, compressed, limit=left)
@@ -105,7 +117,7 @@ def _append_set(out: bytearray, compressed: Buffer, codec: int) -> int:
         while sets:
             entries, at = sets.pop()
             end = len(entries)
-            position, added, _, fault = append_records(out, entries, at, end, end, 0, False)
+            position, added, _, fault = append_records(out, entries, at, end, end, False)
             count += added
             if fault == COMPRESSED:
                 _, size, payload, codec = head(entries, position, end, check_crc=False)
@@ -125,10 +137,10 @@ def headers_07(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each whole entry of a file from `position` on.
 
-    An entry must begin there; `start` is the id of the file's first byte. A header has what an
+    An entry begins at `position`; `start` is the id of the file's first byte. A header has what an
     entry has: its id as base and last offset, magic, CRC, codec; `size` is all of the entry, and
     so `batch_length` 12 less. `records_count` is 1, or -1 for a set; timestamps and the rest -1.
-    Ends quietly before an entry that is not whole. No CRC is checked.
+    Ends without an error before an entry that is not whole. No CRC is checked.
 
     Raises CorruptRecord, with path and position, where an entry cannot be one.
     """
@@ -164,3 +176,39 @@ def headers_07(
         )
         yield position, header
         position += size
+
+
+def entries_to_v2(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes, int]:
+    """The run of messages at `data[at:end]`, or the set there, as one stored v2 batch; the bytes
+    that it takes.
+
+    `id_` is the first entry's id. The batch spans the ids of all these bytes: its last offset is
+    the one before the next entry's id, so the next offset, at the log's end too, is the next id.
+    The messages of a set, which share one id, take that id and those that follow. The codec stays.
+
+    Empty bytes where the first entry is not whole. CorruptRecord, its position in `data`;
+    InvalidRecord for a set of more messages than bytes.
+    """
+    made, size = plain_07(data, at, end, id_)
+    if not made:
+        return b"", size
+    header = parse_header(made)._replace(last_offset_delta=size - 1)
+    _, _, _, codec = head(data, at, end, check_crc=False)
+    if not codec or not header.records_count:
+        return pack(header, memoryview(made)[HEADER_SIZE:]), size
+    if header.records_count > size:
+        raise InvalidRecord(
+            f"a compressed set holds {header.records_count} messages in {size} bytes, so there "
+            "are not enough ids for them",
+            offset=id_,
+        )
+    columns = decode_columns(made, 0, len(made), keys=False)
+    assert columns.value_positions is not None
+    assert columns.values is not None
+    positions = memoryview(columns.value_positions).cast("i")
+    numbered = (
+        Record(id_ + number, NO_TIMESTAMP, CREATE_TIME, None, bytes(columns.values[begin:end]))
+        for number, (begin, end) in enumerate(pairwise(positions))
+    )
+    records = encode_records(numbered, id_, NO_TIMESTAMP)
+    return pack(header._replace(attributes=codec), compress(codec, records)), size

@@ -29,15 +29,14 @@ from storage import paths
 from storage.directory.manager import LogManager
 from storage.errors import CorruptRecord, StorageError, UnknownTopicOrPartition
 from storage.files import Files, FileSource
-from storage.kafka07.convert_entries import entries_to_v2
+from storage.kafka07.entries import entries_to_v2
+from storage.kafka07.segment import Segment07, entry_files, load_entries
 from storage.record._batch import Rebuild
 from storage.record.header import LENGTH_POSITION, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, Buffer
 from storage.record.plain import to_v2
 from storage.record.scan import batches
 from storage.recovery.swap import finish_swaps, publish
-from storage.segment import old_segment
 from storage.segment.cut import Cut, cut_tail
-from storage.segment.old_segment import OldSegment
 from storage.segment.segment import MAX_SEGMENT_BYTES
 from storage.segment.walk import sealed_times
 from storage.settings.settings import Settings
@@ -239,7 +238,7 @@ class _Conversion:
     def _convert_old_logs(self) -> None:
         for (topic, _), directory in self.partitions:
             names = self._names(directory)
-            if any(paths.old_base_offset_of(name) is not None for name in names):
+            if entry_files(names):
                 try:
                     self._convert_old_log(topic, directory, names)
                 except StorageError as error:
@@ -250,15 +249,9 @@ class _Conversion:
             raise CorruptRecord("it holds .kafka and .log files", path=directory)
         if not self.dry_run:
             names = [self._with_20_digits(directory, name) for name in names]
-        segments, _ = old_segment.load(
-            self.files,
-            directory,
-            names,
-            self.settings.log_config(topic),
-            check_last=False,
-            progress=self.progress,
-        )
-        targets: list[tuple[_Target, OldSegment]] = []
+        config = self.settings.log_config(topic)
+        segments, _ = load_entries(self.files, directory, names, config, progress=None)
+        targets: list[tuple[_Target, Segment07]] = []
         try:
             for segment in segments:
                 if segment is segments[-1]:
@@ -284,22 +277,21 @@ class _Conversion:
             self.files.rename(os.path.join(directory, name), os.path.join(directory, right))
         return right
 
-    def _cut_tail(self, segment: OldSegment) -> None:
-        """Take off what 0.7 would cut, too, at its next start, and keep it."""
+    def _cut_tail(self, segment: Segment07) -> None:
+        """Cut off what 0.7 would cut at its next start, too, and keep it."""
+        good, reason = segment.check(lambda size: None)
+        if reason is None:
+            return
         path, size = segment.log_path, segment.size
-        fd = self.files.open(path, os.O_RDONLY if self.dry_run else os.O_RDWR)
-        try:
-            source = FileSource(self.files, fd, path)
-            good, reason = old_segment.check_entries(source, 0, size, lambda size: None)
-            if reason is None:
-                return
-            if self.dry_run:
-                self._tell(Cut(path, good, size - good, reason, None))
-            else:
+        if self.dry_run:
+            self._tell(Cut(path, good, size - good, reason, None))
+        else:
+            fd = self.files.open(path, os.O_RDWR)
+            try:
                 self._tell(cut_tail(self.files, fd, path, good, size, reason))
-        finally:
-            self.files.close(fd)
-        segment.place(good)
+            finally:
+                self.files.close(fd)
+        segment.set_size(good)
 
 
 def _take_legacy(data: memoryview, at: int) -> tuple[Buffer, int]:
@@ -312,7 +304,7 @@ def _take_legacy(data: memoryview, at: int) -> tuple[Buffer, int]:
     return (data[at : at + size] if size <= len(data) - at else b""), size
 
 
-def _take_old(segment: OldSegment) -> _Take:
+def _take_old(segment: Segment07) -> _Take:
     """The next batch of a ``.kafka`` file."""
     return lambda data, at: entries_to_v2(data, at, len(data), segment.base_offset + at)
 

@@ -1,4 +1,4 @@
-"""storage.segment.old_segment: directories of Kafka 0.7, loaded, read and never written."""
+"""storage.kafka07.segment: directories of Kafka 0.7, loaded, read and never written."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from storage import Log, LogManager
 from storage.errors import CorruptRecord, OffsetOutOfRange, ReadOnlyFormat
-from storage.files import Files, FileSource
+from storage.files import Files
+from storage.kafka07.segment import Segment07, holds_entries, load_entries
 from storage.record.compression import GZIP, SNAPPY
-from storage.segment.old_segment import OldSegment, check_entries, holds_entries, load
 from storage.settings.config import LogConfig
 from tests.log_check import check, faults_07
 from tests.storage.old_logs import encode_entry, encode_set
@@ -256,13 +256,9 @@ def test_entries_are_checked_whatever_their_sizes(
     data += encode_entry(b"the last")[:cut]
     path = tmp_path_factory.mktemp("checked") / "0.kafka"
     path.write_bytes(data)
-    fd = os.open(path, os.O_RDONLY)
     told: list[int] = []
-    try:
-        source = FileSource(Files(), fd, str(path))
-        position, reason = check_entries(source, 0, len(data), told.append)
-    finally:
-        os.close(fd)
+    [segment], _ = load_entries(Files(), str(path.parent), [path.name], LogConfig(), progress=None)
+    position, reason = segment.check(told.append)
     assert position == good
     assert sum(told) == good
     assert (reason is None) == (good == len(data))
@@ -344,16 +340,11 @@ def test_a_damaged_entry_is_said_with_its_place(clicks: Path) -> None:
         assert str(middle) in fault
 
 
-def segment_of(directory: Path, entries: Sequence[bytes], start: int = 0) -> OldSegment:
+def segment_of(directory: Path, entries: Sequence[bytes], start: int = 0) -> Segment07:
     write_files(directory, entries, start=start)
     names = [path.name for path in directory.iterdir()]
-    segments, faults = load(
-        Files(),
-        str(directory),
-        names,
-        LogConfig(),
-        check_last=True,
-        progress=lambda size: None,
+    segments, faults = load_entries(
+        Files(), str(directory), names, LogConfig(), progress=lambda size: None
     )
     assert faults == []
     return segments[0]
@@ -396,14 +387,8 @@ def test_what_was_walked_once_is_not_read_again(tmp_path: Path) -> None:
     entries = [encode_entry(bytes(100))] * 40_000
     write_files(tmp_path / "p", entries)
     files = Counting()
-    [segment], _ = load(
-        files,
-        str(tmp_path / "p"),
-        ["00000000000000000000.kafka"],
-        LogConfig(),
-        check_last=False,
-        progress=lambda size: None,
-    )
+    name = "00000000000000000000.kafka"
+    [segment], _ = load_entries(files, str(tmp_path / "p"), [name], LogConfig(), progress=None)
     assert files.read == 0
     assert segment.locate(110 * 39_999) is not None
     assert files.read < 2 * segment.size

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record
+from storage.convert.convert import Outcome, convert
 from storage.errors import LogLocked, UnknownTopicOrPartition
-from storage.kafka07.convert import Outcome, convert
 from storage.verify.verify import verify
 from tests.crash.disk import Crashed, SimulatedDisk
 from tests.storage.logs import append, opened, values

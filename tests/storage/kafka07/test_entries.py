@@ -1,4 +1,4 @@
-"""storage.record.legacy_07: entries of Kafka 0.7 against a plain twin, whole and in pieces."""
+"""storage.kafka07.entries: entries of Kafka 0.7 against a plain twin, whole and in pieces."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
-from storage.record import legacy_07
-from storage.record._legacy_07 import CUT_OFF, WHOLE, walk
+from storage.kafka07 import entries as codec
+from storage.kafka07._entries import CUT_OFF, WHOLE, walk
+from storage.kafka07.entries import headers_07, plain_07
 from storage.record.batch import Record, decode_plain
 from storage.record.compression import GZIP, SNAPPY, compress
 from storage.record.header import parse_header
-from storage.record.legacy_07 import headers_07, plain_07
 from tests.guard_page import before_guard_page
 from tests.storage.old_logs import encode_entry, encode_set
 from tests.storage.record.test_scan import Bytes
@@ -205,7 +205,7 @@ def test_all_sets_in_one_another_share_a_limit(monkeypatch: pytest.MonkeyPatch) 
     inner = encode_set([bytes(1000)], GZIP)
     data = encode_entry(compress(GZIP, inner * 20), codec=GZIP)
     assert len(read(data)) == 20
-    monkeypatch.setattr(legacy_07, "MAX_DECOMPRESSED_BYTES", 20_000)
+    monkeypatch.setattr(codec, "MAX_DECOMPRESSED_BYTES", 20_000)
     with pytest.raises(CorruptRecord, match="decompresses to more"):
         plain_07(data, 0, len(data), 0)
 

@@ -31,9 +31,9 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from storage.errors import CorruptRecord
+from storage.kafka07.entries import encode_message
 from storage.record.columns._columns import decode_columns
 from storage.record.header import Buffer, parse_header
-from storage.record.legacy_07 import encode_message
 from storage.record.plain import plain
 
 if TYPE_CHECKING:

@@ -1,0 +1,227 @@
+"""A partition that Kafka 0.7 has written: ``.kafka`` files, read and never written.
+
+Layout: ``<byte offset>.kafka``, its first byte's position in the partition; so the next file's name
+is this one's plus its size (0.7.2: kafka/log/Log.scala). A message's id, which is its offset here,
+is its position too, so a segment needs no index. Only whether an entry begins at a position takes a
+walk through the file; the segment remembers some positions of each walk.
+
+The last file may be torn, where the broker died. What 0.7 would cut at its next start (from the
+first entry on that is not whole or has a wrong CRC; FileMessageSet.recover) is left out of sight.
+
+Not here: what an entry is (``entries``), appending (nothing appends to these, and what a broker
+appends after the load is not followed), indexes and producers (there are none).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import pairwise
+
+from storage import paths
+from storage.errors import CorruptRecord, ReadOnlyFormat
+from storage.files import Files
+from storage.kafka07._entries import BAD_CRC, CUT_OFF, REASONS, WHOLE, head, walk
+from storage.kafka07.entries import LARGEST_HEAD, headers_07, plain_07
+from storage.record.header import BatchHeader, Buffer
+from storage.segment.segment import Segment
+from storage.settings.config import LogConfig
+
+_CHUNK = 256 * 1024
+# Bytes of log between two positions that a segment remembers.
+_EDGES_EVERY = 64 * 1024
+
+
+class Segment07(Segment):
+    """One ``.kafka`` file.  Offsets are ids: positions in the partition, in bytes."""
+
+    __slots__ = ("_edges", "_edges_lock")
+
+    holds_batches = False
+
+    def __init__(self, files: Files, directory: str, name: str, config: LogConfig) -> None:
+        base_offset = paths.old_base_offset_of(name)
+        assert base_offset is not None
+        # Where entries begin, one every `_EDGES_EVERY` bytes or more, as far as it was walked.
+        self._edges = array("q", [0])
+        self._edges_lock = threading.Lock()
+        super().__init__(files, directory, base_offset, config, writable=False, log_name=name)
+
+    def expand(self, data: Buffer, at: int, end: int, position: int) -> tuple[Buffer, int]:
+        return plain_07(data, at, end, self.base_offset + position)
+
+    def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        return headers_07(self.source(), position, self.size, self.base_offset)
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """The first entry whose id is ≥ ``offset``."""
+        if offset >= self.next_offset:
+            return None
+        return next(self.batches(self.position_before(offset)), None)
+
+    def last_batch(self) -> tuple[int, BatchHeader] | None:
+        self.position_before(self.next_offset)
+        last = deque(self.batches(self._edges[-1]), maxlen=1)
+        return last[0] if last else None
+
+    @property
+    def largest_timestamp(self) -> int:
+        """When the file was last written, in ms: no entry has a timestamp."""
+        return self.mtime_ns // 1_000_000
+
+    def set_size(self, size: int) -> None:
+        """Let the segment end behind its file's first ``size`` bytes."""
+        if size > paths.MAX_OFFSET - self.base_offset:
+            raise CorruptRecord("the file ends behind the largest offset", path=self.log_path)
+        self.size = self.stable_size = size
+        self.next_offset = self.base_offset + size
+
+    def leave_out_tail(self, progress: Callable[[int], None]) -> list[str]:
+        """Let the segment end before its first entry that is wrong or not whole; a line for it."""
+        good, reason = self.check(progress)
+        if reason is None:
+            return []
+        hidden = self.size - good
+        self.set_size(good)
+        return [f"{self.log_path}: position {good}: {reason}; {hidden} bytes are left out of sight"]
+
+    def position_before(self, offset: int) -> int:
+        """Where the first entry begins whose id is ≥ ``offset``.
+
+        CorruptRecord where an entry before it is wrong.
+        """
+        position = max(offset - self.base_offset, 0)
+        with self._edges_lock:
+            edges = self._edges
+            at = edges[bisect_right(edges, position) - 1]
+            while at < position:
+                reached = self._step_to(at, min(position, at + _EDGES_EVERY))
+                if at == edges[-1] and reached - at >= _EDGES_EVERY:
+                    edges.append(reached)
+                at = reached
+        return at
+
+    def _step_to(self, position: int, until: int) -> int:
+        """Walk from an entry's start to the first entry's start at or behind ``until``."""
+        source, end = self.source(), self.size
+        while position < until:
+            chunk = source.read_at(position, min(until - position + LARGEST_HEAD, end - position))
+            at, fault = walk(chunk, 0, len(chunk), until - position, check_crc=False)
+            if fault == CUT_OFF:
+                # It begins in front of `until` and ends behind what was read.
+                _, size, _, _ = head(chunk, at, len(chunk), check_crc=False)
+                if position + at + size <= end:
+                    at, fault = at + size, WHOLE
+            if fault != WHOLE or not chunk:
+                raise CorruptRecord(_reason(fault), path=source.path, position=position + at)
+            position += at
+        return position
+
+    def check(self, progress: Callable[[int], None]) -> tuple[int, str | None]:
+        """Read all entries and check their CRCs: where the sound ones end, and why they do.
+
+        The reason is None at the segment's end.  ``progress`` is told the bytes of sound entries.
+        Closes what it has opened.  OSError.
+        """
+        position, end = 0, self.size
+        try:
+            source = self.source()
+            while position < end:
+                chunk = source.read_at(position, min(_CHUNK, end - position))
+                at, fault = walk(chunk, 0, len(chunk), len(chunk), check_crc=True)
+                if fault == CUT_OFF and at == 0:
+                    at, fault = self._check_large(chunk, position)
+                elif fault == CUT_OFF:
+                    fault = WHOLE  # the next chunk begins with it
+                progress(at)
+                position += at
+                if fault != WHOLE or not chunk:
+                    return position, _reason(fault)
+            return position, None
+        finally:
+            self.files.close_descriptors()
+
+    def _check_large(self, chunk: Buffer, position: int) -> tuple[int, int]:
+        """Check an entry that does not fit into a chunk: (its size, a fault)."""
+        fault, size, payload, _ = head(chunk, 0, len(chunk), check_crc=False)
+        if len(chunk) < LARGEST_HEAD or position + size > self.size:
+            return 0, fault
+        stored = int.from_bytes(chunk[payload - 4 : payload], "big")
+        crc = zlib.crc32(memoryview(chunk)[payload:])
+        done = len(chunk)
+        while done < size:
+            part = self.source().read_at(position + done, min(_CHUNK, size - done))
+            if not part:
+                return 0, CUT_OFF
+            crc = zlib.crc32(part, crc)
+            done += len(part)
+        return (size, WHOLE) if crc == stored else (0, BAD_CRC)
+
+
+def _reason(fault: int) -> str:
+    return REASONS.get(fault, "the last entry is incomplete")
+
+
+# -- loading -------------------------------------------------------------------------------------
+
+
+def entry_files(names: Iterable[str]) -> list[tuple[int, str]]:
+    """(base offset, name) of each ``.kafka`` file among a partition's files, ascending."""
+    return sorted(
+        (base, name) for name in names if (base := paths.old_base_offset_of(name)) is not None
+    )
+
+
+def holds_entries(names: Collection[str]) -> bool:
+    """Whether a partition's directory with these files holds Kafka 0.7's entries, not batches.
+
+    Later brokers do not see ``.kafka`` files, so files beside a ``.log`` do not count.
+    """
+    return bool(entry_files(names)) and not any(name.endswith(paths.LOG) for name in names)
+
+
+def refusal(directory: str) -> ReadOnlyFormat:
+    """The error of opening the partition in ``directory`` for writing."""
+    name = os.path.basename(directory)
+    return ReadOnlyFormat(
+        f"partition {name} was written by Kafka 0.7, whose format can only be read: mount it with "
+        "-o ro, or convert it with kafkafs convert",
+        path=directory,
+    )
+
+
+def load_entries(
+    files: Files,
+    directory: str,
+    names: Iterable[str],
+    config: LogConfig,
+    *,
+    progress: Callable[[int], None] | None,
+) -> tuple[list[Segment07], list[str]]:
+    """The segments among the files ``names`` of a directory, and a line for what is out of sight.
+
+    ``progress``: read the last file, as 0.7 does where no clean stop was marked, leave out what
+    begins with its first wrong or incomplete entry, and tell ``progress`` the bytes; None: read
+    nothing.  CorruptRecord where a file does not begin where the one before it ends
+    (``Log.scala``: validateSegments); OSError.
+    """
+    segments = [Segment07(files, directory, name, config) for _, name in entry_files(names)]
+    for segment in segments:
+        stat = files.file_stat(segment.log_path)
+        segment.mtime_ns = stat.st_mtime_ns
+        segment.set_size(stat.st_size)
+        segment.files.sealed = segment is not segments[-1]
+    for before, after in pairwise(segments):
+        if before.next_offset != after.base_offset:
+            raise CorruptRecord(
+                f"ends at {before.next_offset}, but the next file, {after.log_path}, begins at "
+                f"{after.base_offset}: a file between them is missing, or one was cut",
+                path=before.log_path,
+            )
+    faults = segments[-1].leave_out_tail(progress) if progress and segments else []
+    return segments, faults
