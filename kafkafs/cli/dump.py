@@ -103,16 +103,15 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
     The lines are those of Apache Kafka's DumpLogSegments, and so are the options. Nothing is
     mounted or changed. An index wants its .log beside it.
     """
+    from kafkafs.dump.by_suffix import dump
     from kafkafs.dump.errors import DumpError
-    from kafkafs.dump.events import JsonOutput, TextOutput
-    from kafkafs.dump.files import dump
+    from kafkafs.dump.output import Output
 
     names = [*_split(files), *paths]
     if not names:
         raise click.UsageError("no files")
     options = _options(given)
-    write = sys.stdout.buffer.write
-    output = JsonOutput(write) if is_json else TextOutput(write, sys.stderr.buffer.write)
+    output = Output(sys.stdout.buffer.write, sys.stderr.buffer.write, is_json=is_json)
     try:
         dump(names, options, output)
         sys.stdout.flush()

@@ -10,7 +10,7 @@ class Walk:
     def gaps(self) -> dict[int, int]: ...
     def __init__(
         self,
-        decompress: Callable[[int, memoryview, int], Buffer],
+        decompress: Callable[..., Buffer],
         control: Callable[[bytes | None, bytes | None], bytes] | None = None,
         decode: Callable[[int, bytes | None, bytes | None], tuple[bytes | None, bytes | None]]
         | None = None,

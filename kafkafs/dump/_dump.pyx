@@ -56,7 +56,7 @@ cdef class Walk:
     """One log file from `position` on, as text or as rows.
 
     `deep`: the records too. `contents`: their keys and values. `metadata`: False leaves out all
-    else of a record. `decompress(codec, bytes, magic)` raises CorruptRecord. `control(key, value)`
+    else of a record. `decompress(codec, bytes, magic=…)` raises CorruptRecord. `control(key, value)`
     gives the text that ends a control record's line. `decode(offset, key, value)` gives the text of
     a record's key and value, or None for that of UTF-8 bytes; each of the two may be None. All
     three take None for null.
@@ -271,7 +271,7 @@ cdef class Walk:
     cdef object decompressed(self, int codec, const uint8_t *at, int64_t size, int magic):
         packed = PyMemoryView_FromMemory(<char *> at, size, PyBUF_READ)
         try:
-            return self.decompress(codec, packed, magic)
+            return self.decompress(codec, packed, magic=magic)
         except CorruptRecord as error:
             raise self.fault(error.message) from None
 

@@ -10,8 +10,8 @@ import base64
 from typing import Any
 
 from kafkafs.dump.control import control_fields
-from kafkafs.dump.events import Output, Value
 from kafkafs.dump.options import Options
+from kafkafs.dump.output import Output, Value
 
 
 class JsonRows:

@@ -5,23 +5,19 @@ from __future__ import annotations
 from kafkafs.dump._dump import Walk
 from kafkafs.dump.control import control_text
 from kafkafs.dump.errors import DumpError
-from kafkafs.dump.events import Output
+from kafkafs.dump.faults import GAP, Fault, Pairs
 from kafkafs.dump.java import base_name, parse_long
 from kafkafs.dump.json_rows import JsonRows
 from kafkafs.dump.log_reader import LogReader
 from kafkafs.dump.options import LARGEST_FILE, Options
-from storage.record import compression
+from kafkafs.dump.output import Output
+from storage.record.compression import decompress
 
 
-def decompress(codec: int, data: memoryview, magic: int) -> bytes | bytearray | memoryview:
-    """Decompress for `Walk`. CorruptRecord."""
-    return compression.decompress(codec, data, magic=magic)
+def dump_log(path: str, options: Options, output: Output) -> dict[Fault, Pairs]:
+    """Print a log; return the gaps: the last offset before each, and the next one.
 
-
-def dump_log(path: str, options: Options, output: Output) -> dict[int, int]:
-    """Print a log; return the gaps between offsets, by the last offset before each: the next one.
-
-    DumpError, OSError; the batches before the fault are printed.
+    DumpError, OSError; the batches before the damage are printed.
     """
     _head(path, output)
     walk = Walk(
@@ -43,7 +39,7 @@ def dump_log(path: str, options: Options, output: Output) -> dict[int, int]:
         if walk.position < end and options.max_bytes == LARGEST_FILE:
             count = log.size - walk.position
             output.event("invalidBytes", count=count, name=base_name(path))
-    return walk.gaps
+    return {GAP: list(walk.gaps.items())}
 
 
 def _head(path: str, output: Output) -> None:

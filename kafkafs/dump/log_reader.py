@@ -95,6 +95,12 @@ class LogReader:
         (delta,) = _LAST_OFFSET_DELTA.unpack_from(header, LAST_OFFSET_DELTA_POSITION)
         return Frame(position, size, base + delta)
 
+    def last_offset(self, frame: Frame) -> int:
+        """The batch's last offset. DumpError where the file ends within its header."""
+        if frame.last_offset is None:
+            raise self.fault(frame.position, "a batch's header is cut off")
+        return frame.last_offset
+
     def slice_end(self, position: int, size: int) -> int:
         """The end of a slice of `size` bytes from `position` (FileRecords.slice)."""
         if not 0 <= position <= self.size:

@@ -362,7 +362,7 @@ def dumped_log(data: bytes) -> None:
         whole.decode()  # whatever the records hold
 
 
-def _decompress(codec: int, data: memoryview, magic: int) -> bytes | bytearray | memoryview:
+def _decompress(codec: int, data: memoryview, *, magic: int) -> bytes | bytearray | memoryview:
     return decompress(codec, data, magic=magic, limit=LIMIT)
 
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from kafkafs.dump.events import Value
+from kafkafs.dump.output import Output, Value
 
 
-class Printed:
+class Printed(Output):
     """What is printed, and what is complained about."""
-
-    is_json = False
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Value]]] = []
         self.lines: list[bytes] = []
         self.complaints: list[str] = []
+        super().__init__(self._add_lines, lambda line: self.complaints.append(bytes(line).decode()))
 
     def event(self, kind: str, **fields: Value) -> None:
         self.events.append((kind, fields))
 
-    def text(self, lines: memoryview) -> None:
+    def _add_lines(self, lines: bytes | memoryview) -> None:
         self.lines += bytes(lines).splitlines()
-
-    def complain(self, line: str, kind: str, **fields: Value) -> None:
-        self.complaints.append(line)
-
-    def flush(self) -> None:
-        """Nothing is held back."""

@@ -1,4 +1,4 @@
-"""Dumps `.txnindex` and `.snapshot` files."""
+"""Dumps what a broker keeps of producers: `.txnindex` and `.snapshot` files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from crc32c import crc32c
 
 from kafkafs.dump.errors import DumpError
-from kafkafs.dump.events import Output, Value
-from kafkafs.dump.indexes import base_offset
+from kafkafs.dump.offset_index import base_offset
+from kafkafs.dump.output import Output, Value
+from storage.state.producer_state import VERSION, sequence_after
 
 _ABORTED: Final = struct.Struct(">bxqqqq")
-_SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
 _CRC_END: Final = 6
 _PRODUCER: Final = struct.Struct(">qhiqiqiq")
@@ -54,7 +54,7 @@ def dump_snapshot(path: str, output: Output) -> None:
     with open(path, "rb") as file:
         data = file.read()
     try:
-        producers = _producers(data)
+        producers = read_snapshot(data)
     except SnapshotError as error:
         output.complain(str(error), "corruptSnapshot", file=path, message=str(error))
         return
@@ -62,13 +62,13 @@ def dump_snapshot(path: str, output: Output) -> None:
         output.event("producer", **producer)
 
 
-def _producers(data: bytes) -> list[dict[str, Value]]:
-    """Read in the order of ProducerSnapshot's reader, which decides the first fault."""
+def read_snapshot(data: bytes) -> list[dict[str, Value]]:
+    """The producers. SnapshotError for the fault that ProducerSnapshot's reader meets first."""
     failed = "Snapshot failed schema validation: "
     if len(data) < 2:
         raise SnapshotError(failed + "null")
     version = int.from_bytes(data[:2], "big", signed=True)
-    if version != _SNAPSHOT_VERSION:
+    if version != VERSION:
         raise SnapshotError(f"{failed}Snapshot contained an unknown file version {version}")
     if len(data) < _SNAPSHOT_HEAD.size:
         raise SnapshotError(failed + "null")
@@ -105,11 +105,8 @@ def _producer(
 ) -> dict[str, Value]:
     batch: dict[str, Value] | None = None
     if last_offset >= 0:
-        first_sequence = last_sequence - offset_delta
-        if last_sequence < offset_delta:
-            first_sequence += 1 << 31  # 0 follows 2^31 - 1
         batch = {
-            "firstSequence": first_sequence,
+            "firstSequence": sequence_after(last_sequence, -offset_delta),
             "lastSequence": last_sequence,
             "lastOffset": last_offset,
             "offsetDelta": offset_delta,

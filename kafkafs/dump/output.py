@@ -1,21 +1,22 @@
 """Writes what the files have: as DumpLogSegments' lines, or as JSON, one object a line.
 
-An event has a type and fields; `_LINES` has DumpLogSegments' words for it. As text, complaints go
-to standard error, and the rest to standard output. As JSON everything goes to standard output, in
-DumpLogSegments' order.
+An event has a type, which is the object's first member, and fields; `_LINES` has DumpLogSegments'
+words for it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 Value: TypeAlias = "int | bool | str | list[Value] | dict[str, Value] | None"
 Write: TypeAlias = Callable[[bytes | memoryview], object]
 
 #: How many lines to collect before writing them.
 _MANY: Final = 4096
+
+_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 _LINES: Final = {
     "file": "Dumping {file}",
@@ -42,76 +43,43 @@ _LAST_BATCH: Final = (
 )
 
 
-class Output(Protocol):
-    """Where a dump goes."""
+class Output:
+    """Where a dump goes. Complaints go to `write_error`, all else to `write`; as JSON all does."""
 
-    @property
-    def is_json(self) -> bool: ...
-    def event(self, kind: str, **fields: Value) -> None:
-        """Write something that a file has."""
-
-    def text(self, lines: memoryview) -> None:
-        """Write finished lines, without keeping the buffer; not for JSON."""
-
-    def complain(self, line: str, kind: str, **fields: Value) -> None:
-        """Write something that is wrong with a file; `line` has DumpLogSegments' words."""
-
-    def flush(self) -> None: ...
-
-
-class TextOutput:
-    """DumpLogSegments' own lines."""
-
-    is_json: Final = False
-
-    def __init__(self, write: Write, write_error: Write) -> None:
+    def __init__(self, write: Write, write_error: Write, *, is_json: bool = False) -> None:
+        self.is_json: Final = is_json
         self._write = write
         self._write_error = write_error
         self._kept: list[bytes] = []
 
     def event(self, kind: str, **fields: Value) -> None:
-        line = _producer(fields) if kind == "producer" else _LINES[kind].format_map(fields)
+        """Write something that a file has."""
+        if self.is_json:
+            line = _json({"type": kind, **fields})
+        elif kind == "producer":
+            line = _producer(fields)
+        else:
+            line = _LINES[kind].format_map(fields)
         self._kept.append(_encoded(line))
         if len(self._kept) >= _MANY:
             self.flush()
 
     def text(self, lines: memoryview) -> None:
+        """Write finished lines, without keeping the buffer; not for JSON."""
         self.flush()
         self._write(lines)
 
     def complain(self, line: str, kind: str, **fields: Value) -> None:
-        self._write_error(_encoded(line))
+        """Write something that is wrong with a file; `line` has DumpLogSegments' words."""
+        if self.is_json:
+            self.event(kind, **fields)
+        else:
+            self._write_error(_encoded(line))
 
     def flush(self) -> None:
         if self._kept:
             kept, self._kept = self._kept, []
             self._write(b"".join(kept))
-
-
-class JsonOutput:
-    """An object a line, its `type` first."""
-
-    is_json: Final = True
-
-    def __init__(self, write: Write) -> None:
-        self._write = write
-        self._kept: list[str] = []
-
-    def event(self, kind: str, **fields: Value) -> None:
-        self._kept.append(json.dumps({"type": kind, **fields}, separators=(",", ":")))
-        if len(self._kept) >= _MANY:
-            self.flush()
-
-    def text(self, lines: memoryview) -> None:
-        raise AssertionError("lines in a JSON dump")
-
-    def complain(self, line: str, kind: str, **fields: Value) -> None:
-        self.event(kind, **fields)
-
-    def flush(self) -> None:
-        if self._kept:
-            kept, self._kept = self._kept, []
-            self._write(_encoded("\n".join(kept)))
 
 
 def _encoded(line: str) -> bytes:
