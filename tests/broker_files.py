@@ -113,7 +113,7 @@ class BrokerPartition:
 
     def roll(self) -> None:
         self.bases.append(self.next_offset)
-        if self.producers:
+        if self.producers.by_id:
             snapshot = paths.file_name(self.next_offset, paths.SNAPSHOT)
             (self.directory / snapshot).write_bytes(self.producers.encode())
         self.active.touch()

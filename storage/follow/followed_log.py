@@ -14,7 +14,7 @@ from storage.log.log import Log
 from storage.recovery.loading import Origin
 from storage.recovery.recovery import Recovered
 from storage.segment.segment import Segment
-from storage.state.producer_state import ProducerBatch, ProducerState
+from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
 
 
 def append(
@@ -27,12 +27,12 @@ def append(
     assert log.read_only
     undecided = log.producers.first_undecided_offset
     if producers:
-        staged = log.producers.stage()
+        update = ProducerUpdate(log.producers)
         for facts in producers:
-            staged.add(facts)
-        for aborted in staged.aborted:
+            update.add(facts)
+        for aborted in update.aborted:
             segment.files.txn_index.observe(aborted)
-        log.transactions.store_producers(segment, 0, staged, producers)
+        log.transactions.store_producers(segment, 0, update)
     if undecided is None and log.producers.first_undecided_offset is None:
         segment.stable_size = segment.size
     log_end, log.log_end_offset = log.log_end_offset, segment.next_offset

@@ -9,12 +9,12 @@ writing and rolling (``log``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from storage import paths
 from storage.errors import InvalidRecord, InvalidTxnState, RecordTooLarge
-from storage.files import Files
+from storage.log.core import LogCore
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
 from storage.log.validator import (
@@ -30,7 +30,7 @@ from storage.record.batch import BatchHeader, Buffer, parse_header
 from storage.record.control import ABORT, COMMIT, Marker, encode_marker, parse_marker
 from storage.segment.segment import MAX_OFFSET_SPAN, BatchEntry
 from storage.settings.config import LogConfig
-from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
+from storage.state.producer_state import ProducerBatch, ProducerUpdate
 
 Prepared = tuple[bytearray, list[BatchEntry]]
 """Batches that have their offsets, and an entry for each."""
@@ -57,35 +57,13 @@ def check_last_offset(first: int, last_offset: int) -> None:
         )
 
 
-class AppendedLog(Protocol):
-    """The log, as far as its appender needs it."""
-
-    files: Files
-    directory: str
-    config: LogConfig
-    producers: ProducerState
-    epochs: LeaderEpochs
-    durability: Durability
-    log_end_offset: int
-
-    def check_writable(self) -> None: ...
-
-    def write(
-        self,
-        batches: bytearray,
-        entries: list[BatchEntry],
-        first: int,
-        now_ns: int,
-        staged: ProducerUpdate | None = None,
-        written: Sequence[ProducerBatch] = (),
-    ) -> None: ...
-
-
 class Appender:
     """Appends to one log.  Offsets count records, sizes are in bytes."""
 
-    def __init__(self, log: AppendedLog) -> None:
+    def __init__(self, log: LogCore, epochs: LeaderEpochs, durability: Durability) -> None:
         self._log = log
+        self._epochs = epochs
+        self._durability = durability
         self.set_config(log.config)
 
     def set_config(self, config: LogConfig) -> None:
@@ -125,7 +103,7 @@ class Appender:
             if config.is_compacted:
                 check_keys(batches, 0, len(batches))
             batches = rewritten(batches, config, now_ms)
-        entries = assign_offsets(batches, log.log_end_offset, log.epochs.latest)
+        entries = assign_offsets(batches, log.log_end_offset, self._epochs.latest)
         check_last_offset(log.log_end_offset, entries[-1][2])
         limit = config.max_message_bytes
         latest = now_ms + config.message_timestamp_after_max_ms
@@ -147,8 +125,8 @@ class Appender:
         return first
 
     def _flush_if_due(self, defer_flush: bool) -> None:
-        if not defer_flush and self._log.durability.flush_due:
-            self._log.durability.flush()
+        if not defer_flush and self._durability.flush_due:
+            self._durability.flush()
 
     def append_batches(
         self,
@@ -177,41 +155,40 @@ class Appender:
         log.files.check_room()
         outcome: list[Appended] = []
         data = bytearray()
-        staged = log.producers.stage()
-        written: list[ProducerBatch] = []
+        update = ProducerUpdate(log.producers)
         # What the handle will remember if all goes well; without one no gap is let through.
         memory = None if trusted is None else dict(trusted)
         if checked is None:
             checked = admitted(batches, log.config, now_ns // 1_000_000)
         for batch in checked:
+            written = update.batches
             next_offset = written[-1].last_offset + 1 if written else log.log_end_offset
             facts = _facts(batch.header, next_offset, len(data), batch.marker)
-            duplicate = self._duplicate(staged, facts, memory)
+            duplicate = self._duplicate(update, facts, memory)
             outcome.append(duplicate or Appended(facts.base_offset, facts.last_offset, False))
             if duplicate is None:
-                staged.add(facts)
-                written.append(facts)
+                update.add(facts)
                 data += batch.data
                 if facts.last_offset - log.log_end_offset > MAX_OFFSET_SPAN:
                     # They would go into one segment.
                     reason = f"batches of more than {MAX_OFFSET_SPAN} offsets"
                     raise InvalidRecord(f"{reason}: append fewer at a time")
-        if written:
-            entries = assign_offsets(data, log.log_end_offset, log.epochs.latest)
-            log.write(data, entries, log.log_end_offset, now_ns, staged, written)
+        if update.batches:
+            entries = assign_offsets(data, log.log_end_offset, self._epochs.latest)
+            log.write(data, entries, log.log_end_offset, now_ns, update)
         if trusted is not None and memory is not None:
             trusted.update(memory)
-        if written:
+        if update.batches:
             self._flush_if_due(defer_flush)
         return outcome
 
     def _duplicate(
-        self, staged: ProducerUpdate, facts: ProducerBatch, trusted: dict[int, int] | None
+        self, update: ProducerUpdate, facts: ProducerBatch, trusted: dict[int, int] | None
     ) -> Appended | None:
         """Whether this batch is in the log already; what its producer may not write is refused."""
         if not facts.counts:
             return None
-        producer = staged.get(facts.producer_id)
+        producer = update.get(facts.producer_id)
         follows = False
         if producer is not None:
             if facts.marker_type < 0 and (earlier := producer.duplicate(facts)) is not None:
@@ -255,13 +232,13 @@ class Appender:
             coordinator_epoch=max(producer.coordinator_epoch, 0),
             offset=offset,
             timestamp_ms=now_ns // 1_000_000,
-            leader_epoch=log.epochs.latest,
+            leader_epoch=self._epochs.latest,
         )
-        entries = assign_offsets(batch, offset, log.epochs.latest)
+        entries = assign_offsets(batch, offset, self._epochs.latest)
         facts = _facts(parse_header(batch), offset, 0, parse_marker(batch))
-        staged = log.producers.stage()
-        staged.add(facts)
-        log.write(batch, entries, offset, now_ns, staged, [facts])
+        update = ProducerUpdate(log.producers)
+        update.add(facts)
+        log.write(batch, entries, offset, now_ns, update)
         return offset
 
     def append_as_follower(
@@ -282,13 +259,12 @@ class Appender:
                 path=log.directory,
                 offset=header.base_offset,
             )
-        staged = log.producers.stage()
-        written = [facts_of(batches, entry[0]) for entry in entries]
-        for facts in written:
-            staged.add(facts)
-        log.write(batches, entries, header.base_offset, now_ns, staged, written)
+        update = ProducerUpdate(log.producers)
+        for entry in entries:
+            update.add(facts_of(batches, entry[0]))
+        log.write(batches, entries, header.base_offset, now_ns, update)
         headers = [parse_header(batches, entry[0]) for entry in entries]
-        log.epochs.assign((each.leader_epoch, each.base_offset) for each in headers)
+        self._epochs.assign((each.leader_epoch, each.base_offset) for each in headers)
 
 
 def facts_of(batches: Buffer, at: int) -> ProducerBatch:

@@ -10,29 +10,18 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
-from storage.files import FULL, Files
+from storage.files import FULL
+from storage.log.core import LogCore
 from storage.segment.segment import Segment
 from storage.state import book_file
 from storage.state.book_file import BookContent, Claim
 
 
-class BookedLog(Protocol):
-    """The log, as far as its book needs it."""
-
-    files: Files
-    directory: str
-    segments: tuple[Segment, ...]
-    log_start_offset: int
-    read_only: bool
-    closed: bool
-
-
 class Book:
     """The book of an open log.  Any thread may save it, or have it let go."""
 
-    def __init__(self, log: BookedLog, recorded: BookContent | None) -> None:
+    def __init__(self, log: LogCore, recorded: BookContent | None) -> None:
         """``recorded``: what the file says; None: none is kept."""
         self._log = log
         self._is_kept = recorded is not None and not log.read_only

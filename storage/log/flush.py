@@ -15,44 +15,15 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 from storage import paths
-from storage.counters import LogCounters
 from storage.errors import CorruptRecord, CutShort
-from storage.files import Files
+from storage.log.core import LogCore
 from storage.log.epochs import LeaderEpochs
 from storage.log.snapshots import ProducerSnapshots
 from storage.segment.segment import Segment
-from storage.settings.config import LogConfig
 from storage.task import ByOwner, call
-
-
-class FlushedLog(Protocol):
-    """The log, as far as a flush needs it."""
-
-    files: Files
-    directory: str
-    config: LogConfig
-    closed: bool
-    log_end_offset: int
-
-    @property
-    def active(self) -> Segment: ...
-
-    epochs: LeaderEpochs
-    snapshots: ProducerSnapshots
-    counters: LogCounters
-    monotonic_ms: Callable[[], int]
-
-    def segments_from(self, offset: int) -> Sequence[Segment]: ...
-
-    def check_writable(self) -> None: ...
-
-    def became_unflushed(self) -> None: ...
-
-    def became_flushed(self) -> None: ...
 
 
 class Durability:
@@ -65,8 +36,18 @@ class Durability:
     ``flush_error``: why the files cannot be trusted, or None.
     """
 
-    def __init__(self, log: FlushedLog, recovery_point: int, *, point_counts: bool) -> None:
+    def __init__(
+        self,
+        log: LogCore,
+        epochs: LeaderEpochs,
+        snapshots: ProducerSnapshots,
+        recovery_point: int,
+        *,
+        point_counts: bool,
+    ) -> None:
         self._log = log
+        self.epochs = epochs
+        self.snapshots = snapshots
         self.recovery_point = recovery_point
         self.point_counts = point_counts or recovery_point == log.log_end_offset
         self.unflushed_since_ms: int | None = None
@@ -194,15 +175,15 @@ class FlushPlan:
         "done",
     )
 
-    def __init__(self, log: FlushedLog, durability: Durability, segments: list[Segment]) -> None:
+    def __init__(self, log: LogCore, durability: Durability, segments: list[Segment]) -> None:
         self._log = log
         self._durability = durability
         self._segments = segments
         self._target = log.log_end_offset
         self._directory = log.directory if durability.directory_unsynced else None
         self._directory_changes = durability.directory_changes
-        self._epochs = log.epochs.entries if log.epochs.is_unflushed else None
-        self._snapshots = list(log.snapshots.unsynced)
+        self._epochs = durability.epochs.entries if durability.epochs.is_unflushed else None
+        self._snapshots = list(durability.snapshots.unsynced)
         self.done = False
         self._ns = 0
         for segment in segments:
@@ -239,7 +220,7 @@ class FlushPlan:
             self._sync_snapshot(offset)
         files = self._log.files
         if self._epochs is not None:
-            self._log.epochs.write(files, self._log.directory, self._epochs)
+            self._durability.epochs.write(files, self._log.directory, self._epochs)
         if self._directory is not None:
             files.sync_directory(self._directory)
         self.done = True
@@ -250,7 +231,7 @@ class FlushPlan:
         """Make durable what may be known of producers by this snapshot only."""
         files = self._log.files
         try:
-            fd = files.open(self._log.snapshots.path(offset), os.O_RDONLY)
+            fd = files.open(self._durability.snapshots.path(offset), os.O_RDONLY)
         except FileNotFoundError:
             return  # its segment has been deleted meanwhile
         try:
@@ -283,6 +264,6 @@ class FlushPlan:
         if self._directory is not None and self._directory_changes == durability.directory_changes:
             durability.directory_unsynced = False
         if self._epochs is not None:
-            log.epochs.written(self._epochs)
+            durability.epochs.written(self._epochs)
         durability.flushed_to(self._target)
-        log.snapshots.unsynced.difference_update(self._snapshots)
+        durability.snapshots.unsynced.difference_update(self._snapshots)

@@ -42,7 +42,7 @@ from storage.segment.damage import Damage, merged, report
 from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
 from storage.settings.config import LogConfig
 from storage.state.history import History
-from storage.state.producer_state import ProducerBatch, ProducerUpdate
+from storage.state.producer_state import ProducerUpdate
 from storage.task import ByOwner, call
 
 __all__ = ["Appended", "Log"]
@@ -112,10 +112,12 @@ class Log:
         self.epochs = LeaderEpochs(epochs)
         self.snapshots = ProducerSnapshots(self, recovered.snapshot_offset)
         point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
-        self.durability = Durability(self, point, point_counts=point_counts)
+        self.durability = Durability(
+            self, self.epochs, self.snapshots, point, point_counts=point_counts
+        )
         self.transactions = Transactions(self)
-        self.reader = Reader(self)
-        self.appender = Appender(self)
+        self.reader = Reader(self, self.transactions)
+        self.appender = Appender(self, self.epochs, self.durability)
         self._recovered_clean = clean
         # What a kill has left half written was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
@@ -255,14 +257,12 @@ class Log:
         entries: list[BatchEntry],
         first: int,
         now_ns: int,
-        staged: ProducerUpdate | None = None,
-        written: Sequence[ProducerBatch] = (),
+        update: ProducerUpdate | None = None,
     ) -> None:
         """Write batches that have their offsets, from ``first`` on, behind the log end.
 
-        ``entries``: one for each batch.  ``staged``, ``written``: of batches that have producers,
-        the producers' state after them, and what each says.  InvalidRecord where no offset is
-        left, OSError from the disk: nothing is written then.
+        ``entries``: one for each batch.  ``update``: of batches that have producers.
+        InvalidRecord where no offset is left, OSError from the disk: nothing is written then.
         """
         last_offset = entries[-1][2]
         check_last_offset(first, last_offset)
@@ -277,16 +277,14 @@ class Log:
             active = self._roll(base, now_ns // 1_000_000)
         undecided = self.producers.first_undecided_offset
         try:
-            if staged is None:
+            if update is None:
                 position = active.append(batches, entries, now_ns)
             else:
-                position = self.transactions.append(
-                    active, batches, entries, now_ns, staged, written
-                )
+                position = self.transactions.append(active, batches, entries, now_ns, update)
         except CutShort as error:
             self.durability.distrust(error)
             raise
-        if undecided is None and (staged is None or self.producers.first_undecided_offset is None):
+        if undecided is None and (update is None or self.producers.first_undecided_offset is None):
             active.stable_size = active.size
         self.log_end_offset = last_offset + 1
         counters = self.counters
@@ -298,8 +296,8 @@ class Log:
         if self.durability.unflushed_since_ms is None:
             self.durability.mark_unflushed()
         stabilized = False
-        if staged is not None:
-            if staged.aborted and len(staged.aborted) == len(active.files.aborted):
+        if update is not None:
+            if update.aborted and len(update.aborted) == len(active.files.aborted):
                 # They have made the segment's transaction index.
                 self.durability.directory_unsynced = True
             stabilized = self.transactions.update_stable_sizes(undecided, first)

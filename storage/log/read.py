@@ -7,10 +7,11 @@ Neither shows control records (``UnifiedLog.read``, ``UnifiedLog.fetchOffsetByTi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
 
 from storage.errors import CorruptRecord, OffsetOutOfRange
+from storage.log.core import LogCore
 from storage.log.transactions import Transactions
 from storage.record._seek import find_record
 from storage.record.batch import BatchHeader, Buffer, Record, decode_plain, parse_header
@@ -22,29 +23,12 @@ Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 _WINDOW_BYTES = 64 * 1024
 
 
-class ReadLog(Protocol):
-    """The log, as far as its reader needs it."""
-
-    directory: str
-    segments: tuple[Segment, ...]
-    log_start_offset: int
-
-    @property
-    def last_stable_offset(self) -> int: ...
-    @property
-    def high_watermark(self) -> int: ...
-
-    log_end_offset: int
-    transactions: Transactions
-
-    def segments_from(self, offset: int) -> Sequence[Segment]: ...
-
-
 class Reader:
     """Reads one log.  Offsets count records, timestamps are in ms since 1970."""
 
-    def __init__(self, log: ReadLog) -> None:
+    def __init__(self, log: LogCore, transactions: Transactions) -> None:
         self._log = log
+        self._transactions = transactions
 
     def _bound(self, isolation: Isolation) -> int:
         if isolation == "read_committed":
@@ -124,7 +108,7 @@ class Reader:
         return (
             header.is_transactional
             and isolation == "read_committed"
-            and self._log.transactions.is_aborted(header.producer_id, header.base_offset)
+            and self._transactions.is_aborted(header.producer_id, header.base_offset)
         )
 
     # -- by time -------------------------------------------------------------------------------

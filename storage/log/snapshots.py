@@ -10,24 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Protocol
 
 from storage import paths
-from storage.files import Files
-from storage.segment.segment import Segment
-from storage.state.producer_state import ProducerState
-
-
-class SnapshottedLog(Protocol):
-    """The log, as far as its snapshots need it."""
-
-    files: Files
-    directory: str
-    segments: tuple[Segment, ...]
-    producers: ProducerState
-    log_end_offset: int
-    read_only: bool
-    closed: bool
+from storage.log.core import LogCore
 
 
 class ProducerSnapshots:
@@ -36,7 +21,7 @@ class ProducerSnapshots:
     ``unsynced``: the offsets of those that the next flush has to make durable.
     """
 
-    def __init__(self, log: SnapshottedLog, newest_offset: int) -> None:
+    def __init__(self, log: LogCore, newest_offset: int) -> None:
         self._log = log
         self.newest_offset = newest_offset
         self.unsynced: set[int] = set()

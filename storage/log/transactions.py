@@ -16,32 +16,17 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from typing import Protocol
 
 from storage.index.txn_index import TxnEntry
+from storage.log.core import LogCore
 from storage.segment.segment import BatchEntry, Segment
-from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
-
-
-class TransactionalLog(Protocol):
-    """The log, as far as its transactions need it."""
-
-    segments: tuple[Segment, ...]
-    # Segments that have left the log and can still be read, each with when it may go.
-    retired: list[tuple[int, Segment]]
-    producers: ProducerState
-
-    @property
-    def last_stable_offset(self) -> int: ...
-
-    def segments_from(self, offset: int) -> Sequence[Segment]: ...
+from storage.state.producer_state import ProducerUpdate
 
 
 class Transactions:
     """The transactions of one log.  Offsets count records."""
 
-    def __init__(self, log: TransactionalLog) -> None:
+    def __init__(self, log: LogCore) -> None:
         self._log = log
         # Of some segments, unless they are others by now: (first, last offset) of every aborted
         # transaction, by producer, in rising order.  The number changes with each one added.
@@ -116,41 +101,34 @@ class Transactions:
         batches: bytearray,
         entries: list[BatchEntry],
         now_ns: int,
-        staged: ProducerUpdate,
-        written: Sequence[ProducerBatch],
+        update: ProducerUpdate,
     ) -> int:
         """Append batches of producers to the active segment; returns their position.
 
         The transactions that they abort are in the index before the batches are in the log.
         OSError from the disk: nothing is appended.
         """
-        known = len(active.files.aborted) if staged.aborted else 0
+        known = len(active.files.aborted) if update.aborted else 0
         try:
-            for aborted in staged.aborted:
+            for aborted in update.aborted:
                 active.files.txn_index.append(aborted)
             position = active.append(batches, entries, now_ns)
         except OSError:
-            if staged.aborted:
+            if update.aborted:
                 active.files.txn_index.truncate_to(known)
                 self._forget_aborted()
             raise
-        self.store_producers(active, position, staged, written)
+        self.store_producers(active, position, update)
         return position
 
-    def store_producers(
-        self,
-        segment: Segment,
-        position: int,
-        staged: ProducerUpdate,
-        written: Sequence[ProducerBatch],
-    ) -> None:
+    def store_producers(self, segment: Segment, position: int, update: ProducerUpdate) -> None:
         """Store the new state of producers: their batches are in ``segment`` at ``position``."""
-        for aborted in staged.aborted:
+        for aborted in update.aborted:
             self._remember_aborted(aborted)
-        for facts in written:
+        for facts in update.batches:
             if facts.is_transactional_data:
                 self._undecided.setdefault(facts.base_offset, (segment, position + facts.position))
-        staged.commit()
+        update.commit()
         self._undecided = {
             first: place
             for first in self._log.producers.undecided_offsets

@@ -267,19 +267,17 @@ class ProducerState:
         # The smallest of those; None where no transaction is open.
         self.first_undecided_offset: int | None = None
         for producer in producers:
-            self._put(producer)
+            self.put(producer)
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(list(self.by_id.values()))
-
-    def __len__(self) -> int:
-        return len(self.by_id)
 
     def get(self, producer_id: int) -> Producer | None:
         """The producer of that id, or None where it is unknown."""
         return self.by_id.get(producer_id)
 
-    def _put(self, producer: Producer) -> None:
+    def put(self, producer: Producer) -> None:
+        """Store this as the producer's state."""
         self.by_id[producer.producer_id] = producer
         first = producer.transaction_first_offset
         if first >= 0:
@@ -290,31 +288,22 @@ class ProducerState:
             return
         self.first_undecided_offset = min(self._open.values(), default=None)
 
-    def update(self, producers: Iterable[Producer]) -> None:
-        """These are so now."""
-        for producer in producers:
-            self._put(producer)
-
     def apply(self, batch: ProducerBatch) -> TxnEntry | None:
-        """This batch is in the log.  What the transaction index says of it, if it aborts one.
+        """Add a batch of the log; returns the transaction index's entry if it aborts a transaction.
 
-        Nothing is refused: what the log has, it has (``ProducerStateManager.loadProducers``).
+        Refuses nothing: what the log has, it has (``ProducerStateManager.loadProducers``).
         """
         if batch.marker_type == ABORT:
-            staged = self.stage()
-            staged.add(batch)
-            staged.commit()
-            return staged.aborted[0] if staged.aborted else None
+            update = ProducerUpdate(self)
+            update.add(batch)
+            update.commit()
+            return update.aborted[0] if update.aborted else None
         if batch.counts:
             before = self.by_id.get(batch.producer_id)
             if before is None:
                 before = Producer(batch.producer_id, batch.producer_epoch)
-            self._put(before.after(batch))
+            self.put(before.after(batch))
         return None
-
-    def stage(self) -> ProducerUpdate:
-        """Begin to add the batches of an append."""
-        return ProducerUpdate(self)
 
     @property
     def undecided_offsets(self) -> Iterable[int]:
@@ -349,24 +338,27 @@ class ProducerState:
 
 
 class ProducerUpdate:
-    """What producers become by batches that are about to be appended (``ProducerAppendInfo``).
+    """The producers' state after batches that are about to be appended (``ProducerAppendInfo``).
 
-    ``aborted``: what the transaction index has to say of transactions that they abort.
+    ``batches``: those added, in order.  ``aborted``: the transaction index's entries of the
+    transactions that they abort.
     """
 
-    __slots__ = ("_changed", "_state", "aborted")
+    __slots__ = ("_changed", "_state", "aborted", "batches")
 
     def __init__(self, state: ProducerState) -> None:
         self._state = state
         self._changed: dict[int, Producer] = {}
         self.aborted: list[TxnEntry] = []
+        self.batches: list[ProducerBatch] = []
 
     def get(self, producer_id: int) -> Producer | None:
-        """The producer as the batches so far leave it; None where it is unknown."""
+        """The producer after the batches added so far; None where it is unknown."""
         return self._changed.get(producer_id) or self._state.get(producer_id)
 
     def add(self, batch: ProducerBatch) -> None:
-        """The next batch, whose offsets it will have; it has been checked or needs no check."""
+        """Add the next batch, with the offsets that it will have; the caller has checked it."""
+        self.batches.append(batch)
         if not batch.counts:
             return
         before = self.get(batch.producer_id) or Producer(batch.producer_id, batch.producer_epoch)
@@ -393,8 +385,9 @@ class ProducerUpdate:
         return marker.last_offset + 1 if oldest is None else oldest
 
     def commit(self) -> None:
-        """The batches are in the log."""
-        self._state.update(self._changed.values())
+        """Store the new state: the batches are in the log."""
+        for producer in self._changed.values():
+            self._state.put(producer)
 
 
 def encode(entries: Iterable[ProducerEntry]) -> bytes:

@@ -150,7 +150,7 @@ FAULTS = [
     Fault(
         "flush-snapshots-written-meanwhile-count-as-synced",
         "storage/log/flush.py",
-        "        log.snapshots.unsynced.difference_update(self._snapshots)",
+        "        durability.snapshots.unsynced.difference_update(self._snapshots)",
         "        log.snapshots.unsynced.clear()",
         "Producers' state is gone after a roll during a flush, deletion and a power cut.",
         (DELETION,),

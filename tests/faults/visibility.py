@@ -79,9 +79,9 @@ FAULTS = [
     Fault(
         "append-behind-an-open-transaction-is-stable",
         "storage/log/log.py",
-        "        if undecided is None and (staged is None or"
+        "        if undecided is None and (update is None or"
         " self.producers.first_undecided_offset is None):",
-        "        if staged is None or self.producers.first_undecided_offset is None:",
+        "        if update is None or self.producers.first_undecided_offset is None:",
         "What is appended behind an open transaction is shown before it.",
         (TRANSACTIONS, TREE_TRANSACTIONS),
     ),
@@ -89,7 +89,7 @@ FAULTS = [
         "stabilized-not-told",
         "storage/log/log.py",
         "        if stabilized:\n",
-        "        if stabilized and staged is None:\n",
+        "        if stabilized and update is None:\n",
         "What a COMMIT makes visible is seen only with the next append.",
         (TREE_TRANSACTIONS, TRANSACTIONS),
     ),
@@ -659,9 +659,9 @@ FAULTS = [
     Fault(
         "follow-aborted-not-observed",
         "storage/follow/followed_log.py",
-        "        for aborted in staged.aborted:\n"
+        "        for aborted in update.aborted:\n"
         "            segment.files.txn_index.observe(aborted)\n",
-        "        _ = staged.aborted\n",
+        "        _ = update.aborted\n",
         "Records that a broker has aborted are shown.",
         (FOLLOW,),
     ),

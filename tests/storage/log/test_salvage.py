@@ -71,7 +71,7 @@ def test_what_is_taken_back_counts_for_producers_and_transactions(tmp_path: Path
     damage(tmp_path / "t-0" / f"{0:020d}.log", hole)
     with opened(tmp_path, clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
-        assert len(log.producers) == 0
+        assert len(log.producers.by_id) == 0
         assert [salvaged.records for salvaged in salvage(log, NOW_NS)] == [3, 2]
         assert log.transactions.aborted() == [TxnEntry(7, 1, 4, 3)]
         assert log.last_stable_offset == 3

@@ -155,8 +155,7 @@ def test_what_only_a_snapshot_knows_is_no_fault_where_a_cleaner_may_have_been(
     put(log, produced([b"b"], 8, 0))
     log.roll(NOW_MS)
     manager.close()
-    state = ProducerState()
-    state.update([*log.producers, log.producers.by_id[7]._replace(producer_id=9)])
+    state = ProducerState([*log.producers, log.producers.by_id[7]._replace(producer_id=9)])
     (tmp_path / "t-0" / f"{2:020d}.snapshot").write_bytes(state.encode())
     if sign:
         (tmp_path / sign).write_text("0\n1\nt 0 2\n" if sign.startswith("c") else "version=1\n")

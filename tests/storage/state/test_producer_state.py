@@ -19,6 +19,7 @@ from storage.state.producer_state import (
     ProducerBatch,
     ProducerEntry,
     ProducerState,
+    ProducerUpdate,
     decode,
     encode,
     sequence_after,
@@ -169,16 +170,16 @@ def test_the_first_undecided_offset() -> None:
     assert state.apply(ended(10, ABORT, producer=3)) is None, "nothing was open"
 
 
-def test_staged_batches_change_nothing_until_they_are_in_the_log() -> None:
+def test_batches_of_an_update_change_nothing_until_they_are_in_the_log() -> None:
     state = ProducerState([Producer(1, 0, transaction_first_offset=3)])
-    staged = state.stage()
-    staged.add(stored(10, 1, 0, producer=2, transactional=True))
-    staged.add(ended(11, ABORT, producer=1))
-    staged.add(stored(12, 1, 0, producer=1, transactional=True))
-    staged.add(ended(13, ABORT, producer=2))
-    assert staged.aborted == [TxnEntry(1, 3, 11, 10), TxnEntry(2, 10, 13, 12)]
+    update = ProducerUpdate(state)
+    update.add(stored(10, 1, 0, producer=2, transactional=True))
+    update.add(ended(11, ABORT, producer=1))
+    update.add(stored(12, 1, 0, producer=1, transactional=True))
+    update.add(ended(13, ABORT, producer=2))
+    assert update.aborted == [TxnEntry(1, 3, 11, 10), TxnEntry(2, 10, 13, 12)]
     assert (set(state.by_id), state.first_undecided_offset) == ({1}, 3)
-    staged.commit()
+    update.commit()
     assert (set(state.by_id), state.first_undecided_offset) == ({1, 2}, 12)
 
 
@@ -186,7 +187,7 @@ def test_control_batches_that_are_no_markers_say_nothing() -> None:
     state = ProducerState()
     state.apply(ended(0, -1))
     state.apply(ended(1, -1, producer=-1))
-    assert len(state) == 0
+    assert len(state.by_id) == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("spca"), st.integers(1, 4))))
@@ -220,7 +221,7 @@ def test_a_snapshot_keeps_all_but_earlier_batches(steps: list[tuple[int, str, in
             # A snapshot has one timestamp for both.
             found = found._replace(batches=last.batches)
         assert found == last
-    assert len(again) == len(state)
+    assert len(again.by_id) == len(state.by_id)
 
 
 def test_expiry() -> None:

@@ -1,0 +1,56 @@
+"""What the parts of a log know of it (``log.Log``, which has them, imports each of them)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from storage.counters import LogCounters
+from storage.files import Files
+from storage.segment.segment import BatchEntry, Segment
+from storage.settings.config import LogConfig
+from storage.state.producer_state import ProducerState, ProducerUpdate
+
+
+class LogCore(Protocol):
+    """One partition's log, without its parts."""
+
+    files: Files
+    directory: str
+    config: LogConfig
+    counters: LogCounters
+    monotonic_ms: Callable[[], int]
+    read_only: bool
+    closed: bool
+    segments: tuple[Segment, ...]
+    # Segments that have left the log and can still be read, each with when it may go.
+    retired: list[tuple[int, Segment]]
+    producers: ProducerState
+    log_start_offset: int
+    log_end_offset: int
+
+    @property
+    def active(self) -> Segment: ...
+
+    @property
+    def last_stable_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def segments_from(self, offset: int) -> Sequence[Segment]: ...
+
+    def check_writable(self) -> None: ...
+
+    def write(
+        self,
+        batches: bytearray,
+        entries: list[BatchEntry],
+        first: int,
+        now_ns: int,
+        update: ProducerUpdate | None = None,
+    ) -> None: ...
+
+    def became_unflushed(self) -> None: ...
+
+    def became_flushed(self) -> None: ...
