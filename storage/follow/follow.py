@@ -47,9 +47,8 @@ from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.follow import followed_log
 from storage.follow.follow_tail import LogTail, Moved, is_of
 from storage.log.log import Log
-from storage.recovery.loading import Loaded, Origin
-from storage.recovery.missing_segment import missing_segment
-from storage.recovery.recovery import load_segment, recover
+from storage.recovery.loading import Loaded, Origin, load, missing_segment
+from storage.recovery.recovery import recover
 from storage.recovery.replay import replay
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.segment import Segment
@@ -674,7 +673,7 @@ class LogFollower:
         if claim is not None and base not in found:
             segment = missing_segment(log.files, log.directory, claim, log.config)
         else:
-            segment = load_segment(origin, base, following, present)
+            segment = load(origin, base, following, present).segment
             if claim is not None and segment.size < claim.size:
                 segment.expect(claim.size)
         if segment.lacking or segment.files.is_missing:

@@ -2,7 +2,7 @@
 
 `recovery` goes through Kafka's numbered passes: `swap` ends what a cleaner left half done,
 `loading` loads each segment and makes its indexes anew where need be, `misplaced` finds wrong base
-offsets, `missing_segment` stands for what is gone, `replay` rebuilds the producers' state.
+offsets, `replay` rebuilds the producers' state.
 
 What was appended and acknowledged before a clean stop, or flushed before any, is never cut.
 """

@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from storage import paths
@@ -32,8 +32,15 @@ from storage.bad_file import set_aside
 from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import unusable
 from storage.kafka07.segment import holds_entries, load_entries, refusal
-from storage.recovery.loading import Loaded, Origin, finish_index, is_empty, load, reaches
-from storage.recovery.missing_segment import missing_segment
+from storage.recovery.loading import (
+    Loaded,
+    Origin,
+    finish_index,
+    is_empty,
+    load,
+    missing_segment,
+    reaches,
+)
 from storage.recovery.replay import replay
 from storage.recovery.swap import as_if_finished, drop_orphan_indexes, finish_swaps
 from storage.segment.cut import Cut
@@ -44,7 +51,7 @@ from storage.state.history import read as read_history
 from storage.state.producer_state import ProducerState
 from storage.threads import side_by_side
 
-__all__ = ["Origin", "Recovered", "load_segment", "recover"]
+__all__ = ["Origin", "Recovered", "recover"]
 
 
 @dataclass(slots=True)
@@ -52,10 +59,8 @@ class Recovered:
     """The outcome of ``recover``: segments in order, the last one active.
 
     ``damaged``: the log ends before its files do (also where nothing may be cut); ``torn``: only
-    for a last write that was not finished.
-    ``book``: what it says of sealed segments; None where none is kept.
-    ``producers``: as of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk,
-    -1 where there is none.
+    for a last write that was not finished.  ``book``: None where none is kept.  ``producers``: as
+    of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk, -1: there is none.
     """
 
     segments: list[Segment]
@@ -74,7 +79,7 @@ def recover(origin: Origin) -> Recovered:
 
     ReadOnlyFormat where Kafka 0.7 has written it and it was to be written; OSError from the disk.
     With ``writable`` false nothing on disk changes: what a writable load would cut or rebuild is
-    left out of sight.
+    not shown.
     """
     names, bad = _files_of(origin)
     if holds_entries(names):
@@ -112,9 +117,8 @@ def recover(origin: Origin) -> Recovered:
         result.cuts += item.cuts
         result.faults += item.faults
         if item.damaged:
-            result.damaged = True
-            result.torn = item.torn
-            _set_aside(origin, result, bases[number + 1 :])
+            result.damaged, result.torn = True, item.torn
+            _cut_off(origin, result, bases[number + 1 :])
             break
     loaded = _with_missing(origin, result, loaded, gone)
     _expect_all(origin, result, loaded, claims)
@@ -134,16 +138,15 @@ def recover(origin: Origin) -> Recovered:
 def _without_half_rolled(
     origin: Origin, bases: list[int], names: list[str]
 ) -> tuple[list[int], list[str]]:
-    """Leave out empty segments that begin inside of the one before them, and remove their files;
-    the bases and the names that are left.
+    """Leave out empty segments that begin inside of the one before them, and remove their files.
 
-    A roll that failed has made them, and their removal failed too or did not reach the disk; the
-    log went on in the segment before.
+    Returns the bases and the names that are left.  A roll that failed has made them, and their
+    removal failed too or did not reach the disk; the log went on in the segment before.
     """
     left = bases[:1]
     for base in bases[1:]:
-        segment = _segment(origin, base)
-        if not is_empty(origin, segment) or not reaches(origin, _segment(origin, left[-1]), base):
+        segment, before = origin.segment(base), origin.segment(left[-1])
+        if not is_empty(origin, segment) or not reaches(origin, before, base):
             left.append(base)
         elif origin.writable:
             segment.files.discard()
@@ -176,14 +179,18 @@ def _files_of(origin: Origin) -> tuple[list[str], list[str]]:
 
 def _set_bad_aside(origin: Origin, bad: list[str]) -> list[str]:
     """A line for each."""
-    lines = []
-    for name in bad:
-        path = os.path.join(origin.directory, name)
-        line = f"{path}: no file; what it would say is made again from the log"
-        if origin.writable:
-            line += f"; kept as {set_aside(origin.files, path)}"
-        lines.append(line)
-    return lines
+    reason = "no file; what it would say is made again from the log"
+    return [
+        _kept_aside(origin, name, f"{os.path.join(origin.directory, name)}: {reason}")
+        for name in bad
+    ]
+
+
+def _kept_aside(origin: Origin, name: str, fault: str) -> str:
+    """Give a file that cannot be read another name, where that may be; the fault's line."""
+    if not origin.writable:
+        return fault
+    return f"{fault}; kept as {set_aside(origin.files, os.path.join(origin.directory, name))}"
 
 
 # -- what the book says --------------------------------------------------------------------------
@@ -208,10 +215,7 @@ def _read_book(
             recorded = book_file.read(origin.files, origin.directory)
         except CorruptCheckpoint as error:
             line = f"{error}: what is missing of the log may not be noticed"
-            if origin.writable:
-                path = os.path.join(origin.directory, book_file.FILE_NAME)
-                line += f"; kept as {set_aside(origin.files, path)}"
-            result.faults.append(line)
+            result.faults.append(_kept_aside(origin, book_file.FILE_NAME, line))
     claims = [claim for claim in recorded.claims if claim.next_offset <= origin.booked_to]
     return recorded, claims
 
@@ -231,14 +235,14 @@ def _missing(
     gone = book_file.missing(claims, sizes, origin.log_start)
     for claim in gone:
         before = [base for base in bases if base < claim.base_offset]
-        if before and reaches(origin, _segment(origin, before[-1]), claim.base_offset):
+        if before and reaches(origin, origin.segment(before[-1]), claim.base_offset):
             return [], []
     return gone, claims
 
 
 def _sizes(origin: Origin, bases: list[int]) -> dict[int, int]:
     """Bytes of the logs of these segments."""
-    return {base: origin.files.file_stat(_segment(origin, base).log_path).st_size for base in bases}
+    return {base: origin.files.file_stat(origin.segment(base).log_path).st_size for base in bases}
 
 
 def _with_missing(
@@ -270,44 +274,29 @@ def _expect_all(
 
 def _load_all(
     origin: Origin, bases: list[int], present: set[str], claims: list[Claim]
-) -> Iterator[Loaded]:
+) -> Iterable[Loaded]:
     """Each segment in order, some at a time where that is worth it.
 
-    Where the book says that one ends before the next one begins, that is no loss of its own.
+    Where the book says that one ends before the next one begins, that is no loss of its own.  One
+    of which the book says more had been flushed: it ends no log, as no kill or power cut made it.
     """
     ends = {claim.base_offset: claim.next_offset for claim in claims}
-    followings: list[int | None] = [
-        min(following, ends.get(base, following)) for base, following in itertools.pairwise(bases)
-    ]
-    followings += [None] * bool(bases)
-    was_flushed = _shorter(origin, bases, claims)
+    shorter: set[int] = set()
+    if claims and not origin.clean:
+        shorter = {claim.base_offset for claim in book_file.short(claims, _sizes(origin, bases))}
 
-    def load_one(base: int, following: int | None) -> Loaded:
-        if base not in was_flushed or following is None:
-            return load(origin, base, following, present)
-        point = max(origin.recovery_point, following)
+    def load_one(pair: tuple[int, int | None]) -> Loaded:
+        base, following = pair
+        if following is None:
+            return load(origin, base, None, present)
+        following = min(following, ends.get(base, following))
+        point = max(origin.recovery_point, following if base in shorter else 0)
         return load(dataclasses.replace(origin, recovery_point=point), base, following, present)
 
+    pairs = itertools.zip_longest(bases, bases[1:])
     if origin.writable or origin.files.parallel == 1 or len(bases) < 2:
-        for base, following in zip(bases, followings, strict=False):
-            yield load_one(base, following)
-        return
-
-    def load_pair(pair: tuple[int, int | None]) -> Loaded:
-        return load_one(*pair)
-
-    pairs = zip(bases, followings, strict=True)
-    yield from side_by_side(load_pair, pairs, origin.files.parallel, "segments")
-
-
-def _shorter(origin: Origin, bases: list[int], claims: list[Claim]) -> set[int]:
-    """Those of which the book says more, which had been flushed: they end no log, as it was none of
-    a kill or a power cut.
-    """
-    if origin.clean or not claims:
-        return set()
-    sizes = _sizes(origin, bases)
-    return {claim.base_offset for claim in book_file.short(claims, sizes)}
+        return map(load_one, pairs)
+    return side_by_side(load_one, pairs, origin.files.parallel, "segments")
 
 
 def _load_old(origin: Origin, names: list[str]) -> Recovered:
@@ -324,45 +313,23 @@ def _load_old(origin: Origin, names: list[str]) -> Recovered:
     return Recovered(list[Segment](segments), damaged=bool(faults), faults=faults)
 
 
-def load_segment(origin: Origin, base: int, following: int | None, present: set[str]) -> Segment:
-    """Load one segment; ``following`` is the base offset of the next one, None for the last.
-
-    ``present`` are the names of the files that are there.  As ``recover``.
-    """
-    return load(origin, base, following, present).segment
-
-
-def _set_aside(origin: Origin, result: Recovered, bases: list[int]) -> None:
-    """Segments behind a damaged one are no part of the log any more."""
+def _cut_off(origin: Origin, result: Recovered, bases: list[int]) -> None:
+    """Take segments behind a damaged one out of the log."""
     if not origin.writable:
         return
     for base in bases:
-        segment = _segment(origin, base)
+        segment = origin.segment(base)
         path = segment.log_path
         size = origin.files.file_stat(path).st_size
         segment.files.leave(paths.CUT)
         result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
 
 
-def _segment(origin: Origin, base: int) -> Segment:
-    """Its files, and nothing that is in them."""
-    segment = Segment(
-        origin.files,
-        origin.directory,
-        base,
-        origin.config,
-        writable=False,
-    )
-    if base in origin.swapped:
-        segment.files.is_called(paths.SWAP)
-    return segment
-
-
 def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
-    """After a crash the segments below the log start go: their deletion may be half done.
+    """After a crash discard the segments below the log start: their deletion may be half done.
 
-    It is not while positions hang on one of them: those are moved, durably, before anything is
-    deleted.  It waits for retention then, which moves them first.
+    While positions hang on one of them it is not: those are moved, durably, before anything is
+    deleted.  Retention moves them, and then deletes it.
     """
     if not origin.writable or origin.clean:
         return loaded
@@ -386,7 +353,7 @@ def _first_base(origin: Origin) -> int:
 
 
 def _starts_anew(origin: Origin, result: Recovered) -> bool:
-    """A log that ends before its start offset, or has nothing, begins there (``LogLoader``)."""
+    """Begin a log that ends before its start offset, or has nothing, there (``LogLoader``)."""
     segments = result.segments
     if segments and segments[-1].next_offset < origin.log_start:
         if not origin.writable:
@@ -395,7 +362,7 @@ def _starts_anew(origin: Origin, result: Recovered) -> bool:
                 f"{origin.log_start}",
                 path=origin.directory,
             )
-        _set_aside(origin, result, [segment.base_offset for segment in segments])
+        _cut_off(origin, result, [segment.base_offset for segment in segments])
         segments.clear()
     if segments:
         return False

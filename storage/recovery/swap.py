@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from storage import paths
 from storage.files import Files, FileSource
@@ -77,49 +76,36 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
         files.unlink(path + paths.DELETED)
 
 
-class _Decided(NamedTuple):
-    """What becomes of a directory's names: ``late`` swaps go first, as long as there is any
-    ``.cleaned``, then what is of no use, then what is ``replaced``; of the ``rest`` ``.swap`` is
-    stripped.
+def _sorted_out(
+    files: Files, directory: str, names: list[str]
+) -> tuple[set[str], set[str], set[str], list[str]]:
+    """What happens to a directory's names: swaps that are late go first, as long as there is any
+    ``.cleaned``, then what is of no use, then what is replaced; the rest loses its ``.swap``.
     """
-
-    late: set[str]
-    useless: set[str]
-    replaced: set[str]
-    rest: list[str]
-
-
-def _names_of_swap(files: Files, directory: str, names: list[str]) -> _Decided:
-    unfinished = [
-        base
-        for name in names
-        if name.endswith(paths.CLEANED) and (base := paths.base_offset_of(name)) is not None
-    ]
-    late = {
-        name
-        for name in names
-        if name.endswith(paths.SWAP)
-        and (base := paths.base_offset_of(name)) is not None
-        and unfinished
-        and base >= min(unfinished)
-    }
-    left = [name for name in names if name not in late]
-    useless = {name for name in left if name.endswith((paths.DELETED, paths.CLEANED, ".tmp"))}
-    left = [name for name in left if name not in useless]
+    unfinished = _between(names, 0, paths.MAX_OFFSET, paths.CLEANED)
+    first = min((paths.base_offset_of(name) or 0 for name in unfinished), default=paths.MAX_OFFSET)
+    late = _between(names, first, paths.MAX_OFFSET, paths.SWAP)
+    useless = {name for name in names if name.endswith((paths.DELETED, paths.CLEANED, ".tmp"))}
+    left = [name for name in names if name not in late | useless]
     swaps = [name for name in left if name.endswith(_LOG_SWAP)]
-    low, high = replaced_range(files, directory, swaps)
-    replaced = {
-        name
-        for name in left
-        if not name.endswith(_KEPT)
-        and (base := paths.base_offset_of(name)) is not None
-        and low <= base < high
-    }
+    replaced = _between(left, *replaced_range(files, directory, swaps))
+    replaced = {name for name in replaced if not name.endswith(_KEPT)}
     # Some of these may be the swap's own, which had its name already: the transaction index too,
     # which nobody misses. Where there is no offset index loading makes all of them from the log.
     own = {f"{name.removesuffix(_LOG_SWAP)}{paths.INDEX}{paths.SWAP}" for name in swaps}
     replaced |= own.intersection(left)
-    return _Decided(late, useless, replaced, [name for name in left if name not in replaced])
+    return late, useless, replaced, [name for name in left if name not in replaced]
+
+
+def _between(names: Collection[str], low: int, high: int, suffix: str = "") -> set[str]:
+    """Those with this suffix of segments whose base offset is in the range."""
+    return {
+        name
+        for name in names
+        if name.endswith(suffix)
+        and (base := paths.base_offset_of(name)) is not None
+        and low <= base < high
+    }
 
 
 def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
@@ -127,24 +113,19 @@ def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
 
     Returns the names that are there afterwards.  OSError from the disk.
     """
-    decided = _names_of_swap(files, directory, names)
-    _remove(files, directory, decided.late, then_sync=True)
-    _remove(files, directory, decided.useless, then_sync=False)
-    _remove(files, directory, decided.replaced, then_sync=True)
-    swapped = [name.removesuffix(paths.SWAP) for name in decided.rest if name.endswith(paths.SWAP)]
-    _strip(files, directory, swapped)
-    return [name.removesuffix(paths.SWAP) for name in decided.rest]
-
-
-def _strip(files: Files, directory: str, names: list[str]) -> None:
-    """Give the files of a swap these names, one segment after the other: what a restart finds
-    between two that are still ``.swap`` it takes for replaced.
-    """
-    for _, some in itertools.groupby(sorted(names), key=paths.base_offset_of):
+    late, useless, replaced, rest = _sorted_out(files, directory, names)
+    _remove(files, directory, late, then_sync=True)
+    _remove(files, directory, useless, then_sync=False)
+    _remove(files, directory, replaced, then_sync=True)
+    swapped = sorted(name for name in rest if name.endswith(paths.SWAP))
+    # One segment after the other: what a restart finds between two that are still ``.swap`` it
+    # takes for replaced.
+    for _, some in itertools.groupby(swapped, key=paths.base_offset_of):
         for name in some:
             path = os.path.join(directory, name)
-            files.rename(path + paths.SWAP, path)
+            files.rename(path, path.removesuffix(paths.SWAP))
         files.sync_directory(directory)
+    return [name.removesuffix(paths.SWAP) for name in rest]
 
 
 def as_if_finished(
@@ -155,7 +136,7 @@ def as_if_finished(
 
     Of a segment that has a part of its names only there is no offset index: the others count by it.
     """
-    rest = _names_of_swap(files, directory, names).rest
+    *_, rest = _sorted_out(files, directory, names)
     swapped = {paths.base_offset_of(name) for name in rest if name.endswith(_LOG_SWAP)}
     half = {paths.base_offset_of(name) for name in rest if name.endswith(paths.SWAP)} - swapped
     left = [

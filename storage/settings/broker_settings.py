@@ -22,23 +22,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from storage import paths
 from storage.errors import CorruptRecord, InvalidConfig, UnusableFile
 from storage.files import Files
 from storage.settings import java_properties
 from storage.settings.config import SYNONYMS
-from storage.settings.metadata_log import BROKER, TOPIC, MetadataFiles, read_metadata
+from storage.settings.metadata_log import BROKER, TOPIC, read_metadata
 
 PROTECTING = ("log.cleaner.enable", "delete.topic.enable")
 """The broker's settings that keep something from going, besides the defaults of topics."""
-
-
-class BrokerFiles(MetadataFiles, Protocol):
-    """The part of ``files.Files`` that is needed here."""
-
-    def exists(self, path: str) -> bool: ...
 
 
 class BrokerTopic(NamedTuple):
@@ -88,7 +82,7 @@ class BrokerSettings:
         return None
 
 
-def is_brokers(files: BrokerFiles, data_dir: str) -> bool:
+def is_brokers(files: Files, data_dir: str) -> bool:
     """Whether a broker has written a data directory, and may come back to it."""
     return any(
         files.exists(os.path.join(data_dir, name))
@@ -97,7 +91,7 @@ def is_brokers(files: BrokerFiles, data_dir: str) -> bool:
 
 
 def read(
-    files: BrokerFiles, data_dir: str, broker_config: str | None, metadata_dir: str | None
+    files: Files, data_dir: str, broker_config: str | None, metadata_dir: str | None
 ) -> BrokerSettings | None:
     """What is known of a data directory; None where no broker has written it.
 
@@ -130,7 +124,7 @@ def read(
 # -- when no broker comes back ---------------------------------------------------------------------
 
 
-def is_detached(files: BrokerFiles, data_dir: str) -> bool:
+def is_detached(files: Files, data_dir: str) -> bool:
     """Whether a broker that has written a data directory will not come back to it."""
     return not is_brokers(files, data_dir) and files.exists(_detached(data_dir))
 
@@ -139,7 +133,7 @@ def _detached(data_dir: str) -> str:
     return os.path.join(data_dir, paths.DETACHED_SETTINGS)
 
 
-def read_detached(files: BrokerFiles, data_dir: str) -> BrokerSettings | None:
+def read_detached(files: Files, data_dir: str) -> BrokerSettings | None:
     """What was known when a directory was detached; None where it was not."""
     try:
         given = java_properties.parse(files.read_whole(_detached(data_dir)))
@@ -202,7 +196,7 @@ def remove(files: Files, data_dir: str) -> None:
 
 
 def check_places(
-    files: BrokerFiles, data_dir: str, broker_config: str | None, metadata_dir: str | None
+    files: Files, data_dir: str, broker_config: str | None, metadata_dir: str | None
 ) -> None:
     """InvalidConfig where no broker has written a data directory, or nothing can be read at one of
     these places; OSError.
@@ -219,9 +213,7 @@ def check_places(
             raise InvalidConfig(f"the metadata log is damaged: {error}", path=directory) from None
 
 
-def _read_properties(
-    files: BrokerFiles, path: str | None, found: BrokerSettings
-) -> Mapping[str, str]:
+def _read_properties(files: Files, path: str | None, found: BrokerSettings) -> Mapping[str, str]:
     if path is None:
         found.defaults_fault = "the broker's own file is not named"
         return {}
@@ -244,7 +236,7 @@ def _take(found: BrokerSettings, given: Mapping[str, str], source: str) -> None:
         found.defaults[name] = Given(text, source)
 
 
-def _metadata_dir(files: BrokerFiles, data_dir: str, given: Mapping[str, str]) -> str:
+def _metadata_dir(files: Files, data_dir: str, given: Mapping[str, str]) -> str:
     """Where the metadata log is (``AbstractKafkaConfig.metadataLogDir``)."""
     if files.exists(os.path.join(data_dir, paths.METADATA_LOG)):
         return data_dir
@@ -254,7 +246,7 @@ def _metadata_dir(files: BrokerFiles, data_dir: str, given: Mapping[str, str]) -
     return os.path.realpath(first) if first else data_dir
 
 
-def _why_unread(files: BrokerFiles, directory: str, error: CorruptRecord | OSError) -> str:
+def _why_unread(files: Files, directory: str, error: CorruptRecord | OSError) -> str:
     if isinstance(error, CorruptRecord):
         return f"the metadata log is damaged: {error}"
     if files.exists(directory):
@@ -262,7 +254,7 @@ def _why_unread(files: BrokerFiles, directory: str, error: CorruptRecord | OSErr
     return f"there is no metadata log {directory}"
 
 
-def _node_id(files: BrokerFiles, data_dir: str) -> str | None:
+def _node_id(files: Files, data_dir: str) -> str | None:
     """The broker's number (``meta.properties``)."""
     path = os.path.join(data_dir, paths.META_PROPERTIES)
     try:

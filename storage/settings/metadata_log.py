@@ -22,13 +22,13 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 from storage import paths
 from storage.errors import CorruptRecord
+from storage.files import Files
 from storage.record._batch import Rebuild, find_next_batch
 from storage.record.batch import Record, decode
-from storage.record.header import HEADER_SIZE, parse_header, size_at
+from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_at
 from storage.settings.messages import MessageError, MetadataReader, MetadataRecord
 
 TOPIC = 2
@@ -47,13 +47,6 @@ _WANTED = frozenset(
 )
 
 
-class MetadataFiles(Protocol):
-    """The part of ``files.Files`` that is needed here."""
-
-    def read_whole(self, path: str) -> bytes: ...
-    def scan(self, path: str) -> list[tuple[str, bool]]: ...
-
-
 @dataclass(slots=True)
 class Metadata:
     """Topic ids, as text, by name; settings by (kind, name) of what they are set on.
@@ -65,7 +58,7 @@ class Metadata:
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
 
 
-def read_metadata(files: MetadataFiles, directory: str) -> Metadata:
+def read_metadata(files: Files, directory: str) -> Metadata:
     """Read the log in ``directory``.  CorruptRecord with path and position, OSError."""
     names = [name for name, is_directory in files.scan(directory) if not is_directory]
     replay = _Replay()
@@ -86,18 +79,18 @@ def read_metadata(files: MetadataFiles, directory: str) -> Metadata:
     return replay.metadata
 
 
-def _read_snapshot(files: MetadataFiles, path: str, replay: _Replay) -> None:
+def _read_snapshot(files: Files, path: str, replay: _Replay) -> None:
     data = files.read_whole(path)
     batches = list(_batches(data, path))
-    kinds = [_control_type(batches[number]) for number in (0, -1)] if batches else []
-    if kinds != [_SNAPSHOT_HEADER, _SNAPSHOT_FOOTER] or batches[-1].end != len(data):
+    kinds = [_control_type(*batches[number][1:]) for number in (0, -1)] if batches else []
+    if kinds != [_SNAPSHOT_HEADER, _SNAPSHOT_FOOTER] or batches[-1][0] != len(data):
         raise CorruptRecord("a snapshot of a metadata log is not whole", path=path)
-    for batch in batches:
-        replay.take(batch, path)
+    for _, header, records in batches:
+        replay.take(header, records, path)
 
 
 def _read_log(
-    files: MetadataFiles, directory: str, logs: list[tuple[int, str]], end: int, replay: _Replay
+    files: Files, directory: str, logs: list[tuple[int, str]], end: int, replay: _Replay
 ) -> None:
     """Replay what follows offset ``end``."""
     expected = logs[0][0] if logs else end
@@ -110,26 +103,16 @@ def _read_log(
         if base != expected:
             raise CorruptRecord(f"offset {expected} of a metadata log is missing", path=path)
         position, expected = _below(data, base, end)
-        for batch in _batches(data, path, position):
-            if batch.base_offset != expected:
+        for batch_end, header, records in _batches(data, path, position):
+            if header.base_offset != expected:
                 reason = f"offset {expected} of a metadata log is missing"
                 raise CorruptRecord(reason, path=path, position=position)
-            expected = batch.next_offset
+            expected = header.last_offset + 1
             if expected > end:
-                replay.take(batch, path)
-            position = batch.end
+                replay.take(header, records, path)
+            position = batch_end
         if position != len(data) and (base, name) != logs[-1]:
             raise CorruptRecord("a batch is cut off", path=path, position=position)
-
-
-class _Batch(NamedTuple):
-    """``end``: the position behind it."""
-
-    end: int
-    base_offset: int
-    next_offset: int
-    is_control: bool
-    records: list[Record]
 
 
 def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
@@ -148,8 +131,10 @@ def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
     return found
 
 
-def _batches(data: bytes, path: str, position: int = 0) -> Iterator[_Batch]:
-    """Ends quietly before a batch that is not whole.  CorruptRecord."""
+def _batches(
+    data: bytes, path: str, position: int = 0
+) -> Iterator[tuple[int, BatchHeader, list[Record]]]:
+    """Each batch, with the position behind it, up to one that is not whole.  CorruptRecord."""
     while any(data[position : position + HEADER_SIZE]):
         size = size_at(data, position)
         if size > len(data) - position or len(data) - position < HEADER_SIZE:
@@ -160,15 +145,14 @@ def _batches(data: bytes, path: str, position: int = 0) -> Iterator[_Batch]:
         except CorruptRecord as error:
             raise CorruptRecord(error.message, path=path, position=position) from None
         position += header.size
-        following = header.last_offset + 1
-        yield _Batch(position, header.base_offset, following, header.is_control, records)
+        yield position, header, records
     if find_next_batch(data, position + 1, 0) >= 0:
         raise CorruptRecord("a batch's length is damaged", path=path, position=position)
 
 
-def _control_type(batch: _Batch) -> int:
+def _control_type(header: BatchHeader, records: list[Record]) -> int:
     """The type of a control batch; -1 of another."""
-    key = batch.records[0].key if batch.is_control and batch.records else None
+    key = records[0].key if header.is_control and records else None
     return -1 if key is None else int.from_bytes(key[2:4], "big", signed=True)
 
 
@@ -182,11 +166,11 @@ class _Replay:
         # What is not decided yet.
         self._transaction: list[MetadataRecord] | None = None
 
-    def take(self, batch: _Batch, path: str) -> None:
-        """The records of a batch.  CorruptRecord."""
-        if batch.is_control:
+    def take(self, header: BatchHeader, records: list[Record], path: str) -> None:
+        """Apply the records of a batch.  CorruptRecord."""
+        if header.is_control:
             return
-        for record in batch.records:
+        for record in records:
             try:
                 found = self._reader.read(record.value or b"")
                 if found is not None:

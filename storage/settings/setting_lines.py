@@ -1,8 +1,7 @@
 """The lines of the files that keep settings: ``name=value``, in a subset of Java's properties.
 
-White space around either is dropped; blank lines, and those that begin with ``#`` or ``!``, say
-nothing; there are no escapes.  A line that is not right is InvalidConfig, which names file and
-line.
+White space around either is dropped; blank lines, and those that begin with ``#`` or ``!``, set
+nothing; there are no escapes.  InvalidConfig names the file and the line that is wrong.
 
 Not here: which names there are (``config``).
 """
@@ -10,28 +9,27 @@ Not here: which names there are (``config``).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from storage.errors import InvalidConfig, UnusableFile
+from storage.files import Files
 from storage.settings.config import Setting
 
 
-class ReadableFiles(Protocol):
-    """The part of ``files.Files`` that is needed here."""
-
-    def read_whole(self, path: str) -> bytes: ...
-
-
 class Line(NamedTuple):
-    """One that says something."""
+    """A line that sets something, of the file at ``path``."""
 
+    path: str
     number: int
     name: str
     value: str
 
+    def error(self, reason: str) -> InvalidConfig:
+        return InvalidConfig(f"line {self.number}: {reason}", path=self.path)
 
-def read_lines(files: ReadableFiles, path: str) -> list[Line]:
-    """Those of a file.  InvalidConfig; FileNotFoundError, and other errors of the disk."""
+
+def read_lines(files: Files, path: str) -> list[Line]:
+    """The lines of a file.  InvalidConfig; FileNotFoundError, and other errors of the disk."""
     try:
         text = files.read_whole(path).decode()
     except UnusableFile as error:
@@ -49,13 +47,13 @@ def _lines(text: str, path: str) -> Iterator[Line]:
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
             raise InvalidConfig(f"line {number}: {line!r} is not name=value", path=path)
-        yield Line(number, name.strip(), value.strip())
+        yield Line(path, number, name.strip(), value.strip())
 
 
-def parse(setting: Setting, name: str, text: str, *, line: int = 0, path: str | None = None) -> Any:
-    """The value of a setting's text.  InvalidConfig."""
+def parse(setting: Setting, name: str, text: str, line: Line | None = None) -> Any:
+    """The value of a setting's text, which stands in ``line`` if in any.  InvalidConfig."""
     try:
         return setting.parse(text)
     except ValueError as error:
-        where = f"line {line}: " if line else ""
-        raise InvalidConfig(f"{where}{name}={text} is not {error}", path=path) from None
+        reason = f"{name}={text} is not {error}"
+        raise (InvalidConfig(reason) if line is None else line.error(reason)) from None

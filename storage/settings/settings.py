@@ -25,12 +25,13 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, InvalidConfig, UnknownTopicOrPartition
+from storage.files import Files
 from storage.settings import broker_settings, topic_file
-from storage.settings.broker_settings import PROTECTING, BrokerFiles, BrokerSettings
+from storage.settings.broker_settings import PROTECTING, BrokerSettings
 from storage.settings.config import (
     BROKER_SETTINGS,
     DECIDES_COMPACTION,
@@ -56,21 +57,6 @@ SETTINGS_FILE = "kafkafs.properties"
 
 _BY_US = "set on the topic"
 _BY_BROKER = "set on the topic at its broker"
-
-
-class SettingsStore(BrokerFiles, Protocol):
-    """The part of ``files.Files`` that is needed here."""
-
-    def scan(self, path: str) -> list[tuple[str, bool]]: ...
-
-    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None: ...
-
-
-def _read_lines(files: SettingsStore, path: str) -> list[Line]:
-    try:
-        return read_lines(files, path)
-    except FileNotFoundError:
-        return []
 
 
 class _Default(NamedTuple):
@@ -113,7 +99,7 @@ def _topic_setting(name: str) -> Setting:
     return setting
 
 
-def set_default(files: SettingsStore, data_dir: str, name: str, value: str) -> None:
+def set_default(files: Files, data_dir: str, name: str, value: str) -> None:
     """Have a line of ``kafkafs.properties`` say this, and leave the others; durable.
 
     InvalidConfig where the file would not be right then, OSError: nothing has changed.
@@ -135,7 +121,7 @@ class Settings:
 
     def __init__(
         self,
-        files: SettingsStore,
+        files: Files,
         data_dir: str,
         given: Mapping[str, Line],
         check: Check,
@@ -158,12 +144,12 @@ class Settings:
         self._ids: dict[str, str] = {}
         self.given: dict[str, str] = {name: line.value for name, line in given.items()}
         """The lines of the data directory's settings file, as they stand there."""
-        path = os.path.join(data_dir, SETTINGS_FILE)
-        self.broker = BrokerConfig(**_daemon_values(given, path))
+        self.broker = BrokerConfig(**_daemon_values(given))
         ours = _from_synonyms(
             {
-                name: _Default(value, f"{name} in {SETTINGS_FILE}")
-                for name, value in _synonym_values(given, path).items()
+                name: _Default(_synonym_value(name, line.value, line), f"{name} in {SETTINGS_FILE}")
+                for name, line in given.items()
+                if name in SYNONYMS
             }
         )
         self._defaults = {**_standard(), **ours}
@@ -195,7 +181,7 @@ class Settings:
     @classmethod
     def load(
         cls,
-        files: SettingsStore,
+        files: Files,
         data_dir: str,
         check: Check = no_check,
         *,
@@ -211,7 +197,9 @@ class Settings:
         """
         path = os.path.join(data_dir, SETTINGS_FILE)
         try:
-            given = {line.name: line for line in _read_lines(files, path)}
+            given: dict[str, Line] = {}
+            with contextlib.suppress(FileNotFoundError):
+                given = {line.name: line for line in read_lines(files, path)}
             settings = cls(files, data_dir, given, check, keeps_faulty=keeps_faulty)
             settings._check_whole(settings._plain, path)
         except InvalidConfig as error:
@@ -342,12 +330,9 @@ class Settings:
         CorruptCheckpoint where that is not known.
         """
         self.check_known(topic)
-        return {
-            name: value
-            for name, value, _ in sorted(
-                _listing({**self._set_at_broker(topic), **self._set_by_us(topic)})
-            )
-        }
+        ours = _each(self._topic(topic).overrides, _BY_US)
+        listing = _listing({**self._set_at_broker(topic), **ours})
+        return {name: value for name, value, _ in sorted(listing)}
 
     def explain(self, topic: str) -> list[tuple[str, str, str]]:
         """(name, value, where it comes from) of every topic setting.
@@ -465,59 +450,49 @@ class Settings:
         self, topic: str, overrides: Mapping[str, Any], *, is_known: bool
     ) -> dict[str, _Default]:
         """Every topic setting's value, where it comes from, and whether that is known."""
-        found = self._found(topic, overrides)
-        if not is_known:
-            found |= {name: found[name]._replace(is_known=False) for name in DECISIVE}
-        return found
-
-    def _found(self, topic: str, overrides: Mapping[str, Any]) -> dict[str, _Default]:
+        defaults, theirs = self._defaults, self._set_at_broker(topic)
+        if self.is_brokers_topic(topic):
+            defaults = self._their_defaults
+            if self._unknown_topic(topic) is not None:
+                # Something may be set on it that nobody here can see.
+                defaults = _hidden(defaults)
         internal = _each(INTERNAL_TOPICS.get(topic, {}), "Kafka's own, of an internal topic")
-        ours = _each(overrides, _BY_US)
-        if not self.is_brokers_topic(topic):
-            return {**self._defaults, **internal, **ours}
-        defaults = self._their_defaults
-        if self._unknown_topic(topic) is not None:
-            # Something may be set on it that nobody here can see.
-            hidden = {name: defaults[name]._replace(is_known=False) for name in DECISIVE}
-            defaults = {**defaults, **hidden}
-        return {**defaults, **internal, **self._set_at_broker(topic), **ours}
+        found = {**defaults, **internal, **theirs, **_each(overrides, _BY_US)}
+        return found if is_known else _hidden(found)
 
     def _unknown_topic(self, topic: str) -> str | None:
         """Why it is not known what is set on a topic of a broker's; None where it is."""
         assert self._theirs is not None
         return self._theirs.why_unknown(topic, self._ids.get(topic, ""))
 
-    def _set_by_us(self, topic: str) -> dict[str, _Default]:
-        return _each(self._topic(topic).overrides, _BY_US)
-
     def _set_at_broker(self, topic: str) -> dict[str, _Default]:
         """What is set on a topic at its broker, as far as it is known, and means something here."""
         if not self.is_brokers_topic(topic) or self._unknown_topic(topic) is not None:
             return {}
         assert self._theirs is not None
-        found = {}
+        found: dict[str, _Default] = {}
         for name, text in self._theirs.topics[topic].settings.items():
             if name in TOPIC_SETTINGS:
-                value = _understood(TOPIC_SETTINGS[name], _topic_value, name, text, _BY_BROKER)
-                found.update({} if value is None else {name: value})
+                found |= _understood(name, text, _BY_BROKER, TOPIC_SETTINGS[name])
         return found
 
 
-def _topic_value(name: str, text: str) -> Any:
-    return parse(TOPIC_SETTINGS[name], name, text)
-
-
-def _understood(
-    setting: Setting, parse: Callable[[str, str], Any], name: str, text: str, source: str
-) -> _Default | None:
-    """What a broker's text says, None where it may be passed over: a broker refuses what is not
-    right, but other versions have other rules.
+def _understood(name: str, text: str, source: str, setting: Setting) -> dict[str, _Default]:
+    """The value of a broker's text by name; none where it may be passed over: a broker refuses what
+    is not right, but other versions have other rules.
     """
     try:
-        return _Default(parse(name, text), source)
+        is_topics = name == setting.name
+        value = parse(setting, name, text) if is_topics else _synonym_value(name, text)
+        return {name: _Default(value, source)}
     except InvalidConfig:
         unknown = _Default(setting.default, source, is_known=False)
-        return unknown if setting.name in DECISIVE else None
+        return {name: unknown} if setting.name in DECISIVE else {}
+
+
+def _hidden(found: Mapping[str, _Default]) -> dict[str, _Default]:
+    """The same values, where nobody knows those that decide whether something goes."""
+    return {**found, **{name: found[name]._replace(is_known=False) for name in DECISIVE}}
 
 
 def _each(values: Mapping[str, Any], source: str) -> dict[str, _Default]:
@@ -557,44 +532,31 @@ def _unknown(in_force: Mapping[str, _Default]) -> tuple[str, ...]:
 # -- the broker's names ----------------------------------------------------------------------------
 
 
-def _daemon_values(given: Mapping[str, Line], path: str) -> dict[str, Any]:
+def _daemon_values(given: Mapping[str, Line]) -> dict[str, Any]:
     """The daemon's settings among the lines of a file.  InvalidConfig, also of unknown names."""
     values = {}
-    for number, name, text in given.values():
+    for name, line in given.items():
         if name in BROKER_SETTINGS:
-            setting = BROKER_SETTINGS[name]
-            values[name.replace(".", "_")] = parse(setting, name, text, line=number, path=path)
+            values[name.replace(".", "_")] = parse(BROKER_SETTINGS[name], name, line.value, line)
         elif name not in SYNONYMS:
-            raise InvalidConfig(f"line {number}: there is no setting {name!r}", path=path)
+            raise line.error(f"there is no setting {name!r}")
     return values
 
 
-def _synonym_values(given: Mapping[str, Line], path: str) -> dict[str, Any]:
-    """The defaults for topics among the lines of a file, by the broker's names."""
-    return {
-        name: _synonym_value(name, line.value, line.number, path)
-        for name, line in given.items()
-        if name in SYNONYMS
-    }
-
-
-def _synonym_value(name: str, text: str, line: int = 0, path: str | None = None) -> Any:
-    """A broker setting's value as the topic setting has it."""
+def _synonym_value(name: str, text: str, line: Line | None = None) -> Any:
+    """A broker setting's value as the topic setting has it.  InvalidConfig."""
     setting, synonym = SYNONYMS[name]
     if synonym.factor == 1 and not synonym.negative_is_unlimited:
-        return parse(setting, name, text, line=line, path=path)
+        return parse(setting, name, text, line)
     number = Setting(name, whole_number(-LONG_MAX - 1, LONG_MAX), None)
-    value = parse(number, name, text, line=line, path=path) * synonym.factor
+    value = parse(number, name, text, line) * synonym.factor
     if synonym.negative_is_unlimited and value < 0:
         value = -1
     try:
         return setting.parse(str(value))
     except ValueError as error:
-        where = f"line {line}: " if line else ""
-        raise InvalidConfig(
-            f"{where}{name}={text} makes {setting.name}={value}, which is not {error}",
-            path=path,
-        ) from None
+        reason = f"{name}={text} makes {setting.name}={value}, which is not {error}"
+        raise (InvalidConfig(reason) if line is None else line.error(reason)) from None
 
 
 def _from_synonyms(values: Mapping[str, _Default]) -> dict[str, _Default]:
@@ -620,12 +582,10 @@ def _their_defaults(theirs: BrokerSettings, ours: Mapping[str, _Default]) -> dic
     if theirs.defaults_fault is not None:
         for name in DECISIVE:
             defaults[name] = defaults[name]._replace(source="the broker's", is_known=False)
-    given = {}
+    given: dict[str, _Default] = {}
     for name, (text, source) in theirs.defaults.items():
         if name in SYNONYMS:
-            setting = SYNONYMS[name][0]
-            value = _understood(setting, _synonym_value, name, text, f"{name}, {source}")
-            given.update({} if value is None else {name: value})
+            given |= _understood(name, text, f"{name}, {source}", SYNONYMS[name][0])
     passed = {name: each for name, each in ours.items() if name not in DECISIVE}
     return {**defaults, **_from_synonyms(given), **passed}
 

@@ -21,8 +21,9 @@ from types import MappingProxyType
 from typing import Any
 
 from storage.errors import InvalidConfig
+from storage.files import Files
 from storage.settings.config import TOPIC_SETTINGS, format_value
-from storage.settings.setting_lines import Line, ReadableFiles, parse, read_lines
+from storage.settings.setting_lines import Line, parse, read_lines
 
 NAME = "kafkafs-topic.properties"
 
@@ -30,7 +31,7 @@ _HEADER = "# Written by kafkafs, which replaces this file.\n"
 _OWNER = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-7]{3,4})")
 _NOBODY = 2**32 - 1  # chown's "leave it as it is"
 _DIGITS = 10
-# What one file may be the cause of, or the directory that it lies in.
+# Errors that one file may cause, or the directory that it lies in.
 _ITS_OWN = frozenset({errno.EIO, errno.EACCES, errno.EPERM, errno.ENOTDIR})
 
 Owner = tuple[int, int, int]
@@ -46,7 +47,7 @@ class TopicFile:
     fault: InvalidConfig | None = None
 
     def text(self) -> str:
-        """The file's."""
+        """The file's content."""
         values = {name: format_value(value) for name, value in self.overrides.items()}
         for partition, (uid, gid, mode) in self.owners.items():
             name = "owner" if partition is None else f"{partition}/owner"
@@ -54,7 +55,7 @@ class TopicFile:
         return _HEADER + "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
 
 
-def read(files: ReadableFiles, path: str) -> TopicFile:
+def read(files: Files, path: str) -> TopicFile:
     """What a topic's file says.  InvalidConfig names file and line; FileNotFoundError, OSError."""
     try:
         lines = read_lines(files, path)
@@ -67,28 +68,26 @@ def read(files: ReadableFiles, path: str) -> TopicFile:
     for line in lines:
         partition, slash, last = line.name.rpartition("/")
         if last == "owner" and (not slash or partition.isdecimal()):
-            owner = _read_owner(line, path)
+            owner = _read_owner(line)
             if len(partition) > _DIGITS:
-                raise _too_large(line, path)
+                raise _too_large(line)
             owners[int(partition) if slash else None] = owner
         elif line.name in TOPIC_SETTINGS:
-            setting = TOPIC_SETTINGS[line.name]
-            value = parse(setting, line.name, line.value, line=line.number, path=path)
-            overrides[line.name] = value
+            overrides[line.name] = parse(TOPIC_SETTINGS[line.name], line.name, line.value, line)
         else:
-            raise InvalidConfig(f"line {line.number}: there is no setting {line.name!r}", path=path)
+            raise line.error(f"there is no setting {line.name!r}")
     return TopicFile(overrides, owners)
 
 
-def _read_owner(line: Line, path: str) -> Owner:
+def _read_owner(line: Line) -> Owner:
     owner = _OWNER.fullmatch(line.value)
     if owner is None:
-        raise InvalidConfig(f"line {line.number}: {line.value!r} is not UID:GID:MODE", path=path)
+        raise line.error(f"{line.value!r} is not UID:GID:MODE")
     uid, gid, mode = int(owner[1]), int(owner[2]), int(owner[3], 8)
     if max(uid, gid) >= _NOBODY:
-        raise _too_large(line, path)
+        raise _too_large(line)
     return uid, gid, mode
 
 
-def _too_large(line: Line, path: str) -> InvalidConfig:
-    return InvalidConfig(f"line {line.number}: {line.name}={line.value}: too large", path=path)
+def _too_large(line: Line) -> InvalidConfig:
+    return line.error(f"{line.name}={line.value}: too large")

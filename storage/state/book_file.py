@@ -25,7 +25,7 @@ flushed.  A book that does not fit the files that are there says nothing.
 In a broker's directory none is kept, as a broker deletes and cleans without knowing of it; who
 rewrites segments of a partition that nobody has open removes the book first (``drop``).
 
-Not here: what becomes of a segment that is missing (``missing_segment``, ``recovery``).
+Not here: what becomes of a segment that is missing (``recovery``).
 """
 
 from __future__ import annotations

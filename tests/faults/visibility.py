@@ -345,8 +345,8 @@ FAULTS = [
     Fault(
         "sealed-segment-that-may-lack-its-end-is-trusted",
         "storage/recovery/loading.py",
-        "            and not _may_lack_end(origin, following)\n",
-        "            and following >= 0\n",
+        " or not indexes_fit or self._may_lack_end():",
+        " or not indexes_fit:",
         "A time index without its last entry is taken: a look-up begins a batch too late.",
         (RECOVERY,),
     ),

@@ -30,6 +30,7 @@ from kafkafs.views._measure import Cursor, Measure
 from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
+from storage.files import Files
 from storage.index import txn_index
 from storage.kafka07.entries import headers_07, plain_07
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
@@ -80,7 +81,7 @@ class Source:
         return self._data[position : position + size]
 
 
-class OneFile:
+class OneFile(Files):
     """A disk with the same content under every name that is asked for."""
 
     def __init__(self, data: bytes, name: str = "") -> None:
@@ -691,13 +692,13 @@ def transaction_index(data: bytes) -> None:
 def checkpoints(data: bytes) -> None:
     files = OneFile(data)
     with contextlib.suppress(StorageError):
-        for offset in checkpoint.read_offsets(files, "f").values():  # type: ignore[arg-type]
+        for offset in checkpoint.read_offsets(files, "f").values():
             assert 0 <= offset < 2**63
     with contextlib.suppress(StorageError):
-        epochs = checkpoint.read_epochs(files, "f")  # type: ignore[arg-type]
+        epochs = checkpoint.read_epochs(files, "f")
         assert epochs == sorted(epochs)
     with contextlib.suppress(StorageError):
-        topic_id = checkpoint.read_partition_metadata(files, "f")  # type: ignore[arg-type]
+        topic_id = checkpoint.read_partition_metadata(files, "f")
         assert topic_id is None or len(topic_id) == 22
 
 
