@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from storage.errors import InvalidTopic
@@ -181,6 +182,13 @@ def base_offset_of(name: str) -> int | None:
         return None
     base_offset = int(match[1])
     return base_offset if base_offset <= MAX_OFFSET else None
+
+
+def log_bases(names: Iterable[str]) -> list[int]:
+    """The base offsets of the segments whose logs are among these files, rising."""
+    return sorted(
+        base for name in names if name.endswith(LOG) and (base := base_offset_of(name)) is not None
+    )
 
 
 def old_base_offset_of(name: str) -> int | None:

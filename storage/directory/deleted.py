@@ -15,7 +15,7 @@ from collections.abc import Callable
 from storage.directory.reserve import Reserve
 from storage.duties import Duties
 from storage.files import Files
-from storage.log.log import Log
+from storage.log.log import Log, LogGroup
 
 # Deleted segments that are let go of at a time, some 50 µs each, while nobody else gets a turn.
 SWEPT_AT_ONCE = 100
@@ -32,14 +32,16 @@ def remove_directory(files: Files, directory: str) -> None:
 
 
 class Deleted:
-    """The deleted files of a data directory.  ``retiring``: the logs that segments have left."""
+    """The deleted files of a data directory."""
 
-    def __init__(self, files: Files, duties: Duties, reserve: Reserve, *, read_only: bool) -> None:
+    def __init__(
+        self, files: Files, duties: Duties, reserve: Reserve, logs: LogGroup, *, read_only: bool
+    ) -> None:
         self._files = files
         self._duties = duties
         self._reserve = reserve
         self._read_only = read_only
-        self.retiring: set[Log] = set()
+        self._logs = logs
         # Directories, with when they are due and the partition that was there.
         self._doomed: list[tuple[int, str, Log | None]] = []
         # What could not be removed, to be tried again: paths, and whether it is a directory.
@@ -57,7 +59,7 @@ class Deleted:
         """
         doomed_paths = list(self._unremoved) if again else []
         left = SWEPT_AT_ONCE
-        for log in list(self.retiring):
+        for log in list(self._logs.retiring):
             if left:
                 count = len(log.retired)
                 with self._duties.attempt("letting go of what was deleted", log.name):

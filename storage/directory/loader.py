@@ -20,13 +20,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from storage import paths
-from storage.counters import LogCounters
 from storage.directory.checkpoints import Checkpoints
-from storage.directory.topics import Item
+from storage.directory.topics import Item, Topic
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.files import Files, is_temporary
 from storage.kafka07.segment import holds_entries, refusal
-from storage.log.log import Log
+from storage.log.log import Log, LogGroup
 from storage.log.rescue import decided, finish
 from storage.recovery.recovery import Origin, Recovered, recover
 from storage.segment.cut import Cut
@@ -54,18 +53,15 @@ class Loader:
         settings: Settings,
         checkpoints: Checkpoints,
         faults: list[str],
+        logs: LogGroup,
         *,
         read_only: bool,
         clean: bool,
         wanted: Callable[[str], bool] | None,
         mends_ids: bool,
-        unflushed: set[Log],
-        retiring: set[Log],
-        counters: LogCounters,
-        monotonic_ms: Callable[[], int],
     ) -> None:
         """``wanted``: which topics to look at, by name; None: all.  ``mends_ids``: whether a topic
-        whose id nothing tells gets a new one.  The last four are those of every log.
+        whose id nothing tells gets a new one.
         """
         self._files = files
         self._path = path
@@ -76,17 +72,14 @@ class Loader:
         self._clean = clean
         self._wanted = wanted
         self._mends_ids = mends_ids
-        self._unflushed = unflushed
-        self._retiring = retiring
-        self._counters = counters
-        self._monotonic_ms = monotonic_ms
+        self._logs = logs
         self.stopped_clean = clean
         self.cuts: list[Cut] = []
         self.skipped: list[str] = []
 
-    def scan(self) -> tuple[list[tuple[str, int]], list[str]]:
+    def scan(self) -> tuple[list[Item], list[str]]:
         """Partitions to load, in order, and the names of directories to delete."""
-        found: list[tuple[str, int]] = []
+        found: list[Item] = []
         doomed: list[str] = []
         for name, kind in self._files.listing(self._path):
             if kind == "file" and is_temporary(name) and not self._read_only:
@@ -95,19 +88,17 @@ class Loader:
             if kind == "file" or name in paths.BROKERS_OWN:
                 continue
             parsed = paths.parse_partition_directory(name)
-            if kind != "directory":
-                # A link that leads to a directory elsewhere would be shown if it were followed.
-                if parsed is not None and (self._wanted is None or self._wanted(parsed[0])):
+            if parsed is not None:
+                # Also a link, or the like: loading it says what is wrong with it.
+                if self._wanted is None or self._wanted(parsed[0]):
                     found.append(parsed)
+                continue
+            if kind != "directory":
                 continue
             aside = paths.parse_aside_directory(name)
             if aside is not None and aside.kind == "delete":
                 if not self._read_only:
                     doomed.append(name)
-                continue
-            if parsed is not None:
-                if self._wanted is None or self._wanted(parsed[0]):
-                    found.append(parsed)
             elif name not in self.skipped:
                 self.skipped.append(name)
                 _log.warning("%s: not a partition's directory, left alone", name)
@@ -124,7 +115,7 @@ class Loader:
 
     def load_partition(
         self,
-        item: tuple[str, int],
+        item: Item,
         *,
         clean: bool,
         recovery_point: int | None,
@@ -155,7 +146,7 @@ class Loader:
                 if not tries:
                     raise
 
-    def _await_swap(self, item: tuple[str, int]) -> None:
+    def _await_swap(self, item: Item) -> None:
         """Wait while a cleaner that lives replaces segments, so that files keep their names
         meanwhile.  Of one that was stopped all is shown as if it had finished.
         """
@@ -169,7 +160,7 @@ class Loader:
 
     def _load_partition(
         self,
-        item: tuple[str, int],
+        item: Item,
         clean: bool,
         recovery_point: int | None,
         log_start: int,
@@ -221,24 +212,46 @@ class Loader:
             topic_id,
             config,
             recovered,
+            self._logs,
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
-            epochs=self._load_epochs(
-                directory, start, end, recovered.epochs, lambda: self._epochs_of(recovered)
-            ),
+            epochs=self._load_epochs(directory, start, end, recovered),
             clean=self._clean,
             read_only=self._read_only,
             may_be_cleaned=may_be_cleaned,
             point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
-            unflushed=self._unflushed,
-            retiring=self._retiring,
-            counters=self._counters,
-            monotonic_ms=self._monotonic_ms,
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
         if not clean and not self._read_only and self._files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
+
+    def create_log(self, topic: Topic, partition: int, directory: str, now_ms: int) -> Log:
+        """Make the files of a new, empty partition in its directory; durable.  OSError."""
+        files, config = self._files, self._settings.log_config(topic.name)
+        metadata = os.path.join(directory, paths.PARTITION_METADATA)
+        checkpoint.write_partition_metadata(files, metadata, topic.id)
+        checkpoint.write_epochs(files, os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT), [])
+        book_file.begin(files, directory)
+        origin = Origin(
+            *(files, directory, config),
+            clean=True,
+            recovery_point=0,
+            log_start=0,
+            writable=True,
+            now_ms=now_ms,
+            booked_to=0,
+        )
+        recovered = recover(origin)
+        files.sync_directory(directory)
+        return Log(
+            *(files, directory, topic.name, partition, topic.id, config, recovered, self._logs),
+            log_start=0,
+            recovery_point=0,
+            epochs=[],
+            clean=True,
+            read_only=False,
+        )
 
     def _own_log_start(self, directory: str) -> int:
         """Where a partition that has come without its lines in the checkpoints begins, by its own
@@ -262,7 +275,7 @@ class Loader:
             log.note_lost_end(flushed_end)
             self._faults.append(f"{log.directory}: {log.what_is_lost}")
 
-    def _may_be_cleaned(self, item: tuple[str, int]) -> bool:
+    def _may_be_cleaned(self, item: Item) -> bool:
         """Whether a cleaner was there or may have been: of a broker's topics nothing tells.
 
         But for what it has written down, where records may be missing for other reasons.
@@ -271,7 +284,7 @@ class Loader:
             return True
         return item in self._checkpoints.cleaned_before
 
-    def _holes_to(self, item: tuple[str, int], recovery_point: int | None) -> int:
+    def _holes_to(self, item: Item, recovery_point: int | None) -> int:
         """Up to where a cleaner may have left gaps between segments, whatever the topic's settings
         say now.
 
@@ -311,22 +324,18 @@ class Loader:
             return ""
 
     def _load_epochs(
-        self,
-        directory: str,
-        start: int,
-        end: int,
-        seen: list[tuple[int, int]],
-        all_epochs: Callable[[], list[tuple[int, int]]],
+        self, directory: str, start: int, end: int, recovered: Recovered
     ) -> list[tuple[int, int]]:
         """The leader epochs within the log, as ``LeaderEpochFileCache`` keeps them.
 
-        ``seen``: those that recovery has come across; ``all_epochs`` reads the whole log for them.
+        Where the file cannot be read all batches are.
         """
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        seen = recovered.epochs
         try:
             recorded: list[tuple[int, int]] | None = checkpoint.read_epochs(self._files, path)
         except CorruptCheckpoint as error:
-            recorded, seen = None, all_epochs()
+            recorded, seen = None, _epochs_of(recovered)
             self._checkpoints.set_aside(path, error)
         epochs: list[tuple[int, int]] = []
         for epoch, offset in recorded or []:
@@ -340,18 +349,6 @@ class Loader:
                 checkpoint.begin_epoch(epochs, epoch, max(offset, start))
         if epochs != recorded and not self._read_only:
             checkpoint.write_epochs(self._files, path, epochs)
-        return epochs
-
-    @staticmethod
-    def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
-        """(epoch, offset of its first batch), rising, of all batches that are there."""
-        epochs: list[tuple[int, int]] = []
-        for segment in recovered.segments:
-            with contextlib.suppress(CorruptRecord):  # up to what is damaged
-                for _, header in segment.batches():
-                    if header.leader_epoch > (epochs[-1][0] if epochs else -1):
-                        epochs.append((header.leader_epoch, header.base_offset))
-            segment.files.close_descriptors()
         return epochs
 
     def find_topic_id(self, log: Log, known: str) -> None:
@@ -380,3 +377,15 @@ class Loader:
             self._checkpoints.set_aside(path, fault)
         if not self._read_only:
             checkpoint.write_partition_metadata(self._files, path, log.topic_id)
+
+
+def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:
+    """(epoch, offset of its first batch), rising, of all batches that are there."""
+    epochs: list[tuple[int, int]] = []
+    for segment in recovered.segments:
+        with contextlib.suppress(CorruptRecord):  # up to what is damaged
+            for _, header in segment.batches():
+                if header.leader_epoch > (epochs[-1][0] if epochs else -1):
+                    epochs.append((header.leader_epoch, header.base_offset))
+        segment.files.close_descriptors()
+    return epochs

@@ -20,10 +20,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from storage import paths
+from storage.directory.checkpoints import Checkpoints
 from storage.errors import CorruptCheckpoint
 from storage.files import Files
 from storage.index.time_index import TimeIndex
@@ -37,8 +37,6 @@ ROOM = 1 << 20
 INODES = 8
 """So does one with fewer free inodes."""
 
-Partition = tuple[str, int]
-
 
 def is_full(files: Files, path: str) -> bool:
     """Whether the file system of ``path`` has too little room to open a data directory."""
@@ -48,23 +46,21 @@ def is_full(files: Files, path: str) -> bool:
     return bool(lacks_bytes or (space.f_files and space.f_favail < INODES))
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A data directory that is about to be opened, and what its checkpoints say."""
+def make_room(
+    files: Files,
+    path: str,
+    settings: Settings,
+    checkpoints: Checkpoints,
+    now_ms: int,
+    *,
+    has_reserve: bool,
+) -> list[str]:
+    """Unlink what may go until the disk is not full any more; returns what went, for people.
 
-    files: Files
-    path: str
-    settings: Settings
-    recovery_points: Mapping[Partition, int]
-    log_starts: Mapping[Partition, int]
-    now_ms: int
-
-
-def make_room(opening: Opening, *, has_reserve: bool) -> list[str]:
-    """Unlink what may go until the disk is not full any more; what went, for people."""
-    files, path = opening.files, opening.path
+    ``path``: a data directory that is about to be opened.
+    """
     gone: list[str] = []
-    expired = () if has_reserve else _expired(opening)
+    expired = () if has_reserve else _expired(files, path, settings, checkpoints, now_ms)
     steps = itertools.chain(_deleted(files, path), expired)
     while is_full(files, path):
         step = next(steps, None)
@@ -97,29 +93,32 @@ def _deleted(files: Files, path: str) -> Iterator[str]:
             yield f"{directory}: {len(doomed)} files that had been deleted"
 
 
-def _expired(opening: Opening) -> Iterator[str]:
+def _expired(
+    files: Files, path: str, settings: Settings, checkpoints: Checkpoints, now_ms: int
+) -> Iterator[str]:
     """Remove segments that retention lets go of, one at a time.
 
     A partition whose small files cannot be read is passed over: opening says what is wrong.
     """
-    files = opening.files
-    for name, is_directory in sorted(files.scan(opening.path)):
+    recovery_points = checkpoints.readable(paths.RECOVERY_POINTS)
+    log_starts = checkpoints.readable(paths.LOG_STARTS)
+    for name, is_directory in sorted(files.scan(path)):
         partition = paths.parse_partition_directory(name) if is_directory else None
         if partition is None or name in paths.BROKERS_OWN:
             continue
-        directory = os.path.join(opening.path, name)
-        durable = opening.recovery_points.get(partition, 0)
+        directory = os.path.join(path, name)
+        durable = recovery_points.get(partition, 0)
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
         try:
             topic_id = checkpoint.read_partition_metadata(files, metadata)
-            facts = _facts(files, directory, durable, opening.log_starts.get(partition, 0))
+            facts = _facts(files, directory, durable, log_starts.get(partition, 0))
         except (CorruptCheckpoint, OSError):
             continue
         if facts is None:
             continue
-        opening.settings.identify(partition[0], topic_id or "")
-        config = opening.settings.log_config(partition[0])
-        for segment in _doomed(facts, config, opening.now_ms, durable):
+        settings.identify(partition[0], topic_id or "")
+        config = settings.log_config(partition[0])
+        for segment in _doomed(facts, config, now_ms, durable):
             _remove(files, directory, segment)
             yield f"{directory}: segment {segment.base_offset}, which retention lets go of"
 
@@ -139,12 +138,8 @@ def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFac
     ``durable``: its recovery point.  Segments behind it count as if they were part of the active
     one.
     """
-    names = {name for name, is_directory in files.scan(directory) if not is_directory}
-    bases = sorted(
-        base
-        for name in names
-        if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
-    )
+    names = [name for name, is_directory in files.scan(directory) if not is_directory]
+    bases = paths.log_bases(names)
     segments: list[SegmentFacts] = []
     for base, following in itertools.pairwise(bases):
         if following >= durable:

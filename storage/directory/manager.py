@@ -32,11 +32,11 @@ from dataclasses import dataclass
 from storage import clock, paths
 from storage.adopt.adopt import recover as recover_adoption
 from storage.adopt.adoptions import Adoptions
-from storage.counters import CleanerCounters, LogCounters
+from storage.counters import CleanerCounters
 from storage.directory.checkpoints import Checkpoints, Mending
 from storage.directory.deleted import Deleted, remove_directory
 from storage.directory.loader import Loader
-from storage.directory.make_room import Opening, is_full, make_room
+from storage.directory.make_room import make_room
 from storage.directory.reserve import Reserve
 from storage.directory.topics import Item, Topic, Topics
 from storage.duties import Duties
@@ -53,15 +53,13 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.log.listener import LogListener
-from storage.log.log import Log
+from storage.log.log import Log, LogGroup
 from storage.log.rescue import rescue
-from storage.recovery.recovery import Origin, recover
 from storage.retention.retention import check_policy
-from storage.segment.cut import Cut
 from storage.segment.segment_files import opened
 from storage.settings.settings import Settings, no_check
 from storage.settings.topic_file import Owner
-from storage.state import book_file, checkpoint
+from storage.state import checkpoint
 from storage.task import Task
 from storage.threads import side_by_side
 
@@ -136,7 +134,8 @@ class LogManager:
         self.topics = Topics(path, settings, self.faults)
         self.checkpoints = Checkpoints(files, path, self.faults, read_only=read_only)
         self.listeners: list[LogListener[Log]] = []
-        self.counters = LogCounters()
+        self._logs = LogGroup(monotonic_ms)
+        self.counters = self._logs.counters
         self.duties = Duties()
         self.cleaner_counters = CleanerCounters()
         # Up to where each log has been cleaned, by topic and partition.
@@ -156,24 +155,21 @@ class LogManager:
         self._lock_fd = -1
         # Whether nobody else uses ``files``.
         self._made_files = False
-        # Logs that have something to flush.
-        self._unflushed: set[Log] = set()
-        self.deleted = Deleted(files, self.duties, self.reserve, read_only=read_only)
+        self.deleted = Deleted(files, self.duties, self.reserve, self._logs, read_only=read_only)
         self.loader = Loader(
             files,
             path,
             settings,
             self.checkpoints,
             self.faults,
+            self._logs,
             read_only=read_only,
             clean=clean,
             wanted=wanted,
             mends_ids=mending is not None,
-            unflushed=self._unflushed,
-            retiring=self.deleted.retiring,
-            counters=self.counters,
-            monotonic_ms=monotonic_ms,
         )
+        # What recovery has cut off.
+        self.cuts = self.loader.cuts
         # Whether files of segments may be open that age closes.
         self._opened_before = -1
         self._left_open = False
@@ -244,10 +240,10 @@ class LogManager:
                 manager._make_room()
             manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
-            if not read_only and not clean:
-                # What recovery has cut must not count as flushed when it is written again.
-                manager._checkpoint_anew()
             if not read_only:
+                if not clean and (manager.topics or manager.checkpoints.topics()):
+                    # What recovery has cut must not count as flushed when it is written again.
+                    manager.start_checkpoint(snapshots=False)()
                 for log in manager.logs():
                     manager._rescue(log)
                 recover_adoption(manager)
@@ -261,17 +257,11 @@ class LogManager:
 
     def _make_room(self) -> None:
         """Where the disk is full, remove what may go."""
-        if not is_full(self.files, self.path):
-            return
-        opening = Opening(
-            self.files,
-            self.path,
-            self.settings,
-            self.checkpoints.readable(paths.RECOVERY_POINTS),
-            self.checkpoints.readable(paths.LOG_STARTS),
-            self.clock_ms(),
+        gone = make_room(
+            *(self.files, self.path, self.settings, self.checkpoints, self.clock_ms()),
+            has_reserve=self.reserve.is_there,
         )
-        for each in make_room(opening, has_reserve=self.reserve.is_there):
+        for each in gone:
             _log.warning("the disk is full, removed at the start: %s", each)
 
     def __enter__(self) -> LogManager:
@@ -427,11 +417,6 @@ class LogManager:
         if self.cleaner_offsets.get(item, 0) > log.log_end_offset:
             self.cleaner_offsets[item] = log.log_end_offset
 
-    @property
-    def cuts(self) -> list[Cut]:
-        """What recovery has cut off."""
-        return self.loader.cuts
-
     # -- topics --------------------------------------------------------------------------------
 
     def logs(self) -> Iterator[Log]:
@@ -545,53 +530,15 @@ class LogManager:
 
     def _create_log(self, topic: Topic, partition: int, owner: Owner | None = None) -> Log:
         directory = os.path.join(self.path, paths.partition_directory(topic.name, partition))
-        now_ms = self.clock_ms()
         if partition:
             self.files.mkdir(directory)
         else:
             self._begin_topic(topic.name, directory, owner)
-        config = self.settings.log_config(topic.name)
         try:
-            metadata = os.path.join(directory, paths.PARTITION_METADATA)
-            checkpoint.write_partition_metadata(self.files, metadata, topic.id)
-            checkpoint.write_epochs(
-                self.files, os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT), []
-            )
-            book_file.begin(self.files, directory)
-            origin = Origin(
-                self.files,
-                directory,
-                config,
-                clean=True,
-                recovery_point=0,
-                log_start=0,
-                writable=True,
-                now_ms=now_ms,
-                booked_to=0,
-            )
-            recovered = recover(origin)
-            self.files.sync_directory(directory)
+            log = self.loader.create_log(topic, partition, directory, self.clock_ms())
         except OSError:
             remove_directory(self.files, directory)
             raise
-        log = Log(
-            self.files,
-            directory,
-            topic.name,
-            partition,
-            topic.id,
-            config,
-            recovered,
-            log_start=0,
-            recovery_point=0,
-            epochs=[],
-            clean=True,
-            read_only=False,
-            unflushed=self._unflushed,
-            retiring=self.deleted.retiring,
-            counters=self.counters,
-            monotonic_ms=self.monotonic_ms,
-        )
         log.listeners = self.listeners
         return log
 
@@ -632,7 +579,7 @@ class LogManager:
                 log.relocate(directory)
                 log.retire(due_ms)
                 self.duties.forget(log.name)
-                self._unflushed.discard(log)
+                self._logs.unflushed.discard(log)
             self.deleted.add(due_ms, directory, log)
         for partition in topic.numbers:
             self.cleaner_offsets.pop((name, partition), None)
@@ -703,15 +650,8 @@ class LogManager:
 
         ``now_ms`` is by the monotonic clock, as in all periodic work.
         """
-        return [
-            log
-            for log in list(self._unflushed)  # others may come and go meanwhile, from other threads
-            if log.durability.unflushed_since_ms is not None
-            and (
-                log.durability.flush_error is not None
-                or now_ms - log.durability.unflushed_since_ms >= log.config.flush_ms
-            )
-        ]
+        # Other threads add logs and remove them meanwhile.
+        return [log for log in list(self._logs.unflushed) if log.durability.is_due(now_ms)]
 
     def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
         """What the checkpoints should say now, as a function that writes them (any thread).
@@ -768,11 +708,6 @@ class LogManager:
     def checkpoint(self) -> None:
         """Write the recovery points, log starts, high watermarks and snapshots now."""
         self.start_checkpoint()()
-
-    def _checkpoint_anew(self) -> None:
-        """Write the checkpoints where there is something to say or to take back."""
-        if self.topics or self.checkpoints.topics():
-            self.start_checkpoint(snapshots=False)()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
         """Age descriptors, forget producers, and remove what was deleted (``Deleted.remove``).

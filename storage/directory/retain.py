@@ -170,7 +170,7 @@ def retain(
         for move in moves:
             task.check()
             with _noted(outcome, move.log):
-                move.prepare(task)
+                move.write_down(task)
                 flushed.append(move)
         if flushed:
             task.begin("deleting", sum(move.size for move in flushed))
@@ -248,9 +248,9 @@ def _noted(outcome: Retained, log: Log) -> Iterator[None]:
 
 
 class _Move:
-    """A log start that is about to move up, with ``count`` segments or without any.
+    """A log start that is about to move up, past ``count`` segments that go, or past none.
 
-    Made by the owner, who ``end``s it too.  Once it is prepared the next checkpoint names it.
+    The owner makes it, and ``end``s it.  Once it is written down the next checkpoint names it.
     """
 
     def __init__(self, log: Log, count: int, log_start: int) -> None:
@@ -265,31 +265,25 @@ class _Move:
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
 
-    def prepare(self, task: Task) -> None:
-        """Have what lies below on the disk, and written down what readers were shown: a restart
+    def write_down(self, task: Task) -> None:
+        """Have what lies below on the disk, and write down what readers were shown: a restart
         carries out what a checkpoint names.  In the worker's thread.
         """
-        self._flush(task)
-        self._write_history(task)
-        self.log.book.let_go(self.segments)
-        self._is_let_go = True
-        task.by_owner(self._intend)
-
-    def _flush(self, task: Task) -> None:
         log = self.log
         # The snapshots will be all that is known of the producers of what is deleted.
         if task.by_owner(
             lambda: log.durability.recovery_point < self.log_start or bool(log.snapshots.unsynced)
         ):
             log.flush(task.by_owner)
+        task.by_owner(self._prepare)()
+        log.book.let_go(self.segments)
+        self._is_let_go = True
+        task.by_owner(self._intend)
 
-    def _write_history(self, task: Task) -> None:
-        def prepare() -> Callable[[], None]:
-            if self.log.closed:
-                return lambda: None
-            return prepare_removal(self.log, len(self.segments), log_start=self.log_start)
-
-        task.by_owner(prepare)()
+    def _prepare(self) -> Callable[[], None]:
+        if self.log.closed:
+            return lambda: None
+        return prepare_removal(self.log, len(self.segments), log_start=self.log_start)
 
     def _intend(self) -> None:
         self._is_intended = True
@@ -336,7 +330,7 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
         return log.log_start_offset
 
     try:
-        move.prepare(task)
+        move.write_down(task)
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
         return task.by_owner(carry_out)
     finally:

@@ -74,6 +74,13 @@ class Durability:
         log = self._log
         return log.log_end_offset - self.recovery_point >= log.config.flush_messages
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether flush.ms asks for a flush now, by the monotonic clock, or an fsync has failed."""
+        since_ms = self.unflushed_since_ms
+        return since_ms is not None and (
+            self.flush_error is not None or now_ms - since_ms >= self._log.config.flush_ms
+        )
+
     def mark_unflushed(self) -> None:
         """There is something to flush, whether anything was appended or not."""
         if self.unflushed_since_ms is None and not self._log.closed:

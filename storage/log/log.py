@@ -23,6 +23,7 @@ import errno
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from storage import clock, paths
 from storage.counters import LogCounters
@@ -51,6 +52,19 @@ __all__ = ["Appended", "Log"]
 RENAMED_AT_ONCE = 32
 
 
+@dataclass(slots=True)
+class LogGroup:
+    """The logs of a data directory, as far as they know of each other.
+
+    ``unflushed``: those that have something to flush; ``retiring``: those that segments have left.
+    """
+
+    monotonic_ms: Callable[[], int] = clock.monotonic_ms
+    counters: LogCounters = field(default_factory=LogCounters)
+    unflushed: set[Log] = field(default_factory=set)
+    retiring: set[Log] = field(default_factory=set)
+
+
 def in_turns(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
     """As many at a time as may be renamed while nobody else gets a turn."""
     for at in range(0, len(segments), RENAMED_AT_ONCE):
@@ -69,6 +83,7 @@ class Log:
         topic_id: str,
         config: LogConfig,
         recovered: Recovered,
+        group: LogGroup,
         *,
         log_start: int,
         recovery_point: int,
@@ -77,14 +92,11 @@ class Log:
         read_only: bool,
         may_be_cleaned: bool = False,
         point_counts: bool = True,
-        unflushed: set[Log] | None = None,
-        retiring: set[Log] | None = None,
-        counters: LogCounters | None = None,
-        monotonic_ms: Callable[[], int] = clock.monotonic_ms,
     ) -> None:
         self.config = config
-        self.monotonic_ms = monotonic_ms
-        self.counters = counters or LogCounters()
+        self.monotonic_ms = group.monotonic_ms
+        self.counters = group.counters
+        self._group = group
         self.files = files
         self.directory = directory
         self.topic = topic
@@ -97,7 +109,6 @@ class Log:
         self.cleaning = False
         self.listeners: list[LogListener[Log]] = []
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
-        self._retiring = retiring if retiring is not None else set()
         self._retired: list[tuple[int, Segment]] = []
         self.log_start_offset = max(log_start, self.segments[0].base_offset)
         # Where the log start is about to be moved to.
@@ -105,9 +116,8 @@ class Log:
         self.log_end_offset = self.segments[-1].next_offset
         # Where a log ends that was flushed further: up to where it was. 0: it was not.
         self.lost_end = 0
-        self._active_since_ms = monotonic_ms()
+        self._active_since_ms = self.monotonic_ms()
         self._roll_after_ms = self._draw_roll_time()
-        self._unflushed = unflushed if unflushed is not None else set()
         self.producers = recovered.producers
         self.epochs = LeaderEpochs(epochs)
         self.snapshots = ProducerSnapshots(self, recovered.snapshot_offset)
@@ -195,9 +205,9 @@ class Log:
     def retired(self, retired: list[tuple[int, Segment]]) -> None:
         self._retired = retired
         if retired and not self.closed:
-            self._retiring.add(self)
+            self._group.retiring.add(self)
         else:
-            self._retiring.discard(self)
+            self._group.retiring.discard(self)
 
     def __repr__(self) -> str:
         return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
@@ -226,11 +236,11 @@ class Log:
 
     def became_unflushed(self) -> None:
         """``Durability`` has something to flush."""
-        self._unflushed.add(self)
+        self._group.unflushed.add(self)
 
     def became_flushed(self) -> None:
         """``Durability`` has flushed everything."""
-        self._unflushed.discard(self)
+        self._group.unflushed.discard(self)
 
     def check_writable(self) -> None:
         """LogClosed, ReadOnlyLog; OSError where an fsync has failed, or the log's end was lost."""

@@ -48,14 +48,13 @@ from storage.segment.batch_check import Part, check_file
 from storage.segment.damage import Damage
 from storage.segment.medium import fill_readable
 from storage.segment.segment import Segment
-from storage.segment.walk import feed
+from storage.segment.walk import feed, sealed_times
 from storage.state.producer_state import ProducerState
 from storage.task import Task
 
 _NEW = ".tmp"
 _DIGITS = 20
 _CHUNK_BYTES = 1 << 20
-_TIME_ENTRY_BYTES = 12
 
 _log = logging.getLogger(__name__)
 
@@ -204,31 +203,18 @@ def _copy_bytes(files: Files, segment: Segment, fd: int) -> None:
 def _entries(
     files: Files, fd: int, segment: Segment, damages: Sequence[Damage], interval: int
 ) -> tuple[bytes, bytes]:
-    """Those of the offset index and of the time index, by what is sound."""
-    offsets, times = bytearray(), bytearray()
-    indexed = largest = -1
-    largest_offset = segment.base_offset
-    starts = [(0, segment.base_offset), *((each.end, each.next_offset) for each in damages)]
-    ends = [*(each.start for each in damages), segment.size]
-    for (start, first), end in zip(starts, ends, strict=True):
-        if start == end:
-            continue
-        rebuild = Rebuild(segment.base_offset, interval, position=start, next_offset=first)
-        for _ in feed(files, fd, end, rebuild):
-            rebuild.producers.clear()
-        offsets += rebuild.offset_entries
-        entries = bytes(rebuild.time_entries)
-        for at in range(0, len(entries), _TIME_ENTRY_BYTES):
-            timestamp = int.from_bytes(entries[at : at + 8], "big")
-            if timestamp > indexed:
-                times += entries[at : at + _TIME_ENTRY_BYTES]
-                indexed = timestamp
-        if rebuild.max_timestamp > largest:
-            largest, largest_offset = rebuild.max_timestamp, rebuild.max_timestamp_offset
-    if largest > indexed:
-        relative = largest_offset - segment.base_offset
-        times += largest.to_bytes(8, "big") + relative.to_bytes(4, "big")
-    return bytes(offsets), bytes(times)
+    """The offset index and the time index of what is sound."""
+    rebuild = Rebuild(segment.base_offset, interval)
+    for place in damages:
+        _walk(files, fd, place.start, rebuild)
+        rebuild.skip(place.end, place.next_offset)
+    _walk(files, fd, segment.size, rebuild)
+    return bytes(rebuild.offset_entries), sealed_times(rebuild)
+
+
+def _walk(files: Files, fd: int, end: int, rebuild: Rebuild) -> None:
+    for _ in feed(files, fd, end, rebuild):
+        rebuild.producers.clear()
 
 
 def _write(files: Files, path: str, data: bytes) -> None:

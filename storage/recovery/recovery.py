@@ -91,11 +91,7 @@ def recover(origin: Origin) -> Recovered:
     else:
         names, swapped = as_if_finished(origin.files, origin.directory, names)
         origin = dataclasses.replace(origin, swapped=swapped)
-    bases = sorted(
-        base
-        for name in names
-        if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
-    )
+    bases = paths.log_bases(names)
     if origin.swapped:
         # What a cleaner has just made may have holes up to the segment behind it.
         behind = next((base for base in bases if base > max(origin.swapped)), -1)

@@ -68,14 +68,10 @@ def read_metadata(files: Files, directory: str) -> Metadata:
     if snapshot is not None:
         end = int(snapshot[:20])
         _read_snapshot(files, os.path.join(directory, snapshot), replay)
-    logs = sorted(
-        (base, name)
-        for name in names
-        if name.endswith(paths.LOG) and (base := paths.base_offset_of(name)) is not None
-    )
+    bases = paths.log_bases(names)
     # Those that lie below the snapshot whole may be just about to go.
-    first = max((number for number, (base, _) in enumerate(logs) if base <= end), default=0)
-    _read_log(files, directory, logs[first:], end, replay)
+    first = max((number for number, base in enumerate(bases) if base <= end), default=0)
+    _read_log(files, directory, bases[first:], end, replay)
     return replay.metadata
 
 
@@ -89,16 +85,14 @@ def _read_snapshot(files: Files, path: str, replay: _Replay) -> None:
         replay.take(header, records, path)
 
 
-def _read_log(
-    files: Files, directory: str, logs: list[tuple[int, str]], end: int, replay: _Replay
-) -> None:
+def _read_log(files: Files, directory: str, bases: list[int], end: int, replay: _Replay) -> None:
     """Replay what follows offset ``end``."""
-    expected = logs[0][0] if logs else end
+    expected = bases[0] if bases else end
     if expected > end:
         reason = f"offsets {end} to {expected - 1} of a metadata log are missing"
         raise CorruptRecord(reason, path=directory)
-    for base, name in logs:
-        path = os.path.join(directory, name)
+    for base in bases:
+        path = os.path.join(directory, paths.file_name(base, paths.LOG))
         data = files.read_whole(path)
         if base != expected:
             raise CorruptRecord(f"offset {expected} of a metadata log is missing", path=path)
@@ -111,7 +105,7 @@ def _read_log(
             if expected > end:
                 replay.take(header, records, path)
             position = batch_end
-        if position != len(data) and (base, name) != logs[-1]:
+        if position != len(data) and base != bases[-1]:
             raise CorruptRecord("a batch is cut off", path=path, position=position)
 
 

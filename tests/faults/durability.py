@@ -184,16 +184,16 @@ FAULTS = [
     Fault(
         "retention-what-goes-is-not-flushed-first",
         "storage/directory/retain.py",
-        "        self._flush(task)\n        self._write_history(task)",
-        "        self._write_history(task)",
+        "            log.flush(task.by_owner)\n        task.by_owner(self._prepare)()",
+        "            _ = log.flush\n        task.by_owner(self._prepare)()",
         "A log start above what is on the disk after a power cut.",
         (RETENTION_CRASH,),
     ),
     Fault(
         "retention-history-not-written-down-first",
         "storage/directory/retain.py",
-        "        self._flush(task)\n        self._write_history(task)",
-        "        self._flush(task)",
+        "        task.by_owner(self._prepare)()\n",
+        "        _ = self._prepare\n",
         "Who deletes holds up all others while the disk is slow, and deletes though it is full.",
         (REWRITE,),
     ),
@@ -237,11 +237,11 @@ FAULTS = [
         "delete-records-log-start-not-written-down",
         "storage/directory/retain.py",
         """\
-        move.prepare(task)
+        move.write_down(task)
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
         return""",
         """\
-        move.prepare(task)
+        move.write_down(task)
         return""",
         "Deleted records are back after a kill.",
         (RETENTION_CRASH, "tests/storage/log/test_delete_records.py"),

@@ -129,14 +129,8 @@ FAULTS = [
     Fault(
         "links-as-partitions-are-loaded",
         "storage/directory/loader.py",
-        '            if kind != "directory":\n'
-        "                # A link that leads to a directory elsewhere would be shown if it were"
-        " followed.\n"
-        "                if parsed is not None and (self._wanted is None or"
-        " self._wanted(parsed[0])):\n"
-        "                    found.append(parsed)\n"
-        "                continue\n",
-        '            if kind != "directory":\n                continue\n',
+        "            if parsed is not None:\n                # Also a link",
+        '            if parsed is not None and kind == "directory":\n                # Also a link',
         "A partition whose directory is a link is missing, instead of a fault by name.",
         (DATA_DIRECTORY, BAD_FILES),
     ),
