@@ -17,7 +17,7 @@ from storage.files import Files, Kind
 from storage.index import txn_index
 from storage.record._batch import Rebuild
 from storage.record.batch import parse_header
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from storage.state.producer_state import ProducerBatch, ProducerState
 
 NOW_MS = 1_700_000_000_000
@@ -46,7 +46,7 @@ class BrokerPartition:
         self.log(0).touch()
         if topic_id is not None:
             path = str(self.directory / paths.PARTITION_METADATA)
-            checkpoint.write_partition_metadata(Files(), path, topic_id)
+            checkpoint_file.write_partition_metadata(Files(), path, topic_id)
 
     def log(self, base: int) -> Path:
         return self.directory / paths.file_name(base, paths.LOG)
@@ -234,7 +234,7 @@ class BrokerDirectory:
     def partition(
         self, topic: str = "t", number: int = 0, topic_id: str | None = None
     ) -> BrokerPartition:
-        return BrokerPartition(self.data, topic, number, topic_id or checkpoint.new_topic_id())
+        return BrokerPartition(self.data, topic, number, topic_id or checkpoint_file.new_topic_id())
 
     def delete(self, partition: BrokerPartition) -> Path:
         """Rename the directory as for a deletion that comes later."""
@@ -247,7 +247,7 @@ class BrokerDirectory:
 
 
 def write_offsets(data: Path, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    checkpoint.write_offsets(Files(), str(data / name), dict(offsets))
+    checkpoint_file.write_offsets(Files(), str(data / name), dict(offsets))
 
 
 class Between(Files):

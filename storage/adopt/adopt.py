@@ -43,7 +43,7 @@ from storage.errors import CorruptCheckpoint, InvalidTxnState, StorageError, Unk
 from storage.files import Files
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
-from storage.log.staged_batches import Prepared, StagedBatches
+from storage.log.staged_batches import StagedBatches, Stamped
 from storage.state.producer_state import sequence_after
 from storage.task import Task
 from storage.threads import side_by_side
@@ -284,11 +284,11 @@ class _Adoption:
             return sequence_after(producer.last_sequence, 1)
 
         sequence = task.by_owner(next_sequence)
-        prepared = self._batches(file).prepared(producer_id, epoch, sequence, self._now_ns)
-        with contextlib.closing(prepared):
-            for chunk in prepared:
+        stamped = self._batches(file).stamped(producer_id, epoch, sequence, self._now_ns)
+        with contextlib.closing(stamped):
+            for chunk in stamped:
 
-                def append(chunk: Prepared = chunk) -> None:
+                def append(chunk: Stamped = chunk) -> None:
                     appended = log.appender.append_batches(
                         chunk.data, now_ns=chunk.now_ns, checked=chunk.batches, defer_flush=True
                     )

@@ -15,7 +15,7 @@ from functools import partial
 from storage import paths
 from storage.errors import TaskCancelled
 from storage.log.log import Log, in_turns
-from storage.log.rewriting import prepare_replacement
+from storage.log.rewrite import prepare_replacement
 from storage.recovery.swap import decide
 from storage.segment.segment import Segment
 from storage.task import Task

@@ -40,7 +40,7 @@ from storage.segment.cut import Cut, cut_tail
 from storage.segment.segment import MAX_SEGMENT_BYTES
 from storage.segment.walk import sealed_times
 from storage.settings.settings import Settings
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 
 _WRITE_BYTES = 1024 * 1024
 # A batch of the source at a position, as v2, and how many of the source's bytes it stands for.
@@ -127,7 +127,7 @@ class _Conversion:
 
     def run(self) -> Outcome:
         self._locked(self._convert_old_logs)
-        if self.dry_run or checkpoint.has_marker(self.files, self.path) or self._is_all_v2():
+        if self.dry_run or checkpoint_file.has_marker(self.files, self.path) or self._is_all_v2():
             self._locked(self._convert_legacy)
             return self.outcome
         # What a crash has left is for recovery to judge, of all partitions.

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 
 from storage import paths
 from storage.bad_file import set_aside
-from storage.directory.topics import Item
+from storage.directory.topics import TopicPartition
 from storage.errors import CorruptCheckpoint
 from storage.files import Files, unusable
-from storage.state import checkpoint, history
+from storage.state import checkpoint_file, history
 
 CHECKPOINTS = (
     paths.RECOVERY_POINTS,
@@ -43,7 +43,7 @@ class Mending:
     known any more; ``rest_at_first``: all others of them at their first record.
     """
 
-    log_starts: dict[Item, int] = field(default_factory=dict)
+    log_starts: dict[TopicPartition, int] = field(default_factory=dict)
     rest_at_first: bool = False
 
 
@@ -60,41 +60,41 @@ class Checkpoints:
         self._path = path
         self._faults = faults
         self._read_only = read_only
-        self.cleaned_before: dict[Item, int] = {}
+        self.cleaned_before: dict[TopicPartition, int] = {}
         self.has_log_starts = True
-        self.lost_starts: dict[Item, int] = {}
+        self.lost_starts: dict[TopicPartition, int] = {}
         # What each said when the directory was opened, by the file's name.
-        self._at_open: dict[str, dict[Item, int]] = {}
+        self._at_open: dict[str, dict[TopicPartition, int]] = {}
         # Any thread writes them.
         self._lock = threading.Lock()
         self._started = 0
         self._done = 0
         # What each says, as far as this process has written it.
-        self._written: dict[str, dict[Item, int]] = {}
+        self._written: dict[str, dict[TopicPartition, int]] = {}
         # The topics that those on disk may speak of; None: they were not read for it.
         self._topics: frozenset[str] | None = None
 
     # -- reading -------------------------------------------------------------------------------
 
-    def read(self, name: str) -> tuple[dict[Item, int], bool]:
+    def read(self, name: str) -> tuple[dict[TopicPartition, int], bool]:
         """An offset checkpoint, and whether it could be read; else it has no entries."""
         path = os.path.join(self._path, name)
         try:
-            return checkpoint.read_offsets(self._files, path), True
+            return checkpoint_file.read_offsets(self._files, path), True
         except CorruptCheckpoint as error:
             self.set_aside(path, error)
             return {}, False
 
-    def readable(self, name: str) -> dict[Item, int]:
+    def readable(self, name: str) -> dict[TopicPartition, int]:
         """An offset checkpoint, without entries where it cannot be read; nothing is set aside."""
         try:
-            return checkpoint.read_offsets(self._files, os.path.join(self._path, name))
+            return checkpoint_file.read_offsets(self._files, os.path.join(self._path, name))
         except CorruptCheckpoint:
             return {}
 
     def read_at_open(
-        self, found: Sequence[Item], mending: Mending
-    ) -> tuple[dict[Item, int], dict[Item, int], bool]:
+        self, found: Sequence[TopicPartition], mending: Mending
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], bool]:
         """The recovery points, the log starts, and whether the former could be read.
 
         ``found``: the partitions that are there.
@@ -108,12 +108,12 @@ class Checkpoints:
         }
         return points, starts, are_known
 
-    def look_at_cleaner_offsets(self) -> dict[Item, int]:
+    def look_at_cleaner_offsets(self) -> dict[TopicPartition, int]:
         """Before partitions are loaded: up to where each has been cleaned."""
         self.cleaned_before, _ = self.read(paths.CLEANER_OFFSETS)
         return self.cleaned_before
 
-    def _kept(self, name: str, faulty: Sequence[Item]) -> dict[Item, int]:
+    def _kept(self, name: str, faulty: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """What a checkpoint says of partitions that are faults, which has to outlive that."""
         if not faulty:
             return {}
@@ -141,14 +141,16 @@ class Checkpoints:
 
     # -- log starts ----------------------------------------------------------------------------
 
-    def _read_log_starts(self, found: Sequence[Item], mending: Mending) -> dict[Item, int]:
+    def _read_log_starts(
+        self, found: Sequence[TopicPartition], mending: Mending
+    ) -> dict[TopicPartition, int]:
         """Where logs start; ``lost_starts`` are those of which nothing tells."""
         path = os.path.join(self._path, paths.LOG_STARTS)
         self.has_log_starts = self._files.exists(path)
         fault: CorruptCheckpoint | None = None
-        starts: dict[Item, int] = {}
+        starts: dict[TopicPartition, int] = {}
         try:
-            starts = checkpoint.read_offsets(self._files, path)
+            starts = checkpoint_file.read_offsets(self._files, path)
         except CorruptCheckpoint as error:
             fault = error
         lost, lost_known = self.read(paths.LOST_STARTS)
@@ -168,11 +170,11 @@ class Checkpoints:
         if fault is not None:
             self.set_aside(path, fault)
         if not self._read_only:
-            checkpoint.write_offsets(self._files, path, starts)
+            checkpoint_file.write_offsets(self._files, path, starts)
             self._write_lost_starts()
         return starts
 
-    def _told_log_start(self, item: Item, mending: Mending) -> int | None:
+    def _told_log_start(self, item: TopicPartition, mending: Mending) -> int | None:
         """By the repair, or by the partition's own history."""
         if item in mending.log_starts:
             return mending.log_starts[item]
@@ -183,7 +185,7 @@ class Checkpoints:
             start = None
         return 0 if start is None and mending.rest_at_first else start
 
-    def check_log_start(self, item: Item) -> None:
+    def check_log_start(self, item: TopicPartition) -> None:
         """CorruptCheckpoint where the partition's log start is not known any more."""
         if item in self.lost_starts:
             name = paths.partition_directory(*item)
@@ -204,7 +206,7 @@ class Checkpoints:
     def _write_lost_starts(self) -> None:
         path = os.path.join(self._path, paths.LOST_STARTS)
         if self.lost_starts:
-            checkpoint.write_offsets(self._files, path, self.lost_starts)
+            checkpoint_file.write_offsets(self._files, path, self.lost_starts)
         elif self._files.exists(path):
             self._files.unlink(path)
             self._files.sync_directory(self._path)
@@ -221,9 +223,9 @@ class Checkpoints:
 
     def start(
         self,
-        offsets: Mapping[str, dict[Item, int]],
+        offsets: Mapping[str, dict[TopicPartition, int]],
         topics: frozenset[str],
-        faulty: Sequence[Item],
+        faulty: Sequence[TopicPartition],
     ) -> Callable[[], None]:
         """Take what the checkpoints should say now; returns a function that writes it (any thread).
 
@@ -243,7 +245,7 @@ class Checkpoints:
                 for name, each in stated.items():
                     if each != self._written.pop(name, None):
                         path = os.path.join(self._path, name)
-                        checkpoint.write_offsets(self._files, path, each)
+                        checkpoint_file.write_offsets(self._files, path, each)
                     # Where that has failed nobody knows what the file says.
                     self._written[name] = each
                 self._topics = topics

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 from storage import paths
 from storage.directory.checkpoints import Checkpoints
-from storage.directory.topics import Item, Topic
+from storage.directory.topics import Topic, TopicPartition
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.files import Files, is_temporary
 from storage.kafka07.segment import holds_entries, refusal
@@ -30,7 +30,7 @@ from storage.log.rescue import decided, finish
 from storage.recovery.recovery import Origin, Recovered, recover
 from storage.segment.cut import Cut
 from storage.settings.settings import Settings
-from storage.state import book_file, checkpoint, history
+from storage.state import book_file, checkpoint_file, history
 
 _log = logging.getLogger(__name__)
 
@@ -77,9 +77,9 @@ class Loader:
         self.cuts: list[Cut] = []
         self.skipped: list[str] = []
 
-    def scan(self) -> tuple[list[Item], list[str]]:
+    def scan(self) -> tuple[list[TopicPartition], list[str]]:
         """Partitions to load, in order, and the names of directories to delete."""
-        found: list[Item] = []
+        found: list[TopicPartition] = []
         doomed: list[str] = []
         for name, kind in self._files.listing(self._path):
             if kind == "file" and is_temporary(name) and not self._read_only:
@@ -104,7 +104,7 @@ class Loader:
                 _log.warning("%s: not a partition's directory, left alone", name)
         return sorted(found), doomed
 
-    def refuse_old(self, found: Sequence[Item]) -> None:
+    def refuse_old(self, found: Sequence[TopicPartition]) -> None:
         """ReadOnlyFormat where a partition is one of Kafka 0.7, before anything is changed."""
         for item in found:
             directory = os.path.join(self._path, paths.partition_directory(*item))
@@ -115,7 +115,7 @@ class Loader:
 
     def load_partition(
         self,
-        item: Item,
+        item: TopicPartition,
         *,
         clean: bool,
         recovery_point: int | None,
@@ -146,7 +146,7 @@ class Loader:
                 if not tries:
                     raise
 
-    def _await_swap(self, item: Item) -> None:
+    def _await_swap(self, item: TopicPartition) -> None:
         """Wait while a cleaner that lives replaces segments, so that files keep their names
         meanwhile.  Of one that was stopped all is shown as if it had finished.
         """
@@ -160,7 +160,7 @@ class Loader:
 
     def _load_partition(
         self,
-        item: Item,
+        item: TopicPartition,
         clean: bool,
         recovery_point: int | None,
         log_start: int,
@@ -230,8 +230,9 @@ class Loader:
         """Make the files of a new, empty partition in its directory; durable.  OSError."""
         files, config = self._files, self._settings.log_config(topic.name)
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
-        checkpoint.write_partition_metadata(files, metadata, topic.id)
-        checkpoint.write_epochs(files, os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT), [])
+        checkpoint_file.write_partition_metadata(files, metadata, topic.id)
+        epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        checkpoint_file.write_epochs(files, epochs, [])
         book_file.begin(files, directory)
         origin = Origin(
             *(files, directory, config),
@@ -275,7 +276,7 @@ class Loader:
             log.note_lost_end(flushed_end)
             self._faults.append(f"{log.directory}: {log.what_is_lost}")
 
-    def _may_be_cleaned(self, item: Item) -> bool:
+    def _may_be_cleaned(self, item: TopicPartition) -> bool:
         """Whether a cleaner was there or may have been: of a broker's topics nothing tells.
 
         But for what it has written down, where records may be missing for other reasons.
@@ -284,7 +285,7 @@ class Loader:
             return True
         return item in self._checkpoints.cleaned_before
 
-    def _holes_to(self, item: Item, recovery_point: int | None) -> int:
+    def _holes_to(self, item: TopicPartition, recovery_point: int | None) -> int:
         """Up to where a cleaner may have left gaps between segments, whatever the topic's settings
         say now.
 
@@ -319,7 +320,7 @@ class Loader:
         """That of ``partition.metadata``; empty where ``find_topic_id`` has to find it out."""
         path = os.path.join(directory, paths.PARTITION_METADATA)
         try:
-            return checkpoint.read_partition_metadata(self._files, path) or ""
+            return checkpoint_file.read_partition_metadata(self._files, path) or ""
         except CorruptCheckpoint:
             return ""
 
@@ -333,7 +334,7 @@ class Loader:
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         seen = recovered.epochs
         try:
-            recorded: list[tuple[int, int]] | None = checkpoint.read_epochs(self._files, path)
+            recorded: list[tuple[int, int]] | None = checkpoint_file.read_epochs(self._files, path)
         except CorruptCheckpoint as error:
             recorded, seen = None, _epochs_of(recovered)
             self._checkpoints.set_aside(path, error)
@@ -346,9 +347,9 @@ class Loader:
                 epochs.append((epoch, max(offset, start)))
         for epoch, offset in seen:
             if epoch > (epochs[-1][0] if epochs else -1):
-                checkpoint.begin_epoch(epochs, epoch, max(offset, start))
+                checkpoint_file.begin_epoch(epochs, epoch, max(offset, start))
         if epochs != recorded and not self._read_only:
-            checkpoint.write_epochs(self._files, path, epochs)
+            checkpoint_file.write_epochs(self._files, path, epochs)
         return epochs
 
     def find_topic_id(self, log: Log, known: str) -> None:
@@ -360,7 +361,7 @@ class Loader:
         path = os.path.join(log.directory, paths.PARTITION_METADATA)
         fault: CorruptCheckpoint | None = None
         try:
-            checkpoint.read_partition_metadata(self._files, path)
+            checkpoint_file.read_partition_metadata(self._files, path)
         except CorruptCheckpoint as error:
             fault = error
             known = known or self._settings.id_at_broker(log.topic)
@@ -370,13 +371,13 @@ class Loader:
         if known:
             log.topic_id = known
         elif self._read_only:
-            log.topic_id = checkpoint.stand_in_topic_id(self._path, log.topic)
+            log.topic_id = checkpoint_file.stand_in_topic_id(self._path, log.topic)
         else:
-            log.topic_id = checkpoint.new_topic_id()
+            log.topic_id = checkpoint_file.new_topic_id()
         if fault is not None:
             self._checkpoints.set_aside(path, fault)
         if not self._read_only:
-            checkpoint.write_partition_metadata(self._files, path, log.topic_id)
+            checkpoint_file.write_partition_metadata(self._files, path, log.topic_id)
 
 
 def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:

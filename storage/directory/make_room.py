@@ -30,7 +30,7 @@ from storage.index.time_index import TimeIndex
 from storage.retention.retention import LogFacts, SegmentFacts, decide
 from storage.settings.config import LogConfig
 from storage.settings.settings import Settings
-from storage.state import book_file, checkpoint
+from storage.state import book_file, checkpoint_file
 
 ROOM = 1 << 20
 """A disk with less free bytes than these counts as full."""
@@ -110,7 +110,7 @@ def _expired(
         durable = recovery_points.get(partition, 0)
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
         try:
-            topic_id = checkpoint.read_partition_metadata(files, metadata)
+            topic_id = checkpoint_file.read_partition_metadata(files, metadata)
             facts = _facts(files, directory, durable, log_starts.get(partition, 0))
         except (CorruptCheckpoint, OSError):
             continue

@@ -38,7 +38,7 @@ from storage.directory.deleted import Deleted, remove_directory
 from storage.directory.loader import Loader
 from storage.directory.make_room import make_room
 from storage.directory.reserve import Reserve
-from storage.directory.topics import Item, Topic, Topics
+from storage.directory.topics import Topic, TopicPartition, Topics
 from storage.duties import Duties
 from storage.errors import (
     CorruptCheckpoint,
@@ -58,8 +58,8 @@ from storage.log.rescue import rescue
 from storage.retention.retention import check_policy
 from storage.segment.segment_files import opened
 from storage.settings.settings import Settings, no_check
-from storage.settings.topic_file import Owner
-from storage.state import checkpoint
+from storage.settings.topic_file import TopicOwner
+from storage.state import checkpoint_file
 from storage.task import Task
 from storage.threads import side_by_side
 
@@ -139,7 +139,7 @@ class LogManager:
         self.duties = Duties()
         self.cleaner_counters = CleanerCounters()
         # Up to where each log has been cleaned, by topic and partition.
-        self.cleaner_offsets: dict[Item, int] = {}
+        self.cleaner_offsets: dict[TopicPartition, int] = {}
         # Why logs could not be cleaned when that was tried last.
         self.uncleanable: dict[Log, str] = {}
         # What was adopted; one at a time may adopt. What the disk is to say of it before anything
@@ -217,7 +217,7 @@ class LogManager:
             raise HandoverRefused(reason, path=path)
         lock_fd = -1 if read_only else files.lock(os.path.join(path, paths.LOCK))
         try:
-            clean = checkpoint.has_marker(files, path)
+            clean = checkpoint_file.has_marker(files, path)
             # A retention policy that is not there can do no harm where nothing is deleted.
             check = no_check if read_only else check_policy
             settings = Settings.load(files, path, check, keeps_faulty=keeps_faulty)
@@ -311,7 +311,7 @@ class LogManager:
         self.cleaner_offsets = {item: cleaned[item] for item in found if item in cleaned}
         if not self.read_only:
             self.checkpoints.set_others_aside()
-            checkpoint.remove_marker(self.files, self.path)
+            checkpoint_file.remove_marker(self.files, self.path)
         # Who holds the lock has recovered it, or is about to.
         written = self.read_only and self.files.is_locked(os.path.join(self.path, paths.LOCK))
         clean = (self.loader.stopped_clean or written) and not verify
@@ -325,7 +325,7 @@ class LogManager:
 
         logs: list[Log] = []
 
-        def load(item: Item) -> Log | None:
+        def load(item: TopicPartition) -> Log | None:
             log = None
             with self._as_fault(item):
                 self.checkpoints.check_log_start(item)
@@ -388,7 +388,7 @@ class LogManager:
         ]
 
     @contextlib.contextmanager
-    def _as_fault(self, item: Item, log: Log | None = None) -> Iterator[None]:
+    def _as_fault(self, item: TopicPartition, log: Log | None = None) -> Iterator[None]:
         """What goes wrong with a partition in this block is its own fault, where those are kept."""
         try:
             yield
@@ -432,7 +432,7 @@ class LogManager:
         return self.topics.topic(name)
 
     def create_topic(
-        self, name: str, partitions: int | None = None, *, owner: Owner | None = None
+        self, name: str, partitions: int | None = None, *, owner: TopicOwner | None = None
     ) -> Topic:
         """Create a topic with ``partitions`` (default: num.partitions) empty partitions.
 
@@ -452,7 +452,7 @@ class LogManager:
         self.check_may_create()
         self.settings.check_known()
         count = self.settings.broker.num_partitions if partitions is None else partitions
-        topic = Topic(name, checkpoint.new_topic_id())
+        topic = Topic(name, checkpoint_file.new_topic_id())
         self.settings.identify(name, topic.id)
         if name in self.checkpoints.topics():
             # Of a topic that is gone: this one begins at offset 0.
@@ -483,7 +483,7 @@ class LogManager:
                     path=self.path,
                 )
 
-    def _begin_topic(self, name: str, directory: str, owner: Owner | None) -> None:
+    def _begin_topic(self, name: str, directory: str, owner: TopicOwner | None) -> None:
         """Make the directory of a new topic's partition 0, with whose it is inside.
 
         Until then it has a name that the next start removes: who finds it after a kill finds both.
@@ -528,7 +528,7 @@ class LogManager:
                 f"it comes back; if it will not: kafkafs detach {self.path}",
             )
 
-    def _create_log(self, topic: Topic, partition: int, owner: Owner | None = None) -> Log:
+    def _create_log(self, topic: Topic, partition: int, owner: TopicOwner | None = None) -> Log:
         directory = os.path.join(self.path, paths.partition_directory(topic.name, partition))
         if partition:
             self.files.mkdir(directory)
@@ -755,7 +755,7 @@ class LogManager:
                 self.checkpoint()
                 # Of what could not be opened nobody can say that it was closed.
                 if failure is None and (self.clean or not self.topics.faulty):
-                    checkpoint.write_marker(self.files, self.path)
+                    checkpoint_file.write_marker(self.files, self.path)
         finally:
             self._release()
         if failure is not None:

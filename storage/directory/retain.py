@@ -6,7 +6,7 @@ In this order, which a crash may end at any point:
    whether the plan fits, and where all of a log goes it rolls.
 2. In the worker's thread: what is not flushed below the new log start is flushed, and the new log
    start is in its checkpoint, durably.  After a crash from here on the records are gone.  What
-   readers were shown is written down (``rewriting``).
+   readers were shown is written down (``rewrite``).
 3. The owner takes the segments out of the log; their files get the suffix ``.deleted``, some at a
    time, and go when file.delete.delay.ms is over (``LogManager.sweep``), the snapshots of producers
    at their bases too.
@@ -34,7 +34,7 @@ from storage.errors import (
     TaskCancelled,
 )
 from storage.log.log import Log, in_turns
-from storage.log.rewriting import prepare_removal
+from storage.log.rewrite import prepare_removal
 from storage.retention.retention import Doomed, LogFacts, SegmentFacts, decide
 from storage.segment.segment import Segment
 from storage.settings.config import LONG_MAX, LogConfig

@@ -22,11 +22,11 @@ from storage.errors import (
 )
 from storage.log.log import Log
 from storage.settings.settings import Settings
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 
 _log = logging.getLogger(__name__)
 
-Item = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A partition: its topic and number."""
 
 
@@ -124,7 +124,7 @@ class Topics(dict[str, Topic]):
 
     # -- faults --------------------------------------------------------------------------------
 
-    def set_fault(self, item: Item, error: Exception) -> None:
+    def set_fault(self, item: TopicPartition, error: Exception) -> None:
         """A partition that is there cannot be shown; said once as long as it is for one reason."""
         name, number = item
         if not isinstance(error, (StorageError, OSError)):
@@ -132,13 +132,13 @@ class Topics(dict[str, Topic]):
         reason = f"{name}-{number}: cannot be opened: {str(error) or type(error).__name__}"
         topic = self.get(name)
         if topic is None:
-            stand_in = checkpoint.stand_in_topic_id(self._path, name)
+            stand_in = checkpoint_file.stand_in_topic_id(self._path, name)
             topic = self.setdefault(name, Topic(name, stand_in))
         if topic.faults.get(number) != reason:
             topic.faults[number] = reason
             self._faults.append(reason)
 
-    def forget_faults(self, there: Container[Item]) -> None:
+    def forget_faults(self, there: Container[TopicPartition]) -> None:
         """Those of partitions that are not there any more."""
         for item in self.faulty:
             if item not in there:
@@ -149,6 +149,6 @@ class Topics(dict[str, Topic]):
                     self._settings.forget(topic.name)
 
     @property
-    def faulty(self) -> list[Item]:
+    def faulty(self) -> list[TopicPartition]:
         """The partitions that are there and could not be opened."""
         return [(topic.name, number) for topic in list(self.values()) for number in topic.faults]

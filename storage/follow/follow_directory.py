@@ -26,7 +26,7 @@ from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
 from storage.follow import followed_log
 from storage.follow.follow import FRESH_NS, LogFollower
 from storage.log.log import Log
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 
 _log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ class _Offsets:
         if seen == self._seen:
             return False
         try:
-            self.offsets = checkpoint.read_offsets(self._files, self._path)
+            self.offsets = checkpoint_file.read_offsets(self._files, self._path)
         except CorruptCheckpoint as error:
             _log.warning("%s", error)
         self._seen = seen

@@ -42,7 +42,7 @@ from storage.files import Files
 from storage.handover.handed_segment import Receiver, hand_segment
 from storage.log.log import Log
 from storage.settings.settings import Settings
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from storage.state.producer_state import EMPTY_SNAPSHOT
 from storage.task import Task
 
@@ -205,7 +205,7 @@ class _Handover:
     def _attempt(self) -> bool:
         """Hand over; False where the source has to be settled before."""
         with self._locked(self.data):
-            if not checkpoint.has_marker(self.files, self.data):
+            if not checkpoint_file.has_marker(self.files, self.data):
                 return False
             with self._source() as source:
                 chosen = self._choose(source, {})
@@ -326,7 +326,7 @@ class _Handover:
         for loss in log.losses:
             refuse(f"{name} lacks a part: {loss}")
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
-        if checkpoint.read_partition_metadata(self.files, metadata) is None:
+        if checkpoint_file.read_partition_metadata(self.files, metadata) is None:
             refuse(f"{name} has no {paths.PARTITION_METADATA} at the broker")
         theirs = self._logs_in(directory)
         if is_begun or (not any(theirs) and not any(theirs.values())):
@@ -360,7 +360,7 @@ class _Handover:
 
     def _plan_on_disk(self) -> dict[_Item, int]:
         """That of a run that was killed."""
-        return checkpoint.read_offsets(self.files, self.plan_path)
+        return checkpoint_file.read_offsets(self.files, self.plan_path)
 
     def _carry_out(self, chosen: Collection[_Partition]) -> None:
         if not chosen:
@@ -404,7 +404,7 @@ class _Handover:
         # An empty log would begin there.
         self._change(paths.LOG_STARTS, dict.fromkeys(plan))
         # A broker takes the log end where that is below; a full disk may not take this again.
-        known = checkpoint.read_offsets(
+        known = checkpoint_file.read_offsets(
             self.files, os.path.join(self.broker, paths.RECOVERY_POINTS)
         )
         with contextlib.suppress(OSError):
@@ -448,7 +448,7 @@ class _Handover:
         epochs = os.path.join(partition.directory, paths.LEADER_EPOCH_CHECKPOINT)
         first = [(0, max(first_epochs[0], log.log_start_offset))] if first_epochs else []
         # The last one: with its name all of the directory's are durable.
-        checkpoint.write_epochs(self.files, epochs, first)
+        checkpoint_file.write_epochs(self.files, epochs, first)
         receiver.own(epochs)
         size = sum(segment.size for segment in log.segments)
         bounds = log.log_start_offset, end
@@ -460,7 +460,7 @@ class _Handover:
     def _change(self, name: str, changes: Mapping[_Item, int | None]) -> None:
         """Give partitions other lines in a checkpoint of the broker's; None: no line."""
         path = os.path.join(self.broker, name)
-        before = checkpoint.read_offsets(self.files, path)
+        before = checkpoint_file.read_offsets(self.files, path)
         after: dict[_Item, int] = {
             item: offset for item, offset in {**before, **changes}.items() if offset is not None
         }
@@ -468,5 +468,5 @@ class _Handover:
             self._write_offsets(path, after)
 
     def _write_offsets(self, path: str, offsets: Mapping[_Item, int]) -> None:
-        checkpoint.write_offsets(self.files, path, offsets)
+        checkpoint_file.write_offsets(self.files, path, offsets)
         self._receiver(self.broker).own(path)

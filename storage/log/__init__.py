@@ -5,7 +5,7 @@
 aborted, `snapshots` writes down the producers, `epochs` keeps the leader epochs, `flush` says what
 is on the disk and brings it there, `book` writes down what must be there.
 
-`listener` is what a log tells others, `rewriting` what they write down before its past changes,
+`listener` is what a log tells others, `rewrite` what they write down before its past changes,
 `rescue` what happens after a failed fsync.  `produce` and `staged_batches` bring batches in,
 `partitioner` chooses partitions, `salvage` takes cut batches back.
 

@@ -32,7 +32,7 @@ from storage.segment.segment import MAX_OFFSET_SPAN, BatchEntry
 from storage.settings.config import LogConfig
 from storage.state.producer_state import ProducerBatch, ProducerUpdate
 
-Prepared = tuple[bytearray, list[BatchEntry]]
+Assigned = tuple[bytearray, list[BatchEntry]]
 """Batches that have their offsets, and an entry for each."""
 
 
@@ -79,13 +79,13 @@ class Appender:
         message.timestamp.type leave them as they are.  ``now_ns``: wall time in ns.
         ``defer_flush``: the caller looks at ``flush_due`` itself.
 
-        What ``prepared`` refuses, and OSError from the disk; nothing is appended then.
+        What ``assign`` refuses, and OSError from the disk; nothing is appended then.
         """
-        first = self.append_prepared(self.prepared(batches, now_ns=now_ns), now_ns=now_ns)
+        first = self.append_assigned(self.assign(batches, now_ns=now_ns), now_ns=now_ns)
         self._flush_if_due(defer_flush)
         return first
 
-    def prepared(self, batches: bytearray, *, now_ns: int) -> Prepared:
+    def assign(self, batches: bytearray, *, now_ns: int) -> Assigned:
         """Batches for ``append`` as they will be stored, if nothing else is appended before.
 
         So that those of several logs can be looked at before the first one is written to.
@@ -114,12 +114,12 @@ class Appender:
                 check_not_ahead(entry[3], config, now_ms)
         return batches, entries
 
-    def append_prepared(self, prepared: Prepared, *, now_ns: int) -> int:
-        """Append what ``prepared`` has given; returns the first offset.  OSError from the disk.
+    def append_assigned(self, assigned: Assigned, *, now_ns: int) -> int:
+        """Append what ``assign`` has given; returns the first offset.  OSError from the disk.
 
         The caller looks at ``flush_due``.
         """
-        batches, entries = prepared
+        batches, entries = assigned
         first = self._log.log_end_offset
         self._log.write(batches, entries, first, now_ns)
         return first

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from storage import paths
 from storage.files import Files
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 
 
 class LeaderEpochs:
@@ -35,7 +35,7 @@ class LeaderEpochs:
         entries = list(self.entries)
         for epoch, offset in batches:
             if epoch > (entries[-1][0] if entries else -1):
-                checkpoint.begin_epoch(entries, epoch, offset)
+                checkpoint_file.begin_epoch(entries, epoch, offset)
         self._set(entries)
 
     def truncate_from_start(self, offset: int) -> None:
@@ -54,7 +54,7 @@ class LeaderEpochs:
         """Write ``entries``, those of the moment when the flush began.  Any thread; OSError."""
         with self._writing:
             path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
-            checkpoint.write_epochs(files, path, entries)
+            checkpoint_file.write_epochs(files, path, entries)
 
     def written(self, entries: list[tuple[int, int]]) -> None:
         """``entries`` are durable."""

@@ -3,7 +3,7 @@
 Only the listener points up: a log knows nothing of views, indexes of text or mounts, but calls
 these methods, synchronously, on the thread that changed it.  What must be written down before the
 past changes (``removing``, ``swapping``) is written down when the method returns; where it was
-``preparing``, another thread has done that before (``rewriting``).
+``preparing``, another thread has done that before (``rewrite``).
 
 A listener may read the log; it may not change it, must be quick, and raises nothing.
 """

@@ -39,7 +39,7 @@ _RISING_COUNT = 1 << 13
 _RISING = _rising(0, _RISING_COUNT)
 
 
-class Prepared(NamedTuple):
+class Stamped(NamedTuple):
     """Batches that are ready but for their offsets; ``staged_size``: what they stand for."""
 
     data: bytearray
@@ -67,25 +67,25 @@ class StagedBatches:
                 _check(chunk, self._config, now_ns() // 1_000_000)
             yield len(chunk)
 
-    def prepared(
+    def stamped(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ns: Callable[[], int]
-    ) -> Generator[Prepared]:
+    ) -> Generator[Stamped]:
         """The same batches as they will be appended, with sequences from ``sequence`` on.
 
         Errors as ``check``.
         """
-        items = self._prepare(producer_id, producer_epoch, sequence, now_ns)
+        items = self._stamp(producer_id, producer_epoch, sequence, now_ns)
         return _ahead(items) if self._size > _CHUNK_BYTES else items
 
-    def _prepare(
+    def _stamp(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ns: Callable[[], int]
-    ) -> Generator[Prepared]:
+    ) -> Generator[Stamped]:
         for position, chunk in self._chunks():
             now, size = now_ns(), len(chunk)
             with self._located(position):
                 data = _as_stored(chunk, self._config, now // 1_000_000)
                 sequence = stamp_transaction(data, producer_id, producer_epoch, sequence)
-            yield Prepared(data, list(_admitted(data)), now, size)
+            yield Stamped(data, list(_admitted(data)), now, size)
 
     def _chunks(self) -> Iterator[tuple[int, bytearray]]:
         """Whole batches, and where they lie."""
@@ -128,12 +128,12 @@ class StagedBatches:
             raise
 
 
-def _ahead(items: Generator[Prepared]) -> Generator[Prepared]:
+def _ahead(items: Generator[Stamped]) -> Generator[Stamped]:
     """The same, each made in another thread, where there is one, while the one before it is
     appended.
     """
 
-    def one() -> Prepared | None:
+    def one() -> Stamped | None:
         return next(items, None)
 
     try:

@@ -51,7 +51,7 @@ from storage.settings.config import (
     without_unit,
 )
 from storage.settings.setting_lines import Line, parse, read_lines
-from storage.settings.topic_file import Owner, TopicFile
+from storage.settings.topic_file import TopicFile, TopicOwner
 
 SETTINGS_FILE = "kafkafs.properties"
 
@@ -259,7 +259,7 @@ class Settings:
         lowest = self._lowest.get(topic)
         return None if lowest is None else self._path_in(topic, lowest)
 
-    def begin(self, topic: str, directory: str, owner: Owner | None) -> None:
+    def begin(self, topic: str, directory: str, owner: TopicOwner | None) -> None:
         """A topic of this name is being made: nothing is set on it but whose it is.
 
         ``directory``: what becomes its first partition's, and has another name as yet.  OSError.
@@ -386,7 +386,7 @@ class Settings:
         if fault is not None:
             raise CorruptCheckpoint(fault.message, path=fault.path or self._data_dir)
 
-    def get_owner(self, topic: str, partition: int | None) -> Owner | None:
+    def get_owner(self, topic: str, partition: int | None) -> TopicOwner | None:
         """(uid, gid, mode) of a partition, or with None of the topic; None where never set."""
         return self._topic(topic).owners.get(partition)
 

@@ -34,7 +34,7 @@ _DIGITS = 10
 # Errors that one file may cause, or the directory that it lies in.
 _ITS_OWN = frozenset({errno.EIO, errno.EACCES, errno.EPERM, errno.ENOTDIR})
 
-Owner = tuple[int, int, int]
+TopicOwner = tuple[int, int, int]
 """(uid, gid, mode)"""
 
 
@@ -43,7 +43,7 @@ class TopicFile:
     """``owners``: by partition; None: the topic's.  ``fault``: why the file does not count."""
 
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    owners: Mapping[int | None, Owner] = field(default_factory=lambda: MappingProxyType({}))
+    owners: Mapping[int | None, TopicOwner] = field(default_factory=lambda: MappingProxyType({}))
     fault: InvalidConfig | None = None
 
     def text(self) -> str:
@@ -64,7 +64,7 @@ def read(files: Files, path: str) -> TopicFile:
             raise InvalidConfig(str(error.strerror), path=path) from None
         raise
     overrides: dict[str, Any] = {}
-    owners: dict[int | None, Owner] = {}
+    owners: dict[int | None, TopicOwner] = {}
     for line in lines:
         partition, slash, last = line.name.rpartition("/")
         if last == "owner" and (not slash or partition.isdecimal()):
@@ -79,7 +79,7 @@ def read(files: Files, path: str) -> TopicFile:
     return TopicFile(overrides, owners)
 
 
-def _read_owner(line: Line) -> Owner:
+def _read_owner(line: Line) -> TopicOwner:
     owner = _OWNER.fullmatch(line.value)
     if owner is None:
         raise line.error(f"{line.value!r} is not UID:GID:MODE")

@@ -19,7 +19,7 @@ from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartitio
 from storage.files import Files
 from storage.kafka07.segment import Segment07, entry_files, holds_entries
 from storage.settings.config import LogConfig
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 
 # How long a cleaner may take to name what it puts into the log, or a file that is listed may not
 # be there.
@@ -147,7 +147,7 @@ class Finder:
         directory = self._split.directory
         if self._split.topic_id:
             path = os.path.join(directory, paths.PARTITION_METADATA)
-            found = checkpoint.read_partition_metadata(self._files, path)
+            found = checkpoint_file.read_partition_metadata(self._files, path)
             if found not in (None, "", self._split.topic_id):
                 raise UnknownTopicOrPartition(
                     f"this is another topic of the same name: its id is {found}, not "

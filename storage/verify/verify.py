@@ -29,7 +29,7 @@ from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
 from storage.kafka07.segment import entry_files
 from storage.settings.settings import Settings
-from storage.state import book_file, checkpoint, producer_state
+from storage.state import book_file, checkpoint_file, producer_state
 from storage.verify.transactions import OpenTransactions
 from storage.verify.verify_piece import (
     LogPiece,
@@ -168,7 +168,7 @@ class _Directory:
         self.read_ahead = read_ahead
         self.report = VerifyReport()
         self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
-        self.was_killed = not self.is_live and not checkpoint.has_marker(files, path)
+        self.was_killed = not self.is_live and not checkpoint_file.has_marker(files, path)
         self.recovery_points: dict[tuple[str, int], int] = {}
         self.settings = Settings.load(files, path)
         self.log_starts: dict[tuple[str, int], int] = {}
@@ -219,7 +219,7 @@ class _Directory:
 
     def _claims(self, name: str) -> dict[tuple[str, int], int]:
         try:
-            return checkpoint.read_offsets(self.files, os.path.join(self.path, name))
+            return checkpoint_file.read_offsets(self.files, os.path.join(self.path, name))
         except StorageError as error:
             self._fault(os.path.join(self.path, name), error.message)
             return {}
@@ -408,7 +408,7 @@ class _Directory:
     def _metadata(self, directory: str, topic: str) -> None:
         path = os.path.join(directory, paths.PARTITION_METADATA)
         try:
-            topic_id = checkpoint.read_partition_metadata(self.files, path)
+            topic_id = checkpoint_file.read_partition_metadata(self.files, path)
         except StorageError as error:
             self._fault(path, error.message)
             return
@@ -420,7 +420,7 @@ class _Directory:
     def _epochs(self, directory: str) -> list[tuple[int, int]]:
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         try:
-            return checkpoint.read_epochs(self.files, path)
+            return checkpoint_file.read_epochs(self.files, path)
         except StorageError as error:
             self._fault(path, error.message)
             return []

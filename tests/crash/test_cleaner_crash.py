@@ -20,7 +20,7 @@ import pytest
 from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
-from storage.state.checkpoint import read_offsets
+from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.compaction_model import ModelBatch, clean, cleanable
 from tests.crash.cleaned_log import Life

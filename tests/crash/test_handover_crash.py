@@ -19,7 +19,7 @@ from storage import LogManager, paths
 from storage.errors import HandoverRefused
 from storage.files import Files
 from storage.handover.handover import hand_over
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.storage.handed import OTHER, clock_ms, shown, write_broker
@@ -101,7 +101,7 @@ class Reference:
         assert_others_stay(broker)
         for name in CHECKPOINTS:
             mine, theirs = (
-                checkpoint.read_offsets(Files(), str(each / "broker" / name))
+                checkpoint_file.read_offsets(Files(), str(each / "broker" / name))
                 for each in (root, self.root)
             )
             assert mine == theirs, name
@@ -112,7 +112,7 @@ class Reference:
 
 def assert_others_stay(broker: Path) -> None:
     for name in (paths.RECOVERY_POINTS, paths.HIGH_WATERMARKS):
-        found = checkpoint.read_offsets(Files(), str(broker / name))
+        found = checkpoint_file.read_offsets(Files(), str(broker / name))
         assert found.items() >= OTHER.items()
 
 

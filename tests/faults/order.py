@@ -250,11 +250,11 @@ FAULTS = [
                 self.checkpoint()
                 # Of what could not be opened nobody can say that it was closed.
                 if failure is None and (self.clean or not self.topics.faulty):
-                    checkpoint.write_marker(self.files, self.path)
+                    checkpoint_file.write_marker(self.files, self.path)
 """,
         """\
                 if failure is None and (self.clean or not self.topics.faulty):
-                    checkpoint.write_marker(self.files, self.path)
+                    checkpoint_file.write_marker(self.files, self.path)
                 self.checkpoint()
 """,
         "A kill in between vouches for recovery points of before.",
@@ -263,7 +263,7 @@ FAULTS = [
     ),
     Fault(
         "clean-marker-not-removed-for-good",
-        "storage/state/checkpoint.py",
+        "storage/state/checkpoint_file.py",
         "        return\n    files.sync_directory(directory)\n",
         "        return\n",
         "The marker comes back after a power cut, and vouches for logs that were open.",

@@ -112,11 +112,11 @@ FAULTS = [
     ),
     Fault(
         "files-numbers-of-any-length",
-        "storage/state/checkpoint.py",
+        "storage/state/checkpoint_file.py",
         "    is_one = _INTEGER.fullmatch(field) is not None and len(digits) <= _DIGITS",
         "    is_one = _INTEGER.fullmatch(field) is not None",
         "A checkpoint number of 5,000 digits refuses the mount.",
-        (BAD_FILES, "tests/storage/state/test_checkpoint.py"),
+        (BAD_FILES, "tests/storage/state/test_checkpoint_file.py"),
     ),
     Fault(
         "segment-created-over-what-is-there",
@@ -389,9 +389,9 @@ FAULTS = [
     Fault(
         "handover-of-what-was-not-closed",
         "storage/handover/handover.py",
-        "            if not checkpoint.has_marker(self.files, self.data):\n"
+        "            if not checkpoint_file.has_marker(self.files, self.data):\n"
         "                return False\n",
-        "            _ = checkpoint.has_marker\n",
+        "            _ = checkpoint_file.has_marker\n",
         "A torn end is handed over.",
         (HANDOVER,),
     ),

@@ -43,7 +43,7 @@ from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
 from storage.settings import topic_file
 from storage.settings.settings import SETTINGS_FILE, Settings
-from storage.state import checkpoint, producer_state
+from storage.state import checkpoint_file, producer_state
 from tests import oracle
 from tests.fuzz.cleaning import cleaned
 from tests.guard_page import ROOM, before_guard_page
@@ -692,13 +692,13 @@ def transaction_index(data: bytes) -> None:
 def checkpoints(data: bytes) -> None:
     files = OneFile(data)
     with contextlib.suppress(StorageError):
-        for offset in checkpoint.read_offsets(files, "f").values():
+        for offset in checkpoint_file.read_offsets(files, "f").values():
             assert 0 <= offset < 2**63
     with contextlib.suppress(StorageError):
-        epochs = checkpoint.read_epochs(files, "f")
+        epochs = checkpoint_file.read_epochs(files, "f")
         assert epochs == sorted(epochs)
     with contextlib.suppress(StorageError):
-        topic_id = checkpoint.read_partition_metadata(files, "f")
+        topic_id = checkpoint_file.read_partition_metadata(files, "f")
         assert topic_id is None or len(topic_id) == 22
 
 

@@ -19,7 +19,7 @@ from storage import LogManager, Record
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.paths import CLEAN_SHUTDOWN, CLEANER_OFFSETS, LOG, RECOVERY_POINTS
-from storage.state.checkpoint import read_offsets
+from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.interop.brokers import Broker, eventually

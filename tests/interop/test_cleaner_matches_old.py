@@ -11,7 +11,7 @@ from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.paths import CLEANER_OFFSETS
-from storage.state.checkpoint import read_offsets
+from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests import oracle
 from tests.interop.brokers import Broker, eventually

@@ -22,7 +22,7 @@ from storage.paths import (
     RECOVERY_POINTS,
 )
 from storage.record.batch import BatchHeader, decode, parse_header
-from storage.state.checkpoint import read_offsets, write_offsets
+from storage.state.checkpoint_file import read_offsets, write_offsets
 from storage.task import Task
 from storage.verify.reindex import reindex
 from storage.verify.verify import verify

@@ -19,7 +19,7 @@ from storage import LogManager, Record
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.paths import LOG_STARTS
-from storage.state.checkpoint import read_offsets
+from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.interop import clients

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from storage import Log, LogManager, paths
 from storage.files import Files
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from tests.storage.logs import NOW_MS, append, write_settings
 from tests.storage.old_logs import write_legacy
 from tests.storage.transactions import Client
@@ -60,19 +60,21 @@ def write_broker(broker: Path, partitions: dict[str, int] = TOPICS) -> None:
         ((topic, number) for topic, count in partitions.items() for number in range(count)), 0
     )
     for name in (paths.RECOVERY_POINTS, paths.HIGH_WATERMARKS):
-        checkpoint.write_offsets(files, str(broker / name), {**OTHER, **items})
+        checkpoint_file.write_offsets(files, str(broker / name), {**OTHER, **items})
     (broker / paths.LOG_STARTS).write_bytes(b"")
-    ids = {topic: checkpoint.new_topic_id() for topic in partitions}
+    ids = {topic: checkpoint_file.new_topic_id() for topic in partitions}
     for topic, number in items:
         directory = broker / paths.partition_directory(topic, number)
         directory.mkdir()
         metadata = str(directory / paths.PARTITION_METADATA)
-        checkpoint.write_partition_metadata(files, metadata, ids[topic])
+        checkpoint_file.write_partition_metadata(files, metadata, ids[topic])
         for kind in (".log", ".index"):
             (directory / paths.file_name(0, kind)).write_bytes(b"")
         (directory / paths.file_name(0, ".timeindex")).write_bytes(bytes(12))
-        checkpoint.write_epochs(files, str(directory / paths.LEADER_EPOCH_CHECKPOINT), [(0, 0)])
-    checkpoint.write_marker(files, str(broker))
+        checkpoint_file.write_epochs(
+            files, str(directory / paths.LEADER_EPOCH_CHECKPOINT), [(0, 0)]
+        )
+    checkpoint_file.write_marker(files, str(broker))
 
 
 def facts(log: Log) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from storage import Log, LogManager
 from storage.directory.retain import Retained, retain
-from storage.state.checkpoint import read_offsets
+from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.storage.logs import NOW_MS, append
 

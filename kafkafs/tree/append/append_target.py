@@ -39,7 +39,7 @@ class AppendTarget(Protocol):
         ...
 
     def append(self, batches: bytearray, now_ns: int) -> None:
-        """Append batches that the view has made. Errors of `Appender.prepared`; OSError."""
+        """Append batches that the view has made. Errors of `Appender.assign`; OSError."""
         ...
 
     def check(self, batches: bytearray, now_ns: int) -> None:
@@ -94,10 +94,10 @@ class PartitionTarget:
     def append(self, batches: bytearray, now_ns: int) -> None:
         partition = self.partition
         log = partition.log
-        ready = log.appender.prepared(batches, now_ns=now_ns)
+        ready = log.appender.assign(batches, now_ns=now_ns)
         partition.writer = self
         try:
-            log.appender.append_prepared(ready, now_ns=now_ns)
+            log.appender.append_assigned(ready, now_ns=now_ns)
         finally:
             partition.writer = None
 
@@ -123,7 +123,7 @@ class PartitionTarget:
             partition.writer = None
 
     def check(self, batches: bytearray, now_ns: int) -> None:
-        self.partition.log.appender.prepared(batches, now_ns=now_ns)
+        self.partition.log.appender.assign(batches, now_ns=now_ns)
 
     def flush_plan(self) -> FlushPlan | None:
         return self.partition.flush_plan()

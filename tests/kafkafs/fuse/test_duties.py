@@ -27,7 +27,7 @@ from storage.directory.manager import LogManager
 from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from storage.task import Task
 from tests.no_threads import no_free_threads
 from tests.storage.logs import append, remove_head, values, write_settings
@@ -179,7 +179,7 @@ def a_checkpoint(world: World) -> Callable[[], bool]:
     path = str(world.data / paths.RECOVERY_POINTS)
 
     def is_done() -> bool:
-        return checkpoint.read_offsets(Files(), path).get(("a", 0)) == 1
+        return checkpoint_file.read_offsets(Files(), path).get(("a", 0)) == 1
 
     return is_done
 

@@ -19,7 +19,7 @@ from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage.directory.manager import LogManager
 from storage.files import Files
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from tests.storage.logs import append, write_settings
 
 
@@ -217,7 +217,7 @@ def test_checkpoints_are_written_on_their_interval(tmp_path: Path) -> None:
         assert not os.path.exists(path)
         await world.pass_s(9)
         await world.until(lambda: os.path.exists(path))
-        assert checkpoint.read_offsets(world.disk, path) == {("a", 0): 1}
+        assert checkpoint_file.read_offsets(world.disk, path) == {("a", 0): 1}
 
     in_world(tmp_path, test, {"log_flush_offset_checkpoint_interval_ms": 10_000})
 

@@ -10,7 +10,7 @@ import pytest
 from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
@@ -86,7 +86,7 @@ def test_the_checkpoint_is_kafka_s_and_survives(tmp_path: Path) -> None:
         clean(manager, log)
         path = tmp_path / "cleaner-offset-checkpoint"
         assert path.read_text() == "0\n1\nt 0 2\n"
-        assert checkpoint.read_offsets(Files(), str(path)) == {("t", 0): 2}
+        assert checkpoint_file.read_offsets(Files(), str(path)) == {("t", 0): 2}
     with compacted(tmp_path) as (manager, log):
         assert LogCleaner(manager).first_dirty(log) == 2
         assert log.may_be_cleaned

@@ -25,8 +25,8 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
-from storage.state import checkpoint
-from storage.state.checkpoint import read_offsets
+from storage.state import checkpoint_file
+from storage.state.checkpoint_file import read_offsets
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values, write_settings
 
@@ -534,7 +534,7 @@ def test_a_log_that_cannot_be_closed_keeps_the_marker_from_being_written(tmp_pat
     disk.fail_next("fdatasync", errno.EIO, suffix=".log", times=1 << 30)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         manager.close()
-    assert not checkpoint.has_marker(Files(), str(tmp_path))
+    assert not checkpoint_file.has_marker(Files(), str(tmp_path))
 
 
 def test_a_checkpoint_that_comes_late_says_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from storage.errors import (
     TaskCancelled,
 )
 from storage.files import Files
-from storage.state.checkpoint import read_epochs, write_epochs
+from storage.state.checkpoint_file import read_epochs, write_epochs
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values, write_settings
 from tests.storage.segmented import (

@@ -12,7 +12,7 @@ from storage.compaction.shared.plan import Limits, plan
 from storage.errors import SwapRefused
 from storage.files import Files
 from storage.settings.settings import Settings
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from storage.task import Task
 from tests import metadata_log as made
 from tests.metadata_log import BROKER, TOPIC, MetadataLog
@@ -70,7 +70,7 @@ def test_what_is_not_known_is_kept(tmp_path: Path, settings: dict[str, object]) 
 
 def topic_id(data: Path, topic: str = "orders") -> str:
     path = str(data / f"{topic}-0" / "partition.metadata")
-    found = checkpoint.read_partition_metadata(Files(), path)
+    found = checkpoint_file.read_partition_metadata(Files(), path)
     assert found is not None
     return found
 
@@ -218,7 +218,7 @@ def test_the_settings_of_another_topic_of_that_name_do_not_count(tmp_path: Path)
     data = tmp_path / "data"
     data.mkdir()
     described(data, [], "log.retention.ms=5")
-    MetadataLog(data / "new").append(made.topic("orders", checkpoint.new_topic_id()))
+    MetadataLog(data / "new").append(made.topic("orders", checkpoint_file.new_topic_id()))
     write_settings(
         data,
         kafkafs_broker_config=tmp_path / "server.properties",

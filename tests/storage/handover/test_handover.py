@@ -21,7 +21,7 @@ from storage.handover.handover import HandoverOutcome, broker_settings, hand_ove
 from storage.log.epochs import LeaderEpochs
 from storage.record.batch import parse_header
 from storage.settings.settings import Settings
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.storage.handed import (
@@ -54,7 +54,7 @@ def hand(places: Places, *topics: str, **options: object) -> HandoverOutcome:
 
 
 def offsets(broker: Path, name: str) -> dict[tuple[str, int], int]:
-    return checkpoint.read_offsets(Files(), str(broker / name))
+    return checkpoint_file.read_offsets(Files(), str(broker / name))
 
 
 def bases(directory: Path, suffix: str) -> list[int]:
@@ -313,7 +313,7 @@ def test_a_source_that_was_killed_is_recovered_first(places: Places) -> None:
     hand(places)
     with LogManager.open(str(places[1]), read_only=True, clock_ms=clock_ms) as given:
         assert values(given.log("plain", 0))[-1] == b"acknowledged"
-    assert checkpoint.has_marker(Files(), str(places[0]))
+    assert checkpoint_file.has_marker(Files(), str(places[0]))
 
 
 def test_who_would_write_there_meanwhile(places: Places) -> None:

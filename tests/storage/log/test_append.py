@@ -402,18 +402,18 @@ def test_what_is_prepared_is_judged_and_not_yet_there(tmp_path: Path) -> None:
         log = new_log(manager)
         put(log, produced([b"before"], 7, 0))
         files = {path: path.stat().st_size for path in Path(log.directory).glob("0*")}
-        ready = log.appender.prepared(batch([b"one", b"two"]), now_ns=NOW_NS)
+        ready = log.appender.assign(batch([b"one", b"two"]), now_ns=NOW_NS)
         manager.change_topic_settings(log.topic, {"max.message.bytes": "100"})
         with pytest.raises(RecordTooLarge):
-            log.appender.prepared(batch([b"v" * 100]), now_ns=NOW_NS)
+            log.appender.assign(batch([b"v" * 100]), now_ns=NOW_NS)
         with pytest.raises(InvalidTimestamp):
-            log.appender.prepared(batch([b"ahead"], NOW_MS + 3_700_000), now_ns=NOW_NS)
+            log.appender.assign(batch([b"ahead"], NOW_MS + 3_700_000), now_ns=NOW_NS)
         manager.change_topic_settings(log.topic, {"cleanup.policy": "compact"})
         with pytest.raises(InvalidRecord):
-            log.appender.prepared(batch([b"no key"]), now_ns=NOW_NS)
+            log.appender.assign(batch([b"no key"]), now_ns=NOW_NS)
         assert values(log) == [b"before"]
         assert {path: path.stat().st_size for path in Path(log.directory).glob("0*")} == files
-        assert log.appender.append_prepared(ready, now_ns=NOW_NS) == 1
+        assert log.appender.append_assigned(ready, now_ns=NOW_NS) == 1
         assert values(log) == [b"before", b"one", b"two"]
         assert log.log_end_offset == 3
 

@@ -9,7 +9,7 @@ import pytest
 from storage.files import Files
 from storage.log.epochs import LeaderEpochs
 from storage.paths import LEADER_EPOCH_CHECKPOINT
-from storage.state.checkpoint import read_epochs
+from storage.state.checkpoint_file import read_epochs
 
 
 @pytest.mark.parametrize(

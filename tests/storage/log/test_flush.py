@@ -10,7 +10,7 @@ import pytest
 from storage import LogManager, paths
 from storage.files import Files
 from storage.record._batch import assign_offsets
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, values
 from tests.storage.transactions import Client, new_log
@@ -96,7 +96,7 @@ def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path
         plan.finish()
         log.flush()
         path = tmp_path / "t-0" / paths.LEADER_EPOCH_CHECKPOINT
-        assert checkpoint.read_epochs(manager.files, str(path)) == [(0, 0), (5, 1)]
+        assert checkpoint_file.read_epochs(manager.files, str(path)) == [(0, 0), (5, 1)]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -136,7 +136,9 @@ def test_a_new_topic_finds_nothing_of_a_deleted_one_of_its_name(tmp_path: Path) 
         manager.delete_topic("t")
         late()
         manager.create_topic("t", 1)
-        recorded = checkpoint.read_offsets(manager.files, str(tmp_path / paths.RECOVERY_POINTS))
+        recorded = checkpoint_file.read_offsets(
+            manager.files, str(tmp_path / paths.RECOVERY_POINTS)
+        )
         assert recorded.get(("t", 0), 0) == 0
 
 

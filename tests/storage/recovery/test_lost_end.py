@@ -12,7 +12,7 @@ from kafkafs.cli import main
 from storage import LogManager
 from storage.directory.retain import delete_records
 from storage.files import Files
-from storage.state.checkpoint import read_offsets
+from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.storage.logs import NOW_MS, append, opened, values
 

@@ -16,7 +16,7 @@ from storage.record.batch import parse_header
 from storage.record.plain import recompress
 from storage.settings import topic_file
 from storage.state import book_file
-from storage.state.checkpoint import read_offsets
+from storage.state.checkpoint_file import read_offsets
 from storage.state.producer_state import EMPTY_SNAPSHOT
 from storage.verify.verify import verify
 from tests.crash.disk import Crashed, SimulatedDisk

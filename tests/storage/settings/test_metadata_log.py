@@ -10,7 +10,7 @@ import pytest
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.settings.metadata_log import Metadata, read_metadata
-from storage.state.checkpoint import new_topic_id
+from storage.state.checkpoint_file import new_topic_id
 from tests import metadata_log as made
 from tests.metadata_log import BROKER, TOPIC, MetadataLog
 

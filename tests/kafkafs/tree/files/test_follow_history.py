@@ -18,7 +18,7 @@ from kafkafs.tree.handles import Handle
 from kafkafs.tree.partition.offline import keeping_history
 from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
-from storage.log.rewriting import prepare_removal
+from storage.log.rewrite import prepare_removal
 from storage.task import Task
 from tests.kafkafs.trees import Tree, asked, clean, read
 from tests.log_check import check

@@ -17,7 +17,7 @@ from kafkafs.tree.files.start_file import StartFile
 from storage import LogManager
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
-from storage.log.rewriting import prepare_removal
+from storage.log.rewrite import prepare_removal
 from storage.task import Task
 from tests.hang import HANG_S
 from tests.kafkafs.trees import Tree, a_tree, asked, in_thread, read

@@ -17,7 +17,7 @@ from storage.files import Files
 from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.plain import recompress
-from storage.state.checkpoint import read_offsets
+from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, compacted, contents, put, roll
 from tests.storage.compaction.sharing import clean_shared, planned, shared_out, staged

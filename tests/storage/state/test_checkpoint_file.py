@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptCheckpoint
 from storage.files import Files
-from storage.state import checkpoint
+from storage.state import checkpoint_file
 
 files = Files()
 topics = st.text("ab.-_9", min_size=1, max_size=20)
@@ -24,10 +24,10 @@ offsets_maps = st.dictionaries(
 
 def test_the_bytes_of_an_epoch_checkpoint(tmp_path: Path) -> None:
     path = str(tmp_path / "f")
-    checkpoint.write_epochs(files, path, [(0, 0)])
+    checkpoint_file.write_epochs(files, path, [(0, 0)])
     assert files.read_whole(path).hex() == "300a310a3020300a"
-    assert checkpoint.read_epochs(files, path) == [(0, 0)]
-    checkpoint.write_epochs(files, path, [(1, 0), (5, 17)])
+    assert checkpoint_file.read_epochs(files, path) == [(0, 0)]
+    checkpoint_file.write_epochs(files, path, [(1, 0), (5, 17)])
     assert files.read_whole(path) == b"0\n2\n1 0\n5 17\n"
 
 
@@ -36,11 +36,11 @@ def test_offsets_round_trip(
     tmp_path_factory: pytest.TempPathFactory, offsets: dict[tuple[str, int], int]
 ) -> None:
     path = str(tmp_path_factory.mktemp("c") / "f")
-    checkpoint.write_offsets(files, path, offsets)
-    assert checkpoint.read_offsets(files, path) == offsets
+    checkpoint_file.write_offsets(files, path, offsets)
+    assert checkpoint_file.read_offsets(files, path) == offsets
 
 
-@pytest.mark.parametrize("read", [checkpoint.read_offsets, checkpoint.read_epochs])
+@pytest.mark.parametrize("read", [checkpoint_file.read_offsets, checkpoint_file.read_epochs])
 def test_missing_and_empty_files_have_no_entries(tmp_path: Path, read: Callable[..., Any]) -> None:
     assert not read(files, str(tmp_path / "none"))
     (tmp_path / "empty").touch()
@@ -58,7 +58,7 @@ def test_missing_and_empty_files_have_no_entries(tmp_path: Path, read: Callable[
 )
 def test_what_kafka_reads_is_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "f").write_bytes(text.encode())
-    found = checkpoint.read_offsets(files, str(tmp_path / "f"))
+    found = checkpoint_file.read_offsets(files, str(tmp_path / "f"))
     assert found == {("a", 0): 1, ("b", 1): 22}
 
 
@@ -87,26 +87,26 @@ def test_what_breaks_the_frame_is_named(tmp_path: Path, text: str, line: int) ->
     path = tmp_path / "f"
     path.write_text(text)
     with pytest.raises(CorruptCheckpoint) as e:
-        checkpoint.read_offsets(files, str(path))
+        checkpoint_file.read_offsets(files, str(path))
     assert (e.value.path, e.value.line) == (str(path), line)
 
 
 def test_what_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"0\n1\n\xff 0 1\n")
     with pytest.raises(CorruptCheckpoint, match="not UTF-8 at byte 4"):
-        checkpoint.read_offsets(files, str(tmp_path / "f"))
+        checkpoint_file.read_offsets(files, str(tmp_path / "f"))
 
 
 @pytest.mark.parametrize("entries", ["1 5\n1 6", "2 5\n1 6", "1 5\n2 5", "1 5\n2 4"])
 def test_epochs_and_their_starts_rise(tmp_path: Path, entries: str) -> None:
     (tmp_path / "f").write_text(f"0\n2\n{entries}\n")
     with pytest.raises(CorruptCheckpoint, match="line 4: epoch") as e:
-        checkpoint.read_epochs(files, str(tmp_path / "f"))
+        checkpoint_file.read_epochs(files, str(tmp_path / "f"))
     assert e.value.line == 4
 
 
 def test_topic_ids() -> None:
-    ids = {checkpoint.new_topic_id() for _ in range(500)}
+    ids = {checkpoint_file.new_topic_id() for _ in range(500)}
     assert len(ids) == 500
     for topic_id in ids:
         assert len(topic_id) == 22
@@ -116,18 +116,18 @@ def test_topic_ids() -> None:
 
 def test_the_bytes_of_partition_metadata(tmp_path: Path) -> None:
     path = str(tmp_path / "partition.metadata")
-    assert checkpoint.read_partition_metadata(files, path) is None
-    topic_id = checkpoint.new_topic_id()
-    checkpoint.write_partition_metadata(files, path, topic_id)
+    assert checkpoint_file.read_partition_metadata(files, path) is None
+    topic_id = checkpoint_file.new_topic_id()
+    checkpoint_file.write_partition_metadata(files, path, topic_id)
     assert files.read_whole(path) == f"version: 0\ntopic_id: {topic_id}".encode()
-    assert checkpoint.read_partition_metadata(files, path) == topic_id
+    assert checkpoint_file.read_partition_metadata(files, path) == topic_id
 
 
 @pytest.mark.parametrize("text", ["version: 0\ntopic_id: {}\n", "version:  7\ntopic_id:\t{}"])
 def test_other_writers_partition_metadata(tmp_path: Path, text: str) -> None:
     topic_id = "e1pOB_i6SU-j_Lgkl5Bbcg"
     (tmp_path / "f").write_text(text.format(topic_id))
-    assert checkpoint.read_partition_metadata(files, str(tmp_path / "f")) == topic_id
+    assert checkpoint_file.read_partition_metadata(files, str(tmp_path / "f")) == topic_id
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,19 @@ def test_other_writers_partition_metadata(tmp_path: Path, text: str) -> None:
 def test_partition_metadata_that_is_none(tmp_path: Path, text: str, line: int | None) -> None:
     (tmp_path / "f").write_text(text)
     with pytest.raises(CorruptCheckpoint) as e:
-        checkpoint.read_partition_metadata(files, str(tmp_path / "f"))
+        checkpoint_file.read_partition_metadata(files, str(tmp_path / "f"))
     assert e.value.line == line
 
 
 def test_the_clean_shutdown_marker(tmp_path: Path) -> None:
     directory = str(tmp_path)
-    assert not checkpoint.has_marker(files, directory)
-    checkpoint.remove_marker(files, directory)
-    checkpoint.write_marker(files, directory)
+    assert not checkpoint_file.has_marker(files, directory)
+    checkpoint_file.remove_marker(files, directory)
+    checkpoint_file.write_marker(files, directory)
     marker = tmp_path / ".kafka_cleanshutdown"
     assert marker.read_bytes() == b'{"version":0,"brokerEpoch":-1}'
-    assert checkpoint.has_marker(files, directory)
-    checkpoint.remove_marker(files, directory)
+    assert checkpoint_file.has_marker(files, directory)
+    checkpoint_file.remove_marker(files, directory)
     assert not marker.exists()
     marker.touch()  # as old brokers write it
-    assert checkpoint.has_marker(files, directory)
+    assert checkpoint_file.has_marker(files, directory)

@@ -9,7 +9,7 @@ import pytest
 
 from storage import Log
 from storage.log.listener import LogListener
-from storage.log.rewriting import prepare_removal, prepare_replacement
+from storage.log.rewrite import prepare_removal, prepare_replacement
 from storage.segment.segment import Segment
 from tests.storage.logs import NOW_MS, append, opened
 
