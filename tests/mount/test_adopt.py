@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kafkafs.spark.location.owner_client import ask
+from kafkafs.spark.location.owner_client import ask_owner
 from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.files import Files
@@ -100,7 +100,7 @@ def test_mount_points_of_any_bytes(tmp_path: Path) -> None:
         mount.topic()
         assert owner_file.read(files, str(mount.data)) == OwnerProcess(mount.pid, str(mount.path))
         asked = request(mount, 0, {("orders", 0): [[b"a"]]})
-        assert ask(str(mount.data), asked).records == 1
+        assert ask_owner(str(mount.data), ADOPT, asked).records == 1
         assert (mount / "orders/0").read_bytes() == b"a\n"
 
 
@@ -205,7 +205,9 @@ def test_while_others_write_and_follow(mount: Mount) -> None:
         try:
             for batch in range(8):
                 values = [b"batch %d.%d" % (batch, n) for n in range(50)]
-                found = ask(str(mount.data), request(mount, batch, {("orders", 0): [values]}))
+                found = ask_owner(
+                    str(mount.data), ADOPT, request(mount, batch, {("orders", 0): [values]})
+                )
                 assert found.records == 50
                 # Nothing is left to be waited for.
                 assert b"batch %d.49\n" % batch in orders.read_bytes()
@@ -261,7 +263,7 @@ def test_killed_in_an_adoption(tmp_path: Path, operation: str, suffix: str, afte
     """All or nothing; asked again, each record is there once."""
     with steered(tmp_path) as mount:
         mount.topic("orders", 2)
-        ask(str(mount.data), request(mount, 0, {("orders", 0): [[b"before"]]}))
+        ask_owner(str(mount.data), ADOPT, request(mount, 0, {("orders", 0): [[b"before"]]}))
         asked = request(mount, 1, ROWS)
         number = mount.daemon.hold(operation, suffix, after)
         append(mount / ".kafkafs/adopt", line(asked, "one").encode())
@@ -270,11 +272,11 @@ def test_killed_in_an_adoption(tmp_path: Path, operation: str, suffix: str, afte
         mount.start()
         found = contents(mount)
         assert found in ([b"before\n", b""], [b"before\na\nb\n", b"c\n"])
-        again = ask(str(mount.data), asked)
+        again = ask_owner(str(mount.data), ADOPT, asked)
         assert again.duplicate is (found[1] == b"c\n")
         assert contents(mount) == [b"before\na\nb\n", b"c\n"]
-        assert ask(str(mount.data), asked).duplicate
-        after_it = ask(str(mount.data), request(mount, 2, {("orders", 1): [[b"d"]]}))
+        assert ask_owner(str(mount.data), ADOPT, asked).duplicate
+        after_it = ask_owner(str(mount.data), ADOPT, request(mount, 2, {("orders", 1): [[b"d"]]}))
         assert after_it.records == 1
         append(mount / "orders/0", b"line\n")
         assert contents(mount) == [b"before\na\nb\nline\n", b"c\nd\n"]
@@ -289,7 +291,7 @@ class Asking:
 
         def run() -> None:
             try:
-                self._found.append(ask(str(mount.data), asked))
+                self._found.append(ask_owner(str(mount.data), ADOPT, asked))
             except BaseException as error:
                 self._found.append(error)
 
@@ -380,6 +382,6 @@ def test_what_a_full_disk_has_kept_open_ends_by_the_clock(tmp_path: Path) -> Non
         mount.topic("orders", 2)
         # The markers, when the batch is committed already.
         mount.daemon.fail("pwrite", ".log", "ENOSPC", 2, 2)
-        assert ask(str(mount.data), request(mount, 0, ROWS)).records == 3
+        assert ask_owner(str(mount.data), ADOPT, request(mount, 0, ROWS)).records == 3
         assert contents(mount) == [b"", b""]
         until(lambda: contents(mount) == [b"a\nb\n", b"c\n"])

@@ -11,10 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafkafs.spark.jobs import chart, export, export_state
-from kafkafs.spark.jobs.choice import data_name
-from kafkafs.spark.jobs.failures import reason
 from kafkafs.spark.jobs.range_stats import WIDTHS_MS, RangeStats
-from kafkafs.spark.jobs.stats_report import Counted
+from kafkafs.spark.jobs.session import reason
+from kafkafs.spark.jobs.stats_report import TopicStats
 from storage.errors import InvalidConfig
 from storage.record.batch import Record, encode
 from storage.record.columns._columns import decode_columns
@@ -98,7 +97,7 @@ def test_a_chart_is_drawn_of_whatever_there_is(tmp_path: Path) -> None:
         chart.check(str(path))
         places = {(stats.topic, stats.partition) for stats in partitions}
         log_bytes = {place: size for place, size in sizes.items() if place in places}
-        chart.draw(Counted(partitions, log_bytes, {}, True), str(path))
+        chart.draw(TopicStats(partitions, log_bytes, {}, True), str(path))
         assert path.stat().st_size > 1000
     for wrong in ("chart.pdf", "nowhere/chart.png"):
         with pytest.raises(InvalidConfig):
@@ -128,7 +127,7 @@ def test_an_export_knows_its_data_directory_from_anywhere(
     for name in ("one", "two"):
         (tmp_path / name / "data").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "one")
-    with export_state.begun(out, options.content(data_name("data"))):
+    with export_state.begun(out, options.content("data")):
         pass
     for path in ("data", "../one/data", str(tmp_path / "one" / "data")):
         assert export.plan(path, out).figures["offsets"] == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +99,31 @@ def test_only_what_is_wanted_is_looked_at(data: Path, bucket: Bucket) -> None:
     ):
         assert list(it.manager.topics) == ["atomic"]
         assert not [path for _, path in requests.seen if "many-0" in path]
+
+
+def test_it_is_only_read(data: Path, bucket: Bucket) -> None:
+    bucket.sync(data)
+    files = bucket.location.files()
+    log = f"{bucket.location.path}/many-0/{0:020d}.log"
+    fd = files.open(log, os.O_RDONLY)
+    writing: list[Callable[[], object]] = [
+        *(partial(files.open, log, flags) for flags in (os.O_RDWR, os.O_WRONLY | os.O_CREAT)),
+        *(partial(call, fd) for call in (files.fsync, files.fdatasync, files.unlock)),
+        *(partial(call, fd, 1) for call in (files.ftruncate, files.allocate, files.map)),
+        partial(files.pwrite, fd, b"x", 0),
+        *(partial(call, log) for call in (files.unlink, files.mkdir, files.rmdir, files.lock)),
+        *(partial(call, log, f"{log}.new") for call in (files.rename, files.link)),
+        *(partial(call, log, b"x") for call in (files.replace_atomically, files.replace_if_room)),
+        partial(files.chown, log, 1, 1),
+        partial(files.utime_ns, log, 1),
+        partial(files.sync_directory, os.path.dirname(log)),
+    ]
+    for call in writing:
+        with pytest.raises(OSError, match="is only read") as refused:
+            call()
+        assert refused.value.errno == errno.EROFS
+        assert str(refused.value.filename).startswith("s3://")
+    files.close(fd)
 
 
 def test_a_segment_costs_a_few_requests(data: Path, bucket: Bucket) -> None:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from kafkafs.spark.location import owner_client
+from kafkafs.spark.location.owner_client import ask_owner
 from kafkafs.spark.sink.staging import Staging
 from storage import LogManager, Record
 from storage.adopt.adoptions import Adoptions
 from storage.adopt.staged import AdoptRequest, StagedName
 from storage.files import Files
+from storage.owner.request_kinds import ADOPT
 from tests.mount.mounting import check_data, mounted
 from tests.murmur2 import partition_of
 
@@ -214,7 +215,7 @@ def test_a_mount_shows_it_when_it_is_committed(spark: SparkSession, tmp_path: Pa
         assert shown.read_text() == numbers
         assert [path.name for path in mount.data.rglob("*.staged")] == [str(name)]
         request = AdoptRequest("other", 0, "run", tuple(files))
-        assert not owner_client.ask(str(mount.data), request).duplicate
-        assert owner_client.ask(str(mount.data), request).duplicate
+        assert not ask_owner(str(mount.data), ADOPT, request).duplicate
+        assert ask_owner(str(mount.data), ADOPT, request).duplicate
         assert shown.read_text() == numbers + "staged\n"
         assert list(mount.data.rglob("*.staged")) == []

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli.spark.job import job_options, places_argument, run_job
+from kafkafs.cli.spark.job import choice_argument, job_options, run_job
+
+if TYPE_CHECKING:
+    from kafkafs.spark.jobs.choice import Choice
 
 
 @click.command("compact")
 @click.argument("data_dir", metavar="DATA_DIR")
-@places_argument
+@choice_argument
 @click.option("--only-due", is_flag=True, help="Only what its settings ask for by now.")
 @job_options
 def command(
     data_dir: str,
-    places: tuple[tuple[str, int | None], ...],
+    choice: Choice,
     only_due: bool,
     dry_run: bool,
     **spark: Any,
@@ -29,12 +32,12 @@ def command(
     Exits with 1 where a partition could not be cleaned; it is as it was.
     """
     from kafkafs.spark.jobs import compact
-    from kafkafs.spark.jobs.choice import Choice
 
-    choice = Choice(places)
     run_job(
         "compact",
-        lambda session: compact.run(session, data_dir, choice, only_due=only_due, dry_run=dry_run),
         spark,
         check=lambda: compact.check(data_dir, choice),
+        work=lambda session: compact.run(
+            session, data_dir, choice, only_due=only_due, dry_run=dry_run
+        ),
     )

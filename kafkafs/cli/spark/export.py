@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kafkafs.cli.spark.job import (
+    choice_argument,
     job_options,
     name_and_value,
-    places_argument,
     report_and_exit,
     run_job,
 )
+
+if TYPE_CHECKING:
+    from kafkafs.spark.jobs.choice import Choice
 
 
 @click.command("export")
 @click.argument("data_dir", metavar="DATA_DIR")
 @click.argument("out", metavar="OUT")
-@places_argument
+@choice_argument
 @click.option("--follow", is_flag=True, help="Go on until stopped, with what is appended.")
 @click.option(
     "--interval",
@@ -41,7 +44,7 @@ from kafkafs.cli.spark.job import (
 def command(
     data_dir: str,
     out: str,
-    places: tuple[tuple[str, int | None], ...],
+    choice: Choice,
     follow: bool,
     interval: str,
     snapshot: bool,
@@ -56,19 +59,16 @@ def command(
     ended, with what has been appended since. What it needs to know lies in OUT/_kafkafs.
     """
     from kafkafs.spark.jobs import export
-    from kafkafs.spark.jobs.choice import Choice
 
     if follow and snapshot:
         raise click.UsageError("--follow and --snapshot exclude each other")
-    chosen = export.ExportOptions(
-        Choice(places), as_text, interval if follow else None, snapshot, options
-    )
+    chosen = export.ExportOptions(choice, as_text, interval if follow else None, snapshot, options)
     if dry_run:
         report_and_exit(lambda: export.plan(data_dir, out, chosen), spark)
     else:
         run_job(
             "export",
-            lambda session: export.run(session, data_dir, out, chosen),
             spark,
             check=lambda: export.check(data_dir, out, chosen),
+            work=lambda session: export.run(session, data_dir, out, chosen),
         )

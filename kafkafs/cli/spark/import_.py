@@ -51,7 +51,7 @@ def command(data_dir: str, dry_run: bool, **options: Any) -> None:
     chosen = ImportOptions(format=options.pop("kind"), **options)
     run_job(
         "import",
-        lambda session: import_.run(session, data_dir, chosen, dry_run=dry_run),
         spark,
         check=lambda: import_.check(data_dir, chosen),
+        work=lambda session: import_.run(session, data_dir, chosen, dry_run=dry_run),
     )

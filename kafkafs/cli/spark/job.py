@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: The session's options, as keyword arguments of a command's function.
-SparkOptions = dict[str, Any]
-
 
 def name_and_value(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
     """A click callback: several NAME=VALUE as a dictionary."""
@@ -37,17 +34,19 @@ def name_and_value(context: click.Context, parameter: click.Parameter, texts: An
     return settings
 
 
-def _places(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
+def _choice(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
+    from kafkafs.spark.jobs.choice import Choice
+
     found: list[tuple[str, int | None]] = []
     for text in texts:
         topic, colon, partition = text.partition(":")
         found.append((topic, number(partition, "partition") if colon else None))
-    return tuple(found)
+    return Choice(tuple(found))
 
 
-#: The argument `[TOPIC[:PARTITION]]...`; a command's parameter is `places`.
-places_argument = click.argument(
-    "places", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=_places
+#: The argument `[TOPIC[:PARTITION]]...`; a command's parameter is `choice`.
+choice_argument = click.argument(
+    "choice", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=_choice
 )
 
 _OPTIONS = (
@@ -77,10 +76,10 @@ def job_options(function: _F) -> _F:
 
 def run_job(
     name: str,
-    work: Callable[[Session], JobReport],
-    spark: SparkOptions,
+    spark: dict[str, Any],
     *,
     check: Callable[[], object],
+    work: Callable[[Session], JobReport],
 ) -> None:
     """Start Spark, do the work, print its report, and exit.
 
@@ -102,11 +101,10 @@ def run_job(
     report_and_exit(in_session, spark)
 
 
-def report_and_exit(work: Callable[[], JobReport], spark: SparkOptions) -> None:
+def report_and_exit(work: Callable[[], JobReport], spark: dict[str, Any]) -> None:
     """Do the work, print its report or its error, and exit unless all is well."""
-    from kafkafs.spark.jobs.failures import is_sparks, reason
     from kafkafs.spark.jobs.report import print_report
-    from kafkafs.spark.jobs.session import CannotStartError
+    from kafkafs.spark.jobs.session import CannotStartError, is_sparks, reason
     from storage.errors import StorageError
 
     try:

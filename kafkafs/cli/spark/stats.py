@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli.spark.job import job_options, places_argument, report_and_exit, run_job
+from kafkafs.cli.spark.job import choice_argument, job_options, report_and_exit, run_job
+
+if TYPE_CHECKING:
+    from kafkafs.spark.jobs.choice import Choice
 
 _DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -22,7 +25,7 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
 
 @click.command("stats")
 @click.argument("data_dir", metavar="DATA_DIR")
-@places_argument
+@choice_argument
 @click.option("--chart", metavar="FILE", help="Draw rates over time and sizes: .png or .svg.")
 @click.option(
     "--gap",
@@ -44,7 +47,7 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
 @job_options
 def command(
     data_dir: str,
-    places: tuple[tuple[str, int | None], ...],
+    choice: Choice,
     chart: str | None,
     gap_ms: int,
     no_keys: bool,
@@ -60,15 +63,14 @@ def command(
     marked or aborted, and where a cleaner was.
     """
     from kafkafs.spark.jobs import stats
-    from kafkafs.spark.jobs.choice import Choice
 
-    options = stats.StatsOptions(Choice(places), gap_ms, not no_keys, isolation)
+    options = stats.StatsOptions(choice, gap_ms, not no_keys, isolation)
     if dry_run:
         report_and_exit(lambda: stats.plan(data_dir, options), spark)
     else:
         run_job(
             "stats",
-            lambda session: stats.run(session, data_dir, options, chart=chart),
             spark,
             check=lambda: stats.check(data_dir, options, chart),
+            work=lambda session: stats.run(session, data_dir, options, chart=chart),
         )

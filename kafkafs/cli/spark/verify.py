@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli.spark.job import job_options, places_argument, report_and_exit, run_job
+from kafkafs.cli.spark.job import choice_argument, job_options, report_and_exit, run_job
+
+if TYPE_CHECKING:
+    from kafkafs.spark.jobs.choice import Choice
 
 
 @click.command("verify")
 @click.argument("data_dir", metavar="DATA_DIR")
-@places_argument
+@choice_argument
 @job_options
-def command(
-    data_dir: str, places: tuple[tuple[str, int | None], ...], dry_run: bool, **spark: Any
-) -> None:
+def command(data_dir: str, choice: Choice, dry_run: bool, **spark: Any) -> None:
     """Check what `kafkafs verify` checks, and say it in the same words, as wide as Spark runs.
 
     Every batch's CRC, every record, every index entry, offsets, transactions, snapshots and
@@ -25,15 +26,13 @@ def command(
     Exits with 0 where all is whole, with 1 where there are faults.
     """
     from kafkafs.spark.jobs import verify
-    from kafkafs.spark.jobs.choice import Choice
 
-    choice = Choice(places)
     if dry_run:
         report_and_exit(lambda: verify.plan(data_dir, choice), spark)
     else:
         run_job(
             "verify",
-            lambda session: verify.run(session, data_dir, choice),
             spark,
             check=lambda: choice.location_of(data_dir),
+            work=lambda session: verify.run(session, data_dir, choice),
         )

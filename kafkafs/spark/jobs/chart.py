@@ -7,17 +7,17 @@ the rest as one. It leaves out a few records that lie far away in time, and its 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from kafkafs.spark.jobs.stats_report import Counted
+from kafkafs.spark.jobs.stats_report import TopicStats
 from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.range_stats import RangeStats
 
-KINDS = (".png", ".svg")
 _MOST_LINES = 8
 _MOST_BARS = 32
 _MOST_STEPS = 200
@@ -30,7 +30,7 @@ _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 
 def check(path: str) -> None:
     """Raise InvalidConfig if `path` cannot be a chart, ModuleNotFoundError without matplotlib."""
-    if not path.lower().endswith(KINDS):
+    if not path.lower().endswith((".png", ".svg")):
         raise InvalidConfig(f"{path}: a chart's name ends in .png or .svg")
     directory = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(directory):
@@ -38,7 +38,7 @@ def check(path: str) -> None:
     import matplotlib  # noqa: F401
 
 
-def draw(counted: Counted, path: str) -> None:
+def draw(counted: TopicStats, path: str) -> None:
     """Draw the chart into the file `path`, which it replaces. OSError."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -58,20 +58,17 @@ def draw(counted: Counted, path: str) -> None:
 
 def _topics(partitions: Sequence[RangeStats]) -> dict[str, RangeStats]:
     """The figures of each topic, most records first; the topics past the most lines are one."""
-    from kafkafs.spark.jobs.range_stats import RangeStats
+    from kafkafs.spark.jobs.range_stats import total_of
 
-    topics: dict[str, RangeStats] = {}
+    topics: dict[str, list[RangeStats]] = {}
     for stats in partitions:
-        total = topics.setdefault(stats.topic, RangeStats(stats.topic, -1, 0, 0))
-        total.add_counts(stats)
-    ordered = sorted(topics.items(), key=lambda item: -item[1].records)
-    if len(ordered) <= _MOST_LINES:
-        return dict(ordered)
-    rest = RangeStats("others", -1, 0, 0)
-    others = ordered[_MOST_LINES - 1 :]
-    for _, stats in others:
-        rest.add_counts(stats)
-    return {**dict(ordered[: _MOST_LINES - 1]), f"{len(others)} other topics": rest}
+        topics.setdefault(stats.topic, []).append(stats)
+    totals = [total_of(topic, parts) for topic, parts in topics.items()]
+    totals.sort(key=lambda total: -total.records)
+    if len(totals) > _MOST_LINES:
+        others = totals[_MOST_LINES - 1 :]
+        totals[_MOST_LINES - 1 :] = [total_of(f"{len(others)} other topics", others)]
+    return {total.topic: total for total in totals}
 
 
 def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
@@ -83,22 +80,16 @@ def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
     plain: Any = dates  # without types
     width_ms = max((stats.width_ms for stats in topics.values()), default=WIDTHS_MS[0])
     first, last, hidden = _range(list(topics.values()), width_ms)
-    for wider_ms in WIDTHS_MS[WIDTHS_MS.index(width_ms) :]:
-        width_ms = wider_ms
-        if last - first <= _MOST_STEPS * width_ms:
-            break
+    while last - first > _MOST_STEPS * width_ms and width_ms < WIDTHS_MS[-1]:
+        width_ms = WIDTHS_MS[WIDTHS_MS.index(width_ms) + 1]
     first, last = first - first % width_ms, last - last % width_ms
     for stats in topics.values():
         stats.widen(width_ms)
-    found = any(stats.bins for stats in topics.values())
-    colours: dict[str, str] = {}
-    for number, (name, stats) in enumerate(topics.items()):
-        colours[name] = f"C{number}"
-        if not found:
-            continue
-        # An empty bin at each end shows where the rate rises and falls.
-        starts = range(first - width_ms, last + 2 * width_ms, width_ms)
-        times = [datetime.fromtimestamp(start / 1000, UTC) for start in starts]
+    colours = {name: f"C{number}" for number, name in enumerate(topics)}
+    # An empty bin at each end shows where the rate rises and falls.
+    starts = range(first - width_ms, last + 2 * width_ms, width_ms)
+    times = [datetime.fromtimestamp(start / 1000, UTC) for start in starts]
+    for name, stats in topics.items() if last >= 0 else ():
         rate = [stats.bins.get(start, [0])[0] * 1000 / width_ms for start in starts]
         axes.step(times, rate, where="post", color=colours[name], label=_short(name), linewidth=1.4)
     locator = plain.AutoDateLocator()
@@ -115,14 +106,13 @@ def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
 
 def _range(topics: Sequence[RangeStats], width_ms: int) -> tuple[int, int, int]:
     """The first and last bin to draw (-1: none), and how many records lie outside of them."""
-    bins: dict[int, int] = {}
+    bins: Counter[int] = Counter()
     for stats in topics:
-        for start, (records, _) in stats.bins.items():
-            bins[start] = bins.get(start, 0) + records
+        bins.update({start: records for start, (records, _) in stats.bins.items()})
     if not bins:
         return -1, -1, 0
     starts = sorted(bins)
-    spare = sum(bins.values()) * _FAR
+    spare = bins.total() * _FAR
     first, last = 0, len(starts) - 1
     hidden = 0
     while first < last:
@@ -139,17 +129,11 @@ def _range(topics: Sequence[RangeStats], width_ms: int) -> tuple[int, int, int]:
     return starts[first], starts[last], hidden
 
 
-def _sizes(axes: Any, counted: Counted, colours: dict[str, str]) -> None:
+def _sizes(axes: Any, counted: TopicStats, colours: dict[str, str]) -> None:
     """Draw the bytes of log of each partition, in the colour of its topic's line."""
-    logs = sorted(counted.log_bytes.items())
-    rest: list[tuple[tuple[str, int], int]] = []
-    if len(logs) > _MOST_BARS:
-        by_size = sorted(logs, key=lambda item: -item[1])
-        kept = set(dict(by_size[: _MOST_BARS - 1]))
-        logs, rest = (
-            [item for item in logs if item[0] in kept],
-            [item for item in logs if item[0] not in kept],
-        )
+    by_size = sorted(sorted(counted.log_bytes.items()), key=lambda item: -item[1])
+    shown = len(by_size) if len(by_size) <= _MOST_BARS else _MOST_BARS - 1
+    logs, rest = sorted(by_size[:shown]), by_size[shown:]
     others = next(reversed(colours.values()), "C0")
     names = [f"{_short(topic)}-{partition}" for (topic, partition), _ in logs]
     values = [size for _, size in logs]
@@ -161,9 +145,8 @@ def _sizes(axes: Any, counted: Counted, colours: dict[str, str]) -> None:
     factor, unit = next(each for each in _UNITS if each[0] <= max([*values, 1]))
     places = range(len(values))
     axes.bar(places, [value / factor for value in values], color=shades, width=0.75)
-    crowded = len(names) > 8 or max(map(len, names), default=0) > 12
     axes.set_xticks(places, names)
-    if crowded:
+    if len(names) > 8 or max(map(len, names), default=0) > 12:
         axes.tick_params(axis="x", labelrotation=45, labelsize=8)
         for label in axes.get_xticklabels():
             label.set_horizontalalignment("right")
@@ -179,8 +162,7 @@ def _short(name: str) -> str:
 
 
 def _duration(width_ms: int) -> str:
-    names = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+    units = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
     seconds = width_ms // 1000
-    size, name = next(each for each in names if seconds % each[0] == 0)
-    count = seconds // size
+    count, name = next((seconds // size, name) for size, name in units if seconds % size == 0)
     return f"{count} {name}{'s' if count > 1 else ''}"

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from kafkafs.spark.location.followed_directory import Location, check_directory, location_of
 from storage import paths
+from storage.directory.manager import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
-from storage.files import Files
-
-if TYPE_CHECKING:
-    from kafkafs.spark.location.followed_directory import Location
+from storage.log.log import Log
 
 
 def data_location(path: str) -> Location:
     """Where the data directory `path` is. InvalidConfig, FileNotFoundError, OSError."""
-    from kafkafs.spark.location.followed_directory import check_directory, location_of
-
     try:
         where = location_of(path)
     except ValueError as error:
@@ -51,11 +48,11 @@ class Choice(NamedTuple):
             name == topic and number in (None, partition) for name, number in self.places
         )
 
-    def check(self, files: Files, path: str) -> None:
+    def check(self, where: Location) -> Location:
         """Raise UnknownTopicOrPartition if the directory lacks a chosen one. OSError."""
         there = {
             parsed
-            for name, is_directory in files.scan(path)
+            for name, is_directory in where.files().scan(where.path)
             if is_directory and (parsed := paths.parse_partition_directory(name)) is not None
         }
         for topic, partition in self.places:
@@ -63,13 +60,17 @@ class Choice(NamedTuple):
                 what = f"no topic {topic!r}"
                 if partition is not None:
                     what = f"no partition {partition} of topic {topic!r}"
-                raise UnknownTopicOrPartition(f"there is {what}", path=path)
+                raise UnknownTopicOrPartition(f"there is {what}", path=where.path)
+        return where
 
     def location_of(self, path: str) -> Location:
         """Where the data directory `path` is, after a `check`. Raises as `data_location` too."""
-        where = data_location(path)
-        self.check(where.files(), where.path)
-        return where
+        return self.check(data_location(path))
+
+    def logs(self, manager: LogManager) -> list[Log]:
+        """The chosen logs, by topic and partition."""
+        logs = (log for log in manager.logs() if self.wants(log.topic, log.partition))
+        return sorted(logs, key=lambda log: (log.topic, log.partition))
 
 
 EVERYTHING = Choice()

@@ -1,18 +1,18 @@
 """The tasks of a compaction: they scan ranges, merge buckets and write groups of segments.
 
-Each stage hands `Item`s to the next. A task has several small ranges, buckets or groups, of any
-rounds. A fault of a log (damage, a replaced file) is an item too: it ends its round and no other.
+Each kind of task hands `TaskOutput`s to the next. A task has several small ranges, buckets or
+groups, of any rounds. A fault of a log (damage, a replaced file) is an output too: it ends its
+round and no other.
 
-Not here: the work itself (`storage.compaction.shared.round`), the order of stages (`compact`).
+Not here: the work itself (`storage.compaction.shared.round`), the order of the tasks (`compact`).
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction._superseded import KeyMerge, Superseded
@@ -29,52 +29,80 @@ if TYPE_CHECKING:
 
 # A map's memory grows with its keys.
 _UNLIMITED = 1 << 46
+# A task has at least this many bytes of work.
+_LEAST_BYTES = 8 << 20
 
 
-class ItemKind(IntEnum):
-    """What an item is."""
+class OutputKind(IntEnum):
+    """What the data of an output is."""
 
-    DIRTY = 0  # a bucket's keys; CLEAN too
+    DIRTY = 0  # bytes: a bucket's keys; CLEAN too
     CLEAN = 1
-    SUPERSEDED = 2  # offsets in a group
-    MET = 3  # transactions in a range
+    SUPERSEDED = 2  # bytes: offsets in a group
+    MET = 3  # by group, the transactions in a range
     KEYS = 4  # the number of a bucket's keys
-    KEPT = 5  # what a group has kept
-    FAULT = 6
+    KEPT = 5  # what stays of a group
+    FAULT = 6  # the reason
 
 
-class Item(NamedTuple):
+class TaskOutput(NamedTuple):
     """`number`: of a bucket, range or group of the round."""
 
     round: int
-    kind: ItemKind
+    kind: OutputKind
     number: int
-    data: bytes
+    data: Any
 
 
-class RoundPart(NamedTuple):
+class WorkUnit(NamedTuple):
     """A range, bucket or group of a round."""
 
     round: int
     number: int
 
 
-class Shares(NamedTuple):
+class WorkPlan(NamedTuple):
     """The input of all tasks: which `ranges`, `buckets` and `groups` each one has, by number."""
 
     rounds: tuple[SharedRound, ...]
     job: str
-    ranges: tuple[tuple[RoundPart, ...], ...]
-    buckets: tuple[tuple[RoundPart, ...], ...]
-    groups: tuple[tuple[RoundPart, ...], ...]
+    ranges: tuple[tuple[WorkUnit, ...], ...]
+    buckets: tuple[tuple[WorkUnit, ...], ...]
+    groups: tuple[tuple[WorkUnit, ...], ...]
 
-    def task_of_bucket(self) -> dict[RoundPart, int]:
-        """Which task merges each bucket."""
-        return {part: task for task, parts in enumerate(self.buckets) for part in parts}
 
-    def task_of_group(self) -> dict[RoundPart, int]:
-        """Which task writes each group."""
-        return {part: task for task, parts in enumerate(self.groups) for part in parts}
+def plan_work(rounds: Sequence[SharedRound], job: str) -> WorkPlan:
+    """Divide the work among tasks; small ranges, buckets and groups share a task."""
+    ranges: list[tuple[WorkUnit, int]] = []
+    buckets: list[tuple[WorkUnit, int]] = []
+    groups: list[tuple[WorkUnit, int]] = []
+    for number, shared in enumerate(rounds):
+        for at, parts in enumerate(shared.ranges):
+            size = sum(part.end - part.position for part in parts)
+            ranges.append((WorkUnit(number, at), size))
+        for at in range(shared.buckets):
+            buckets.append((WorkUnit(number, at), shared.size // shared.buckets))
+        for at in range(len(shared.firsts)):
+            size = sum(shared.segments[member].size for member in shared.members(at))
+            groups.append((WorkUnit(number, at), size))
+    return WorkPlan(tuple(rounds), job, _bundled(ranges), _bundled(buckets), _bundled(groups))
+
+
+def _bundled(sizes: Iterable[tuple[WorkUnit, int]]) -> tuple[tuple[WorkUnit, ...], ...]:
+    """Bundle (unit, bytes) in order, so that a task has enough to do, or a little more."""
+    bundles: list[list[WorkUnit]] = []
+    weight = _LEAST_BYTES
+    for unit, size in sizes:
+        if weight >= _LEAST_BYTES:
+            bundles.append([])
+            weight = 0
+        bundles[-1].append(unit)
+        weight += size
+    return tuple(map(tuple, bundles))
+
+
+def _task_of(bundles: Sequence[Sequence[WorkUnit]]) -> dict[WorkUnit, int]:
+    return {unit: task for task, units in enumerate(bundles) for unit in units}
 
 
 def _files(shared: SharedRound) -> Files:
@@ -82,73 +110,75 @@ def _files(shared: SharedRound) -> Files:
     return Files(os.path.dirname(shared.directory))
 
 
-def scan_ranges(broadcast: Broadcast[Shares], task: int) -> Iterator[tuple[int, Item]]:
-    """Scan the ranges of a task: (merging task, item). An item for no bucket goes to any task."""
-    shares = broadcast.value
-    tasks = shares.task_of_bucket()
-    for number, at in shares.ranges[task]:
-        shared = shares.rounds[number]
-        anyone = tasks[RoundPart(number, 0)]
+def scan_ranges(broadcast: Broadcast[WorkPlan], task: int) -> Iterator[tuple[int, TaskOutput]]:
+    """Scan the ranges of a task: (merging task, output). One for no bucket goes to any task."""
+    plan = broadcast.value
+    tasks = _task_of(plan.buckets)
+    for number, at in plan.ranges[task]:
+        shared = plan.rounds[number]
+        anyone = tasks[WorkUnit(number, 0)]
         try:
             scanned = scan(shared, at, _files(shared), Task())
         except (StorageError, OSError) as error:
             yield anyone, _fault(number, at, error)
             continue
-        for kind, keys in ((ItemKind.DIRTY, scanned.dirty), (ItemKind.CLEAN, scanned.clean)):
+        for kind, keys in ((OutputKind.DIRTY, scanned.dirty), (OutputKind.CLEAN, scanned.clean)):
             for bucket, data in enumerate(keys):
                 if data:
-                    yield tasks[RoundPart(number, bucket)], Item(number, kind, bucket, data)
+                    yield tasks[WorkUnit(number, bucket)], TaskOutput(number, kind, bucket, data)
         for group, data in scanned.superseded:
-            yield anyone, Item(number, ItemKind.SUPERSEDED, group, data)
-        yield anyone, Item(number, ItemKind.MET, at, pickle.dumps(scanned.met))
+            yield anyone, TaskOutput(number, OutputKind.SUPERSEDED, group, data)
+        yield anyone, TaskOutput(number, OutputKind.MET, at, scanned.met)
 
 
 def merge_buckets(
-    broadcast: Broadcast[Shares], items: Iterable[tuple[int, Item]]
-) -> Iterator[Item]:
-    """Merge the buckets of a task, and hand on all other items."""
-    shares = broadcast.value
-    merges: dict[RoundPart, KeyMerge] = {}
-    later: list[Item] = []
-    for _, item in items:
-        if item.kind not in (ItemKind.DIRTY, ItemKind.CLEAN):
-            yield item
+    broadcast: Broadcast[WorkPlan], outputs: Iterable[tuple[int, TaskOutput]]
+) -> Iterator[TaskOutput]:
+    """Merge the buckets of a task, and hand on all other outputs."""
+    rounds = broadcast.value.rounds
+    merges: dict[WorkUnit, KeyMerge] = {}
+    clean: list[tuple[WorkUnit, bytes]] = []
+    for _, output in outputs:
+        if output.kind not in (OutputKind.DIRTY, OutputKind.CLEAN):
+            yield output
             continue
-        part = RoundPart(item.round, item.number)
-        if part not in merges:
-            merges[part] = KeyMerge(OffsetMap(_UNLIMITED), shares.rounds[item.round].buckets)
-        if item.kind == ItemKind.DIRTY:
-            merges[part].add_dirty(item.data)
+        unit = WorkUnit(output.round, output.number)
+        if unit not in merges:
+            merges[unit] = KeyMerge(OffsetMap(_UNLIMITED), rounds[unit.round].buckets)
+        if output.kind == OutputKind.DIRTY:
+            merges[unit].add_dirty(output.data)
         else:
-            later.append(item)
-    for item in later:
-        merges[RoundPart(item.round, item.number)].add_clean(item.data)
+            clean.append((unit, output.data))
+    for unit, data in clean:
+        merges[unit].add_clean(data)
     for (number, bucket), merge in merges.items():
         try:
-            found = merge.superseded_by_group(shares.rounds[number].group_bounds)
+            found = merge.superseded_by_group(rounds[number].group_bounds)
         except StorageError as error:
             yield _fault(number, bucket, error)
             continue
         for group, data in found:
-            yield Item(number, ItemKind.SUPERSEDED, group, data)
-        yield Item(number, ItemKind.KEYS, bucket, merge.keys.to_bytes(8, "little"))
+            yield TaskOutput(number, OutputKind.SUPERSEDED, group, data)
+        yield TaskOutput(number, OutputKind.KEYS, bucket, merge.keys)
 
 
-def by_group(broadcast: Broadcast[Shares], items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
-    """The superseded offsets for the groups: (writing task, item)."""
-    tasks = broadcast.value.task_of_group()
-    for item in items:
-        if item.kind == ItemKind.SUPERSEDED:
-            yield tasks[RoundPart(item.round, item.number)], item
+def by_group(
+    broadcast: Broadcast[WorkPlan], outputs: Iterable[TaskOutput]
+) -> Iterator[tuple[int, TaskOutput]]:
+    """The superseded offsets for the groups: (writing task, output)."""
+    tasks = _task_of(broadcast.value.groups)
+    for output in outputs:
+        if output.kind == OutputKind.SUPERSEDED:
+            yield tasks[WorkUnit(output.round, output.number)], output
 
 
 def keep_groups(
-    broadcast: Broadcast[Shares],
-    openings: Broadcast[dict[RoundPart, OpenAtStart]],
+    broadcast: Broadcast[WorkPlan],
+    openings: Broadcast[dict[WorkUnit, OpenAtStart]],
     writes: bool,
     task: int,
-    items: Iterable[tuple[int, Item]],
-) -> Iterator[Item]:
+    outputs: Iterable[tuple[int, TaskOutput]],
+) -> Iterator[TaskOutput]:
     """Write the groups of a task or, without `writes`, count what would stay.
 
     `openings` has all groups of the rounds without a fault.
@@ -157,46 +187,31 @@ def keep_groups(
 
     context = TaskContext.get()
     attempt = context.taskAttemptId() if context is not None else 0
-    shares = broadcast.value
-    superseded: dict[RoundPart, Superseded] = {}
-    for _, (number, _, group, data) in items:
-        part = RoundPart(number, group)
-        if part not in superseded:
-            superseded[part] = new_superseded(shares.rounds[number], group)
-        superseded[part].add(data)
-    for part in shares.groups[task]:
-        opening = openings.value.get(part)
+    plan = broadcast.value
+    superseded: dict[WorkUnit, Superseded] = {}
+    for _, (number, _, group, data) in outputs:
+        unit = WorkUnit(number, group)
+        if unit not in superseded:
+            superseded[unit] = new_superseded(plan.rounds[number], group)
+        superseded[unit].add(data)
+    for unit in plan.groups[task]:
+        opening = openings.value.get(unit)
         if opening is None:
             continue
-        shared, group = shares.rounds[part.round], part.number
-        suffix = staged_suffix(shares.job, group, attempt) if writes else None
-        gone = superseded.pop(part, None) or new_superseded(shared, group)
+        number, group = unit
+        shared = plan.rounds[number]
+        suffix = staged_suffix(plan.job, group, attempt) if writes else None
+        gone = superseded.pop(unit, None) or new_superseded(shared, group)
         try:
             kept = keep(shared, group, opening, gone, _files(shared), Task(), suffix)
         except (StorageError, OSError) as error:
-            yield _fault(part.round, group, error)
+            yield _fault(number, group, error)
         else:
-            yield Item(part.round, ItemKind.KEPT, group, pickle.dumps(kept))
+            yield TaskOutput(number, OutputKind.KEPT, group, kept)
 
 
-def _fault(number: int, at: int, error: Exception) -> Item:
+def _fault(number: int, at: int, error: Exception) -> TaskOutput:
+    reason = str(error)
     if isinstance(error, FileNotFoundError):
         reason = f"{error.filename} is gone: the log was cleaned or deleted meanwhile"
-    else:
-        reason = str(error)
-    return Item(number, ItemKind.FAULT, at, reason.encode())
-
-
-def bundled(
-    parts: Sequence[tuple[RoundPart, int]], least: int
-) -> tuple[tuple[RoundPart, ...], ...]:
-    """Bundle (part, bytes) in order, so that a bundle has `least` bytes or a little more."""
-    bundles: list[list[RoundPart]] = []
-    weight = least
-    for part, weighs in parts:
-        if weight >= least:
-            bundles.append([])
-            weight = 0
-        bundles[-1].append(part)
-        weight += weighs
-    return tuple(map(tuple, bundles))
+    return TaskOutput(number, OutputKind.FAULT, at, reason)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkafs.spark.jobs import export_state
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_name
-from kafkafs.spark.jobs.export_state import ExportContent, Offsets
-from kafkafs.spark.jobs.progress import Working, working
-from kafkafs.spark.jobs.report import JobReport, Table
-from kafkafs.spark.jobs.splits import chosen_logs
+from kafkafs.spark.jobs.export_state import Offsets, is_uri, without_scheme
+from kafkafs.spark.jobs.progress import working
+from kafkafs.spark.jobs.report import JobReport, Table, Value
+from kafkafs.spark.location.followed_directory import FollowedDirectory
 from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -56,16 +56,16 @@ class ExportOptions(NamedTuple):
     is_snapshot: bool = False
     source: Mapping[str, str] = {}
 
-    def content(self, path: str) -> ExportContent:
-        """What each run into the same export has to have in common."""
-        options = tuple(
-            sorted(
-                (name, value)
-                for name, value in self.source.items()
-                if name.lower() not in _SAY_HOW_ONLY
-            )
-        )
-        return ExportContent(path, tuple(self.choice.places), self.as_text, options)
+    def content(self, path: str) -> str:
+        """What each run into the same export must have in common, as JSON."""
+        options = (each for each in self.source.items() if each[0].lower() not in _SAY_HOW_ONLY)
+        fields = {
+            "data": data_name(path),
+            "places": self.choice.places,
+            "as_text": self.as_text,
+            "options": sorted(options),
+        }
+        return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
 ALL = ExportOptions()
@@ -78,11 +78,11 @@ def run(session: SparkSession, path: str, out: str, options: ExportOptions = ALL
     error where it cannot read or write a record.
     """
     check(path, out, options)
-    out = export_state.without_scheme(out)
-    out = out if export_state.is_uri(out) else os.path.abspath(out)
+    out = without_scheme(out)
+    out = out if is_uri(out) else os.path.abspath(out)
     if options.is_snapshot:
         return _snapshot(session, path, out, options)
-    with export_state.begun(out, options.content(data_name(path))):
+    with export_state.begun(out, options.content(path)):
         rows = _rows(session.readStream.format("kafkafs"), session, path, options)
         writer = (
             rows.writeStream.format("parquet")
@@ -94,41 +94,43 @@ def run(session: SparkSession, path: str, out: str, options: ExportOptions = ALL
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=options.interval)
-        with working(session, "exporting") as work:
+        with working(session, "exporting") as progress:
             query = writer.start()
-            return _watched(query, work, is_endless=options.interval is not None)
+            progress.groups.append(str(query.runId))
+            return _watched(query, is_endless=options.interval is not None)
 
 
 def check(path: str, out: str, options: ExportOptions) -> None:
     """Check the arguments of `run`, without Spark. Raises as `run`."""
     options.choice.location_of(path)
-    out = export_state.without_scheme(out)
-    if export_state.is_uri(out):
+    out = without_scheme(out)
+    if is_uri(out):
         return
     if not options.is_snapshot:
-        export_state.check(out, options.content(data_name(path)))
+        export_state.check(out, options.content(path))
     elif os.path.lexists(out):
         raise InvalidConfig(f"{out} is there already: give a new directory for a snapshot")
 
 
 def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     """What a run would export, without Spark. OSError, StorageError."""
-    from kafkafs.spark.location.followed_directory import FollowedDirectory
-
     where = options.choice.location_of(path)
-    out = export_state.without_scheme(out)
+    out = without_scheme(out)
     known: Offsets = {}
-    if not export_state.is_uri(out) and export_state.check(out, options.content(data_name(path))):
+    if not is_uri(out) and export_state.check(out, options.content(path)):
         known = export_state.exported(out)
     report = JobReport("export", is_dry_run=True)
     table = Table("partitions", ("topic", "partition", "from_offset", "to_offset", "offsets"))
+    offsets = 0
     with FollowedDirectory(where, options.choice.wants_topic) as opened:
-        for log in chosen_logs(opened, options.choice):
+        for log in options.choice.logs(opened.manager):
             start = known.get((log.topic, log.partition), log.log_start_offset)
             end = log.last_stable_offset
-            table.rows.append((log.topic, log.partition, start, end, max(end - start, 0)))
+            count = max(end - start, 0)
+            offsets += count
+            table.rows.append((log.topic, log.partition, start, end, count))
     report.tables = [table]
-    report.figures = {"offsets": sum(int(row[4] or 0) for row in table.rows)}
+    report.figures = {"offsets": offsets}
     return report
 
 
@@ -167,14 +169,13 @@ def _subscription(choice: Choice) -> dict[str, str]:
     return {"assign": json.dumps(assigned)}
 
 
-def _watched(query: StreamingQuery, work: Working, *, is_endless: bool) -> JobReport:
+def _watched(query: StreamingQuery, *, is_endless: bool) -> JobReport:
     """Wait until the query ends; Ctrl-C ends a query that follows, and cancels any other."""
-    work.also(str(query.runId))
-    batches = _Batches()
+    progress = _QueryProgress()
     started = time.monotonic()
     try:
         while not query.awaitTermination(_LOOK_S):
-            batches.update(query)
+            progress.update(query)
     except KeyboardInterrupt:
         query.stop()
         if not is_endless:
@@ -182,11 +183,11 @@ def _watched(query: StreamingQuery, work: Working, *, is_endless: bool) -> JobRe
     except BaseException:
         query.stop()
         raise
-    batches.update(query)
-    return batches.report(time.monotonic() - started)
+    progress.update(query)
+    return progress.report(time.monotonic() - started)
 
 
-class _Batches:
+class _QueryProgress:
     """What a query reports of its batches."""
 
     def __init__(self) -> None:
@@ -196,17 +197,15 @@ class _Batches:
 
     def update(self, query: StreamingQuery) -> None:
         """Add the batches that are new in the query's recent progress."""
-        for progress in query.recentProgress:
-            if progress.batchId in self._rows or not progress.numInputRows:
+        for batch in query.recentProgress:
+            if batch.batchId in self._rows or not batch.numInputRows:
                 continue
-            self._rows[progress.batchId] = progress.numInputRows
-            for source in progress.sources:
+            self._rows[batch.batchId] = batch.numInputRows
+            for source in batch.sources:
                 ends = export_state.parse_offsets(source.endOffset)
                 starts = export_state.parse_offsets(source.startOffset or "null")
                 self._ends.update(ends)
-                for partition in ends:
-                    if partition in starts:
-                        self._starts.setdefault(partition, starts[partition])
+                self._starts = {**starts, **self._starts}
 
     def report(self, seconds: float) -> JobReport:
         report = JobReport("export")
@@ -215,13 +214,13 @@ class _Batches:
             table.rows.append((*partition, self._starts.get(partition), end))
         report.tables = [table] if table.rows else []
         records = sum(self._rows.values())
-        report.figures = {
-            "records": records,
-            "batches": len(self._rows),
-            "seconds": round(seconds, 3),
-            "records_per_s": round(records / seconds, 1) if seconds else None,
-        }
+        report.figures = {"records": records, "batches": len(self._rows), **_rate(records, seconds)}
         return report
+
+
+def _rate(records: int, seconds: float) -> dict[str, Value]:
+    rate = round(records / seconds, 1) if seconds else None
+    return {"seconds": round(seconds, 3), "records_per_s": rate}
 
 
 def _snapshot(session: SparkSession, path: str, out: str, options: ExportOptions) -> JobReport:
@@ -236,10 +235,4 @@ def _snapshot(session: SparkSession, path: str, out: str, options: ExportOptions
         rows.write.partitionBy("topic", "date").mode("errorifexists").parquet(out)
     seconds = time.monotonic() - started
     records = observed.get["records"]
-    report = JobReport("export")
-    report.figures = {
-        "records": records,
-        "seconds": round(seconds, 3),
-        "records_per_s": round(records / seconds, 1),
-    }
-    return report
+    return JobReport("export", figures={"records": records, **_rate(records, seconds)})

@@ -16,7 +16,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from storage.errors import InvalidConfig, StorageError
@@ -26,18 +25,6 @@ _STATE = "_kafkafs"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 Offsets = dict[tuple[str, int], int]
-
-
-class ExportContent(NamedTuple):
-    """Which topics or partitions of which data directory an export has, and in which form."""
-
-    data: str
-    places: tuple[tuple[str, int | None], ...]
-    as_text: bool
-    options: tuple[tuple[str, str], ...]
-
-    def encode(self) -> str:
-        return json.dumps(self._asdict(), indent=2, ensure_ascii=False) + "\n"
 
 
 def without_scheme(path: str) -> str:
@@ -55,23 +42,19 @@ def checkpoint_of(out: str) -> str:
     return f"{out.rstrip('/')}/{_STATE}/checkpoint"
 
 
-def check(out: str, content: ExportContent) -> bool:
+def check(out: str, content: str) -> bool:
     """Whether an export of this was begun. InvalidConfig where something else is there."""
-    if _is_begun(out, content):
-        return True
-    if os.path.isdir(out) and set(os.listdir(out)) - {_STATE}:
-        raise InvalidConfig(f"{out} is not empty, and no export: give a new directory")
-    return False
-
-
-def _is_begun(out: str, content: ExportContent) -> bool:
     path = os.path.join(out, _STATE, "export.json")
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except FileNotFoundError:
+        if os.path.isdir(out) and set(os.listdir(out)) - {_STATE}:
+            raise InvalidConfig(
+                f"{out} is not empty, and no export: give a new directory"
+            ) from None
         return False
-    if text != content.encode():
+    if text != content:
         raise InvalidConfig(
             f"{out} is an export of something else ({path} says what): give another directory"
         )
@@ -79,8 +62,8 @@ def _is_begun(out: str, content: ExportContent) -> bool:
 
 
 @contextlib.contextmanager
-def begun(out: str, content: ExportContent) -> Iterator[None]:
-    """Hold the lock of an export, and write `content` down.
+def begun(out: str, content: str) -> Iterator[None]:
+    """Hold the lock of an export, and write `content` down: what each run must have in common.
 
     InvalidConfig, OSError; StorageError if another run has the lock.
     """
@@ -96,16 +79,20 @@ def begun(out: str, content: ExportContent) -> Iterator[None]:
         except BlockingIOError:
             raise StorageError("another run is exporting there", path=out) from None
         # The previous holder of the lock may have begun another export.
-        if not _is_begun(out, content):
+        if not check(out, content):
             path = os.path.join(state, "export.json")
-            Files(state).replace_atomically(path, content.encode().encode())
+            Files(state).replace_atomically(path, content.encode())
         yield
 
 
 def exported(out: str) -> Offsets:
     """The offset after the last exported one, by partition; empty before the first run."""
     checkpoint = checkpoint_of(out)
-    done = max(_numbers(os.path.join(checkpoint, "commits")), default=-1)
+    try:
+        names = os.listdir(os.path.join(checkpoint, "commits"))
+    except FileNotFoundError:
+        return {}
+    done = max((int(name) for name in names if name.isdecimal()), default=-1)
     if done < 0:
         return {}
     with open(os.path.join(checkpoint, "offsets", str(done)), encoding="utf-8") as file:
@@ -116,16 +103,8 @@ def exported(out: str) -> Offsets:
 
 def parse_offsets(text: str) -> Offsets:
     """Parse offsets in the form of Spark's Kafka source, {"topic":{"0":23}}; none for null."""
-    found = json.loads(text) or {}
     return {
         (topic, int(partition)): offset
-        for topic, partitions in found.items()
+        for topic, partitions in (json.loads(text) or {}).items()
         for partition, offset in partitions.items()
     }
-
-
-def _numbers(directory: str) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(directory) if name.isdecimal()]
-    except FileNotFoundError:
-        return []

@@ -28,6 +28,7 @@ from kafkafs.spark.jobs.export_state import is_uri, without_scheme
 from kafkafs.spark.jobs.import_records import ImportOptions, records
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport
+from kafkafs.spark.location.owner_client import create_topic, partitions_of
 from storage import paths
 from storage.adopt.adoptions import Adoptions
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
@@ -42,8 +43,8 @@ _SUFFIX = re.compile(r"\.(parquet|json|jsonl|ndjson|csv)(?:\.(?:gz|bz2|zst|lz4|s
 class _Input(NamedTuple):
     """What to read: the files in order, the paths to give to Spark, the format."""
 
-    files: tuple[str, ...]
-    sources: tuple[str, ...]
+    files: list[str]
+    sources: list[str]
     format: str
 
 
@@ -58,14 +59,16 @@ def run(
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 
+    from kafkafs.spark.data_source import KafkafsDataSource
+
     directory = _directory(path)
     found = _found(options)
     name = options.name or _name(options, found)
-    has_run = _has_run(directory, name)
+    query = Adoptions.load(Files(directory), directory).queries.get(name)
     partitions = _partitions(directory, options)
     report = JobReport("import", is_dry_run=dry_run)
     report.figures = {"import_id": name, "topic": options.topic, "files": len(found.files)}
-    if has_run:
+    if query is not None and query.batch >= 0:
         report.figures.update(records=0, is_imported_already=True)
         report.notes.append(
             f"the import {name} has been done: nothing is appended again; another --id would be"
@@ -85,12 +88,12 @@ def run(
             rows.write.format("noop").mode("overwrite").save()
     else:
         if not partitions:
-            from kafkafs.spark.jobs.topics import create_topic
-
             assert options.partitions is not None, "_partitions has checked it"
             create_topic(directory, options.topic, options.partitions)
+        session.dataSource.register(KafkafsDataSource)
+        sink = {"path": directory, "topic": options.topic, "txnId": name}
         with working(session, "importing"):
-            _write(session, rows, directory, options.topic, name)
+            rows.write.format("kafkafs").mode("append").options(**sink).save()
     report.figures.update(
         records=observed.get["records"],
         bytes=observed.get["size"] or 0,
@@ -109,14 +112,6 @@ def check(path: str, options: ImportOptions) -> None:
     _partitions(directory, options)
 
 
-def _write(session: SparkSession, rows: DataFrame, path: str, topic: str, name: str) -> None:
-    from kafkafs.spark.data_source import KafkafsDataSource
-
-    session.dataSource.register(KafkafsDataSource)
-    options = {"path": path, "topic": topic, "txnId": name}
-    rows.write.format("kafkafs").mode("append").options(**options).save()
-
-
 def _directory(path: str) -> str:
     where = data_location(path)
     if not where.is_local:
@@ -124,15 +119,8 @@ def _directory(path: str) -> str:
     return where.path
 
 
-def _has_run(directory: str, name: str) -> bool:
-    query = Adoptions.load(Files(directory), directory).queries.get(name)
-    return query is not None and query.batch >= 0
-
-
 def _partitions(directory: str, options: ImportOptions) -> int:
     """How many partitions the topic has; 0: create the topic."""
-    from kafkafs.spark.jobs.topics import partitions_of
-
     paths.check_topic_name(options.topic)
     there = partitions_of(directory, options.topic)
     if not there and options.partitions is None:
@@ -154,8 +142,7 @@ def _found(options: ImportOptions) -> _Input:
     """FileNotFoundError, InvalidConfig."""
     files: list[str] = []
     sources: list[str] = []
-    for text in options.inputs:
-        text = without_scheme(text)
+    for text in map(without_scheme, options.inputs):
         if is_uri(text):
             if options.name is None:
                 raise InvalidConfig(f"{text}: an import of a URI needs an id of its own: --id NAME")
@@ -173,7 +160,7 @@ def _found(options: ImportOptions) -> _Input:
     kind = options.format or _format(files)
     # Text keeps its order, so Spark reads file after file. Rows with columns may lie in a directory
     # whose subdirectories' names have some of the columns.
-    return _Input(tuple(files), tuple(files if kind == "text" else sources), kind)
+    return _Input(files, files if kind == "text" else sources, kind)
 
 
 def _escaped(name: str) -> str:
@@ -209,11 +196,9 @@ def _files_in(name: str) -> Iterator[str]:
 
 
 def _format(files: Sequence[str]) -> str:
-    kinds = set()
-    for file in files:
-        match = _SUFFIX.search(file)
-        kind = "text" if match is None else match[1]
-        kinds.add("json" if kind in ("jsonl", "ndjson") else kind)
+    found = (_SUFFIX.search(file) for file in files)
+    suffixes = ("text" if match is None else match[1] for match in found)
+    kinds = {"json" if suffix in ("jsonl", "ndjson") else suffix for suffix in suffixes}
     if len(kinds) != 1:
         raise InvalidConfig(f"files of several formats, {', '.join(sorted(kinds))}: name one")
     return kinds.pop()
@@ -221,10 +206,8 @@ def _format(files: Sequence[str]) -> str:
 
 def _name(options: ImportOptions, found: _Input) -> str:
     """An import id from what is imported, and how."""
-    versions = []
-    for file in found.files:
-        stat = os.stat(file)
-        versions.append((file, stat.st_size, stat.st_mtime_ns))
+    stats = ((file, os.stat(file)) for file in found.files)
+    versions = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     how = options._replace(inputs=(), partitions=None, name=None, format=found.format)
     text = json.dumps([how, versions])
     return f"import-{hashlib.sha256(text.encode()).hexdigest()[:32]}"

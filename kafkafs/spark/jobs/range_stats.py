@@ -11,7 +11,9 @@ record before its range; so `add` decides about the gaps at the seam of two rang
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +48,8 @@ class RangeStats:
     key_bytes: int = 0
     value_bytes: int = 0
     largest: int = 0
-    sizes: dict[int, int] = field(default_factory=dict)
+    sizes: Counter[int] = field(default_factory=Counter)
+    """By bucket, how many records have such a size."""
     first_offset: int = -1
     last_offset: int = -1
     offset_gaps: int = 0
@@ -72,15 +75,16 @@ class RangeStats:
     transactional: int = 0
 
     def encode(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps(values, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> RangeStats:
-        fields = json.loads(text)
-        for name in ("sizes", "bins"):
-            fields[name] = {int(key): value for key, value in fields[name].items()}
-        fields["gaps"] = [tuple(gap) for gap in fields["gaps"]]
-        return cls(**fields)
+        values = json.loads(text)
+        values["sizes"] = Counter({int(size): count for size, count in values["sizes"].items()})
+        values["bins"] = {int(start): counts for start, counts in values["bins"].items()}
+        values["gaps"] = [tuple(gap) for gap in values["gaps"]]
+        return cls(**values)
 
     # -- counting ------------------------------------------------------------------------------
 
@@ -98,7 +102,7 @@ class RangeStats:
         self.largest = max(self.largest, int(sizes.max()))
         counts = np.bincount(_buckets(sizes))
         for bucket in np.flatnonzero(counts).tolist():
-            self.sizes[bucket] = self.sizes.get(bucket, 0) + int(counts[bucket])
+            self.sizes[bucket] += int(counts[bucket])
         offsets = np.frombuffer(columns.offsets, "<i8", rows)
         self._count_offsets(offsets)
         times = np.frombuffer(columns.timestamps, "<i8", rows) // 1000
@@ -112,35 +116,29 @@ class RangeStats:
 
     def _count_offsets(self, offsets: _Longs) -> None:
         first, last = int(offsets[0]), int(offsets[-1])
-        steps = np.diff(offsets)
-        self.offset_gaps += int((steps > 1).sum())
+        self.offset_gaps += int((np.diff(offsets) > 1).sum())
         self.missing_offsets += last - first + 1 - len(offsets)
-        self._join_offsets(first)
+        self._join_offsets(first, last)
+
+    def _join_offsets(self, first: int, last: int) -> None:
+        """Add the gap before `first`; the range goes on to `last`."""
         if self.first_offset < 0:
             self.first_offset = first
-        self.last_offset = last
-
-    def _join_offsets(self, first: int) -> None:
-        if self.last_offset >= 0 and first > self.last_offset + 1:
+        elif first > self.last_offset + 1:
             self.offset_gaps += 1
             self.missing_offsets += first - self.last_offset - 1
+        self.last_offset = last
 
     def _count_times(self, times: _Longs, offsets: _Longs, gap_ms: int) -> None:
-        newest = np.maximum.accumulate(times)
         if self.first_ms < 0:
-            self.first_ms = self.oldest_ms = int(times[0])
+            self.first_ms = self.oldest_ms = self.newest_ms = int(times[0])
             self.first_ms_offset = int(offsets[0])
-            self.newest_ms = self.first_ms
-        before = np.empty_like(times)
-        before[0] = self.newest_ms
-        np.maximum(newest[:-1], self.newest_ms, out=before[1:])
+        newest = np.maximum.accumulate(np.concatenate(([self.newest_ms], times)))
+        before = newest[:-1]
         for at in np.flatnonzero(times - before > gap_ms).tolist():
             self.gaps.append((int(before[at]), int(times[at]), int(offsets[at])))
-        self._drop_gaps()
         self.oldest_ms = min(self.oldest_ms, int(times.min()))
-        self.newest_ms = max(self.newest_ms, int(newest[-1]))
-
-    def _drop_gaps(self) -> None:
+        self.newest_ms = int(newest[-1])
         if len(self.gaps) > _MOST_GAPS:
             kept = sorted(self.gaps, key=lambda gap: gap[0] - gap[1])[:_MOST_GAPS]
             self.more_gaps += len(self.gaps) - len(kept)
@@ -153,17 +151,20 @@ class RangeStats:
         total = np.bincount(places, weights=sizes)
         for number, count, size in zip(found.tolist(), records, total, strict=True):
             self._add_bin(number * width_ms, int(count), int(size))
-        while len(self.bins) > _MOST_BINS and self.width_ms != WIDTHS_MS[-1]:
-            self.widen()
+        self._bound_bins()
 
     def _add_bin(self, start: int, records: int, size: int) -> None:
         held = self.bins.setdefault(start - start % self.width_ms, [0, 0])
         held[0] += records
         held[1] += size
 
-    def widen(self, width_ms: int = 0) -> None:
-        """Make the bins as wide as this, or one step wider."""
-        self.width_ms = width_ms or WIDTHS_MS[WIDTHS_MS.index(self.width_ms) + 1]
+    def _bound_bins(self) -> None:
+        while len(self.bins) > _MOST_BINS and self.width_ms != WIDTHS_MS[-1]:
+            self.widen(WIDTHS_MS[WIDTHS_MS.index(self.width_ms) + 1])
+
+    def widen(self, width_ms: int) -> None:
+        """Make the bins as wide as this."""
+        self.width_ms = width_ms
         bins, self.bins = self.bins, {}
         for start, (records, size) in bins.items():
             self._add_bin(start, records, size)
@@ -180,10 +181,7 @@ class RangeStats:
     def add(self, other: RangeStats, gap_ms: int) -> None:
         """Add the range that follows in the same partition."""
         if other.first_offset >= 0:
-            self._join_offsets(other.first_offset)
-            self.last_offset = other.last_offset
-            if self.first_offset < 0:
-                self.first_offset = other.first_offset
+            self._join_offsets(other.first_offset, other.last_offset)
         self.to_offset = other.to_offset
         self._join_times(other, gap_ms)
         self.add_counts(other)
@@ -215,20 +213,17 @@ class RangeStats:
         ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.largest = max(self.largest, other.largest)
-        for bucket, count in other.sizes.items():
-            self.sizes[bucket] = self.sizes.get(bucket, 0) + count
+        self.sizes.update(other.sizes)
         self.batches = [a + b for a, b in zip(self.batches, other.batches, strict=True)]
         self.batch_bytes = [a + b for a, b in zip(self.batch_bytes, other.batch_bytes, strict=True)]
         if other.oldest_ms >= 0:
-            times = [each for each in (self.oldest_ms, other.oldest_ms) if each >= 0]
-            self.oldest_ms = min(times)
+            is_first = self.oldest_ms < 0
+            self.oldest_ms = other.oldest_ms if is_first else min(self.oldest_ms, other.oldest_ms)
             self.newest_ms = max(self.newest_ms, other.newest_ms)
-        width_ms = max(self.width_ms, other.width_ms)
-        self.widen(width_ms)
+        self.widen(max(self.width_ms, other.width_ms))
         for start, (records, size) in other.bins.items():
             self._add_bin(start, records, size)
-        while len(self.bins) > _MOST_BINS and self.width_ms != WIDTHS_MS[-1]:
-            self.widen()
+        self._bound_bins()
 
     # -- results -------------------------------------------------------------------------------
 
@@ -248,6 +243,14 @@ class RangeStats:
             return 0.0, -1
         start = max(self.bins, key=lambda start: self.bins[start][0])
         return self.bins[start][0] * 1000 / self.width_ms, start
+
+
+def total_of(name: str, parts: Iterable[RangeStats]) -> RangeStats:
+    """The sum of the counts of any ranges, as of a topic `name`."""
+    total = RangeStats(name, -1, 0, 0)
+    for stats in parts:
+        total.add_counts(stats)
+    return total
 
 
 def _buckets(sizes: _Longs) -> _Longs:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TextIO, TypeAlias
 
@@ -46,7 +45,7 @@ class JobReport:
             table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
             for table in self.tables
         }
-        told = {
+        fields = {
             "job": self.job,
             "dry_run": self.is_dry_run,
             "figures": self.figures,
@@ -54,7 +53,7 @@ class JobReport:
             "faults": self.faults,
             "notes": self.notes,
         }
-        return json.dumps(told, indent=2, ensure_ascii=False)
+        return json.dumps(fields, indent=2, ensure_ascii=False)
 
 
 def print_report(report: JobReport, *, as_json: bool = False, out: TextIO | None = None) -> None:
@@ -62,20 +61,23 @@ def print_report(report: JobReport, *, as_json: bool = False, out: TextIO | None
     out = sys.stdout if out is None else out
     if as_json:
         print(report.as_json(), file=out)
-    elif out.isatty():
+        return
+    # Without wraps or markup, so that people can copy them.
+    for fault in report.faults:
+        print(fault, file=out)
+    if out.isatty():
         _draw(report, out)
     else:
         _write(report, out)
+    for note in report.notes:
+        print(note, file=out)
 
 
 def _write(report: JobReport, out: TextIO) -> None:
-    for fault in report.faults:
-        print(fault, file=out)
     for table in report.tables:
         cells = [table.columns, *([_plain(value) for value in row] for row in table.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        print(file=out)
-        print(table.name, file=out)
+        print(f"\n{table.name}", file=out)
         for row in cells:
             line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             print(line.rstrip(), file=out)
@@ -83,8 +85,6 @@ def _write(report: JobReport, out: TextIO) -> None:
         print(file=out)
     for name, value in report.figures.items():
         print(name, _plain(value), file=out)
-    for note in report.notes:
-        print(note, file=out)
 
 
 def _plain(value: Value) -> str:
@@ -100,9 +100,6 @@ def _draw(report: JobReport, out: TextIO) -> None:
     from rich.table import Table as Drawn
 
     console = Console(file=out, highlight=False)
-    for fault in report.faults:
-        # Without wraps or markup, so that people can copy them.
-        print(fault, file=out)
     for table in report.tables:
         drawn = Drawn(title=table.name, title_justify="left", title_style="bold")
         for number, name in enumerate(table.columns):
@@ -111,20 +108,14 @@ def _draw(report: JobReport, out: TextIO) -> None:
         for row in table.rows:
             drawn.add_row(*(_separated(value) for value in row))
         console.print(drawn)
-    figures = Drawn(title=_title(report), title_justify="left", title_style="bold")
-    figures.show_header = False
-    figures.add_column()
-    figures.add_column(justify="right")
-    for name, value in report.figures.items():
-        figures.add_row(name.replace("_", " "), _separated(value))
     if report.figures:
-        console.print(figures)
-    for note in report.notes:
-        print(note, file=out)
-
-
-def _title(report: JobReport) -> str:
-    return f"{report.job}, dry run: nothing was changed" if report.is_dry_run else report.job
+        title = f"{report.job}, dry run: nothing was changed" if report.is_dry_run else report.job
+        drawn = Drawn(title=title, title_justify="left", title_style="bold", show_header=False)
+        drawn.add_column()
+        drawn.add_column(justify="right")
+        for name, value in report.figures.items():
+            drawn.add_row(name.replace("_", " "), _separated(value))
+        console.print(drawn)
 
 
 def _separated(value: Value) -> str:
@@ -133,8 +124,3 @@ def _separated(value: Value) -> str:
     if isinstance(value, float) and abs(value) >= 1000:
         return f"{value:,.0f}"
     return _plain(value)
-
-
-def total(values: Sequence[Value]) -> int:
-    """The sum of a column of whole numbers; None counts as 0."""
-    return sum(value for value in values if isinstance(value, int))

@@ -1,4 +1,4 @@
-"""The Spark session of a job that was started from the command line.
+"""The Spark session of a job that was started from the command line, and what its errors say.
 
 A job uses an active session (a notebook's, a test's) and leaves it open. Else it starts one: on all
 cores of this machine, on the cluster `master`, or, under `spark-submit`, with the options given
@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -38,13 +39,13 @@ _ALWAYS = {
     # Few other programs read INT96.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-_LOCAL = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _TOLD_LINES = 3
 _ENDED_BY = (signal.SIGINT, signal.SIGTERM)
+_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*): (.+)$")
+_TRACEBACK = "Traceback (most recent call last):"
+_CAUSE = "Caused by: "
 _PACKAGES = ("pyspark", "pyarrow", "pandas")
 
 
@@ -73,9 +74,9 @@ def _java() -> str | None:
 def job_session(
     name: str,
     *,
-    master: str | None = None,
-    settings: Mapping[str, str] | None = None,
-    is_verbose: bool = False,
+    master: str | None,
+    settings: Mapping[str, str],
+    is_verbose: bool,
 ) -> Iterator[SparkSession]:
     """A session for one job, in the main thread; stop it at the end if this started it.
 
@@ -91,7 +92,7 @@ def job_session(
         return
     with tempfile.TemporaryFile("w+b") as said:
         before = {number: signal.getsignal(number) for number in _ENDED_BY}
-        session = _start(name, master, dict(settings or {}), None if is_verbose else said)
+        session = _start(name, master, settings, None if is_verbose else said)
         for number in _ENDED_BY:
             # Spark's own handler calls Spark. A signal often interrupts such a call, and a second
             # one then breaks the connection.
@@ -122,7 +123,7 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 
 
 def _start(
-    name: str, master: str | None, settings: dict[str, str], said: IO[bytes] | None
+    name: str, master: str | None, settings: Mapping[str, str], said: IO[bytes] | None
 ) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -140,24 +141,20 @@ def _start(
         context = SparkContext(conf=conf, gateway=gateway)
     except Exception as error:
         # Py4J and the JVM raise errors of many kinds here.
-        reason = _last_lines(said) or str(error).strip().partition("\n")[0]
-        if "UnsupportedClassVersionError" in reason:
-            reason = "Java is too old for Spark, which needs 17 or later"
-        if not isinstance(error, PySparkException) and not _is_javas(error):
+        why = _last_lines(said) or str(error).strip().partition("\n")[0]
+        if "UnsupportedClassVersionError" in why:
+            why = "Java is too old for Spark, which needs 17 or later"
+        if not isinstance(error, PySparkException) and _package(error) != "py4j":
             raise
-        raise CannotStartError(f"Spark does not start: {reason}") from None
+        raise CannotStartError(f"Spark does not start: {why}") from None
     return SparkSession(context)
-
-
-def _is_javas(error: Exception) -> bool:
-    return type(error).__module__.startswith("py4j.")
 
 
 def _configure(
     conf: SparkConf,
     name: str,
     master: str | None,
-    settings: dict[str, str],
+    settings: Mapping[str, str],
     is_submitted: bool,
 ) -> None:
     for key, value in settings.items():
@@ -178,12 +175,39 @@ def _configure(
 
 
 def _last_lines(said: IO[bytes] | None) -> str:
-    """The last line of the JVM's output that says why it ended."""
+    """The line of the JVM's output that says why it ended, else its last ones."""
     if said is None:
         return ""
     said.seek(0)
-    lines = said.read().decode(errors="replace").strip().splitlines()
-    for line in lines:
-        if "Exception" in line or "Error" in line:
-            return line.strip()
-    return " ".join(line.strip() for line in lines[-_TOLD_LINES:])
+    lines = [line.strip() for line in said.read().decode(errors="replace").strip().splitlines()]
+    errors = (line for line in lines if "Exception" in line or "Error" in line)
+    return next(errors, " ".join(lines[-_TOLD_LINES:]))
+
+
+# -- errors of Spark -----------------------------------------------------------------------------
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Whether Spark or Py4J raised this."""
+    return _package(error) in ("pyspark", "py4j")
+
+
+def _package(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in one line that tells the user what to do.
+
+    Spark wraps a task's exception in the text of a Python traceback, that in a Java one, and that
+    in an exception here. The first line of the innermost message says it.
+    """
+    text = str(error)
+    traceback = text.partition(_TRACEBACK)[2].splitlines()
+    raised = next((line for line in traceback if line and not line[0].isspace()), "")
+    match = _RAISED.match(raised)
+    if match is not None:
+        return raised if match[1] in ("KeyError", "AssertionError") else match[2]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = (line for line in lines if line.startswith(_CAUSE))
+    return next(causes, [*lines, type(error).__name__][0]).removeprefix(_CAUSE)

@@ -1,16 +1,10 @@
-"""Cuts the records of the chosen partitions into splits for a job's tasks."""
+"""Divides the records of logs into splits for a job's tasks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from kafkafs.spark.jobs.choice import Choice
+from storage.log.log import Log
+from storage.log.read import Isolation
 from storage.split.split import Split, plan_splits
-
-if TYPE_CHECKING:
-    from kafkafs.spark.location.followed_directory import FollowedDirectory
-    from storage.log.log import Log
-    from storage.log.read import Isolation
 
 LARGEST = 128 << 20
 SMALLEST = 8 << 20
@@ -21,12 +15,6 @@ A_SLOT = 4
 def fair_bytes(total: int, slots: int) -> int:
     """How many of `total` bytes a task reads, so that `slots` tasks at a time end together."""
     return min(max(total // max(slots * A_SLOT, 1), SMALLEST), LARGEST)
-
-
-def chosen_logs(opened: FollowedDirectory, choice: Choice) -> list[Log]:
-    """The chosen logs, by topic and partition."""
-    logs = (log for log in opened.manager.logs() if choice.wants(log.topic, log.partition))
-    return sorted(logs, key=lambda log: (log.topic, log.partition))
 
 
 def all_splits(logs: list[Log], slots: int, isolation: Isolation) -> list[Split]:

@@ -6,15 +6,17 @@ counts the keys' hashes. The driver adds the figures up in the order of offsets.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice
 from kafkafs.spark.jobs.progress import working
-from kafkafs.spark.jobs.report import JobReport
-from kafkafs.spark.jobs.splits import all_splits, chosen_logs
-from kafkafs.spark.jobs.stats_report import Counted, fill
+from kafkafs.spark.jobs.report import JobReport, Value
+from kafkafs.spark.jobs.splits import all_splits
+from kafkafs.spark.jobs.stats_report import TopicStats, fill
+from kafkafs.spark.location.followed_directory import FollowedDirectory, Location
 from storage.errors import OffsetOutOfRange
 from storage.files import Files
 from storage.split.split import Split, Wanted, read_split
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from kafkafs.spark.jobs.range_stats import RangeStats
-    from kafkafs.spark.location.followed_directory import Location
     from storage.log.read import Isolation
     from storage.record.columns._columns import Columns
 
@@ -48,11 +49,7 @@ ALL = StatsOptions()
 
 
 def run(
-    session: SparkSession,
-    path: str,
-    options: StatsOptions = ALL,
-    *,
-    chart: str | None = None,
+    session: SparkSession, path: str, options: StatsOptions = ALL, *, chart: str | None = None
 ) -> JobReport:
     """Count what a data directory has, and draw it into the file `chart` (.png, .svg).
 
@@ -81,77 +78,69 @@ def check(path: str, options: StatsOptions, chart: str | None) -> None:
 
 def plan(path: str, options: StatsOptions = ALL) -> JobReport:
     """What `run` would read, without Spark. OSError, StorageError."""
-    from kafkafs.spark.location.followed_directory import FollowedDirectory
-
-    where = options.choice.location_of(path)
-    with FollowedDirectory(where, options.choice.wants_topic) as opened:
-        logs = chosen_logs(opened, options.choice)
+    with _opened(path, options) as opened:
+        logs = options.choice.logs(opened.manager)
         splits = all_splits(logs, 1, options.isolation)
-        report = JobReport("stats", is_dry_run=True)
-        report.figures = {
-            "partitions": len(logs),
-            "offsets": sum(split.to_offset - split.from_offset for split in splits),
-            "bytes": sum(split.size for split in splits),
-        }
-        return report
+    figures: dict[str, Value] = {
+        "partitions": len(logs),
+        "offsets": sum(split.to_offset - split.from_offset for split in splits),
+        "bytes": sum(split.size for split in splits),
+    }
+    return JobReport("stats", is_dry_run=True, figures=figures)
 
 
-def count(session: SparkSession, path: str, options: StatsOptions) -> Counted:
+def count(session: SparkSession, path: str, options: StatsOptions) -> TopicStats:
     """The figures of each partition, without a report. Raises as `run`."""
     from kafkafs.spark.jobs.range_stats import RangeStats
-    from kafkafs.spark.location.followed_directory import FollowedDirectory
 
-    where = options.choice.location_of(path)
-    with FollowedDirectory(where, options.choice.wants_topic) as opened:
-        logs = chosen_logs(opened, options.choice)
-        slots = session.sparkContext.defaultParallelism
-        splits = all_splits(logs, slots, options.isolation)
+    with _opened(path, options) as opened:
+        logs = options.choice.logs(opened.manager)
+        splits = all_splits(logs, session.sparkContext.defaultParallelism, options.isolation)
         log_bytes = {(log.topic, log.partition): log.size for log in logs}
         starts = {(log.topic, log.partition): log.log_start_offset for log in logs}
-    parts = {key: RangeStats(*key, start, start) for key, start in starts.items()}
-    found, keys, is_exact = _counted(session, where, splits, options) if splits else ([], {}, True)
-    for stats in sorted(found, key=lambda stats: (stats.topic, stats.partition, stats.from_offset)):
-        parts[stats.topic, stats.partition].add(stats, options.gap_ms)
-    return Counted(list(parts.values()), log_bytes, keys, is_exact)
-
-
-def _counted(
-    session: SparkSession, where: Location, splits: list[Split], options: StatsOptions
-) -> tuple[list[RangeStats], dict[str, int], bool]:
-    """The figures of each split, and the different keys of each topic."""
-    from pyspark.sql import functions as sql
-
-    from kafkafs.spark.jobs.range_stats import RangeStats
-
-    with working(session, "counting") as work:
-        task = partial(_count_splits, where, splits, options)
+    totals = {key: RangeStats(*key, start, start) for key, start in starts.items()}
+    if not splits:
+        return TopicStats(list(totals.values()), log_bytes, {}, True)
+    with working(session, "counting") as progress:
+        task = partial(_count_splits, opened.location, splits, options)
         rows = session.range(0, len(splits), 1, len(splits)).mapInArrow(task, _SCHEMA)
-        key = sql.when(sql.col("key").isNotNull(), sql.xxhash64("key")).alias("key")
-        rows = rows.select("topic", "stats", key)
         if options.keys:
-            rows.persist()
+            rows = _with_hashes(rows).persist()
         try:
             counted = rows.where("stats is not null").select("stats").collect()
             found = [RangeStats.decode(row.stats) for row in counted]
-            if not options.keys:
-                return found, {}, True
-            work.say("counting keys")
+            progress.what = "counting keys"
             is_exact = sum(stats.keys for stats in found) <= EXACT_KEYS
-            return found, _different_keys(rows, found, is_exact=is_exact), is_exact
+            keys = _different_keys(rows, found, is_exact=is_exact) if options.keys else {}
         finally:
             if options.keys:
                 rows.unpersist()
+    for stats in sorted(found, key=lambda stats: (stats.topic, stats.partition, stats.from_offset)):
+        totals[stats.topic, stats.partition].add(stats, options.gap_ms)
+    return TopicStats(list(totals.values()), log_bytes, keys, is_exact)
+
+
+def _opened(path: str, options: StatsOptions) -> FollowedDirectory:
+    return FollowedDirectory(options.choice.location_of(path), options.choice.wants_topic)
+
+
+def _with_hashes(rows: DataFrame) -> DataFrame:
+    """The rows with 64-bit hashes in the place of keys."""
+    from pyspark.sql import functions as sql
+
+    key = sql.when(sql.col("key").isNotNull(), sql.xxhash64("key")).alias("key")
+    return rows.select("topic", "stats", key)
 
 
 def _different_keys(rows: DataFrame, found: list[RangeStats], *, is_exact: bool) -> dict[str, int]:
     from pyspark.sql import functions as sql
 
-    keys: dict[str, int] = {}
-    parts: dict[str, int] = {}
+    keys: Counter[str] = Counter()
+    splits: Counter[str] = Counter()
     for stats in found:
-        keys[stats.topic] = keys.get(stats.topic, 0) + stats.keys
-        parts[stats.topic] = parts.get(stats.topic, 0) + (stats.keys > 0)
-    if max(parts.values()) > 1:
+        keys[stats.topic] += stats.keys
+        splits[stats.topic] += stats.keys > 0
+    if max(splits.values()) > 1:
         count = (
             sql.count_distinct("key")
             if is_exact
@@ -159,10 +148,10 @@ def _different_keys(rows: DataFrame, found: list[RangeStats], *, is_exact: bool)
         )
         grouped = rows.where("key is not null").groupBy("topic").agg(count.alias("keys"))
         for row in grouped.collect():
-            # The keys of a single task are exact already.
-            if parts[row.topic] > 1:
+            # The keys of a single split are exact already.
+            if splits[row.topic] > 1:
                 keys[row.topic] = row.keys
-    return keys
+    return dict(keys)
 
 
 # -- in a task -----------------------------------------------------------------------------------
@@ -174,7 +163,7 @@ def _count_splits(
     """A row of figures for each split, and one for each of its keys."""
     import pyarrow as pa
 
-    schema = pa.schema([("topic", pa.string()), ("stats", pa.string()), ("key", pa.binary())])
+    schema = pa.schema({"topic": pa.string(), "stats": pa.string(), "key": pa.binary()})
     files = where.files()
     for batch in numbers:
         for number in batch.column(0).to_pylist():
@@ -182,15 +171,10 @@ def _count_splits(
             stats, keys = _count_split(files, split, options)
             for start in range(0, len(keys), _KEYS_AT_ONCE):
                 some = keys[start : start + _KEYS_AT_ONCE]
-                topics = pa.repeat(pa.scalar(split.topic, pa.string()), len(some))
-                columns = [topics, pa.nulls(len(some), pa.string()), some]
+                columns = [pa.repeat(split.topic, len(some)), pa.nulls(len(some), "string"), some]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
-            columns = [
-                pa.array([split.topic]),
-                pa.array([stats.encode()]),
-                pa.nulls(1, pa.binary()),
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            row = {"topic": split.topic, "stats": stats.encode()}
+            yield pa.RecordBatch.from_pylist([row], schema=schema)
 
 
 def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[RangeStats, pa.Array]:

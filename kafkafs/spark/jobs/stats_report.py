@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _SHOWN_GAPS = 20
 
 
-class Counted(NamedTuple):
+class TopicStats(NamedTuple):
     """The figures of each partition, by topic and number, and the different keys of each topic.
 
-    `is_exact`: the keys are counted, not estimated. `keys` is empty if nobody asked for them.
+    `is_exact`: the keys are counted, not estimated. `keys` is empty without the option for keys.
     """
 
     partitions: list[RangeStats]
@@ -29,7 +29,7 @@ class Counted(NamedTuple):
     is_exact: bool
 
 
-def fill(report: JobReport, counted: Counted) -> None:
+def fill(report: JobReport, counted: TopicStats) -> None:
     """Put the tables and totals into a report."""
     report.tables = [_topics(counted), _partitions(counted), _times(counted)]
     gaps = _gaps(counted)
@@ -53,8 +53,8 @@ def fill(report: JobReport, counted: Counted) -> None:
         report.notes.append(f"retention deleted {gone} offsets before they were read")
 
 
-def _topics(counted: Counted) -> Table:
-    from kafkafs.spark.jobs.range_stats import RangeStats
+def _topics(counted: TopicStats) -> Table:
+    from kafkafs.spark.jobs.range_stats import total_of
 
     table = Table(
         "topics",
@@ -64,9 +64,7 @@ def _topics(counted: Counted) -> Table:
     for stats in counted.partitions:
         topics.setdefault(stats.topic, []).append(stats)
     for topic, parts in topics.items():
-        total = RangeStats(topic, -1, 0, 0)
-        for stats in parts:
-            total.add_counts(stats)
+        total = total_of(topic, parts)
         size = sum(counted.log_bytes[topic, stats.partition] for stats in parts)
         table.rows.append(
             (
@@ -87,7 +85,7 @@ def _codecs(stats: RangeStats) -> str:
     return ", ".join(f"{name} {count * 100 / total:.3g}%" for count, name in sorted(used)[::-1])
 
 
-def _partitions(counted: Counted) -> Table:
+def _partitions(counted: TopicStats) -> Table:
     table = Table(
         "partitions",
         (
@@ -109,7 +107,7 @@ def _partitions(counted: Counted) -> Table:
     return table
 
 
-def _times(counted: Counted) -> Table:
+def _times(counted: TopicStats) -> Table:
     table = Table(
         "times",
         ("topic", "partition", "oldest", "newest", "records_per_s", "peak_per_s", "peak_at"),
@@ -128,7 +126,7 @@ def _times(counted: Counted) -> Table:
     return table
 
 
-def _gaps(counted: Counted) -> Table:
+def _gaps(counted: TopicStats) -> Table:
     """The longest time gaps of all partitions."""
     table = Table("time gaps", ("topic", "partition", "offset", "before", "after", "seconds"))
     gaps = [

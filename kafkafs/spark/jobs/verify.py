@@ -39,13 +39,12 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobRep
     where = choice.location_of(path)
     files = where.files()
     context = session.sparkContext
-    pieces_read = 0
+    segments = 0
 
     def read_ahead(pieces: Sequence[LogPiece]) -> list[Verified | None]:
-        nonlocal pieces_read
-        pieces_read = len(pieces)
-        slots = context.defaultParallelism
-        bundles = _bundles(pieces, [_size(files, piece) for piece in pieces], slots)
+        nonlocal segments
+        segments = len(pieces)
+        bundles = _bundles(files, pieces, context.defaultParallelism)
         if not bundles:
             return []
         with working(session, "verifying"):
@@ -58,7 +57,7 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobRep
     report.notes = [f"left over: {fault}" for fault in found.left_over]
     report.figures = {
         "partitions": found.partitions,
-        "segments": pieces_read,
+        "segments": segments,
         "records": found.records,
         "bytes": found.size,
         "left_over": len(found.left_over),
@@ -71,21 +70,19 @@ def plan(path: str, choice: Choice = EVERYTHING) -> JobReport:
     """What `run` would read, without Spark. OSError, StorageError."""
     where = choice.location_of(path)
     files = where.files()
-    sizes: list[int] = []
+    report = JobReport("verify", is_dry_run=True)
 
     def count(pieces: Sequence[LogPiece]) -> list[Verified | None]:
-        sizes.extend(_size(files, piece) for piece in pieces)
-        raise _Counted
-
-    report = JobReport("verify", is_dry_run=True)
-    try:
-        verify(where.path, files=files, wanted=_wanted(choice), read_ahead=count)
-    except _Counted:
+        sizes = [_size(files, piece) for piece in pieces]
         report.figures = {"segments": len(sizes), "bytes": sum(sizes)}
+        raise _SegmentsCounted
+
+    with suppress(_SegmentsCounted):
+        verify(where.path, files=files, wanted=_wanted(choice), read_ahead=count)
     return report
 
 
-class _Counted(Exception):  # noqa: N818 - it is no error
+class _SegmentsCounted(Exception):  # noqa: N818 - it is no error
     """Ends `verify` when the segments are counted."""
 
 
@@ -96,18 +93,19 @@ def _wanted(choice: Choice) -> Callable[[str, int], bool] | None:
 def _size(files: Files, piece: LogPiece) -> int:
     """How many bytes of log the piece has to read; 0 for a file that has gone."""
     if isinstance(piece, OldLog):
-        names = [f"{piece.directory}/{name}" for name in piece.names]
+        logs = [f"{piece.directory}/{name}" for name in piece.names]
     else:
-        names = [piece.path(paths.LOG)]
+        logs = [piece.path(paths.LOG)]
     size = 0
-    for name in names:
+    for path in logs:
         with suppress(FileNotFoundError):
-            size += files.file_stat(name).st_size
+            size += files.file_stat(path).st_size
     return size
 
 
-def _bundles(pieces: Sequence[LogPiece], sizes: Sequence[int], slots: int) -> list[list[LogPiece]]:
+def _bundles(files: Files, pieces: Sequence[LogPiece], slots: int) -> list[list[LogPiece]]:
     """The pieces, in order, in a bundle for each task."""
+    sizes = [_size(files, piece) for piece in pieces]
     wanted = fair_bytes(sum(sizes), slots)
     bundles: list[list[LogPiece]] = []
     room = 0

@@ -1,7 +1,8 @@
 """`storage.files.Files` over a `pyarrow.fs.FileSystem`: reads data directories in object stores.
 
 Descriptors are numbers of our own for open objects. Paths are absolute within the file system
-(`/bucket/prefix/topic-0/…`). A directory has what its listing says.
+(`/bucket/prefix/topic-0/…`). A directory has what its listing says. Each method that writes raises
+OSError (EROFS).
 
 With `listed`, for planning, it lists each directory once, and takes names, sizes and times from
 that until `forget`; so opening a data directory requests only the bytes that it reads. `confirm`
@@ -18,20 +19,21 @@ import os
 import stat
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, TypeAlias
 
 import pyarrow.fs
 
 from kafkafs.spark.location.open_object import ObjectStore, OpenObject, Version
-from kafkafs.spark.location.read_only_files import ReadOnlyFiles
 from storage import paths
 from storage.errors import SegmentGone
-from storage.files import Kind
+from storage.files import Files, Kind
 
-# None stands for a directory.
-_Listing = dict[str, Version | None]
+# By name; a directory has the version `_DIRECTORY`.
+_Listing: TypeAlias = dict[str, Version]
+_DIRECTORY = Version(-1, 0)
 
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 # How many small files stay in memory, by path and version: a log's opening reads checkpoints often.
 _MOST_KEPT = 256
 _LARGEST_KEPT = 64 * 1024
@@ -39,22 +41,17 @@ _LARGEST_KEPT = 64 * 1024
 _DEVICE = 1
 
 
-class ArrowFiles(ReadOnlyFiles):
+class ArrowFiles(Files):
     """See the module. For any thread; `forget` only while no thread reads."""
 
     parallel = 16
     in_order = False
 
-    def __init__(
-        self, filesystem: Any, root: str, *, prefix: str, rooted: bool, listed: bool = False
-    ) -> None:
-        """`root`: the data directory, above which it lists nothing. `rooted`: whether the file
-        system's own paths begin with a slash. `prefix` makes URIs of its paths, for errors.
-        """
+    def __init__(self, store: ObjectStore, root: str, *, listed: bool = False) -> None:
+        """`root`: the data directory, above which it lists nothing."""
+        self._store = store
         self._root = root
-        self._rooted = rooted
         self._listed = listed
-        self._store = ObjectStore(filesystem, prefix)
         self._objects: dict[int, OpenObject] = {}
         self._numbers = itertools.count(1)
         self._listings: dict[str, _Listing | None] = {}
@@ -62,21 +59,20 @@ class ArrowFiles(ReadOnlyFiles):
         # The names read since `forget`, by directory.
         self._read: dict[str, set[str]] = {}
         self._guard = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(self.parallel, "objects")
 
     # -- bytes ---------------------------------------------------------------------------------
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        self.check_flags(path, flags)
-        listed = self._version(path) if self._listed else None
+        if flags & _WRITING:
+            self._refuse(path)
         made = OpenObject(
             self._store,
-            self._inner(path),
-            listed,
+            path,
+            self._version(path) if self._listed else None,
             is_log=path.endswith((paths.LOG, paths.OLD_LOG, paths.LOG + paths.DELETED)),
-            is_checked=not self._listed,
-            ahead=self._executor,
-            gone=lambda _: self._drop(path),
+            ahead=self._pool,
+            gone=self._drop,
         )
         number = next(self._numbers)
         self._objects[number] = made
@@ -104,22 +100,22 @@ class ArrowFiles(ReadOnlyFiles):
         return None  # each read of a store waits
 
     def size(self, fd: int) -> int:
-        return self._objects[fd].size
+        return self._objects[fd].version.size
 
     def descriptor_stat(self, fd: int) -> os.stat_result:
         made = self._objects[fd]
-        return self._stat(self._outer(made.path), made.version)
+        return self._stat(made.path, made.version)
 
     # -- names ---------------------------------------------------------------------------------
 
     def exists(self, path: str) -> bool:
-        return self._find(path) is not _NOTHING
+        return self._find(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return self._find(path) is None
+        return self._find(path) == _DIRECTORY
 
     def file_stat(self, path: str) -> os.stat_result:
-        if (found := self._find(path)) is _NOTHING:
+        if (found := self._find(path)) is None:
             raise self._missing(path)
         return self._stat(path, found)
 
@@ -131,7 +127,8 @@ class ArrowFiles(ReadOnlyFiles):
         if (listing := self._list(path)) is None:
             raise self._missing(path)
         return [
-            (name, "directory" if version is None else "file") for name, version in listing.items()
+            (name, "directory" if version == _DIRECTORY else "file")
+            for name, version in listing.items()
         ]
 
     def read_whole(self, path: str) -> bytes:
@@ -156,6 +153,20 @@ class ArrowFiles(ReadOnlyFiles):
         """True: as under a live writer no file is torn, since an object exists whole or not."""
         return True
 
+    # -- what writes ---------------------------------------------------------------------------
+
+    def _refuse(self, *given: Any, **_: Any) -> NoReturn:
+        file = given[0]
+        path = self._objects[file].path if isinstance(file, int) else file
+        reason = "a data directory in an object store is only read; write to one on a disk"
+        raise OSError(errno.EROFS, reason, self._store.name(path))
+
+    pwrite = ftruncate = allocate = fsync = fdatasync = unlock = _refuse
+    # The kernel cannot map an object of a store.
+    map = _refuse
+    rename = link = unlink = mkdir = rmdir = chown = utime_ns = sync_directory = lock = _refuse
+    replace_atomically = replace_if_room = _refuse
+
     # -- listings ------------------------------------------------------------------------------
 
     def forget(self) -> None:
@@ -166,37 +177,36 @@ class ArrowFiles(ReadOnlyFiles):
             self._read.clear()
 
     def list_directories(self, directories: Iterable[str]) -> None:
-        """List the directories, many at once."""
+        """List the directories that are not listed yet, many at once."""
         missing = [path for path in directories if path not in self._listings]
-        if self._listed and len(missing) > 1:
-            list(self._executor().map(self._list, missing))
+        if len(missing) > 1:
+            list(self._pool.map(self._list, missing))
 
     def confirm(self) -> None:
         """Raise SegmentGone if an object that was read is not the listed one any more."""
         with self._guard:
-            seen = {path: self._listings.get(path) for path in self._read}
-            read = {path: set(names) for path, names in self._read.items()}
+            read = [(path, self._listings.get(path), *names) for path, names in self._read.items()]
 
-        def look(path: str) -> str | None:
-            before, now = seen[path], self._ask(path)
-            for name in read[path]:
+        def changed(path: str, before: _Listing | None, *names: str) -> str | None:
+            now = self._ask(path)
+            for name in names:
                 if before is None or now is None or before.get(name) != now.get(name):
                     return os.path.join(path, name)
             return None
 
-        for changed in self._executor().map(look, seen):
-            if changed is not None:
-                self._drop(changed)
+        for found in self._pool.map(lambda each: changed(*each), read):
+            if found is not None:
+                self._drop(found)
                 raise SegmentGone(
                     "this object was replaced or removed while the directory was opened",
-                    path=self._store.name(self._inner(changed)),
+                    path=self._store.name(found),
                 )
 
     def _drop(self, path: str) -> None:
         """Drop the listing of the directory that has `path`, and the open object."""
         with self._guard:
             self._listings.pop(os.path.dirname(path), None)
-        self._store.forget(self._inner(path))
+        self._store.forget(path)
 
     def _list(self, path: str) -> _Listing | None:
         """What a directory has; None: no such directory."""
@@ -211,63 +221,41 @@ class ArrowFiles(ReadOnlyFiles):
             return listing
 
     def _ask(self, path: str) -> _Listing | None:
-        inner = self._inner(path)
         try:
-            found = self._store.filesystem.get_file_info(pyarrow.fs.FileSelector(inner))
+            found = self._store.info(path, is_directory=True)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
-            raise self._store.error(inner, error) from None
-        return {
-            info.base_name: (
-                None
-                if info.type == pyarrow.fs.FileType.Directory
-                else Version(info.size, info.mtime_ns or 0)
-            )
-            for info in found
-        }
+        return {info.base_name: _version_of(info) for info in found}
 
-    def _find(self, path: str) -> Any:
-        """A file's version; None: a directory; `_NOTHING`: neither."""
-        directory, name = os.path.split(path)
-        if self._listed:
-            if path == self._root:
-                return _NOTHING if self._list(path) is None else None
-            if path.startswith(f"{self._root}/"):
-                listing = self._list(directory)
-                return _NOTHING if listing is None else listing.get(name, _NOTHING)
-        inner = self._inner(path)
-        try:
-            info = self._store.filesystem.get_file_info(inner)
-        except (OSError, ValueError) as error:
-            raise self._store.error(inner, error) from None
-        if info.type == pyarrow.fs.FileType.NotFound:
-            return _NOTHING
-        if info.type == pyarrow.fs.FileType.Directory:
-            return None
-        return Version(info.size, info.mtime_ns or 0)
+    def _find(self, path: str) -> Version | None:
+        """An object's version, or `_DIRECTORY`; None: there is neither."""
+        if self._listed and path == self._root:
+            return None if self._list(path) is None else _DIRECTORY
+        if self._listed and path.startswith(f"{self._root}/"):
+            directory, name = os.path.split(path)
+            listing = self._list(directory)
+            return None if listing is None else listing.get(name)
+        info = self._store.info(path)
+        return None if info.type == pyarrow.fs.FileType.NotFound else _version_of(info)
 
     def _version(self, path: str) -> Version:
         found = self._find(path)
-        if found is _NOTHING:
-            raise self._missing(path)
         if found is None:
-            raise IsADirectoryError(
-                errno.EISDIR, os.strerror(errno.EISDIR), self._store.name(self._inner(path))
-            )
-        assert isinstance(found, Version)
+            raise self._missing(path)
+        if found == _DIRECTORY:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._store.name(path))
         return found
 
-    def _stat(self, path: str, version: Version | None) -> os.stat_result:
+    def _stat(self, path: str, version: Version) -> os.stat_result:
         """As for a file, the inode is the name's. A directory's time tells its listings apart."""
         number = _number(path)
-        if version is not None:
+        if version != _DIRECTORY:
             mode, size, mtime_ns = stat.S_IFREG | 0o444, version.size, version.mtime_ns
         else:
-            mode, size, mtime_ns = stat.S_IFDIR | 0o555, 0, 0
+            mode, size = stat.S_IFDIR | 0o555, 0
             listing = self._list(path) or {}
             # A time long ago: after a recent one a reader would wait for a second change.
-            mtime_ns = _number(repr(sorted(listing.items(), key=lambda item: item[0]))) >> 3
+            mtime_ns = _number(repr(sorted(listing.items()))) >> 3
             made = listing.get(paths.PARTITION_METADATA)
             if made is not None:
                 number = _number(f"{path} {made}")  # a recreated topic has another
@@ -278,28 +266,13 @@ class ArrowFiles(ReadOnlyFiles):
         )
 
     def _missing(self, path: str) -> FileNotFoundError:
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.name_of(path))
-
-    def _inner(self, path: str) -> str:
-        return path if self._rooted else path.lstrip("/")
-
-    def _outer(self, path: str) -> str:
-        return path if self._rooted else f"/{path}"
-
-    def _executor(self) -> Executor:
-        with self._guard:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.parallel, "objects")
-            return self._pool
-
-    def path_of(self, fd: int) -> str:
-        return self._outer(self._objects[fd].path)
-
-    def name_of(self, path: str) -> str:
-        return self._store.name(self._inner(path))
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._store.name(path))
 
 
-_NOTHING = object()
+def _version_of(info: Any) -> Version:
+    if info.type == pyarrow.fs.FileType.Directory:
+        return _DIRECTORY
+    return Version(info.size, info.mtime_ns or 0)
 
 
 def _number(text: str) -> int:

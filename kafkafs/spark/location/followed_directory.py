@@ -15,6 +15,7 @@ A URI of S3 may have these parameters beside those of pyarrow: `anonymous=true`,
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -61,7 +62,7 @@ class Location:
 
     def __str__(self) -> str:
         """The option, without the secrets that a URI may have."""
-        return self.path if self.is_local else _shown(self.option)
+        return self.path if self.is_local else _without_secrets(self.option)
 
 
 def location_of(option: str) -> Location:
@@ -96,27 +97,20 @@ def check_directory(location: Location, files: Files) -> None:
 def _objects(location: Location, *, listed: bool) -> ArrowFiles:
     """The files of an object store."""
     from kafkafs.spark.location.arrow_files import ArrowFiles
+    from kafkafs.spark.location.open_object import ObjectStore
 
     filesystem, path = _filesystem(location.option)
-    return ArrowFiles(
-        filesystem,
-        location.path,
-        prefix=_prefix(location.option, path),
-        rooted=path.startswith("/"),
-        listed=listed,
-    )
+    rooted = path.startswith("/")
+    parts = urlsplit(location.option)
+    host = parts.netloc.rpartition("@")[2] if rooted else ""
+    store = ObjectStore(filesystem, f"{parts.scheme}://{host}", rooted=rooted)
+    return ArrowFiles(store, location.path, listed=listed)
 
 
-def _shown(uri: str) -> str:
+def _without_secrets(uri: str) -> str:
     """A URI without user, password and parameters."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _prefix(uri: str, path: str) -> str:
-    """The prefix that makes URIs of the paths of a URI's file system."""
-    parts = urlsplit(uri)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2] if path.startswith('/') else ''}"
 
 
 @functools.lru_cache(maxsize=16)
@@ -125,38 +119,29 @@ def _filesystem(uri: str) -> tuple[Any, str]:
     import pyarrow
     import pyarrow.fs
 
-    try:
-        parts = urlsplit(uri)
-        given = dict(parse_qsl(parts.query))
-        if parts.scheme == "s3" and _S3_MORE & given.keys():
-            return _s3(uri, given)
-        filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
-    except pyarrow.ArrowInvalid as error:
-        raise ValueError(f"{_shown(uri)}: {error.args[0]}") from None
-    except OSError as error:
-        raise OSError(error.errno or errno.EIO, str(error.args[-1]), _shown(uri)) from None
-    return filesystem, path
-
-
-def _s3(uri: str, given: dict[str, str]) -> tuple[Any, str]:
-    """As `_filesystem`, for S3 with parameters that pyarrow takes only in calls."""
-    import pyarrow.fs
-
     parts = urlsplit(uri)
-    settings: dict[str, Any] = {
-        name: value.lower() == "true" if name in _S3_FLAGS else value
-        for name, value in given.items()
-    }
-    if parts.username:
-        settings["access_key"] = unquote(parts.username)
-        settings["secret_key"] = unquote(parts.password or "")
-    if "region" not in settings and "endpoint_override" not in settings:
-        settings["region"] = pyarrow.fs.resolve_s3_region(parts.hostname)
+    given = dict(parse_qsl(parts.query))
     try:
+        if parts.scheme != "s3" or not _S3_MORE & given.keys():
+            filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
+            return filesystem, path
+        # pyarrow takes these parameters only in calls.
+        settings: dict[str, Any] = {
+            name: value.lower() == "true" if name in _S3_FLAGS else value
+            for name, value in given.items()
+        }
+        if parts.username:
+            settings["access_key"] = unquote(parts.username)
+            settings["secret_key"] = unquote(parts.password or "")
+        if "region" not in settings and "endpoint_override" not in settings:
+            settings["region"] = pyarrow.fs.resolve_s3_region(parts.hostname)
         filesystem = pyarrow.fs.S3FileSystem(**settings)
+        return filesystem, unquote(f"{parts.hostname}{parts.path}").rstrip("/")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{_shown(uri)}: {error}") from None
-    return filesystem, unquote(f"{parts.hostname}{parts.path}").rstrip("/")
+        raise ValueError(f"{_without_secrets(uri)}: {error.args[0]}") from None
+    except OSError as error:
+        reason = str(error.args[-1])
+        raise OSError(error.errno or errno.EIO, reason, _without_secrets(uri)) from None
 
 
 class FollowedDirectory:
@@ -196,32 +181,28 @@ class FollowedDirectory:
     def _open(self) -> None:
         """Open the directory; try again if its objects change meanwhile."""
         for tries in range(_TRIES, 0, -1):
-            self._asked = time.monotonic()
+            self._listed_at = time.monotonic()
             self._objects = None if self.location.is_local else _objects(self.location, listed=True)
             files = self._objects or Files(self.location.path)
             check_directory(self.location, files)
-            try:
-                self._open_by(files)
-            except SegmentGone:
-                if tries == 1:
-                    raise
-            else:
-                return
-
-    def _open_by(self, files: Files) -> None:
-        manager = LogManager.open(
-            self.location.path, read_only=True, files=files, wanted=self._wanted
-        )
-        try:
-            self._follower = DirectoryFollower(
-                manager, until_high_watermark=self._until_high_watermark
-            )
-            if self._objects is not None:
-                self._objects.confirm()
-        except BaseException:
-            manager.close()
-            raise
-        self.manager = manager
+            with contextlib.ExitStack() as on_error:
+                try:
+                    self.manager = on_error.enter_context(
+                        LogManager.open(
+                            self.location.path, read_only=True, files=files, wanted=self._wanted
+                        )
+                    )
+                    self._follower = DirectoryFollower(
+                        self.manager, until_high_watermark=self._until_high_watermark
+                    )
+                    if self._objects is not None:
+                        self._objects.confirm()
+                except SegmentGone:
+                    if tries == 1:
+                        raise
+                else:
+                    on_error.pop_all()
+                    return
 
     # -- staying up to date --------------------------------------------------------------------
 
@@ -233,8 +214,8 @@ class FollowedDirectory:
         """
         if self._objects is None:
             self._look()
-        elif at_once or time.monotonic() - self._asked >= LISTED_EVERY_S:
-            self._asked = time.monotonic()
+        elif at_once or time.monotonic() - self._listed_at >= LISTED_EVERY_S:
+            self._listed_at = time.monotonic()
             self._list(self._objects)
 
     def _look(self) -> None:

@@ -2,8 +2,9 @@
 
 A store has no descriptors: each fetch requests a name, and a writer may replace the object that has
 the name. So opening requests the object's *version* (its ETag, or size and time in a store without
-ETags), and so does each fetch with `is_checked`: one open object never gives bytes of two versions.
-If the object has changed or gone, reading raises SegmentGone, as for a replaced segment.
+ETags), and so does each fetch of an object that no listing has: one open object never gives bytes
+of two versions. If the object has changed or gone, reading raises SegmentGone, as for a replaced
+segment.
 
 Logs have read-ahead: the first read fetches little more than its bytes, later ones fetch larger and
 larger blocks, the next of them in the background. All other files are small and fetched whole; of a
@@ -17,9 +18,11 @@ import datetime
 import errno
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
+
+import pyarrow.fs
 
 from storage.errors import NoThread, SegmentGone
 from storage.threads import submit
@@ -53,17 +56,20 @@ class ObjectStore:
     Opening an object is a request, so objects of a listing stay open until `forget`.
     """
 
-    def __init__(self, filesystem: Any, prefix: str) -> None:
-        self.filesystem = filesystem
+    def __init__(self, filesystem: Any, prefix: str, *, rooted: bool) -> None:
+        """`prefix` makes URIs of the file system's paths, for errors; `rooted`: they begin with a
+        slash, as those of the methods here do.
+        """
+        self._filesystem = filesystem
         self._prefix = prefix
+        self._rooted = rooted
         self._kept: dict[str, tuple[Any, Version]] = {}
 
     def forget(self, path: str | None = None) -> None:
         """Close an object that `keep` has opened, or all of them."""
-        kept = dict(self._kept) if path is None else {path: self._kept.get(path)}
-        for each, found in kept.items():
+        for each in [*self._kept] if path is None else [path]:
+            found = self._kept.pop(each, None)
             if found is not None:
-                self._kept.pop(each, None)
                 found[0].close()
 
     def keep(self, path: str) -> tuple[Any, Version]:
@@ -75,29 +81,41 @@ class ObjectStore:
 
     def name(self, path: str) -> str:
         """The path as users write it: `s3://bucket/…`."""
-        return f"{self._prefix}{path}"
-
-    def error(self, path: str, error: Exception) -> OSError:
-        """The store's error as an OSError with the object's name."""
-        reason = str(error.args[-1] if error.args else error)
-        number = getattr(error, "errno", None) or errno.EIO
-        return OSError(number, reason, self.name(path))
+        return f"{self._prefix}{self._inner(path)}"
 
     def open(self, path: str) -> tuple[Any, Version]:
         """An input file and its version. FileNotFoundError, OSError."""
-        try:
-            file = self.filesystem.open_input_file(path)
-            facts = file.metadata() or {}
-            tag, changed = bytes(facts.get("ETag", b"")), facts.get("Last-Modified")
+        with self.errors_of(path):
+            file = self._filesystem.open_input_file(self._inner(path))
+            metadata = file.metadata() or {}
+            tag, changed = bytes(metadata.get("ETag", b"")), metadata.get("Last-Modified")
             if tag and changed:
                 mtime = datetime.datetime.fromisoformat(changed.decode()).timestamp()
                 return file, Version(file.size(), int(mtime) * _SECOND_NS, tag)
-            found = self.filesystem.get_file_info(path)
+            return file, Version(file.size(), self.info(path).mtime_ns or 0)
+
+    def info(self, path: str, *, is_directory: bool = False) -> Any:
+        """The FileInfo of a path, or those of all that a directory has. OSError."""
+        inner = self._inner(path)
+        with self.errors_of(path):
+            return self._filesystem.get_file_info(
+                pyarrow.fs.FileSelector(inner) if is_directory else inner
+            )
+
+    @contextlib.contextmanager
+    def errors_of(self, path: str) -> Iterator[None]:
+        """Turn the store's errors into OSErrors with the object's name."""
+        try:
+            yield
         except FileNotFoundError:
             raise FileNotFoundError(errno.ENOENT, "no such object", self.name(path)) from None
         except (OSError, ValueError) as error:
-            raise self.error(path, error) from None
-        return file, Version(file.size(), found.mtime_ns or 0)
+            reason = str(error.args[-1] if error.args else error)
+            number = getattr(error, "errno", None) or errno.EIO
+            raise OSError(number, reason, self.name(path)) from None
+
+    def _inner(self, path: str) -> str:
+        return path if self._rooted else path.lstrip("/")
 
 
 class OpenObject:
@@ -110,20 +128,19 @@ class OpenObject:
         listed: Version | None,
         *,
         is_log: bool,
-        is_checked: bool,
-        ahead: Callable[[], Executor],
+        ahead: Executor,
         gone: Callable[[str], None],
     ) -> None:
         """`listed`: the version in a listing; the first read then opens the object. None: open it
-        now. Calls `gone` with the path if the object has changed. FileNotFoundError, OSError.
+        now, and check the version at each fetch. Calls `gone` with the path if the object has
+        changed. FileNotFoundError, OSError.
         """
         self._store = store
         self.path = path
         self._is_log = is_log
-        self._is_checked = is_checked
         self._ahead = ahead
         self._gone = gone
-        self._is_kept = listed is not None
+        self._is_listed = listed is not None
         self._file: Any = None
         self._lock = threading.Lock()
         # The block in memory, and its position in the object.
@@ -131,23 +148,21 @@ class OpenObject:
         self._data = b""
         self._block = _FIRST_BLOCK
         self._large_reads = 0
+        # The block that is fetched ahead, and its position.
         self._next: Future[bytes] | None = None
         self._next_at = 0
         if listed is None:
             self._file, listed = store.open(path)
         self.version: Version = listed
 
-    @property
-    def size(self) -> int:
-        return self.version.size
-
     def read(self, position: int, size: int) -> bytes | memoryview:
         """`size` bytes from `position`; fewer only at the end. SegmentGone, OSError."""
-        size = min(size, self.size - position)
+        size = min(size, self.version.size - position)
         if size <= 0:
             return b""
         with self._lock:
-            if not self._has(position, size):
+            end = self._start + len(self._data)
+            if not self._start <= position <= position + size <= end:
                 if self._is_log:
                     self._advance(position, size)
                 else:
@@ -161,7 +176,7 @@ class OpenObject:
         """Close the object; a fetch in the background closes it at its end."""
         ahead, self._next = self._next, None
         file, self._file, self._data = self._file, None, b""
-        if file is None or self._is_kept:
+        if file is None or self._is_listed:
             return
         if ahead is None or ahead.cancel():
             file.close()
@@ -170,60 +185,53 @@ class OpenObject:
 
     # -- fetching ------------------------------------------------------------------------------
 
-    def _has(self, position: int, size: int) -> bool:
-        return self._start <= position and position + size <= self._start + len(self._data)
-
     def _take_small(self, position: int) -> None:
         """Fetch the object whole; if it is large and the first read is near its end, that end."""
-        end = self.size - _END
-        if end > _END and position >= end and not self._data:
-            self._start, self._data = end, self._fetch(end, _END)
-        else:
-            self._start, self._data = 0, self._fetch(0, self.size)
+        end = self.version.size - _END
+        if not (end > _END and position >= end and not self._data):
+            end = 0
+        self._start, self._data = end, self._fetch(end, self.version.size - end)
 
     def _advance(self, position: int, size: int) -> None:
         """Fetch a block that begins at `position`, or continues the one in memory."""
-        end = self._start + len(self._data)
-        goes_on = bool(self._data) and self._start <= position <= end
-        if goes_on:
+        data = b""
+        if self._data and self._start <= position <= self._start + len(self._data):
+            data = self._data[position - self._start :]
             self._block = min(max(self._block * 4, 2 * size), _LARGEST_BLOCK)
             self._large_reads += size >= _AHEAD_FROM
         else:
             self._block, self._large_reads = _FIRST_BLOCK, 0
-        rest = b""
-        if goes_on:
-            rest = self._data[position - self._start :]
-        at = position + len(rest)
-        parts = [rest]
-        if self._next is not None:
-            ahead, self._next = self._next, None
-            if self._next_at == at:
-                parts.append(ahead.result())
-                at += len(parts[-1])
+        ahead, self._next = self._next, None
+        if ahead is not None:
+            if self._next_at == position + len(data):
+                data += ahead.result()
             else:
                 ahead.cancel()
-        wanted = min(max(position + size, position + self._block), self.size)
-        if at < position + size:
-            parts.append(self._fetch(at, wanted - at))
-            at = wanted
-        self._start, self._data = position, b"".join(parts) if rest else b"".join(parts[1:])
-        if self._large_reads > 1 and at < self.size:
-            fetch = functools.partial(self._fetch, at, min(self._block, self.size - at))
+        missing = size - len(data)
+        at = position + len(data)
+        if missing > 0:
+            more = min(max(missing, position + self._block - at), self.version.size - at)
+            data += self._fetch(at, more)
+            at += more
+        self._start, self._data = position, data
+        if self._large_reads > 1 and at < self.version.size:
+            length = min(self._block, self.version.size - at)
             self._next_at = at
             with contextlib.suppress(NoThread):
-                self._next = submit(self._ahead(), fetch)
+                self._next = submit(self._ahead, functools.partial(self._fetch, at, length))
 
     def _fetch(self, position: int, size: int) -> bytes:
         """Fetch all of these bytes from the version that was opened."""
         file = self._opened()
         try:
-            data = bytes(file.read_at(size, position))
-        except (OSError, ValueError) as error:
+            with self._store.errors_of(self.path):
+                data = bytes(file.read_at(size, position))
+        except OSError:
             self._check()
-            raise self._store.error(self.path, error) from None
+            raise
         if len(data) != size:
             raise self._changed()
-        if self._is_checked:
+        if not self._is_listed:
             self._check()
         return data
 

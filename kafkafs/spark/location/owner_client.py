@@ -22,18 +22,15 @@ import os
 import resource
 import time
 import uuid
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from kafkafs.mount_options import PID_ATTRIBUTE
 from storage import paths
-from storage.adopt.adopt import Adopted
-from storage.adopt.staged import AdoptRequest
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, LogLocked, StorageError
 from storage.files import Files
 from storage.owner.request_kinds import (
-    ADOPT,
     RequestKind,
     RequestOutcome,
     RequestState,
@@ -48,11 +45,13 @@ from storage.task import Task
 R = TypeVar("R")
 A = TypeVar("A")
 
-REQUESTS = os.path.join(".kafkafs", "adopt")
+_REQUESTS = os.path.join(".kafkafs", "adopt")
 PATIENCE_S = 60.0
 """How long to wait for an owner that takes no requests, in seconds."""
 CHECK_PATIENCE_S = 5.0
 """As `PATIENCE_S`, for `check_owner`: longer than another job has the directory for a moment."""
+TOPIC_PATIENCE_S = 10.0
+"""As `PATIENCE_S`, for `create_topic`."""
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.25
 # The errors of a mount whose daemon has ended, is ending or is starting.
@@ -74,16 +73,6 @@ class OwnerNotReached(StorageError):  # noqa: N818 - as the storage names its er
         self.pid = pid
 
 
-def ask(
-    path: str, request: AdoptRequest, *, task: Task | None = None, patience_s: float = PATIENCE_S
-) -> Adopted:
-    """Ask the owner to adopt staged files. Raises as `ask_owner`.
-
-    After an OSError they may be adopted or not: ask again, with the same request.
-    """
-    return ask_owner(path, ADOPT, request, task=task, patience_s=patience_s)
-
-
 def ask_owner(
     path: str,
     kind: RequestKind[R, A],
@@ -94,27 +83,37 @@ def ask_owner(
 ) -> A:
     """Ask the owner to carry out a request, and return its answer.
 
-    OwnerNotReached; the errors of `LogManager.open` and of the request's kind.
+    OwnerNotReached; the errors of `LogManager.open` and of the request's kind. After an OSError the
+    owner may have carried it out or not: ask again, with the same request.
     """
-    return _Client(os.path.realpath(path), kind, request, task or Task(), patience_s).run()
+    client = _Client(path, patience_s, task or Task())
+    return client.retry(lambda: client.ask(kind, request))
 
 
-def check_owner(path: str, *, patience_s: float | None = None) -> None:
+def check_owner(path: str) -> None:
     """Wait for an owner that takes requests, before work that needs one.
 
     OwnerNotReached if the owner takes none, such as a broker.
     """
-    directory = os.path.realpath(path)
-    deadline = time.monotonic() + (CHECK_PATIENCE_S if patience_s is None else patience_s)
-    while True:
-        try:
-            _find_owner(Files(directory), directory)
-        except _Gone as gone:
-            if time.monotonic() > deadline:
-                raise OwnerNotReached(str(gone), gone.pid, path=directory) from None
-        else:
-            return
-        time.sleep(_LONGEST_PAUSE_S)
+    client = _Client(path, CHECK_PATIENCE_S, Task())
+    client.retry(client.find_owner)
+
+
+def create_topic(path: str, topic: str, partitions: int) -> None:
+    """Create the topic unless it exists.
+
+    InvalidTopic, TopicExists if its name collides with another; OwnerNotReached; OSError.
+    """
+    client = _Client(path, TOPIC_PATIENCE_S, Task())
+    try:
+        client.retry(lambda: client.create_topic(topic, partitions))
+    except OwnerNotReached as error:
+        raise OwnerNotReached(
+            f"process {error.pid} has the data directory open and creates no topics for others; "
+            "create it there, or stop the process",
+            error.pid,
+            path=client.directory,
+        ) from None
 
 
 class _Gone(Exception):  # noqa: N818 - no error yet: the client tries again
@@ -125,111 +124,117 @@ class _Gone(Exception):  # noqa: N818 - no error yet: the client tries again
         self.pid = pid
 
 
-def _find_owner(files: Files, directory: str) -> OwnerProcess | None:
-    """The daemon that owns the directory; None: no process does. _Gone."""
-    pid = files.locked_by(os.path.join(directory, paths.LOCK))
-    if pid is None:
-        return None
-    if pid == os.getpid():
-        raise _Gone("this process itself has the data directory open", pid)
-    owner = owner_file.read(files, directory)
-    if owner is None or owner.pid != pid:
-        who = f"process {pid}" if pid > 0 else "a process of another container"
-        raise _Gone(
-            f"{who} has the data directory open and takes no requests; stop it (a broker, a long "
-            "command), or mount the directory with kafkafs mount",
-            pid,
-        )
-    return owner
+class _Client:
+    """Sends one request until it has the outcome. `directory` has no symbolic links."""
 
-
-class _Client(Generic[R, A]):
-    """One request, until its outcome. `directory` has no symbolic links."""
-
-    def __init__(
-        self, directory: str, kind: RequestKind[R, A], request: R, task: Task, patience_s: float
-    ) -> None:
-        self._directory = directory
-        self._kind = kind
-        self._request = request
-        self._task = task
+    def __init__(self, path: str, patience_s: float, task: Task) -> None:
+        self.directory = os.path.realpath(path)
         self._patience_s = patience_s
-        self._deadline = 0.0
-        self._files = Files(directory)
-
-    def run(self) -> A:
+        self._task = task
+        self._files = Files(self.directory)
         self._be_patient()
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            self._task.check()
-            try:
-                return self._ask()
-            except _Gone as gone:
-                if time.monotonic() > self._deadline:
-                    raise OwnerNotReached(str(gone), gone.pid, path=self._directory) from None
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _be_patient(self) -> None:
         self._deadline = time.monotonic() + self._patience_s
 
-    def _ask(self) -> A:
+    def retry(self, attempt: Callable[[], A]) -> A:
+        """Call `attempt` until it raises no _Gone. OwnerNotReached."""
+        pauses_s = _pauses_s()
+        while True:
+            self._task.check()
+            try:
+                return attempt()
+            except _Gone as gone:
+                if time.monotonic() > self._deadline:
+                    raise OwnerNotReached(str(gone), gone.pid, path=self.directory) from None
+            time.sleep(next(pauses_s))
+
+    def find_owner(self) -> OwnerProcess | None:
+        """The daemon that owns the directory; None: no process does. _Gone."""
+        pid = self._files.locked_by(os.path.join(self.directory, paths.LOCK))
+        if pid is None:
+            return None
+        if pid == os.getpid():
+            raise _Gone("this process itself has the data directory open", pid)
+        owner = owner_file.read(self._files, self.directory)
+        if owner is None or owner.pid != pid:
+            who = f"process {pid}" if pid > 0 else "a process of another container"
+            raise _Gone(
+                f"{who} has the data directory open and takes no requests; stop it (a broker, a "
+                "long command), or mount the directory with kafkafs mount",
+                pid,
+            )
+        return owner
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def ask(self, kind: RequestKind[R, A], request: R) -> A:
         """Send the request to the present owner. _Gone if there is no outcome."""
-        owner = _find_owner(self._files, self._directory)
-        return self._carry_out() if owner is None else self._ask_daemon(owner)
-
-    # -- without an owner ----------------------------------------------------------------------
-
-    def _carry_out(self) -> A:
-        """Open the directory and carry the request out."""
+        owner = self.find_owner()
+        if owner is not None:
+            return self._ask_daemon(owner, kind, request)
         _have_many_descriptors()
-        try:
-            manager = LogManager.open(self._directory)
-        except LogLocked as error:
-            raise _Gone("other processes keep opening the data directory", error.pid) from None
-        with manager:
-            answer = self._kind.carry_out(manager, self._request, self._task, time.time_ns)
-            wanted = {(file[0], file[1], file[2]) for file in self._kind.staged(self._request)}
+        with self._open() as manager:
+            answer = kind.carry_out(manager, request, self._task, time.time_ns)
+            wanted = {(file[0], file[1], file[2]) for file in kind.staged(request)}
             with contextlib.suppress(StorageError, OSError):
                 remove_orphans(manager, self._task, lambda *file: file in wanted)
         return answer
 
-    # -- a daemon owns it ----------------------------------------------------------------------
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Have the present owner create the topic unless it exists. _Gone."""
+        if partitions_of(self.directory, topic):
+            return
+        owner = self.find_owner()
+        if owner is None:
+            with self._open() as manager:
+                if topic not in manager.topics:
+                    manager.create_topic(topic, partitions)
+            return
+        self._check_mount(owner)
+        directory = os.path.join(owner.mount, topic)
+        os.mkdir(directory)
+        for number in range(partitions_of(self.directory, topic), partitions):
+            os.close(os.open(os.path.join(directory, str(number)), os.O_WRONLY | os.O_CREAT, 0o644))
 
-    def _ask_daemon(self, owner: OwnerProcess) -> A:
-        requests = os.path.join(owner.mount, REQUESTS)
+    def _open(self) -> LogManager:
+        try:
+            return LogManager.open(self.directory)
+        except LogLocked as error:
+            raise _Gone("other processes keep opening the data directory", error.pid) from None
+
+    def _ask_daemon(self, owner: OwnerProcess, kind: RequestKind[R, A], request: R) -> A:
+        requests = os.path.join(owner.mount, _REQUESTS)
         request_id = str(uuid.uuid4())
-        line = encode(self._kind, self._request, request_id).encode() + b"\n"
+        self._check_mount(owner)
         with self._reaching(owner):
-            # By now another directory may be mounted there.
-            if os.getxattr(owner.mount, PID_ATTRIBUTE) != str(owner.pid).encode():
-                raise _Gone(_not_there(owner), owner.pid)
-            _write(requests, line)
+            _write(requests, encode(kind, request, request_id).encode() + b"\n")
         self._be_patient()
-        pause_s = _FIRST_PAUSE_S
+        pauses_s = _pauses_s()
         while True:
             with self._reaching(owner):
-                facts = _outcome(requests, request_id)
-            if facts is None:
+                outcome = _outcome(requests, request_id)
+            if outcome is None:
                 raise _Gone(f"process {owner.pid} does not tell the outcome", owner.pid)
-            if facts["state"] not in _PENDING:
+            if outcome["state"] not in _PENDING:
                 break
-            self._follow(facts)
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            # The daemon continues even if this task is cancelled.
+            self._task.check()
+            self._task.phase = str(outcome.get("phase", ""))
+            self._task.done, self._task.total = outcome.get("done", 0), outcome.get("total", 0)
+            time.sleep(next(pauses_s))
         self._be_patient()
-        if facts["state"] == RequestState.CANCELLED:
+        if outcome["state"] == RequestState.CANCELLED:
             raise _Gone(f"process {owner.pid} is about to end", owner.pid)
-        if facts["state"] in (RequestState.REFUSED, RequestState.FAILED):
-            raise error_of(facts)
-        return self._kind.decode_answer(facts)
+        if outcome["state"] in (RequestState.REFUSED, RequestState.FAILED):
+            raise error_of(outcome)
+        return kind.decode_answer(outcome)
 
-    def _follow(self, facts: RequestOutcome) -> None:
-        """Take the daemon's progress over. TaskCancelled; the daemon continues all the same."""
-        task = self._task
-        task.check()
-        task.phase = str(facts.get("phase", ""))
-        task.done, task.total = facts.get("done", 0), facts.get("total", 0)
+    def _check_mount(self, owner: OwnerProcess) -> None:
+        """Raise _Gone if by now another directory, or none, is mounted there."""
+        with self._reaching(owner):
+            if os.getxattr(owner.mount, PID_ATTRIBUTE) != str(owner.pid).encode():
+                raise _Gone(_not_there(owner), owner.pid)
 
     @contextlib.contextmanager
     def _reaching(self, owner: OwnerProcess) -> Iterator[None]:
@@ -244,13 +249,13 @@ class _Client(Generic[R, A]):
                     f"process {owner.pid} has the data directory mounted at {owner.mount!r}, "
                     "where only the user who has mounted it may ask: run as that user",
                     owner.pid,
-                    path=self._directory,
+                    path=self.directory,
                 ) from None
             if error.errno in (errno.EINVAL, errno.EMSGSIZE):
                 log = os.path.join(owner.mount, ".kafkafs", "log")
                 raise InvalidRecord(
                     f"the daemon does not understand the request, {log!r} says why",
-                    path=self._directory,
+                    path=self.directory,
                 ) from None
             raise
 
@@ -263,6 +268,23 @@ def _have_many_descriptors() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _pauses_s() -> Iterator[float]:
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def partitions_of(path: str, topic: str) -> int:
+    """How many partitions a topic has in a data directory; 0: no such topic. OSError."""
+    parsed = (
+        paths.parse_partition_directory(name)
+        for name, is_directory in Files(path).scan(path)
+        if is_directory
+    )
+    return sum(each is not None and each[0] == topic for each in parsed)
 
 
 def _not_there(owner: OwnerProcess) -> str:

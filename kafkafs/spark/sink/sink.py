@@ -185,16 +185,17 @@ def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
 
 def _is_duplicate(path: str, request: AdoptRequest) -> bool:
     """Ask the owner to adopt a batch; return whether it had adopted the batch before."""
-    from kafkafs.spark.location import owner_client
+    from kafkafs.spark.location.owner_client import ask_owner
+    from storage.owner.request_kinds import ADOPT
 
     for tries in range(_TRIES, 1, -1):
         try:
-            return owner_client.ask(path, request).duplicate and tries == _TRIES
+            return ask_owner(path, ADOPT, request).duplicate and tries == _TRIES
         except FileNotFoundError:
             raise
         except OSError as error:
             _log.warning("batch %d of %s: %s; asking again", request.batch, request.query, error)
-    owner_client.ask(path, request)
+    ask_owner(path, ADOPT, request)
     return False
 
 

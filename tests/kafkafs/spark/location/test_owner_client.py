@@ -14,11 +14,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kafkafs.spark.location import owner_client
-from kafkafs.spark.location.owner_client import OwnerNotReached, ask, ask_owner
+from kafkafs.spark.location.owner_client import OwnerNotReached, ask_owner
+from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest
 from storage.directory.manager import LogManager
 from storage.errors import (
@@ -55,14 +57,19 @@ sys.stdin.read()
 # Asks for batches of one value each, of a query of its own.
 ASK = """
 import sys
-from kafkafs.spark.location.owner_client import ask
+from kafkafs.spark.location.owner_client import ask_owner
 from storage.files import Files
+from storage.owner.request_kinds import ADOPT
 from tests.storage.staging import staged
 data, query, count = sys.argv[1:]
 for batch in range(int(count)):
     rows = {("t", 0): [[b"%s %d" % (query.encode(), batch)]]}
-    assert ask(data, staged(Files(), data, query, batch, rows)).records == 1
+    assert ask_owner(data, ADOPT, staged(Files(), data, query, batch, rows)).records == 1
 """
+
+
+def ask(path: str, request: AdoptRequest, **more: Any) -> Adopted:
+    return ask_owner(path, ADOPT, request, **more)
 
 
 @pytest.fixture
