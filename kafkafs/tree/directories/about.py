@@ -4,7 +4,7 @@
     config               the mount options, and what is set for all topics, as `.config` shows it
     topics               a header line and a line per topic, in columns of fixed width; `#` lines
                          name the topics from which nothing is deleted, faults and losses
-    metrics              Prometheus text (`kafkafs.metrics`)
+    metrics              Prometheus text (`metrics_text`)
     adopt                takes requests to the owner of the directory (`adopt_file`); only where
                          the mount may write
 
@@ -14,13 +14,12 @@ open. It reads each number when it needs it: no two have to be of the same momen
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
-from kafkafs import metrics, mount_options
-from kafkafs.tree.context import ABOUT, MountContext
+from kafkafs import mount_options
+from kafkafs.tree.context import ABOUT
 from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile
@@ -91,9 +90,14 @@ class About:
             "version": lambda: version("kafkafs") + "\n",
         }
         self.made: dict[str, Callable[[], str]] = {
-            "metrics": lambda: metrics_text(self),
+            "metrics": self._metrics_text,
             "topics": lambda: topics_text(self.mount.manager),
         }
+
+    def _metrics_text(self) -> str:
+        from kafkafs.tree.directories.metrics_text import metrics_text
+
+        return metrics_text(self.partitions, len(self.handles.handles))
 
 
 class AboutDirectory(TreeDirectory):
@@ -199,73 +203,3 @@ def _topic_facts(manager: LogManager, topic: Topic) -> tuple[object, ...]:
         "unknown" if unknown else format_value(config.cleanup_policy),
         topic.id,
     )
-
-
-# -- metrics -------------------------------------------------------------------------------------
-
-
-def metrics_text(about: About) -> str:
-    """The metrics in Prometheus' text format."""
-    mount, manager = about.mount, about.mount.manager
-    cuts = list(manager.cuts)
-    numbers = metrics.Numbers(
-        version=version("kafkafs"),
-        python=platform.python_version(),
-        read_only=manager.read_only,
-        logs=manager.counters,
-        mount=mount.counters,
-        cleaner=mount.cleaner.counters,
-        uncleanable=sum(not log.closed for log in list(mount.cleaner.uncleanable)),
-        duty_failures=manager.duties.failures,
-        failing_duties=manager.duties.failing,
-        dirty_ratios=_dirty_ratios(mount),
-        checked=mount.checker.all_bytes_checked,
-        topics=len(manager.topics),
-        partitions=[
-            metrics.PartitionNumbers(
-                log.topic,
-                log.partition,
-                log.log_start_offset,
-                log.log_end_offset,
-                log.last_stable_offset,
-                log.size,
-                len(log.segments),
-            )
-            for log in manager.logs()
-        ],
-        views=_views(about.partitions),
-        mapped_bytes=mount.store.mapped_bytes,
-        open_handles=len(about.handles.handles),
-        known_inodes=len(mount.inodes.nodes),
-        events=mount.events.count,
-        started_clean=manager.clean,
-        opening_s=manager.opening_s,
-        opening_bytes=manager.opening_bytes,
-        cuts=len(cuts),
-        cut_bytes=sum(cut.size for cut in cuts),
-        faults=len(manager.faults),
-    )
-    return metrics.exposition(numbers).decode()
-
-
-def _dirty_ratios(mount: MountContext) -> dict[str, float]:
-    """The largest dirty ratio of each compacted topic's partitions."""
-    now_ms = mount.manager.clock_ms()
-    ratios: dict[str, float] = {}
-    for log in mount.manager.logs():
-        if log.config.is_compacted:
-            ratio = mount.cleaner.plan(log, now_ms).ratio
-            ratios[log.topic] = max(ratios.get(log.topic, 0.0), ratio)
-    return ratios
-
-
-def _views(partitions: Partitions) -> list[metrics.ViewNumbers]:
-    """The measured and unmeasured bytes of each view, of the partitions that were read in it."""
-    known = {view.name: [0, 0] for view in partitions.mount.views if view.is_text}
-    for partition in partitions:
-        for name, view in partition.views.items():
-            if name in known:
-                measured = sum(extent.covered for extent in view.layout.timeline.extents)
-                known[name][0] += measured
-                known[name][1] += max(partition.log.size - measured, 0)
-    return [metrics.ViewNumbers(name, *sizes) for name, sizes in known.items()]

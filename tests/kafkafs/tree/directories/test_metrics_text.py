@@ -1,0 +1,110 @@
+"""The metrics' text, read by prometheus_client's own parser."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kafkafs.tree.directories.metrics_text import exposition, metrics_text, of_partitions
+from storage.task import Task
+from tests.kafkafs.trees import Tree, a_tree
+from tests.storage.logs import append
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = (value for _, value in sorted(sample.labels.items()))
+            found[sample.name, *labels] = sample.value
+    return found
+
+
+def shown(tree: Tree) -> dict[tuple[str, ...], float]:
+    return samples(metrics_text(tree.fs.partitions, 0))
+
+
+def test_label_values_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = 'a "quoted" \\ topic\nof two lines, {é}'
+    found = samples(exposition(list(of_partitions([((odd, "7"), (1, 2, 2, 99, 1))]))))
+    assert found["kafkafs_partition_size_bytes", "7", odd] == 99
+    assert found["kafkafs_partition_log_end_offset", "7", odd] == 2
+    monkeypatch.setattr("kafkafs.tree.directories.metrics_text.version", lambda package: odd)
+    monkeypatch.setattr("platform.python_version", lambda: "3")
+    with a_tree(tmp_path / "data") as tree:
+        tree.fs.mount.counters.refused_appends[odd] += 3
+        found = shown(tree)
+    assert found["kafkafs_refused_appends_total", odd] == 3
+    assert found["kafkafs_build_info", "3", odd] == 1
+
+
+def test_numbers_are_what_they_are(tmp_path: Path) -> None:
+    """Offsets up to 2^53 exactly; every operation is there from the start."""
+    largest = 2**53
+    found = samples(exposition(list(of_partitions([(("t", "0"), (0, largest, 0, 0, 1))]))))
+    assert found["kafkafs_partition_log_end_offset", "0", "t"] == largest
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        assert shown(tree)["kafkafs_flush_seconds_count",] == 0
+        append(tree.log(), bytes(100))
+        tree.node("t/0")
+        found = shown(tree)
+        size = tree.log().size
+    assert found["kafkafs_requests_total", "write"] == 0
+    measured = found["kafkafs_view_index_measured_bytes", "values"]
+    assert measured + found["kafkafs_view_index_unmeasured_bytes", "values"] == size > 0
+
+
+def test_cleaners_and_checker(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        mount = tree.fs.mount
+        manager, cleaner = mount.manager, mount.cleaner.counters
+        append(tree.log(), b"record")
+        tree.roll()
+        manager.change_topic_settings("t", {"cleanup.policy": "compact"})
+        cleaner.rounds, cleaner.map_fill, cleaner.elapsed_ms = 3, 0.5, 1500
+        cleaner.records_read, cleaner.records_kept = 100, 7
+        mount.cleaner.uncleanable[tree.log()] = "why"
+        for error in (OSError(5, "x"), ValueError("y"), OSError(5, "x")):
+            manager.duties.failed("flush", error, "t-0")
+        manager.duties.failed("flush", OSError(5, "x"), "t-1")
+        manager.duties.failed("checkpoint", OSError(5, "x"))
+        manager.duties.succeeded("checkpoint")
+        manager.counters.segments_deleted, manager.counters.damages = 4, 1
+        mount.checker.run_sealed(Task())
+        checked = mount.checker.all_bytes_checked
+        found = shown(tree)
+    assert found["kafkafs_compactions_total",] == 3
+    assert found["kafkafs_compaction_seconds_total",] == 1.5
+    assert found["kafkafs_compaction_map_fill",] == 0.5
+    assert found["kafkafs_compaction_read_records_total",] == 100
+    assert found["kafkafs_compaction_kept_records_total",] == 7
+    assert found["kafkafs_uncleanable_partitions",] == 1
+    assert found["kafkafs_duty_failures_total", "flush"] == 4
+    assert found["kafkafs_duty_failures_total", "checkpoint"] == 1
+    assert found["kafkafs_failing_duties", "flush"] == 2
+    assert found["kafkafs_failing_duties", "checkpoint"] == 0
+    assert found["kafkafs_topic_dirty_ratio", "t"] == 1
+    assert found["kafkafs_deleted_segments_total",] == 4
+    assert found["kafkafs_checked_bytes_total",] == checked > 0
+    assert found["kafkafs_damages_total",] == 1
+
+
+def test_many_partitions() -> None:
+    """Each has its five samples, once."""
+    rows = [(("t", str(number)), (0, number, number, 1, 1)) for number in range(3000)]
+    found = samples(exposition(list(of_partitions(rows))))
+    assert len([name for name in found if name[0].startswith("kafkafs_partition_")]) == 5 * 3000
+    assert found["kafkafs_partition_log_end_offset", "2999", "t"] == 2999
+
+
+def test_the_library_is_not_loaded_before_it_is_needed() -> None:
+    """What a mount imports at its start has no prometheus_client in it."""
+    program = "import sys, kafkafs.fuse.daemon; print('prometheus_client' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"False\n"
