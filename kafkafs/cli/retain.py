@@ -71,15 +71,13 @@ def _plans(manager: LogManager, logs: Sequence[Log], now_ms: int) -> list[Retent
 
 def _preview(manager: LogManager, logs: Sequence[Log]) -> list[str]:
     """Print what retention would delete; returns the faults."""
+    from kafkafs.tree.control.retention import totals
+
     plans = _plans(manager, logs, manager.clock_ms())
     for plan in plans:
         for segment, why in plan.doomed:
             click.echo(f"{_name(plan.log)} {segment.base_offset} {segment.size} {why}")
-    segments, size, offsets = (
-        sum(len(plan.doomed) for plan in plans),
-        sum(plan.size for plan in plans),
-        sum(plan.offsets for plan in plans),
-    )
+    segments, size, offsets = totals(plans)
     click.echo(f"{segments} segments with {size} bytes and {offsets} records would go")
     return [f"{_name(plan.log)}: {plan.fault}" for plan in plans if plan.fault is not None]
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -119,7 +120,7 @@ class Schedule:
         for name, group in itertools.groupby(doomed, key=lambda log: log.topic):
             topic = self._manager.topics.get(name)
             if topic is not None:
-                work = retention.retention_of(self._mount, list(group))
+                work = partial(retention.delete_old, self._mount, list(group))
                 self._tell(await self._job(retention.NAME, topic, work), name)
 
     def _tell(self, job: Job, of: str) -> None:
@@ -162,7 +163,7 @@ class Schedule:
         if topic is None:
             return False
         before = cleaner.first_dirty(log)
-        work = compaction.cleaning_of(self._mount, [log])
+        work = partial(compaction.clean, self._mount, [log])
         rate = compaction.bytes_per_second(self._mount)
         job = await self._job(compaction.NAME, topic, work, rate)
         if not log.closed:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.directories.about import About
+from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.root import Root
 from kafkafs.tree.events import Events
 from kafkafs.tree.handles import HandleTable
@@ -52,7 +52,7 @@ class FileSystem:
         self.handles = HandleTable()
         self.partitions = Partitions(self.mount)
         self.owner_requests = OwnerRequests(self.mount)
-        self.about = About(self.partitions, self.handles, self.owner_requests)
+        self.about = AboutDirectory(self.partitions, self.handles, self.owner_requests)
         self.root = Root(self.partitions, self.about)
         self.inodes.remember(self.root)
 

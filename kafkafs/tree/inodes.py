@@ -10,9 +10,9 @@ create, mkdir, readdirplus) and falls with FORGET.
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kafkafs.tree.handles import Handle
 from storage.waiting import at_once
@@ -23,9 +23,6 @@ KEEP_S = 3600.0
 FIRST_KEEP_S = 1.0
 """Seconds that it may keep the first attributes of a file: a notice that overtakes the answer with
 the inode finds nothing to drop."""
-
-
-N = TypeVar("N", bound="Node")
 
 
 class Attributes(NamedTuple):
@@ -55,7 +52,12 @@ class Change(NamedTuple):
     @property
     def is_touch(self) -> bool:
         """Whether it changes times only, or nothing."""
-        return self.mode is None and self.uid is None and self.gid is None and self.size is None
+        return self.is_content and self.size is None
+
+    @property
+    def is_content(self) -> bool:
+        """Whether it changes neither mode nor owner."""
+        return self.mode is None and self.uid is None and self.gid is None
 
 
 class Caller(NamedTuple):
@@ -183,11 +185,6 @@ class InodeTable:
     def find(self, inode: int) -> Node | None:
         """The node of a number that the kernel knows, else None."""
         return self.nodes.get(inode)
-
-    def known_or(self, kind: type[N], inode: int, make: Callable[[], N]) -> N:
-        """The node of a number that the kernel knows, else a new one."""
-        known = self.nodes.get(inode)
-        return known if isinstance(known, kind) else make()
 
     def remember(self, node: Node) -> Node:
         """Count one lookup; returns the node that the table has for its number."""

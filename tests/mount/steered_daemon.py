@@ -40,7 +40,7 @@ from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.events import Events
 from kafkafs.tree.files import view_file
-from kafkafs.tree.files.virtual_file import LineFile, Text
+from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
@@ -408,10 +408,13 @@ class Commands:
     def break_version(self) -> None:
         """`.kafkafs/version` has a bug from now on."""
 
-        def text() -> str:
+        def text() -> Text:
             raise ZeroDivisionError("a bug that a test planted")
 
-        self._tree.about.texts["version"] = text
+        about = self._tree.about
+        about.files["version"] = VirtualFile(
+            about.files["version"].inode, text, about.owner, about.mount.clock_ns
+        )
 
 
 def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
@@ -427,7 +430,9 @@ def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
     def take(flags: int, reader: Handle | None) -> ControlHandle:
         return ControlHandle(act, flags, reader, structural=True)
 
-    return LineFile(inode, lambda: Text(""), lambda: (0o600, 0, 0), topic.mount.clock_ns, take)
+    return VirtualFile(
+        inode, lambda: Text(""), lambda: (0o600, 0, 0), topic.mount.clock_ns, take=take
+    )
 
 
 def main() -> None:

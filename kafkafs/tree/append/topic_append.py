@@ -53,7 +53,7 @@ class TopicAppend(Node):
 
     def set_attributes(self, change: Change) -> None:
         """`>` cuts it to nothing first, which it is already; its mode is the topic's."""
-        if change.mode is not None or change.uid is not None or change.gid is not None:
+        if not change.is_content:
             super().set_attributes(change)
 
     def open(self, flags: int) -> Handle:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
-from kafkafs.tree.control.job_file import table
+from kafkafs.tree.files.virtual_file import text_table
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
@@ -48,7 +48,7 @@ def transactions_text(topic: Topic, outcome: str) -> str:
                         producer.timestamp,
                     )
                 )
-    return "\n".join([f"last_outcome {outcome}", *table(_COLUMNS, rows), ""])
+    return "\n".join([f"last_outcome {outcome}", *text_table(_COLUMNS, rows), ""])
 
 
 def abort_transactions(

@@ -12,10 +12,11 @@ import errno
 from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.control.commands import CANCEL, DRY_RUN, RUN, parse
-from kafkafs.tree.control.job_file import JobCommand, JobFile, table
+from kafkafs.tree.control.commands import CANCEL, DRY_RUN, RUN
+from kafkafs.tree.control.job_file import JobFile, by_partition
 from kafkafs.tree.control.retention import delete_old
-from kafkafs.tree.jobs import JobResult, JobWork
+from kafkafs.tree.files.virtual_file import text_table
+from kafkafs.tree.jobs import JobResult
 from storage.compaction.cleaner import Cleaned
 from storage.directory.manager import Topic
 from storage.errors import StorageError, TaskCancelled
@@ -35,113 +36,92 @@ _COLUMNS = (
     ("records_read", 20),
     ("records_kept", 20),
 )
+# Facts and columns by name: fields of `Cleaned`, where they have another name.
+_FIELDS = {
+    "first_dirty": "first_dirty_offset",
+    "clean_up_to": "end_offset",
+    "dropped_superseded": "records_superseded",
+    "dropped_without_key": "records_invalid",
+    "dropped_aborted": "records_aborted",
+    "dropped_markers": "markers",
+}
+_TOTALS = (
+    *("segments_before", "segments_after", "bytes_before", "bytes_after"),
+    *("records_read", "records_kept", "records_dropped"),
+    *("dropped_superseded", "dropped_without_key", "dropped_aborted", "dropped_markers"),
+    "map_keys",
+)
 
 
-def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
-    command = parse(lines, [RUN, DRY_RUN, CANCEL], topic.partitions)
-    if command is None:
-        return None
-    if command.verb == CANCEL:
-        return JobCommand(command.text, None)
-    why_kept = mount.manager.settings.why_kept(topic.name)
+def _check(mount: MountContext, topic: Topic) -> None:
+    """EPERM, EINVAL where the topic's settings do not allow a compaction."""
+    settings = mount.manager.settings
+    why_kept = settings.why_kept(topic.name)
     if why_kept is not None:
         raise OSError(errno.EPERM, why_kept)
-    config = mount.manager.settings.log_config(topic.name)
+    config = settings.log_config(topic.name)
     if not config.is_compacted:
         policy = format_value(config.cleanup_policy)
         raise OSError(errno.EINVAL, f"cleanup.policy is {policy}, without compact")
-    logs = [topic.partitions[number] for number in command.partitions]
-    work = _run_of(mount, logs) if command.verb == RUN else _preview_of(mount, logs)
-    return JobCommand(command.text, work)
 
 
-def cleaning_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
-    """The work of a cleaning of logs of one topic."""
-
-    def work(task: Task) -> JobResult:
-        cleaner = mount.cleaner
-        rounds: list[tuple[Log, Cleaned]] = []
-        fault: Exception | None = None
-        for log in logs:
-            try:
-                rounds += [(log, cleaned) for cleaned in cleaner.clean_all(log, task)]
-            except TaskCancelled:
-                raise
-            except (StorageError, OSError) as error:
-                fault = fault or error
-            else:
-                # It can be, whatever was wrong when it could not.
-                cleaner.uncleanable.pop(log, None)
-        return _report_of(rounds)._replace(fault=fault)
-
-    return work
+def clean(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
+    """Clean logs of one topic."""
+    cleaner = mount.cleaner
+    rounds: list[tuple[Log, Cleaned]] = []
+    fault: Exception | None = None
+    for log in logs:
+        try:
+            rounds += [(log, cleaned) for cleaned in cleaner.clean_all(log, task)]
+        except TaskCancelled:
+            raise
+        except (StorageError, OSError) as error:
+            fault = fault or error
+        else:
+            # It can be, whatever was wrong when it could not.
+            cleaner.uncleanable.pop(log, None)
+    return _result_of(rounds)._replace(fault=fault)
 
 
-def _run_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
-    """The work of a run that was asked for: cleaning, and then retention."""
-    clean = cleaning_of(mount, logs)
-
-    def work(task: Task) -> JobResult:
-        report = clean(task)
-        retained = delete_old(mount, logs, task)
-        if retained.idle and retained.fault is None:
-            return report
-        facts = [(f"deleted_{name}", value) for name, value in retained.facts]
-        return report._replace(facts=[*report.facts, *facts], fault=report.fault or retained.fault)
-
-    return work
+def _clean_and_retain(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
+    result = clean(mount, logs, task)
+    retained = delete_old(mount, logs, task)
+    if retained.idle and retained.fault is None:
+        return result
+    facts = [(f"deleted_{name}", value) for name, value in retained.facts]
+    return result._replace(facts=[*result.facts, *facts], fault=result.fault or retained.fault)
 
 
-def _preview_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
-    """The work of a dry-run."""
-
-    def work(task: Task) -> JobResult:
-        preview = mount.cleaner.preview
-        rounds = [(log, cleaned) for log in logs if (cleaned := preview(log, task)) is not None]
-        return _report_of(rounds)
-
-    return work
+def _preview(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
+    preview = mount.cleaner.preview
+    return _result_of(
+        [(log, cleaned) for log in logs if (cleaned := preview(log, task)) is not None]
+    )
 
 
-def _report_of(rounds: Sequence[tuple[Log, Cleaned]]) -> JobResult:
+def _value(cleaned: Cleaned, name: str) -> int:
+    value: int = getattr(cleaned, _FIELDS.get(name, name))
+    return value
+
+
+def _result_of(rounds: Sequence[tuple[Log, Cleaned]]) -> JobResult:
     """The figures of rounds of cleaning."""
 
     def total(name: str) -> int:
-        return sum(getattr(cleaned, name) for _, cleaned in rounds)
+        return sum(_value(cleaned, name) for _, cleaned in rounds)
 
     facts: list[tuple[str, object]] = [
         ("partitions", len({log for log, _ in rounds})),
         ("rounds", len(rounds)),
-        ("segments_before", total("segments_before")),
-        ("segments_after", total("segments_after")),
-        ("bytes_before", total("bytes_before")),
-        ("bytes_after", total("bytes_after")),
-        ("records_read", total("records_read")),
-        ("records_kept", total("records_kept")),
-        ("records_dropped", total("records_dropped")),
-        ("dropped_superseded", total("records_superseded")),
-        ("dropped_without_key", total("records_invalid")),
-        ("dropped_aborted", total("records_aborted")),
-        ("dropped_markers", total("markers")),
-        ("map_keys", total("map_keys")),
+        *((name, total(name)) for name in _TOTALS),
         ("map_full", str(any(cleaned.map_full for _, cleaned in rounds)).lower()),
         ("elapsed_ms", total("elapsed_ms")),
     ]
+    columns = [name for name, _ in _COLUMNS[1:]]
     rows = [
-        (
-            log.partition,
-            cleaned.first_dirty_offset,
-            cleaned.end_offset,
-            cleaned.segments_before,
-            cleaned.segments_after,
-            cleaned.bytes_before,
-            cleaned.bytes_after,
-            cleaned.records_read,
-            cleaned.records_kept,
-        )
-        for log, cleaned in rounds
+        (log.partition, *(_value(cleaned, name) for name in columns)) for log, cleaned in rounds
     ]
-    return JobResult(facts, table(_COLUMNS, rows), idle=not rounds)
+    return JobResult(facts, text_table(_COLUMNS, rows), idle=not rounds)
 
 
 def bytes_per_second(mount: MountContext) -> float:
@@ -160,4 +140,10 @@ def _uncleanable(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
     ]
 
 
-COMPACTION = JobFile(NAME, _parse_command, awaited=False, rate=bytes_per_second, facts=_uncleanable)
+COMPACTION = JobFile(
+    NAME,
+    by_partition({RUN: _clean_and_retain, DRY_RUN: _preview, CANCEL: None}, check=_check),
+    awaited=False,
+    rate=bytes_per_second,
+    facts=_uncleanable,
+)

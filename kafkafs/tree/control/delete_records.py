@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
-from kafkafs.tree.control.job_file import JobCommand, JobFile, table
+from kafkafs.tree.control.job_file import JobCommand, JobFile
+from kafkafs.tree.files.virtual_file import text_table
 from kafkafs.tree.jobs import JobResult
 from storage.directory.manager import Topic
 from storage.directory.retain import HIGH_WATERMARK, delete_records
@@ -38,7 +39,9 @@ def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> J
             before = log.log_start_offset
             moved.append((partition, delete_records(manager, log, offset, task), before))
         records = sum(start - before for _, start, before in moved)
-        return JobResult([("partitions", len(moved)), ("records", records)], table(_COLUMNS, moved))
+        return JobResult(
+            [("partitions", len(moved)), ("records", records)], text_table(_COLUMNS, moved)
+        )
 
     text = ", ".join(f"{partition} {offset}" for partition, offset in starts.items())
     return JobCommand(text, work)

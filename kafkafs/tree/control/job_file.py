@@ -22,13 +22,17 @@ and then the last job's table, if it has one: a header line and rows in columns.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.control.commands import parse
 from kafkafs.tree.control.control_file import CommandEffects
-from kafkafs.tree.jobs import Job, JobState, JobWork
+from kafkafs.tree.jobs import Job, JobResult, JobState, JobWork
 from storage.directory.manager import Topic
+from storage.log.log import Log
+from storage.task import Task
 
 
 class JobCommand(NamedTuple):
@@ -38,9 +42,10 @@ class JobCommand(NamedTuple):
     work: JobWork | None
 
 
-Parse = Callable[["MountContext", "Topic", Sequence[str]], JobCommand | None]
+ParseLines = Callable[[MountContext, Topic, Sequence[str]], JobCommand | None]
 """Parses lines; None where all are blank. StorageError, OSError."""
-Facts = Callable[["MountContext", "Topic"], Sequence[tuple[str, object]]]
+PartitionsWork = Callable[[MountContext, Sequence[Log], Task], JobResult]
+"""The work of a command for partitions of one topic, in a worker thread."""
 
 
 class JobFile(NamedTuple):
@@ -51,38 +56,63 @@ class JobFile(NamedTuple):
     """
 
     name: str
-    parse: Parse
+    parse: ParseLines
     awaited: bool
     rate: Callable[[MountContext], float | None] = lambda mount: None
-    facts: Facts = lambda mount, topic: ()
+    facts: Callable[[MountContext, Topic], Sequence[tuple[str, object]]] = lambda mount, topic: ()
+
+
+def by_partition(
+    works: Mapping[str, PartitionsWork | None],
+    *,
+    bare: bool = False,
+    check: Callable[[MountContext, Topic], None] = lambda mount, topic: None,
+) -> ParseLines:
+    """The parser of lines `VERB` and `VERB PARTITION`, with the work of each verb; None: cancel.
+
+    `bare`: a partition alone means `run` of it. `check` raises where no work may begin.
+    """
+
+    def parse_lines(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
+        command = parse(lines, list(works), topic.partitions, bare=bare)
+        if command is None:
+            return None
+        work = works[command.verb]
+        if work is None:
+            return JobCommand(command.text, None)
+        check(mount, topic)
+        logs = [topic.partitions[number] for number in command.partitions]
+        return JobCommand(command.text, partial(work, mount, logs))
+
+    return parse_lines
 
 
 def begin_job(
-    mount: MountContext, topic: Topic, control: JobFile, lines: Sequence[str]
+    mount: MountContext, topic: Topic, file: JobFile, lines: Sequence[str]
 ) -> CommandEffects:
     """Carry out lines. StorageError, OSError, with nothing changed."""
     if mount.manager.read_only:
         raise OSError(errno.EROFS, "the mount is read-only")
     if mount.stopping:
         raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-    request = control.parse(mount, topic, lines)
+    request = file.parse(mount, topic, lines)
     if request is None:
         return CommandEffects()
     if request.work is None:
-        return CommandEffects(stopped=mount.jobs.cancel(control.name, topic))
+        return CommandEffects(stopped=mount.jobs.cancel(file.name, topic))
     job = mount.jobs.start(
-        control.name, topic, request.command, request.work, bytes_per_second=control.rate(mount)
+        file.name, topic, request.command, request.work, bytes_per_second=file.rate(mount)
     )
-    return CommandEffects(begun=[job]) if control.awaited else CommandEffects()
+    return CommandEffects(begun=[job]) if file.awaited else CommandEffects()
 
 
-def state_text(mount: MountContext, topic: Topic, control: JobFile) -> str:
+def state_text(mount: MountContext, topic: Topic, file: JobFile) -> str:
     """The text of a control file."""
-    active = mount.jobs.active(control.name, topic)
-    last = mount.jobs.last(control.name, topic)
+    active = mount.jobs.active(file.name, topic)
+    last = mount.jobs.last(file.name, topic)
     facts = [
         *(_present(active) if active is not None else [("state", "idle")]),
-        *control.facts(mount, topic),
+        *file.facts(mount, topic),
         *((f"last_{name}", value) for name, value in _past(last)),
     ]
     lines = [_line(name, value) for name, value in facts]
@@ -123,14 +153,3 @@ def _about(job: Job) -> Iterator[tuple[str, object]]:
 def _line(name: str, value: object) -> str:
     """A fact as one line, whatever text its value is."""
     return f"{name} {' '.join(str(value).split())}"
-
-
-def table(columns: Sequence[tuple[str, int]], rows: Sequence[Sequence[object]]) -> list[str]:
-    """A header line and rows, right-aligned in columns (name, width). The last column may have
-    width 0, for text of any length.
-    """
-    widths = [width for _, width in columns]
-    return [
-        " ".join(str(value).rjust(width) for value, width in zip(row, widths, strict=True))
-        for row in [[name for name, _ in columns], *rows]
-    ]

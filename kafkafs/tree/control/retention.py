@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.control.commands import DRY_RUN, RUN, parse
-from kafkafs.tree.control.job_file import JobCommand, JobFile, table
-from kafkafs.tree.jobs import JobResult, JobWork
-from storage.directory.manager import Topic
-from storage.directory.retain import plan_retention, retain
+from kafkafs.tree.control.commands import DRY_RUN, RUN
+from kafkafs.tree.control.job_file import JobFile, by_partition
+from kafkafs.tree.files.virtual_file import text_table
+from kafkafs.tree.jobs import JobResult
+from storage.directory.retain import RetentionPlan, plan_retention, retain
 from storage.errors import StorageError
 from storage.log.log import Log
 from storage.task import Task
@@ -28,20 +28,6 @@ _COLUMNS = (
     ("records", 20),
     ("why", 0),
 )
-
-
-def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
-    command = parse(lines, [RUN, DRY_RUN], topic.partitions)
-    if command is None:
-        return None
-    logs = [topic.partitions[number] for number in command.partitions]
-    work = retention_of(mount, logs) if command.verb == RUN else _preview_of(mount, logs)
-    return JobCommand(command.text, work)
-
-
-def retention_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
-    """The work of a run over logs of one topic."""
-    return lambda task: delete_old(mount, logs, task)
 
 
 def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
@@ -66,35 +52,35 @@ def _kept(mount: MountContext, logs: Sequence[Log]) -> list[tuple[str, object]]:
     return [] if why is None else [("kept", why)]
 
 
-def _preview_of(mount: MountContext, logs: Sequence[Log]) -> JobWork:
-    def work(task: Task) -> JobResult:
-        task.begin("planning", 0)
-        now_ms = mount.manager.clock_ms()
-        rows: list[tuple[object, ...]] = []
-        segments = size = offsets = 0
-        notes: list[str] = []
-        for log in logs:
-            task.check()
-            plan = task.by_owner(partial(plan_retention, log, now_ms))
-            segments += len(plan.doomed)
-            size += plan.size
-            offsets += plan.offsets
-            if plan.fault is not None:
-                notes.append(f"note {log.topic}/{log.partition}: {plan.fault}")
-            for segment, why in plan.doomed:
-                base, end = segment.base_offset, segment.next_offset
-                records = end - max(base, log.log_start_offset)
-                rows.append((log.partition, base, end, segment.size, max(records, 0), why))
-        facts: list[tuple[str, object]] = [
-            ("partitions", len(logs)),
-            ("segments", segments),
-            ("bytes", size),
-            ("records", offsets),
-            *_kept(mount, logs),
-        ]
-        return JobResult(facts, [*notes, *table(_COLUMNS, rows)])
-
-    return work
+def totals(plans: Sequence[RetentionPlan]) -> tuple[int, int, int]:
+    """How many segments, bytes and offsets retention would delete."""
+    return (
+        sum(len(plan.doomed) for plan in plans),
+        sum(plan.size for plan in plans),
+        sum(plan.offsets for plan in plans),
+    )
 
 
-RETENTION = JobFile(NAME, _parse_command, awaited=True)
+def _preview(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
+    task.begin("planning", 0)
+    now_ms = mount.manager.clock_ms()
+    rows: list[tuple[object, ...]] = []
+    plans = []
+    notes: list[str] = []
+    for log in logs:
+        task.check()
+        plan = task.by_owner(partial(plan_retention, log, now_ms))
+        plans.append(plan)
+        if plan.fault is not None:
+            notes.append(f"note {log.topic}/{log.partition}: {plan.fault}")
+        for segment, why in plan.doomed:
+            base, end = segment.base_offset, segment.next_offset
+            records = end - max(base, log.log_start_offset)
+            rows.append((log.partition, base, end, segment.size, max(records, 0), why))
+    facts: list[tuple[str, object]] = [("partitions", len(logs))]
+    facts += zip(("segments", "bytes", "records"), totals(plans), strict=True)
+    facts += _kept(mount, logs)
+    return JobResult(facts, [*notes, *text_table(_COLUMNS, rows)])
+
+
+RETENTION = JobFile(NAME, by_partition({RUN: delete_old, DRY_RUN: _preview}), awaited=True)

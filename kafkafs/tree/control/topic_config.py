@@ -10,8 +10,8 @@ written as `7d`, `12h`, `30m`, `5s`, a size as `10GiB`, `512MiB`, `64KiB`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
+from kafkafs.tree.control.retention import totals
 from storage.directory.manager import LogManager
 from storage.directory.retain import plan_retention
 from storage.errors import InvalidConfig
@@ -39,7 +39,7 @@ def _text(given: Mapping[str, str], in_force: Iterable[tuple[str, str, str]]) ->
 def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> str | None:
     """Carry out all of the lines or, where one is wrong, none. InvalidConfig names the line.
 
-    What there is to say of it: how much retention lets go of that it would have kept before.
+    Returns a line for the event log where retention deletes more than it would have before.
     """
     changes: dict[str, str | None] = {}
     for number, line in enumerate(lines, start=1):
@@ -55,30 +55,19 @@ def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> str |
         changes[name] = value or None
     if not changes:
         return None
-    before = _doomed(manager, topic)
+    doomed_before, _, _ = _doomed(manager, topic)
     manager.change_topic_settings(topic, changes)
-    after = _doomed(manager, topic)
-    if after.segments <= before.segments:
+    segments, size, offsets = _doomed(manager, topic)
+    if segments <= doomed_before:
         return None
     given = ", ".join(f"{name}={value or ''}" for name, value in changes.items())
     return (
-        f"{given} lets go of {after.segments} segments with {after.size} bytes and {after.offsets} "
-        "records, at the next turn of retention"
+        f"{given} lets go of {segments} segments with {size} bytes and {offsets} records, at the "
+        "next turn of retention"
     )
 
 
-class _Doomed(NamedTuple):
-    segments: int
-    size: int
-    offsets: int
-
-
-def _doomed(manager: LogManager, topic: str) -> _Doomed:
-    """What retention would let go of now."""
+def _doomed(manager: LogManager, topic: str) -> tuple[int, int, int]:
+    """How many segments, bytes and offsets retention would delete now."""
     now_ms = manager.clock_ms()
-    plans = [plan_retention(log, now_ms) for log in manager.topic(topic).partitions.values()]
-    return _Doomed(
-        sum(len(plan.doomed) for plan in plans),
-        sum(plan.size for plan in plans),
-        sum(plan.offsets for plan in plans),
-    )
+    return totals([plan_retention(log, now_ms) for log in manager.topic(topic).partitions.values()])

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.control.commands import CANCEL, RUN, parse
-from kafkafs.tree.control.job_file import JobCommand, JobFile
+from kafkafs.tree.control.commands import CANCEL, RUN
+from kafkafs.tree.control.job_file import JobFile, by_partition
 from kafkafs.tree.jobs import JobResult
 from storage.directory.manager import Topic
+from storage.log.log import Log
 from storage.task import Task
 from storage.verify.log_checker import checker_facts
 from storage.verify.verify_log import verify_logs
@@ -26,20 +27,10 @@ from storage.verify.verify_log import verify_logs
 _LISTED = "fault"
 
 
-def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
-    command = parse(lines, [RUN, CANCEL], topic.partitions)
-    if command is None:
-        return None
-    if command.verb == CANCEL:
-        return JobCommand(command.text, None)
-    logs = [topic.partitions[number] for number in command.partitions]
-
-    def work(task: Task) -> JobResult:
-        found = verify_logs(logs, task)
-        facts = [(name, value) for name, value in found if name != _LISTED]
-        return JobResult(facts, [f"{name} {value}" for name, value in found if name == _LISTED])
-
-    return JobCommand(command.text, work)
+def _verify(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
+    found = verify_logs(logs, task)
+    facts = [(name, value) for name, value in found if name != _LISTED]
+    return JobResult(facts, [f"{name} {value}" for name, value in found if name == _LISTED])
 
 
 def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
@@ -47,4 +38,4 @@ def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
     return [(f"checker_{name}", value) for name, value in facts]
 
 
-VERIFY = JobFile("verify", _parse_command, awaited=False, facts=_facts)
+VERIFY = JobFile("verify", by_partition({RUN: _verify, CANCEL: None}), awaited=False, facts=_facts)

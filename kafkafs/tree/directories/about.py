@@ -15,14 +15,14 @@ open. It reads each number when it needs it: no two have to be of the same momen
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
 
 from kafkafs import mount_options
 from kafkafs.tree.context import ABOUT
 from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.tree_directory import TreeDirectory
-from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile
+from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile, text_table
 from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.owner.adopt_file import NAME as ADOPT
@@ -70,78 +70,62 @@ A topic is a directory, a partition a file: each record's value is a line.
 """
 
 
-class About:
-    """What the texts are made of. By name: `texts` are short, `made` take a worker thread."""
+class AboutDirectory(TreeDirectory):
+    """See the module."""
+
+    __slots__ = ("_handles", "_partitions", "files")
 
     def __init__(
-        self,
-        partitions: Partitions,
-        handles: HandleTable,
-        requests: OwnerRequests,
+        self, partitions: Partitions, handles: HandleTable, requests: OwnerRequests
     ) -> None:
-        self.mount = partitions.mount
-        self.partitions = partitions
-        self.handles = handles
-        self.requests = requests
-        self.texts: dict[str, Callable[[], str]] = {
-            "config": lambda: config_text(self.mount.manager.settings, self.mount.options),
-            "help": lambda: HELP,
-            "log": self.mount.events.text,
-            "version": lambda: version("kafkafs") + "\n",
+        mount = partitions.mount
+        super().__init__(mount, inode_number(ABOUT))
+        self._partitions = partitions
+        self._handles = handles
+        self.files = {
+            "config": self._short(
+                "config", lambda: config_text(mount.manager.settings, mount.options)
+            ),
+            "help": self._short("help", lambda: HELP),
+            "log": self._short("log", mount.events.text),
+            "metrics": self._made("metrics", self._metrics_text),
+            "topics": self._made("topics", lambda: topics_text(mount.manager)),
+            "version": self._short("version", lambda: version("kafkafs") + "\n"),
         }
-        self.made: dict[str, Callable[[], str]] = {
-            "metrics": self._metrics_text,
-            "topics": lambda: topics_text(self.mount.manager),
-        }
+        if not (mount.manager.read_only or mount.options.read_only):
+            self.files[ADOPT] = adopt_file(requests, inode_number(ABOUT, ADOPT))
+
+    def _short(self, name: str, make: Callable[[], str]) -> VirtualFile:
+        """A file whose short text the owner's thread makes."""
+        inode = inode_number(ABOUT, name)
+        return VirtualFile(inode, lambda: Text(make()), self._file_owner, self.mount.clock_ns)
+
+    def _made(self, name: str, make: Callable[[], str]) -> VirtualFile:
+        """A file whose text a worker thread makes."""
+        return MadeFile(
+            inode_number(ABOUT, name),
+            lambda: Text(make()),
+            self._file_owner,
+            self.mount.clock_ns,
+            lambda: self._partitions.follow_all(time.monotonic() + FOLLOW_S),
+        )
 
     def _metrics_text(self) -> str:
         from kafkafs.tree.directories.metrics_text import metrics_text
 
-        return metrics_text(self.partitions, len(self.handles.handles))
-
-
-class AboutDirectory(TreeDirectory):
-    """See the module."""
-
-    __slots__ = ("_about",)
-
-    def __init__(self, about: About, inode: int) -> None:
-        super().__init__(about.mount, inode)
-        self._about = about
-
-    def lookup(self, name: str) -> Node:
-        about, clock_ns = self._about, self.mount.clock_ns
-        inode = inode_number(ABOUT, name)
-        if name in about.texts:
-            make = about.texts[name]
-            return VirtualFile(inode, lambda: Text(make()), self._file_owner, clock_ns)
-        if name in about.made:
-            return self.mount.inodes.known_or(
-                MadeFile,
-                inode,
-                lambda: MadeFile(
-                    inode,
-                    about.made[name],
-                    self._file_owner,
-                    clock_ns,
-                    lambda: about.partitions.follow_all(time.monotonic() + FOLLOW_S),
-                ),
-            )
-        if name == ADOPT and self._takes_requests:
-            return adopt_file(about.requests, inode)
-        raise missing(name)
-
-    @property
-    def _takes_requests(self) -> bool:
-        return not (self.mount.manager.read_only or self.mount.options.read_only)
+        return metrics_text(self._partitions, len(self._handles.handles))
 
     def _file_owner(self) -> Ownership:
         mode, uid, gid = self.owner()
         return mode & 0o444, uid, gid
 
+    def lookup(self, name: str) -> Node:
+        if name not in self.files:
+            raise missing(name)
+        return self.files[name]
+
     def names(self) -> list[str]:
-        adopt = [ADOPT] if self._takes_requests else []
-        return sorted([*adopt, *self._about.texts, *self._about.made])
+        return sorted(self.files)
 
 
 def config_text(settings: Settings, mounted_with: mount_options.MountOptions) -> str:
@@ -176,18 +160,14 @@ def topics_text(manager: LogManager) -> str:
     that could not be opened, and the losses.
     """
     topics = sorted(manager.topics.items())
-    width = max([len("topic"), *(len(name) for name, _ in topics)])
-    rows = [_row("topic", width, (name for name, _ in _TOPIC_COLUMNS))]
-    rows += [_row(name, width, _topic_facts(manager, topic)) for name, topic in topics]
-    rows += [f"# {line}\n" for line in manager.kept_topics()]
-    rows += [f"# {reason}\n" for _, topic in topics for reason in topic.faults.copy().values()]
-    rows += [f"# {log.name}: {loss}\n" for log in manager.logs() for loss in log.losses]
-    return "".join(rows)
-
-
-def _row(name: str, width: int, values: Iterable[object]) -> str:
-    columns = zip(values, _TOPIC_COLUMNS, strict=True)
-    return f"{name:<{width}} " + " ".join(f"{value:>{size}}" for value, (_, size) in columns) + "\n"
+    names = ["topic", *(name for name, _ in topics)]
+    width = max(map(len, names))
+    rows = text_table(_TOPIC_COLUMNS, [_topic_facts(manager, topic) for _, topic in topics])
+    lines = [f"{name:<{width}} {row}" for name, row in zip(names, rows, strict=True)]
+    lines += [f"# {line}" for line in manager.kept_topics()]
+    lines += [f"# {reason}" for _, topic in topics for reason in topic.faults.copy().values()]
+    lines += [f"# {log.name}: {loss}" for log in manager.logs() for loss in log.losses]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _topic_facts(manager: LogManager, topic: Topic) -> tuple[object, ...]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from kafkafs.tree.control.abort_transaction import NAME, abort_transactions, transactions_text
 from kafkafs.tree.control.compaction import COMPACTION
 from kafkafs.tree.control.control_file import Act, CommandEffects, ControlHandle
 from kafkafs.tree.control.delete_records import DELETE_RECORDS
-from kafkafs.tree.control.flush import FLUSH
+from kafkafs.tree.control.flush_and_roll import FLUSH, ROLL
 from kafkafs.tree.control.job_file import JobFile, begin_job, state_text
 from kafkafs.tree.control.retention import RETENTION
-from kafkafs.tree.control.roll import ROLL
 from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
-from kafkafs.tree.files.virtual_file import Content, LineFile, Text
+from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.permissions import Ownership
@@ -38,7 +38,7 @@ class ControlDirectory(InTopic):
         return list(CONTROLS)
 
 
-def line_file(
+def command_file(
     topic: TopicDirectory,
     inode: int,
     name: str,
@@ -67,22 +67,19 @@ def line_file(
     def take(flags: int, reader: Handle | None) -> ControlHandle:
         return ControlHandle(carry_out, flags, reader, structural=structural)
 
-    return LineFile(inode, make, owner, mount.clock_ns, take)
+    return VirtualFile(inode, make, owner, mount.clock_ns, take=take)
 
 
-def _job_file(control: JobFile) -> Callable[[TopicDirectory, int], Node]:
-    def make(topic: TopicDirectory, inode: int) -> Node:
-        mount, what = topic.mount, topic.topic
-        return line_file(
-            topic,
-            inode,
-            f".control/{control.name}",
-            lambda: Text(state_text(mount, what, control)),
-            lambda lines: begin_job(mount, what, control, lines),
-            structural=False,
-        )
-
-    return make
+def _job_file(file: JobFile, topic: TopicDirectory, inode: int) -> Node:
+    mount, what = topic.mount, topic.topic
+    return command_file(
+        topic,
+        inode,
+        f".control/{file.name}",
+        lambda: Text(state_text(mount, what, file)),
+        lambda lines: begin_job(mount, what, file, lines),
+        structural=False,
+    )
 
 
 def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
@@ -95,14 +92,14 @@ def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
         return CommandEffects(grown=abort_transactions(topic.partitions, what, lines))
 
     # Not structural: only the owner's thread appends.
-    return line_file(topic, inode, f".control/{NAME}", text, act, structural=False)
+    return command_file(topic, inode, f".control/{NAME}", text, act, structural=False)
 
 
 CONTROLS: dict[str, Callable[[TopicDirectory, int], Node]] = {
     NAME: _abort_transaction,
     **{
-        control.name: _job_file(control)
-        for control in (COMPACTION, DELETE_RECORDS, FLUSH, RETENTION, ROLL, VERIFY)
+        file.name: partial(_job_file, file)
+        for file in (COMPACTION, DELETE_RECORDS, FLUSH, RETENTION, ROLL, VERIFY)
     },
 }
-"""The files of `.control` by name."""
+"""Makes the node of each file of `.control`."""

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from kafkafs.tree.append.topic_append import TopicAppend
 from kafkafs.tree.control.control_file import CommandEffects
 from kafkafs.tree.control.topic_config import apply_config, config_text
-from kafkafs.tree.directories.control_directory import ControlDirectory, line_file
+from kafkafs.tree.directories.control_directory import ControlDirectory, command_file
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files import meta
@@ -52,10 +53,8 @@ class ViewNames(InTopic):
         if name == APPEND and self._view.is_text:
             topic, view, path = self.topic, self._view, f"{self._name}/{APPEND}"
             inode = inode_number(topic.topic.name, topic.topic.id, path)
-            return self.mount.inodes.known_or(
-                TopicAppend,
-                inode,
-                lambda: TopicAppend(topic.partitions, topic.topic, inode, path, view),
+            return self.mount.inodes.find(inode) or TopicAppend(
+                topic.partitions, topic.topic, inode, path, view
             )
         if "@" in name:
             return self.topic.start_names.look_up(self.topic.topic, self.inode, name, self._view)
@@ -65,7 +64,7 @@ class ViewNames(InTopic):
         return self.topic.view_file(partition, self._view)
 
     def names(self) -> list[str]:
-        names = self.topic.partition_names()
+        names = super().names()
         if self._view.is_text and self.mount.options.show_dot:
             return [*names, APPEND]
         return names
@@ -81,9 +80,6 @@ class FollowNames(InTopic):
         if "@" in name:
             return topic.start_names.look_up(topic.topic, self.inode, name, self.mount.views[0])
         return look_up_follow(topic.partitions, topic.topic, name)
-
-    def names(self) -> list[str]:
-        return self.topic.partition_names()
 
 
 class PartitionNames(InTopic):
@@ -109,9 +105,6 @@ class PartitionNames(InTopic):
         topic = self.topic.topic
         inode = inode_number(topic.name, topic.id, self._what, name)
         return self.mount.inodes.find(inode) or self._make(self.topic, partition, inode)
-
-    def names(self) -> list[str]:
-        return self.topic.partition_names()
 
 
 class OfPartition(TreeDirectory):
@@ -142,9 +135,7 @@ class RawDirectory(OfPartition):
         if not is_shown(name):
             raise missing(name)
         inode = RawFile.number(self.partition, name)
-        return self.mount.inodes.known_or(
-            RawFile, inode, lambda: RawFile(inode, self.partition, name)
-        )
+        return self.mount.inodes.find(inode) or RawFile(inode, self.partition, name)
 
     def names(self) -> list[str]:
         log = self.partition.log
@@ -185,23 +176,11 @@ class MetaDirectory(OfPartition):
             content[name],
             self.file_owner,
             lambda: partition.mtime_ns,
-            prepare.get(name),
+            prepare=prepare.get(name),
         )
 
     def names(self) -> list[str]:
         return ["offsets", "segments", "index", "timeindex", "txnindex", "producers"]
-
-
-def _raw(topic: TopicDirectory, inode: int) -> Node:
-    return PartitionNames(topic, inode, ".raw", RawDirectory)
-
-
-def _meta(topic: TopicDirectory, inode: int) -> Node:
-    return PartitionNames(topic, inode, ".meta", MetaDirectory)
-
-
-def _view_names(name: str) -> Callable[[TopicDirectory, int], Node]:
-    return lambda topic, inode: ViewNames(topic, inode, name)
 
 
 def _append(topic: TopicDirectory, inode: int) -> Node:
@@ -222,18 +201,18 @@ def _config(topic: TopicDirectory, inode: int) -> Node:
     def text() -> Content:
         return Text(config_text(manager.settings, name))
 
-    return line_file(topic, inode, ".config", text, act, structural=True)
+    return command_file(topic, inode, ".config", text, act, structural=True)
 
 
 DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
     f".{APPEND}": _append,
-    ".batches": _view_names(".batches"),
+    ".batches": partial(ViewNames, name=".batches"),
     ".config": _config,
     ".control": ControlDirectory,
     ".follow": FollowNames,
-    ".jsonl": _view_names(".jsonl"),
-    ".kv": _view_names(".kv"),
-    ".meta": _meta,
-    ".raw": _raw,
+    ".jsonl": partial(ViewNames, name=".jsonl"),
+    ".kv": partial(ViewNames, name=".kv"),
+    ".meta": partial(PartitionNames, what=".meta", make=MetaDirectory),
+    ".raw": partial(PartitionNames, what=".raw", make=RawDirectory),
 }
 """Makes the node of each dot name."""

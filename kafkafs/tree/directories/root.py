@@ -9,7 +9,7 @@ import errno
 import os
 
 from kafkafs.tree.context import ABOUT
-from kafkafs.tree.directories.about import About, AboutDirectory
+from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.directories.tree_directory import TreeDirectory
@@ -27,7 +27,7 @@ class Root(TreeDirectory):
 
     __slots__ = ("_about", "partitions", "start_names")
 
-    def __init__(self, partitions: Partitions, about: About) -> None:
+    def __init__(self, partitions: Partitions, about: AboutDirectory) -> None:
         super().__init__(partitions.mount, ROOT_INODE)
         self.partitions = partitions
         self.start_names = StartNames(partitions)
@@ -38,10 +38,7 @@ class Root(TreeDirectory):
 
     def lookup(self, name: str) -> Node:
         if name == ABOUT:
-            inode = inode_number(ABOUT)
-            return self.mount.inodes.known_or(
-                AboutDirectory, inode, lambda: AboutDirectory(self._about, inode)
-            )
+            return self._about
         if not may_wait():
             self.partitions.look_for_partitions()
         topic = self.mount.manager.topics.get(name)
@@ -49,12 +46,10 @@ class Root(TreeDirectory):
             raise missing(name)
         return self._topic(topic)
 
-    def _topic(self, topic: Topic) -> TopicDirectory:
+    def _topic(self, topic: Topic) -> Node:
         inode = inode_number(topic.name, topic.id)
-        return self.mount.inodes.known_or(
-            TopicDirectory,
-            inode,
-            lambda: TopicDirectory(self.partitions, inode, topic, self.start_names, DOT_NAMES),
+        return self.mount.inodes.find(inode) or TopicDirectory(
+            self.partitions, inode, topic, self.start_names, DOT_NAMES
         )
 
     def names(self) -> list[str]:

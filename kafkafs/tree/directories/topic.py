@@ -67,16 +67,14 @@ class TopicDirectory(TreeDirectory):
         inode = inode_number(self.topic.name, self.topic.id, name)
         return self.mount.inodes.find(inode) or make(self, inode)
 
-    def view_file(self, partition: Partition, view: View) -> ViewFile:
+    def view_file(self, partition: Partition, view: View) -> Node:
         """The current file of a partition in a view."""
         if not may_wait():
             partition.follow()
         partition_view = partition.view(view)
         nonce = partition.nonce()
         inode = ViewFile.number(partition, view, nonce)
-        return self.mount.inodes.known_or(
-            ViewFile, inode, lambda: ViewFile(inode, partition, partition_view, nonce)
-        )
+        return self.mount.inodes.find(inode) or ViewFile(inode, partition, partition_view, nonce)
 
     def partition_names(self) -> list[str]:
         """The partitions' names, by number."""
@@ -139,3 +137,6 @@ class InTopic(TreeDirectory):
     def owner(self) -> Ownership:
         mode, uid, gid = self.topic.owner()
         return mode & 0o555, uid, gid
+
+    def names(self) -> list[str]:
+        return self.topic.partition_names()

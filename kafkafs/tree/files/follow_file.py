@@ -197,6 +197,4 @@ def look_up_follow(partitions: Partitions, topic: Topic, name: str) -> Node:
     nonce = log.history.follow_nonce
     where = (log.topic, log.topic_id, log.partition)
     inode = inode_number(*where, "follow", mount.options.isolation, nonce)
-    return mount.inodes.known_or(
-        FollowFile, inode, lambda: FollowFile(inode, partition, view, nonce)
-    )
+    return mount.inodes.find(inode) or FollowFile(inode, partition, view, nonce)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from kafkafs.tree.files.virtual_file import Content, Text
+from kafkafs.tree.files.virtual_file import Content, Text, text_table
 from kafkafs.tree.partition.partition_view import PartitionView
 from storage import paths
 from storage.log.log import Log
@@ -87,7 +87,7 @@ def segments(log: Log, values: PartitionView) -> Content:
 
     `state` is active, sealed, damaged (`storage.segment.damage`) or being_deleted.
     """
-    rows = [_row([name for name, _ in _SEGMENT_COLUMNS])]
+    rows = []
     retired = [segment for _, segment in log.retired]
     for segment in sorted((*retired, *log.segments), key=lambda segment: segment.base_offset):
         extent = values.layout.extent_of(segment)
@@ -105,13 +105,8 @@ def segments(log: Log, values: PartitionView) -> Content:
             segment.max_timestamp,
             _state(segment),
         )
-        rows.append(_row(row))
-    return Text("".join(rows))
-
-
-def _row(values: Sequence[object]) -> str:
-    columns = zip(values, _SEGMENT_COLUMNS, strict=True)
-    return " ".join(f"{value:>{width}}" for value, (_, width) in columns) + "\n"
+        rows.append(row)
+    return Text("".join(f"{line}\n" for line in text_table(_SEGMENT_COLUMNS, rows)))
 
 
 def _state(segment: Segment) -> str:

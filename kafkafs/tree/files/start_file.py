@@ -351,11 +351,9 @@ class StartNames:
             raise
         inode = StartFile.number(partition, view, nonce, str(start), str(until))
         self.note(parent, name, inode)
-
-        def make() -> StartFile:
-            return StartFile(inode, partition, partition_view, nonce, start, until, looked, self)
-
-        return self._inode_table.known_or(StartFile, inode, make)
+        return self._inode_table.find(inode) or StartFile(
+            inode, partition, partition_view, nonce, start, until, looked, self
+        )
 
     def inodes(self, parent: int, name: str) -> list[int]:
         """The inodes that a name in a directory has led to, the latest last."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from kafkafs.tree.handles import Handle, WritingHandle
@@ -40,14 +40,25 @@ class Text:
         return self._data[position : position + size]
 
 
-class VirtualFile(Node):
-    """A read-only file.
+def text_table(columns: Sequence[tuple[str, int]], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A header line and rows, right-aligned in columns (name, width). The last column may have
+    width 0, for text of any length.
+    """
+    widths = [width for _, width in columns]
+    return [
+        " ".join(str(value).rjust(width) for value, width in zip(row, widths, strict=True))
+        for row in [[name for name, _ in columns], *rows]
+    ]
 
-    `make` makes its content on the owner's thread. `prepare` does before what waits for the disk,
-    and raises BlockingIOError on the owner's thread.
+
+class VirtualFile(Node):
+    """A file whose content `make` makes on the owner's thread.
+
+    `prepare` does before what waits for the disk, and raises BlockingIOError on the owner's thread.
+    `take(flags, reader)` makes the handle for writing, of a file that takes lines.
     """
 
-    __slots__ = ("_make", "_mtime_ns", "_owner", "_prepare")
+    __slots__ = ("_make", "_mtime_ns", "_owner", "_prepare", "_take")
 
     def __init__(
         self,
@@ -55,13 +66,16 @@ class VirtualFile(Node):
         make: Callable[[], Content],
         owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
+        *,
         prepare: Callable[[], object] | None = None,
+        take: Callable[[int, Handle | None], WritingHandle] | None = None,
     ) -> None:
         super().__init__(inode)
         self._make = make
         self._owner = owner
         self._mtime_ns = mtime_ns
         self._prepare = prepare
+        self._take = take
 
     def attributes(self) -> Attributes:
         if self._prepare is not None:
@@ -80,12 +94,20 @@ class VirtualFile(Node):
         except BlockingIOError:
             return self._attributes(0)
 
-    def open(self, flags: int) -> Handle:
-        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            raise OSError(errno.EACCES, "this file can only be read")
-        return self.open_content()
+    def set_attributes(self, change: Change) -> None:
+        """`>` cuts a file that takes lines to nothing first, which means nothing here."""
+        if self._take is None or not change.is_content:
+            super().set_attributes(change)
 
-    def open_content(self) -> Handle:
+    def open(self, flags: int) -> Handle:
+        access = flags & os.O_ACCMODE
+        if self._take is None and (access != os.O_RDONLY or flags & os.O_TRUNC):
+            raise OSError(errno.EACCES, "this file can only be read")
+        if self._take is None or access == os.O_RDONLY:
+            return self._open_content()
+        return self._take(flags, self._open_content() if access == os.O_RDWR else None)
+
+    def _open_content(self) -> Handle:
         """A handle for reading."""
         if self._prepare is not None:
             self._prepare()
@@ -111,27 +133,24 @@ class ContentHandle(Handle):
         return self._content.read(position, size)
 
 
-class MadeFile(Node):
-    """A read-only file whose text a worker thread makes for each open.
+class MadeFile(VirtualFile):
+    """A read-only file whose content a worker thread makes for each open.
 
     The owner's thread calls `look` before. stat shows the size of the text that was opened last,
     while it is open; else of a text that is made for the stat.
     """
 
-    __slots__ = ("_look", "_make", "_mtime_ns", "_opened", "_owner", "_size")
+    __slots__ = ("_look", "_opened", "_size")
 
     def __init__(
         self,
         inode: int,
-        make: Callable[[], str],
+        make: Callable[[], Content],
         owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
         look: Callable[[], object],
     ) -> None:
-        super().__init__(inode)
-        self._make = make
-        self._owner = owner
-        self._mtime_ns = mtime_ns
+        super().__init__(inode, make, owner, mtime_ns)
         self._look = look
         # The sizes of the open handles' texts, and the size that a worker thread has found.
         self._opened: dict[Handle, int] = {}
@@ -139,7 +158,7 @@ class MadeFile(Node):
 
     def attributes(self) -> Attributes:
         if may_wait():
-            self._size = len(Text(self._make()))
+            self._size = len(self._make())
             return self._attributes(self._size)
         if self._opened:
             return self._attributes(next(reversed(self._opened.values())))
@@ -149,65 +168,26 @@ class MadeFile(Node):
             raise BlockingIOError
         return self._attributes(size)
 
-    def _attributes(self, size: int) -> Attributes:
-        mode, uid, gid = self._owner()
-        mtime_ns = self._mtime_ns()
-        return Attributes(self.inode, file_mode(mode), size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
-
     def listed_attributes(self) -> Attributes:
         return self._attributes(0)
 
-    def open(self, flags: int) -> Handle:
-        if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            raise OSError(errno.EACCES, "this file can only be read")
+    def _open_content(self) -> Handle:
         if not may_wait():
             self._look()
             raise BlockingIOError
-        return MadeHandle(self._opened, Text(self._make()))
+        return MadeHandle(self._opened, self._make)
 
 
-class MadeHandle(Handle):
-    """An open text, in memory until release."""
+class MadeHandle(ContentHandle):
+    """Content that `opened` counts until release."""
 
-    __slots__ = ("_opened", "_text")
+    __slots__ = ("_opened",)
 
-    direct_io = True
-
-    def __init__(self, opened: dict[Handle, int], text: Text) -> None:
+    def __init__(self, opened: dict[Handle, int], make: Callable[[], Content]) -> None:
+        content = make()
+        super().__init__(make, content)
         self._opened = opened
-        self._text = text
-        opened[self] = len(text)
-
-    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        return self._text.read(position, size)
+        opened[self] = len(content)
 
     def release(self) -> None:
         del self._opened[self]
-
-
-class LineFile(VirtualFile):
-    """A virtual file that also takes lines: `take(flags, reader)` makes the handle for them."""
-
-    __slots__ = ("_take",)
-
-    def __init__(
-        self,
-        inode: int,
-        make: Callable[[], Content],
-        owner: Callable[[], Ownership],
-        mtime_ns: Callable[[], int],
-        take: Callable[[int, Handle | None], WritingHandle],
-    ) -> None:
-        super().__init__(inode, make, owner, mtime_ns)
-        self._take = take
-
-    def set_attributes(self, change: Change) -> None:
-        """`>` cuts it to nothing first, which means nothing here."""
-        if change.mode is not None or change.uid is not None or change.gid is not None:
-            super().set_attributes(change)
-
-    def open(self, flags: int) -> Handle:
-        access = flags & os.O_ACCMODE
-        if access == os.O_RDONLY:
-            return self.open_content()
-        return self._take(flags, self.open_content() if access == os.O_RDWR else None)

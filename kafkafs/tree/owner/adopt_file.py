@@ -17,7 +17,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from kafkafs.tree.files.virtual_file import LineFile, Text
+from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.handles import Handle, WritingHandle
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.permissions import Ownership
@@ -30,14 +30,14 @@ AT_ONCE = 1 << 14
 """A worker thread parses longer lines."""
 
 
-def adopt_file(requests: OwnerRequests, inode: int) -> LineFile:
+def adopt_file(requests: OwnerRequests, inode: int) -> VirtualFile:
     """See the module."""
-    return LineFile(
+    return VirtualFile(
         inode,
         lambda: Text(requests.text()),
         _owner,
         requests.mount.clock_ns,
-        lambda flags, reader: AdoptHandle(requests, reader),
+        take=lambda flags, reader: AdoptHandle(requests, reader),
     )
 
 

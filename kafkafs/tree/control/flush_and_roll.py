@@ -1,0 +1,54 @@
+"""`.control/flush`: fsync, and the recovery point moves to the log end. Where one partition fails,
+the others are flushed.
+
+`.control/roll`: closes active segments. An active segment without records stays as it is.
+
+Both take `run`, `run N` or `N`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from kafkafs.tree.context import MountContext
+from kafkafs.tree.control.commands import RUN
+from kafkafs.tree.control.job_file import JobFile, by_partition
+from kafkafs.tree.jobs import JobResult
+from storage.errors import LogClosed
+from storage.log.log import Log
+from storage.task import Task
+
+
+def _flush(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
+    task.begin("flushing", 0)
+    failed: OSError | None = None
+    for log in logs:
+        task.check()
+        if log.closed:
+            raise LogClosed("the topic is deleted")
+        try:
+            log.flush(task.by_owner)
+        except OSError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return JobResult([("partitions", len(logs))])
+
+
+def _roll(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
+    task.begin("rolling", 0)
+    rolled = 0
+    for log in logs:
+        task.check()
+        rolled += task.by_owner(partial(_roll_log, log, mount.manager.clock_ms()))
+    return JobResult([("partitions", len(logs)), ("rolled", rolled)])
+
+
+def _roll_log(log: Log, now_ms: int) -> bool:
+    # A topic may be deleted meanwhile.
+    return not log.closed and log.roll(now_ms)
+
+
+FLUSH = JobFile("flush", by_partition({RUN: _flush}, bare=True), awaited=True)
+ROLL = JobFile("roll", by_partition({RUN: _roll}, bare=True), awaited=True)
