@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import keyword
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
+from typing import Any
 
 import click
+
+#: The exit status of a command that a signal has ended, as in a shell.
+CANCELLED = 130
 
 _COMMANDS = {
     "mount": "Mount a data directory as files.",
@@ -27,26 +35,48 @@ _COMMANDS = {
 }
 
 
-class _Commands(click.Group):
+class LazyGroup(click.Group):
+    """A group whose commands are modules of `package`, imported when they run.
+
+    `helps`: what `--help` says of each command, below the heading `title`.
+    """
+
+    def __init__(self, package: str, helps: Mapping[str, str], title: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._package = package
+        self._helps = helps
+        self._title = title
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(self._helps)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in self._helps:
             return None
-        command = import_module(f"kafkafs.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command = import_module(f"{self._package}.{module}").command
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Without importing the commands.
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+        with formatter.section(self._title):
+            formatter.write_dl(list(self._helps.items()))
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    package=__name__,
+    helps=_COMMANDS,
+    title="Commands",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 def main() -> None:
     """A commit log in Apache Kafka's on-disk format, mounted as files."""
+
+
+class _Failure(click.ClickException):
+    def show(self, file: object = None) -> None:
+        click.echo(f"kafkafs: {self.message}", err=True)
 
 
 def fail(message: str) -> click.ClickException:
@@ -54,6 +84,17 @@ def fail(message: str) -> click.ClickException:
     return _Failure(message)
 
 
-class _Failure(click.ClickException):
-    def show(self, file: object = None) -> None:
-        click.echo(f"kafkafs: {self.message}", err=True)
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """End the command with one line where the storage or the disk fails, or it is cancelled."""
+    try:
+        yield
+    except Exception as error:
+        from storage.errors import StorageError, TaskCancelled
+
+        if isinstance(error, TaskCancelled):
+            click.echo("kafkafs: cancelled", err=True)
+            sys.exit(CANCELLED)
+        if isinstance(error, OSError | StorageError):
+            raise fail(str(error)) from None
+        raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import one_line_errors
 from kafkafs.cli.addresses import logs_at
 from kafkafs.cli.progress import opening_shown
 
@@ -34,7 +34,7 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
 
     Exits with 0 where all could be cleaned. Ctrl-C leaves what is not done as it was.
     """
-    from kafkafs.cli.long_work import CANCELLED, long_work
+    from kafkafs.cli.progress import long_work
     from kafkafs.tree.partition.offline import keeping_history
     from storage.compaction.log_cleaner import LogCleaner
     from storage.directory.manager import LogManager
@@ -43,35 +43,30 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
 
     path = os.path.realpath(data_dir)
     failed = False
-    try:
-        with (
-            opening_shown() as progress,
-            LogManager.open(path, read_only=dry_run, progress=progress) as manager,
-            nullcontext() if dry_run else keeping_history(manager),
-            long_work() as task,
-        ):
-            cleaner = LogCleaner(manager)
-            for log in _logs(manager, places):
-                try:
-                    if dry_run:
-                        preview = cleaner.preview(log, task)
-                        rounds = [] if preview is None else [preview]
-                    else:
-                        rounds = cleaner.clean_all(log, task)
-                except TaskCancelled:
-                    raise
-                except (OSError, StorageError) as error:
-                    failed = True
-                    click.echo(f"kafkafs: {log.topic}:{log.partition}: {error}", err=True)
+    with (
+        one_line_errors(),
+        opening_shown() as progress,
+        LogManager.open(path, read_only=dry_run, progress=progress) as manager,
+        nullcontext() if dry_run else keeping_history(manager),
+        long_work() as task,
+    ):
+        cleaner = LogCleaner(manager)
+        for log in _logs(manager, places):
+            try:
+                if dry_run:
+                    preview = cleaner.preview(log, task)
+                    rounds = [] if preview is None else [preview]
                 else:
-                    click.echo(f"{log.topic}:{log.partition}: {_summary(rounds, dry_run)}")
-                if not dry_run:
-                    remove_now(log)
-    except TaskCancelled:
-        click.echo("kafkafs: cancelled", err=True)
-        sys.exit(CANCELLED)
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
+                    rounds = cleaner.clean_all(log, task)
+            except TaskCancelled:
+                raise
+            except (OSError, StorageError) as error:
+                failed = True
+                click.echo(f"kafkafs: {log.topic}:{log.partition}: {error}", err=True)
+            else:
+                click.echo(f"{log.topic}:{log.partition}: {_summary(rounds, dry_run)}")
+            if not dry_run:
+                remove_now(log)
     if failed:
         sys.exit(1)
 
@@ -96,20 +91,16 @@ def _summary(rounds: Sequence[Cleaned], dry_run: bool) -> str:
     """One line about the rounds of a partition."""
     if not rounds:
         return "nothing to clean"
-    read = sum(each.records_read for each in rounds)
-    dropped = sum(each.records_dropped for each in rounds)
-    old = sum(each.records_superseded for each in rounds)
-    no_key = sum(each.records_invalid for each in rounds)
-    aborted = sum(each.records_aborted for each in rounds)
-    markers = sum(each.markers for each in rounds)
-    before = sum(each.bytes_before for each in rounds)
-    after = sum(each.bytes_after for each in rounds)
-    segments = sum(each.segments_before for each in rounds)
-    made = sum(each.segments_after for each in rounds)
+
+    def total(name: str) -> int:
+        return sum(getattr(each, name) for each in rounds)
+
     would = "would go" if dry_run else "went"
     more = ", and more in further rounds" if dry_run and rounds[-1].map_full else ""
     return (
-        f"{dropped} of {read} records {would}: {old} superseded or deleted, {no_key} without "
-        f"a key, {aborted} aborted, {markers} markers; {before} to {after} bytes, {segments} to "
-        f"{made} segments{more}"
+        f"{total('records_dropped')} of {total('records_read')} records {would}: "
+        f"{total('records_superseded')} superseded or deleted, {total('records_invalid')} without "
+        f"a key, {total('records_aborted')} aborted, {total('markers')} markers; "
+        f"{total('bytes_before')} to {total('bytes_after')} bytes, {total('segments_before')} to "
+        f"{total('segments_after')} segments{more}"
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import one_line_errors
 
 
 @click.command("config")
@@ -44,7 +44,6 @@ def command(
     """
     from kafkafs.tree.control.topic_config import config_text, defaults_text
     from storage.directory.manager import LogManager, check_topic
-    from storage.errors import StorageError
     from storage.files import Files
     from storage.settings.settings import Settings
 
@@ -57,7 +56,7 @@ def command(
     given = {name: os.path.realpath(place) for name, place in named.items() if place is not None}
     if given and topic is not None:
         raise click.UsageError("--broker-config and --metadata-log-dir hold for all topics")
-    try:
+    with one_line_errors():
         if given:
             _set_places(path, given)
             return
@@ -72,8 +71,6 @@ def command(
             files.scan(path)
         settings = Settings.load(files, path)
         text = defaults_text(settings) if topic is None else config_text(settings, topic)
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
     click.echo(text, nl=False)
 
 

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import one_line_errors
 from kafkafs.cli.progress import reading_shown
 
 
@@ -24,17 +24,13 @@ def command(data_dir: str, topics: tuple[str, ...], dry_run: bool) -> None:
     it again then. It takes as much free disk as the largest segment, of 0.7 the largest partition.
     """
     from storage.convert.convert import convert
-    from storage.errors import StorageError
     from storage.verify.verify import log_bytes
 
     path = os.path.realpath(data_dir)
-    try:
-        with reading_shown("converting", log_bytes(path)) as progress:
-            outcome = convert(
-                path, topics=topics, dry_run=dry_run, report=click.echo, progress=progress
-            )
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
+    with one_line_errors(), reading_shown("converting", log_bytes(path)) as progress:
+        outcome = convert(
+            path, topics=topics, dry_run=dry_run, report=click.echo, progress=progress
+        )
     for fault in outcome.faults:
         click.echo(f"kafkafs: {fault}", err=True)
     done = "would be converted" if dry_run else "converted"

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import one_line_errors
 
 
 @click.command("detach")
@@ -27,16 +27,12 @@ def command(data_dir: str, undo: bool) -> None:
     """
     from storage.directory import detach
     from storage.directory.manager import LogManager
-    from storage.errors import StorageError
 
     path = os.path.realpath(data_dir)
-    try:
-        with LogManager.alone(path) as files:
-            if undo:
-                detach.undo(files, path)
-                return
-            lines = detach.detach(files, path)
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
+    with one_line_errors(), LogManager.alone(path) as files:
+        if undo:
+            detach.undo(files, path)
+            return
+        lines = detach.detach(files, path)
     for line in lines:
         click.echo(f"kafkafs: {line}", err=True)

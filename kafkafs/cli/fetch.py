@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import one_line_errors
 from kafkafs.cli.addresses import data_dir_option, number
 
 if TYPE_CHECKING:
@@ -68,19 +68,18 @@ def command(data_dir: str, reset: str | None, requests: list[_Request]) -> None:
     """
     from storage.convert.fetch import encode_multi_response
     from storage.directory.manager import LogManager
-    from storage.errors import StorageError
 
     whole = True
-    try:
-        with LogManager.open(os.path.realpath(data_dir), read_only=True) as manager:
-            logs = [manager.log(request.topic, request.partition) for request in requests]
-            responses = []
-            for log, request in zip(logs, requests, strict=True):
-                response, found = _respond(log, request, reset)
-                responses.append(response)
-                whole = whole and found
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
+    responses = []
+    with (
+        one_line_errors(),
+        LogManager.open(os.path.realpath(data_dir), read_only=True) as manager,
+    ):
+        logs = [manager.log(request.topic, request.partition) for request in requests]
+        for log, request in zip(logs, requests, strict=True):
+            response, found = _respond(log, request, reset)
+            responses.append(response)
+            whole = whole and found
     data = responses[0] if len(responses) == 1 else encode_multi_response(responses)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

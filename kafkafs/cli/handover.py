@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import one_line_errors
 
 if TYPE_CHECKING:
     from storage.handover.handover import HandoverOutcome
@@ -51,20 +51,13 @@ def command(
     What is interrupted is taken back, or after a kill done again by the next run; no broker starts
     before that.
     """
-    from kafkafs.cli.long_work import CANCELLED, long_work
-    from storage.errors import StorageError, TaskCancelled
+    from kafkafs.cli.progress import long_work
     from storage.handover.handover import hand_over
 
-    try:
-        with long_work() as task:
-            outcome = hand_over(
-                data_dir, broker_dir, topics, abort=abort, link=link, dry_run=dry_run, task=task
-            )
-    except TaskCancelled:
-        click.echo("kafkafs: cancelled", err=True)
-        sys.exit(CANCELLED)
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
+    with one_line_errors(), long_work() as task:
+        outcome = hand_over(
+            data_dir, broker_dir, topics, abort=abort, link=link, dry_run=dry_run, task=task
+        )
     _report(outcome, would=dry_run)
     if outcome.refusals:
         for refusal in outcome.refusals:

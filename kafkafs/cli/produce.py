@@ -8,7 +8,7 @@ import time
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import fail, one_line_errors
 from kafkafs.cli.addresses import data_dir_option, topic_and_partition
 from kafkafs.cli.progress import opening_shown
 
@@ -27,7 +27,6 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
     What was appended survives the machine when this returns.
     """
     from storage.directory.manager import LogManager
-    from storage.errors import StorageError
     from storage.log.produce import Producer
 
     if sys.stdin is None:
@@ -37,20 +36,16 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
     if not os.path.isdir(os.path.join(path, f"{place[0]}-{place[1]}")):
         # Checked first: opening would create files in a directory that is no data directory.
         raise fail(f"{path}: there is no partition {place[0]}-{place[1]}")
-    try:
-        with (
-            opening_shown() as progress,
-            LogManager.open(path, progress=progress) as manager,
-        ):
-            log = manager.log(*place)
-            stdin = sys.stdin.fileno()
-            if os.path.samestat(os.fstat(stdin), os.stat(log.active.log_path)):
-                raise fail("standard input is the log itself")
-            producer = Producer(log, time.time_ns)
-            # Closing the directory flushes what was appended, after an error, too.
-            producer.run(lambda size: os.read(stdin, size))
-    except (OSError, StorageError) as error:
-        if producer is not None:
-            click.echo(f"{place[0]}:{place[1]}: {producer.produced}", err=True)
-        raise fail(str(error)) from None
-    click.echo(f"{place[0]}:{place[1]}: {producer.produced}", err=True)
+    with one_line_errors():
+        try:
+            with opening_shown() as progress, LogManager.open(path, progress=progress) as manager:
+                log = manager.log(*place)
+                stdin = sys.stdin.fileno()
+                if os.path.samestat(os.fstat(stdin), os.stat(log.active.log_path)):
+                    raise fail("standard input is the log itself")
+                producer = Producer(log, time.time_ns)
+                # Closing the directory flushes what was appended, after an error, too.
+                producer.run(lambda size: os.read(stdin, size))
+        finally:
+            if producer is not None:
+                click.echo(f"{place[0]}:{place[1]}: {producer.produced}", err=True)

@@ -5,12 +5,14 @@ Without a terminal only long work prints lines (`kafkafs.progress`).
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kafkafs.progress import Bar, on_stderr
+from storage.task import Task
 
 if TYPE_CHECKING:
     from storage.directory.manager import Progress
@@ -65,3 +67,37 @@ def work_shown() -> Iterator[Callable[[str, int, int], None]]:
         yield lambda phase, done, total: progress.show(phase, done, total, "bytes")
     finally:
         progress.end()
+
+
+class ShownTask(Task):
+    """A task that shows its progress."""
+
+    def __init__(self, show: Callable[[str, int, int], None]) -> None:
+        super().__init__()
+        self._show = show
+
+    def begin(self, phase: str, total: int) -> None:
+        super().begin(phase, total)
+        self._show(phase, 0, total)
+
+    def advance(self, size: int) -> None:
+        super().advance(size)
+        self._show(self.phase, self.done, self.total)
+
+
+@contextmanager
+def long_work() -> Iterator[Task]:
+    """A task that shows its progress, for work in the main thread.
+
+    SIGINT and SIGTERM stop it at its next step: the work raises TaskCancelled, and leaves what is
+    not done as it was.
+    """
+    signals = (signal.SIGINT, signal.SIGTERM)
+    with work_shown() as show:
+        task = ShownTask(show)
+        before = [signal.signal(each, lambda number, frame: task.cancel()) for each in signals]
+        try:
+            yield task
+        finally:
+            for each, handler in zip(signals, before, strict=True):
+                signal.signal(each, handler)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import one_line_errors
 from kafkafs.cli.progress import reading_shown
 
 
@@ -22,14 +22,10 @@ def command(targets: tuple[str, ...], check: bool) -> None:
 
     Exits with 1 where a log is damaged, and with --check where anything differs.
     """
-    from storage.errors import StorageError
     from storage.verify.reindex import log_bytes, reindex
 
-    try:
-        with reading_shown("reading", log_bytes(targets)) as progress:
-            outcome = reindex(targets, check_only=check, progress=progress)
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
+    with one_line_errors(), reading_shown("reading", log_bytes(targets)) as progress:
+        outcome = reindex(targets, check_only=check, progress=progress)
     for difference in outcome.different:
         click.echo(difference)
     for damage in outcome.damaged:

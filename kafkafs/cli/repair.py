@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import fail, one_line_errors
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -56,55 +56,52 @@ def command(
     if dry_run and (wants_purge or accept_loss or log_starts or not wants_salvage):
         raise click.UsageError("--dry-run goes with --salvage")
     from storage.directory.manager import LogManager
-    from storage.errors import StorageError
     from storage.log.salvage import plan_salvage, salvage
     from storage.segment.cut import purge
 
     verify = wants_salvage or not wants_purge
     mending = _mending(log_starts)
-    try:
-        with (
-            opening_shown() as progress,
-            LogManager.open(
-                os.path.realpath(data_dir),
-                verify=verify,
-                progress=progress,
-                keeps_faulty=True,
-                mending=mending,
-                read_only=dry_run,
-            ) as manager,
-        ):
-            logs = list(manager.logs())
-            for line in [*manager.faults, *manager.cuts]:
-                click.echo(line)
-            if dry_run:
-                for log in logs:
-                    for planned in plan_salvage(log):
-                        click.echo(planned.text("would take back"))
-                return
-            if wants_salvage:
-                for log in logs:
-                    for salvaged in salvage(log, time.time_ns()):
-                        click.echo(salvaged)
+    with (
+        one_line_errors(),
+        opening_shown() as progress,
+        LogManager.open(
+            os.path.realpath(data_dir),
+            verify=verify,
+            progress=progress,
+            keeps_faulty=True,
+            mending=mending,
+            read_only=dry_run,
+        ) as manager,
+    ):
+        logs = list(manager.logs())
+        for line in [*manager.faults, *manager.cuts]:
+            click.echo(line)
+        if dry_run:
             for log in logs:
-                if accept_loss:
-                    for first, last in log.lost_ranges:
-                        click.echo(f"{log.directory}: offsets {first} to {last} are given up")
-                    log.accept_loss()
-            if wants_purge:
-                for log in logs:
-                    for path in purge(manager.files, log.directory):
-                        click.echo(f"{path}: removed")
-                for path in purge(manager.files, manager.path):
+                for planned in plan_salvage(log):
+                    click.echo(planned.text("would take back"))
+            return
+        if wants_salvage:
+            for log in logs:
+                for salvaged in salvage(log, time.time_ns()):
+                    click.echo(salvaged)
+        for log in logs:
+            if accept_loss:
+                for first, last in log.lost_ranges:
+                    click.echo(f"{log.directory}: offsets {first} to {last} are given up")
+                log.accept_loss()
+        if wants_purge:
+            for log in logs:
+                for path in purge(manager.files, log.directory):
                     click.echo(f"{path}: removed")
-            short = [log for log in logs if log.lost_ranges]
-            if verify:
-                offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
-                state = f"{len(short)} of them lack a part" if short else "whole"
-                click.echo(f"{len(logs)} partitions with {offsets} offsets: {state}")
-            faulty = len(manager.topics.faulty)
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
+            for path in purge(manager.files, manager.path):
+                click.echo(f"{path}: removed")
+        short = [log for log in logs if log.lost_ranges]
+        if verify:
+            offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
+            state = f"{len(short)} of them lack a part" if short else "whole"
+            click.echo(f"{len(logs)} partitions with {offsets} offsets: {state}")
+        faulty = len(manager.topics.faulty)
     if faulty:
         raise fail(f"{faulty} partitions cannot be opened")
 

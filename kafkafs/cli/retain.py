@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import one_line_errors
 from kafkafs.cli.addresses import logs_at
 from kafkafs.cli.progress import opening_shown
 
@@ -36,27 +36,20 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
     Exits with 1 where something went wrong with a partition; the others had their turn. Ctrl-C
     leaves what is not done as it was.
     """
-    from kafkafs.cli.long_work import CANCELLED
     from storage.directory.manager import LogManager
-    from storage.errors import StorageError, TaskCancelled
 
     path = os.path.realpath(data_dir)
-    try:
-        with (
-            opening_shown() as progress,
-            LogManager.open(path, read_only=dry_run, progress=progress) as manager,
-        ):
-            logs = logs_at(manager, places)
-            if dry_run:
-                # Opening for writing prints these lines already.
-                for line in manager.kept_topics():
-                    click.echo(f"kafkafs: {line}", err=True)
-            notes = _preview(manager, logs) if dry_run else _retain(manager, logs)
-    except TaskCancelled:
-        click.echo("kafkafs: cancelled", err=True)
-        sys.exit(CANCELLED)
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
+    with (
+        one_line_errors(),
+        opening_shown() as progress,
+        LogManager.open(path, read_only=dry_run, progress=progress) as manager,
+    ):
+        logs = logs_at(manager, places)
+        if dry_run:
+            # Opening for writing prints these lines already.
+            for line in manager.kept_topics():
+                click.echo(f"kafkafs: {line}", err=True)
+        notes = _preview(manager, logs) if dry_run else _retain(manager, logs)
     for note in notes:
         click.echo(f"kafkafs: {note}", err=True)
     if notes:
@@ -84,7 +77,7 @@ def _preview(manager: LogManager, logs: Sequence[Log]) -> list[str]:
 
 def _retain(manager: LogManager, logs: Sequence[Log]) -> list[str]:
     """Delete, and print what was deleted; returns the faults."""
-    from kafkafs.cli.long_work import long_work
+    from kafkafs.cli.progress import long_work
     from kafkafs.tree.partition.offline import keeping_history
     from storage.directory.retain import remove_now, retain
 

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import one_line_errors
 from kafkafs.cli.progress import reading_shown
 
 
@@ -25,15 +25,11 @@ def command(data_dir: str) -> None:
 
     Exits with 0 where all is whole, with 1 where there are faults.
     """
-    from storage.errors import StorageError
     from storage.verify.verify import log_bytes, verify
 
     path = os.path.realpath(data_dir)
-    try:
-        with reading_shown("reading", log_bytes(path)) as progress:
-            found = verify(path, progress=progress)
-    except (OSError, StorageError) as error:
-        raise fail(str(error)) from None
+    with one_line_errors(), reading_shown("reading", log_bytes(path)) as progress:
+        found = verify(path, progress=progress)
     for fault in found.faults:
         click.echo(fault)
     for fault in found.left_over:

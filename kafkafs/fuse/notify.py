@@ -23,16 +23,15 @@ from collections.abc import Callable
 
 import pyfuse3
 
+from kafkafs.tree.notices import Notices
+
 _DEVICE = "/dev/fuse"
 #: fuse_out_header: length, FUSE_NOTIFY_INC_EPOCH, 0 for no request.
 _INC_EPOCH = struct.pack("=IiQ", 16, 8, 0)
 
 
-class KernelNotices:
-    """Call both notices in any thread; neither waits, neither raises.
-
-    `epochs`: whether to use FUSE_NOTIFY_INC_EPOCH where the kernel has it.
-    """
+class KernelNotices(Notices):
+    """`epochs`: whether to use FUSE_NOTIFY_INC_EPOCH where the kernel has it."""
 
     def __init__(self, say: Callable[[str], None], *, epochs: bool = True) -> None:
         self._say = say
@@ -59,7 +58,6 @@ class KernelNotices:
         self._live = False
 
     def attributes_changed(self, inode: int) -> None:
-        """Drop the kernel's attributes of an inode; its pages stay."""
         if self._live:
             try:
                 pyfuse3.invalidate_inode(inode, attr_only=True)
@@ -69,7 +67,6 @@ class KernelNotices:
                 self._failed(f"inode {inode}", error)
 
     def names_changed(self) -> None:
-        """Make the kernel look up every name again."""
         if self._live and self.drops_names:
             try:
                 os.write(self._session, _INC_EPOCH)

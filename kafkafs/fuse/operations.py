@@ -29,14 +29,13 @@ import errno
 import os
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar, TypeVarTuple
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 import pyfuse3
 import trio
 
 from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, first_entry_of, reason_of
 from kafkafs.fuse.listing import Listing
-from kafkafs.fuse.refusals import RefusedOperations
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import in_thread
 from kafkafs.mount_options import PID_ATTRIBUTE
@@ -49,6 +48,10 @@ from storage.task import Task
 from storage.waiting import at_once
 
 _Kinds = tuple[type[Exception], ...]
+_STATVFS = (
+    *("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail"),
+    *("f_files", "f_ffree", "f_favail", "f_namemax"),
+)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -67,7 +70,18 @@ JOB_S = 10.0
 THREAD_AGAIN_S = 1.0
 
 
-class Operations(RefusedOperations):
+def _refusal(operation: str, number: int) -> Any:
+    """The handler of a request that this file system does not serve; pyfuse3's answers ENOSYS."""
+
+    async def refuse(self: Operations, *request: object) -> NoReturn:
+        self._requests[operation] += 1
+        self._count_error(operation, number)
+        raise pyfuse3.FUSEError(number)
+
+    return refuse
+
+
+class Operations(pyfuse3.Operations):
     """See the module. Calls `on_init` when the kernel sends its first request."""
 
     supports_dot_lookup = False
@@ -79,7 +93,9 @@ class Operations(RefusedOperations):
         spinner: Spinner,
         on_init: Callable[[], None],
     ) -> None:
-        super().__init__(tree.mount.counters)
+        super().__init__()
+        self._counters = tree.mount.counters
+        self._requests = self._counters.requests
         self.structural = trio.Lock()
         self._tree = tree
         self._mount = tree.mount
@@ -94,6 +110,14 @@ class Operations(RefusedOperations):
 
     def init(self) -> None:
         self._on_init()
+
+    mknod = _refusal("mknod", errno.EPERM)
+    symlink = _refusal("symlink", errno.EPERM)
+    link = _refusal("link", errno.EPERM)
+    rename = _refusal("rename", errno.EPERM)
+    readlink = _refusal("readlink", errno.EINVAL)
+    setxattr = _refusal("setxattr", errno.EOPNOTSUPP)
+    removexattr = _refusal("removexattr", errno.EOPNOTSUPP)
 
     # -- how handlers wait and fail ------------------------------------------------------------
 
@@ -131,6 +155,10 @@ class Operations(RefusedOperations):
         plan = handle.sync_plan()
         if plan is not None:
             await self.sync(plan)
+
+    def _count_error(self, operation: str, number: int) -> None:
+        name = errno.errorcode.get(number, str(number))
+        self._counters.errors[operation, name] += 1
 
     def _fail(self, what: str, error: Exception, told: _Kinds = ()) -> NoReturn:
         """Answer with an error. The tree has already logged those of the kinds `told`.
@@ -289,15 +317,8 @@ class Operations(RefusedOperations):
         except Exception as error:
             self._fail("statfs", error)
         answer = pyfuse3.StatvfsData()
-        answer.f_bsize = figures.f_bsize
-        answer.f_frsize = figures.f_frsize
-        answer.f_blocks = figures.f_blocks
-        answer.f_bfree = figures.f_bfree
-        answer.f_bavail = figures.f_bavail
-        answer.f_files = figures.f_files
-        answer.f_ffree = figures.f_ffree
-        answer.f_favail = figures.f_favail
-        answer.f_namemax = figures.f_namemax
+        for name in _STATVFS:
+            setattr(answer, name, getattr(figures, name))
         return answer
 
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:

@@ -19,7 +19,7 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.events import Events
 from kafkafs.tree.inodes import KEEP_S, InodeTable, inode_number
 from kafkafs.tree.jobs import Jobs
-from kafkafs.tree.notices import NoNotices, Notices
+from kafkafs.tree.notices import Notices
 from kafkafs.tree.permissions import Permissions
 from kafkafs.views import View
 from kafkafs.views.batches import Batches
@@ -55,7 +55,7 @@ class MountContext:
         self.started_ns = clock_ns()
         self.events = events or Events(lambda: clock_ns() // 1_000_000)
         manager.duties.say = self.events
-        self.notices = notices or NoNotices()
+        self.notices = notices or Notices()
         self.stopping = False
         self.attr_timeout = 0.0 if follows else KEEP_S
         self.name_timeout = self.attr_timeout

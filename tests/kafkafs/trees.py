@@ -14,6 +14,7 @@ from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
+from kafkafs.tree.notices import Notices
 from storage import LogManager, Record, encode, paths
 from storage.compaction.replacing import stage
 from storage.files import Files
@@ -30,7 +31,7 @@ CALLER = Caller(1000, 100)
 APPEND = os.O_WRONLY | os.O_APPEND
 
 
-class RecordedNotices:
+class RecordedNotices(Notices):
     """Notices that are kept for the test to look at."""
 
     def __init__(self) -> None:

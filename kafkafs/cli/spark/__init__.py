@@ -5,9 +5,9 @@ Help, dry runs that read no rows, and wrong arguments do not start Spark.
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
+
+from kafkafs.cli import LazyGroup
 
 _JOBS = {
     "verify": "Check everything in a data directory.",
@@ -18,25 +18,14 @@ _JOBS = {
 }
 
 
-class _Jobs(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_JOBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _JOBS:
-            return None
-        name = "import_" if cmd_name == "import" else cmd_name
-        command = import_module(f"kafkafs.cli.spark.{name}").command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Without importing the jobs.
-        with formatter.section("Jobs"):
-            formatter.write_dl(list(_JOBS.items()))
-
-
-@click.group("spark", cls=_Jobs, subcommand_metavar="JOB [ARGS]...")
+@click.group(
+    "spark",
+    cls=LazyGroup,
+    package=__name__,
+    helps=_JOBS,
+    title="Jobs",
+    subcommand_metavar="JOB [ARGS]...",
+)
 def command() -> None:
     """Work on logs with Spark, on all cores of this machine or on a cluster.
 

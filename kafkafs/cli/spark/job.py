@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import CANCELLED, fail
 from kafkafs.cli.addresses import number
-from kafkafs.cli.long_work import CANCELLED
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.report import JobReport

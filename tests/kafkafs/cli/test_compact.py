@@ -162,13 +162,13 @@ def test_readers_of_a_mount_find_a_new_history(place: Place) -> None:
 def test_ctrl_c_leaves_all_as_it_was(data: Path) -> None:
     held_back = (
         "import signal, os\n"
-        "from kafkafs.cli import long_work, main\n"
-        "begin = long_work.ShownTask.begin\n"
+        "from kafkafs.cli import main, progress\n"
+        "begin = progress.ShownTask.begin\n"
         "def interrupted(task, phase, total):\n"
         "    begin(task, phase, total)\n"
         "    if phase == 'cleaning':\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "long_work.ShownTask.begin = interrupted\n"
+        "progress.ShownTask.begin = interrupted\n"
         f"main(['compact', {str(data)!r}])\n"
     )
     done = subprocess.run(
