@@ -40,7 +40,7 @@ from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import in_thread
 from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.handles import FlushPlan, Handle, LoggedError
+from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
 from storage.errors import NoThread, SegmentGone, StorageError
 from storage.log.log import Log
@@ -464,7 +464,7 @@ class Operations(pyfuse3.Operations):
             else:
                 try:
                     written = handle.write(off, buf)
-                except BlockingIOError:
+                except NotExamined:
                     written = await self._write_examined(handle, off, buf)
                 if handle.sync_due:
                     await self._sync(handle)
@@ -479,7 +479,7 @@ class Operations(pyfuse3.Operations):
         """Write after an examination; the kernel sends no other write of this file meanwhile."""
         while True:
             await self._in_thread(handle.examine, buf)
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(NotExamined):
                 return handle.write(off, buf)
 
     async def _jobs_ended(self, handle: Handle) -> None:

@@ -26,6 +26,10 @@ class LoggedError(OSError):
     """An error for which the event log has a line already, or had one."""
 
 
+class NotExamined(Exception):  # noqa: N818 - no error: the caller examines, and writes again
+    """A write takes long to parse: call `examine`, in a worker thread, and then `write` again."""
+
+
 class Handle:
     """An open file. The methods here refuse; a subclass overrides those that its file supports."""
 
@@ -54,8 +58,7 @@ class Handle:
     def write(self, position: int, data: bytes) -> int:
         """Take all of `data`, or raise; returns its length. `position` is only the kernel's guess.
 
-        BlockingIOError, with nothing changed, where `data` takes long to parse: the caller then
-        calls `examine`, and this once more.
+        NotExamined, with nothing changed, where `data` takes long to parse.
         """
         raise OSError(errno.EBADF, "not open for writing")
 

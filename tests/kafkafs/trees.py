@@ -12,7 +12,7 @@ from typing import TypeVar, TypeVarTuple
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.handles import Handle
+from kafkafs.tree.handles import Handle, NotExamined
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
 from kafkafs.tree.notices import Notices
 from storage import LogManager, Record, encode, paths
@@ -207,7 +207,7 @@ def write(handle: Handle, position: int, data: bytes) -> int:
     while True:
         try:
             return handle.write(position, data)
-        except BlockingIOError:
+        except NotExamined:
             in_thread(lambda: handle.examine(data))
 
 

@@ -45,12 +45,11 @@ class AppendHandle(WritingHandle, Generic[T]):
 
     # -- for subclasses ------------------------------------------------------------------------
 
-    def _take(self, data: bytes) -> None:
-        """Append what `data` completes, and keep the rest; or raise, with nothing changed."""
-        raise NotImplementedError
+    def _take(self, data: bytes) -> bool:
+        """Append what `data` completes, and keep the rest; or raise, with nothing changed.
 
-    def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
-        """Have the target append `data[start:end]`."""
+        Returns whether anything was appended.
+        """
         raise NotImplementedError
 
     def _check_rest(self) -> None:
@@ -81,18 +80,12 @@ class AppendHandle(WritingHandle, Generic[T]):
             self._check_stopping()
             if not self._flags & os.O_APPEND:
                 raise OSError(errno.EPERM, "a partition is written with O_APPEND only")
-            self._take(data)
-        except BlockingIOError:
-            raise
+            if self._take(data):
+                self.sync_due = self._target.flush_due or self._flags & _SYNC != 0
         except (StorageError, OSError) as error:
             self._refuse(error, data)
         self._target.written(position + size)
         return size
-
-    def _append(self, data: bytes | bytearray, start: int, end: int) -> None:
-        target = self._target
-        self._put(data, start, end, target.mount.clock_ns())
-        self.sync_due = target.flush_due or self._flags & _SYNC != 0
 
     def _check_stopping(self) -> None:
         if self._target.mount.stopping:

@@ -1,4 +1,4 @@
-"""Targets of an `AppendHandle`: the protocol, and the target for one partition.
+"""What an `AppendHandle` appends to: one partition, or those of a topic.
 
 Everything here runs on the owner's thread. After a write the kernel takes its position plus its
 length for the file's size; where that is wrong, the target has it drop the size.
@@ -6,65 +6,20 @@ length for the file's size; where that is wrong, the target has it drop the size
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.handles import FlushPlan
+from kafkafs.tree.partition.flush_plans import planned
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import ViewGeneration
-from storage.log.append import Appended
+from kafkafs.tree.partition.partitions import Partitions
+from storage.directory.manager import Topic
+from storage.errors import LogClosed, StorageError
+from storage.log.append import Assigned
+from storage.log.partitioner import Partitioner, Routed
 from storage.log.validator import Admitted
 from storage.settings.config import LogConfig
-
-
-class AppendTarget(Protocol):
-    """See the module."""
-
-    @property
-    def mount(self) -> MountContext: ...
-
-    @property
-    def name(self) -> str:
-        """Its name in the event log."""
-        ...
-
-    @property
-    def config(self) -> LogConfig:
-        """The present settings. LogClosed where the topic is deleted."""
-        ...
-
-    @property
-    def flush_due(self) -> bool:
-        """Whether flush.messages asks for a flush after what was appended last."""
-        ...
-
-    def append(self, batches: bytearray, now_ns: int) -> None:
-        """Append batches that the view has made. Errors of `Appender.assign`; OSError."""
-        ...
-
-    def check(self, batches: bytearray, now_ns: int) -> None:
-        """Raise what `append` would refuse; appends nothing."""
-        ...
-
-    def flush_plan(self) -> FlushPlan | None:
-        """The plan for fsync; None where all of it is flushed."""
-        ...
-
-    def line_begun(self) -> None:
-        """A handle holds an unfinished line, which may become a record at any time."""
-        ...
-
-    def line_ended(self) -> None:
-        """The line has become a record, or was dropped."""
-        ...
-
-    def written(self, guess: int) -> None:
-        """A write has ended; the kernel takes the file to be `guess` bytes long."""
-        ...
-
-    def released(self) -> None:
-        """The handle is closed, and the kernel has the answers to all writes."""
-        ...
 
 
 class PartitionTarget:
@@ -73,31 +28,35 @@ class PartitionTarget:
     __slots__ = ("_generation", "inode", "mount", "partition")
 
     def __init__(self, partition: Partition, inode: int, generation: ViewGeneration) -> None:
-        self.mount = partition.mount
+        self.mount: MountContext = partition.mount
         self.partition = partition
         self.inode = inode
         self._generation = generation
 
     @property
     def name(self) -> str:
+        """Its name in the event log."""
         log = self.partition.log
         return f"{log.topic}/{log.partition}"
 
     @property
     def config(self) -> LogConfig:
+        """The present settings. LogClosed where the topic is deleted."""
         return self.partition.log.config
 
     @property
     def flush_due(self) -> bool:
+        """Whether flush.messages asks for a flush after what was appended last."""
         return self.partition.log.durability.flush_due
 
     def append(self, batches: bytearray, now_ns: int) -> None:
+        """Append batches that the view has made. Errors of `Appender.assign`; OSError."""
         partition = self.partition
-        log = partition.log
-        ready = log.appender.assign(batches, now_ns=now_ns)
+        appender = partition.log.appender
+        ready = appender.assign(batches, now_ns=now_ns)
         partition.writer = self
         try:
-            log.appender.append_assigned(ready, now_ns=now_ns)
+            appender.append_assigned(ready, now_ns=now_ns)
         finally:
             partition.writer = None
 
@@ -107,38 +66,150 @@ class PartitionTarget:
         now_ns: int,
         trusted: dict[int, int],
         checked: list[Admitted] | None,
-    ) -> list[Appended]:
-        """`Appender.append_batches`"""
+    ) -> None:
+        """Append finished batches, as `Appender.append_batches` does."""
         partition = self.partition
         partition.writer = self
         try:
-            return partition.log.appender.append_batches(
-                batches,
-                now_ns=now_ns,
-                trusted=trusted,
-                defer_flush=True,
-                checked=checked,
+            partition.log.appender.append_batches(
+                batches, now_ns=now_ns, trusted=trusted, defer_flush=True, checked=checked
             )
         finally:
             partition.writer = None
 
     def check(self, batches: bytearray, now_ns: int) -> None:
+        """Raise what `append` would refuse; appends nothing."""
         self.partition.log.appender.assign(batches, now_ns=now_ns)
 
     def flush_plan(self) -> FlushPlan | None:
+        """The plan for fsync; None where all of it is flushed."""
         return self.partition.flush_plan()
 
     def line_begun(self) -> None:
+        """A handle holds an unfinished line, which may become a record at any time."""
         self.partition.line_begun()
 
     def line_ended(self) -> None:
+        """The line has become a record, or was dropped."""
         self.partition.line_ended()
 
     def written(self, guess: int) -> None:
+        """A write has ended; the kernel takes the file to be `guess` bytes long."""
         generation = self._generation
         if generation.timeline.end - generation.origin != guess:
             # Else a stat before the kernel has taken the answer would make the guess a valid size.
             self.partition.grows()
 
     def released(self) -> None:
+        """The handle is closed, and the kernel has the answers to all writes."""
         self.partition.released(self)
+
+
+class TopicTarget:
+    """All partitions of a topic, later ones included.
+
+    Each partition's log checks its lines of a write before any is appended. A disk error then ends
+    the write: the records in earlier partitions stay, and a line in the event log names them.
+    """
+
+    __slots__ = (
+        "_partitioner",
+        "_partitions",
+        "_topic",
+        "_unfinished",
+        "flush_due",
+        "mount",
+        "name",
+    )
+
+    def __init__(
+        self, partitions: Partitions, topic: Topic, name: str, partitioner: Partitioner
+    ) -> None:
+        self.mount = partitions.mount
+        self.name = name
+        self.flush_due = False
+        self._topic = topic
+        self._partitioner = partitioner
+        self._partitions = partitions
+        # The partitions that count an unfinished line.
+        self._unfinished: list[Partition] = []
+
+    @property
+    def config(self) -> LogConfig:
+        # Other threads create and delete partitions: iterate over a copy only.
+        partitions = self._topic.partitions
+        log = partitions.get(0) or next(iter(partitions.copy().values()), None)
+        if log is None:
+            self._topic.check(next(iter(self._topic.numbers), 0))
+            raise LogClosed("the topic has been deleted")
+        return log.config
+
+    def append(self, batches: bytearray, now_ns: int) -> None:
+        routed, prepared = self._prepared(batches, now_ns)
+        grown: list[tuple[Partition, int]] = []
+        try:
+            for partition, ready in prepared:
+                first = partition.log.appender.append_assigned(ready, now_ns=now_ns)
+                grown.append((partition, first))
+        except (StorageError, OSError):
+            self._log_appended(grown)
+            raise
+        self._partitioner.sticky = routed.sticky
+        self.flush_due = any(partition.log.durability.flush_due for partition, _ in grown)
+
+    def check(self, batches: bytearray, now_ns: int) -> None:
+        self._prepared(batches, now_ns)
+
+    def _prepared(
+        self, batches: bytearray, now_ns: int
+    ) -> tuple[Routed, list[tuple[Partition, Assigned]]]:
+        """The batches for each partition, checked. Errors of `Appender.assign`."""
+        limit = self.config.max_message_bytes
+        partitions = self._topic.partitions
+        # The partitioner counts all partitions, those that cannot be opened included.
+        there = self._topic.numbers if self._topic.faults else partitions
+        routed = self._partitioner.route(batches, there, limit)
+        prepared = []
+        for number, part in routed.batches.items():
+            log = partitions.get(number)
+            if log is None:
+                self._topic.check(number)
+                raise LogClosed("the topic is being deleted")
+            prepared.append((self._partitions.of(log), log.appender.assign(part, now_ns=now_ns)))
+        return routed, prepared
+
+    def _log_appended(self, grown: Sequence[tuple[Partition, int]]) -> None:
+        """Log the offsets in each partition that a failed write has appended."""
+        parts = [
+            f"{partition.name} (offsets {first} to {partition.log.log_end_offset - 1})"
+            for partition, first in grown
+        ]
+        if parts:
+            self.mount.events(
+                f"{self.name}: of a write that failed there are in {', '.join(parts)}"
+            )
+
+    def flush_plan(self) -> FlushPlan | None:
+        """The plan for the whole topic: records may be anywhere, also through other handles."""
+        logs = self._topic.partitions.copy().values()
+        return planned(self._partitions.of(log) for log in logs)
+
+    def line_begun(self) -> None:
+        logs = self._topic.partitions.copy().values()
+        self._unfinished = [self._partitions.of(log) for log in logs]
+        for partition in self._unfinished:
+            partition.line_begun()
+
+    def line_ended(self) -> None:
+        for partition in self._unfinished:
+            partition.line_ended()
+        self._unfinished = []
+
+    def written(self, guess: int) -> None:
+        """Nothing: the kernel keeps no size of this file."""
+
+    def released(self) -> None:
+        """Nothing: the kernel keeps no size of a partition for these writes."""
+
+
+AppendTarget = PartitionTarget | TopicTarget

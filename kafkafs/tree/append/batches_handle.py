@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.append.append_target import PartitionTarget
-from kafkafs.tree.handles import Handle
+from kafkafs.tree.handles import Handle, NotExamined
 from storage.errors import InvalidRecord, LogClosed, StorageError
 from storage.log.validator import Admitted, admitted
 from storage.record.batch import parse_header
@@ -47,17 +47,17 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         self._to_examine: tuple[bytes, LogConfig] | None = None
         self._examined: list[Admitted] | StorageError | None = None
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> bool:
         rest = self._rest
         if not rest:
             end = self._append_whole(data)
             if end < len(data):
                 self._rest = bytearray(memoryview(data)[end:])
-            return
+            return end > 0
         before = len(rest)
         rest += data
         if len(rest) < self._needed:
-            return
+            return False
         try:
             # A copy: an error may keep views of what was refused.
             end = self._append_whole(bytes(rest))
@@ -65,30 +65,27 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
             del rest[before:]
             raise
         self._rest = rest[end:]
+        return end > 0
 
     def _append_whole(self, data: bytes) -> int:
         """Append the whole batches that `data` begins with; returns where the rest begins."""
-        config = self._target.config
+        target = self._target
+        config = target.config
         end, needed = whole_batches(data, min(config.max_message_bytes, config.segment_bytes))
         if end:
-            self._append(data, 0, end)
+            batches = data[:end]
+            checked = self._checked(batches, config) if _takes_long(batches) else None
+            target.append_batches(batches, target.mount.clock_ns(), self._producers, checked)
         self._taken += end
         self._needed = needed
         return end
 
-    def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
-        batches = bytes(data[start:end])
-        checked = None
-        if _takes_long(batches):
-            checked = self._checked(batches, self._target.config)
-        self._target.append_batches(batches, now_ns, self._producers, checked)
-
     def _checked(self, batches: bytes, config: LogConfig) -> list[Admitted]:
-        """The result of `examine` for just these batches; BlockingIOError before it has run."""
+        """The result of `examine` for just these batches; NotExamined before it has run."""
         found, self._examined = self._examined, None
         if found is None or self._to_examine != (batches, config):
             self._to_examine = (batches, config)
-            raise BlockingIOError
+            raise NotExamined
         self._to_examine = None
         if isinstance(found, StorageError):
             raise found

@@ -36,20 +36,21 @@ class LinesHandle(AppendHandle[AppendTarget]):
         # Whether the target counts this handle's line among the unfinished ones.
         self._unfinished = False
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> bool:
         if self._discarding or self._rest or data[-1] != _NEWLINE:
-            self._take_in_parts(data)
+            has_appended = self._take_in_parts(data)
             self._count_unfinished()
-        else:
-            self._append(data, 0, len(data))
+            return has_appended
+        self._append(data, 0, len(data))
+        return True
 
-    def _take_in_parts(self, data: bytes) -> None:
-        """A write that begins or ends inside a line."""
+    def _take_in_parts(self, data: bytes) -> bool:
+        """As `_take`, of a write that begins or ends inside a line."""
         start = 0
         if self._discarding:
             start = data.find(b"\n") + 1
             if not start:
-                return
+                return False
         end = data.rfind(b"\n") + 1
         if end <= start:
             # No complete line.
@@ -64,6 +65,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
                 self._append(data, start, end)
             self._rest = bytearray(data[end:])
         self._discarding = False
+        return end > start
 
     def _check_unfinished(self, rest: bytes | bytearray, data: bytes, start: int) -> None:
         """Raise where a line that begins with `rest` and `data[start:]` is too large already."""
@@ -76,11 +78,14 @@ class LinesHandle(AppendHandle[AppendTarget]):
         elif size > limit - _OVERHEAD:
             self._check_line(rest + data[start:])
 
-    def _put(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
-        limit = self._target.config.max_message_bytes
+    def _append(self, data: bytes | bytearray, start: int, end: int) -> None:
+        """Append the lines `data[start:end]`."""
+        target = self._target
+        now_ns = target.mount.clock_ns()
+        limit = target.config.max_message_bytes
         batches, _ = self._view.parse(data, start, end, now_ns // 1_000_000, limit)
         try:
-            self._target.append(batches, now_ns)
+            target.append(batches, now_ns)
         except InvalidRecord as error:
             raise self._of_its_line(error, data, start, end, now_ns) from None
 

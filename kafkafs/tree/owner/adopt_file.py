@@ -18,7 +18,7 @@ import os
 from collections.abc import Sequence
 
 from kafkafs.tree.files.virtual_file import Text, VirtualFile
-from kafkafs.tree.handles import Handle, WritingHandle
+from kafkafs.tree.handles import Handle, NotExamined, WritingHandle
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.permissions import Ownership
 from storage.errors import InvalidRecord, StorageError
@@ -76,12 +76,12 @@ class AdoptHandle(WritingHandle):
         return len(data)
 
     def _asked(self, data: bytes, end: int) -> list[OwnerRequest]:
-        """What the complete lines of a write ask for; BlockingIOError before a long look."""
+        """What the complete lines of a write ask for; NotExamined before a long look."""
         found = self._examined
         self._examined = None
         if found is None or found[0] != data:
             if len(self._rest) + end > AT_ONCE:
-                raise BlockingIOError
+                raise NotExamined
             self.examine(data)
             found, self._examined = self._examined, None
         assert found is not None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kafkafs.mount_options import MountOptions
-from kafkafs.tree.handles import Handle
+from kafkafs.tree.handles import Handle, NotExamined
 from kafkafs.tree.inodes import Change
 from kafkafs.tree.jobs import Job
 from kafkafs.tree.owner import adopt_file, owner_requests
@@ -188,7 +188,7 @@ def test_many_files_are_looked_at_in_a_worker_thread(tree: Tree) -> None:
         part = data[at : at + (1 << 20)]
         if at + len(part) < len(data):
             assert handle.write(at, part) == len(part)
-    with pytest.raises(BlockingIOError):
+    with pytest.raises(NotExamined):
         handle.write(at, part)
     write(handle, at, part)
     (facts,) = told(tree)
