@@ -145,10 +145,10 @@ class TopicTarget:
         return log.config
 
     def append(self, batches: bytearray, now_ns: int) -> None:
-        routed, prepared = self._prepared(batches, now_ns)
+        routed, assigned = self._assign(batches, now_ns)
         grown: list[tuple[Partition, int]] = []
         try:
-            for partition, ready in prepared:
+            for partition, ready in assigned:
                 first = partition.log.appender.append_assigned(ready, now_ns=now_ns)
                 grown.append((partition, first))
         except (StorageError, OSError):
@@ -158,9 +158,9 @@ class TopicTarget:
         self.flush_due = any(partition.log.durability.flush_due for partition, _ in grown)
 
     def check(self, batches: bytearray, now_ns: int) -> None:
-        self._prepared(batches, now_ns)
+        self._assign(batches, now_ns)
 
-    def _prepared(
+    def _assign(
         self, batches: bytearray, now_ns: int
     ) -> tuple[Routed, list[tuple[Partition, Assigned]]]:
         """The batches for each partition, checked. Errors of `Appender.assign`."""
@@ -169,14 +169,14 @@ class TopicTarget:
         # The partitioner counts all partitions, those that cannot be opened included.
         there = self._topic.numbers if self._topic.faults else partitions
         routed = self._partitioner.route(batches, there, limit)
-        prepared = []
+        assigned = []
         for number, part in routed.batches.items():
             log = partitions.get(number)
             if log is None:
                 self._topic.check(number)
                 raise LogClosed("the topic is being deleted")
-            prepared.append((self._partitions.of(log), log.appender.assign(part, now_ns=now_ns)))
-        return routed, prepared
+            assigned.append((self._partitions.of(log), log.appender.assign(part, now_ns=now_ns)))
+        return routed, assigned
 
     def _log_appended(self, grown: Sequence[tuple[Partition, int]]) -> None:
         """Log the offsets in each partition that a failed write has appended."""
