@@ -1,11 +1,11 @@
-"""The file below the indexes: lengths, counts, and that no read ever leaves the file."""
+"""What both indexes do with their file: lengths, counts, and that no read ever leaves the file."""
 
 from __future__ import annotations
 
 import errno
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from storage.errors import SegmentGone
 from storage.files import Files
-from storage.index.entry_file import EntryFile
+from storage.index.segment_index import Entry, SegmentIndex
 from tests.crash.disk import SimulatedDisk
 
 PAIR = Struct(">ii")
@@ -27,13 +27,27 @@ def pack(*firsts: int) -> bytes:
     return b"".join(PAIR.pack(first, -first) for first in firsts)
 
 
+class Pairs(SegmentIndex):
+    """Entries as they are in the file."""
+
+    __slots__ = ()
+
+    layout = PAIR
+
+    def _decoded(self, fields: Sequence[int]) -> Entry:
+        return fields[0], fields[1]
+
+    def _last_up_to(self, offset: int) -> int:
+        return self.search(FIRST, 0, offset)
+
+
 def opened(
     path: Path, *, writable: bool = True, mapped: bool = True, ignore_zero_tail: bool = False
-) -> EntryFile:
-    return EntryFile(
+) -> Pairs:
+    return Pairs(
         Files(),
         str(path / "index"),
-        8,
+        0,
         100,
         writable=writable,
         mapped=mapped,
@@ -45,19 +59,19 @@ def opened(
 def test_append_read_and_reopen(tmp_path: Path, mapped: bool) -> None:
     file = opened(tmp_path, mapped=mapped)
     assert (file.count, file.capacity, file.data()) == (0, 12, b"")
-    assert list(file.unpack_all(PAIR)) == []
+    assert list(file.entries()) == []
     assert file.search(FIRST, 0, 10) == -1
-    file.add(pack(1))
-    assert file.unpack(PAIR, 0) == (1, -1)
-    file.add(pack(5, 9))
-    assert list(file.unpack_all(PAIR)) == [(1, -1), (5, -5), (9, -9)]
+    file.extend(pack(1))
+    assert file.entry(0) == (1, -1)
+    file.extend(pack(5, 9))
+    assert list(file.entries()) == [(1, -1), (5, -5), (9, -9)]
     assert file.data() == pack(1, 5, 9)
     file.sync()
     file.close()
     for writable in (True, False):
         file = opened(tmp_path, writable=writable, mapped=mapped)
         assert file.data() == pack(1, 5, 9)
-        assert file.unpack(PAIR, 2) == (9, -9)
+        assert file.entry(2) == (9, -9)
         file.sync()
         file.close()
 
@@ -67,13 +81,13 @@ def test_sizes_and_trims(tmp_path: Path) -> None:
     file.presize()
     assert (tmp_path / "index").stat().st_size == 96
     assert (tmp_path / "index").stat().st_blocks == 0
-    file.add(pack(1, 2))
-    assert file.unpack(PAIR, 1) == (2, -2)
+    file.extend(pack(1, 2))
+    assert file.entry(1) == (2, -2)
     file.trim()
     assert (tmp_path / "index").read_bytes() == pack(1, 2)
-    assert file.unpack(PAIR, 1) == (2, -2)
+    assert file.entry(1) == (2, -2)
     file.presize()
-    file.add(pack(3))
+    file.extend(pack(3))
     assert file.data() == pack(1, 2, 3)
     file.close()
     file = opened(tmp_path)
@@ -84,9 +98,9 @@ def test_sizes_and_trims(tmp_path: Path) -> None:
 def test_more_than_its_size_fits(tmp_path: Path) -> None:
     file = opened(tmp_path)
     file.presize()
-    file.add(pack(*range(20)))
+    file.extend(pack(*range(20)))
     assert file.count == 20
-    assert file.unpack(PAIR, 19) == (19, -19)
+    assert file.entry(19) == (19, -19)
     file.presize()
     assert file.data() == pack(*range(20))
     file.trim()
@@ -97,10 +111,10 @@ def test_more_than_its_size_fits(tmp_path: Path) -> None:
 def test_truncation_leaves_nothing_behind(tmp_path: Path) -> None:
     file = opened(tmp_path)
     file.presize()
-    file.add(pack(1, 2, 3))
+    file.extend(pack(1, 2, 3))
     file.truncate_to(1)
     assert (tmp_path / "index").read_bytes() == pack(1).ljust(96, b"\0")
-    file.add(pack(7))
+    file.extend(pack(7))
     assert file.data() == pack(1, 7)
     file.trim()
     file.truncate_to(1)
@@ -115,12 +129,12 @@ def test_truncation_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_an_old_map_is_not_used_for_new_entries(tmp_path: Path) -> None:
     file = opened(tmp_path)
     for number in range(2000):
-        file.add(pack(number))
-        assert file.unpack(PAIR, number) == (number, -number)
+        file.extend(pack(number))
+        assert file.entry(number) == (number, -number)
     file.truncate_to(3)
     assert file.data() == pack(0, 1, 2)
-    file.add(pack(9))
-    assert file.unpack(PAIR, 3) == (9, -9)
+    file.extend(pack(9))
+    assert file.entry(3) == (9, -9)
     file.close()
 
 
@@ -133,7 +147,7 @@ def test_search_finds_the_last_that_is_not_above(
     step = data.draw(st.integers(1, 3))
     keys = [number // 2 * step for number in range(count)]
     file = opened(tmp_path_factory.mktemp("i"), mapped=mapped)
-    file.add(pack(*keys))
+    file.extend(pack(*keys))
     for target in data.draw(st.lists(st.integers(-2, count * step + 2), max_size=20)):
         expected = max((n for n, key in enumerate(keys) if key <= target), default=-1)
         assert file.search(FIRST, 0, target) == expected
@@ -165,17 +179,17 @@ def test_following_another_processs_file(tmp_path: Path) -> None:
     follower.refresh()
     assert follower.count == 0
     writer.presize()
-    writer.add(pack(1, 2))
+    writer.extend(pack(1, 2))
     assert follower.count == 0
     follower.refresh()
     assert follower.data() == pack(1, 2)
-    writer.add(pack(3))
+    writer.extend(pack(3))
     writer.trim()
     follower.refresh()
     assert follower.data() == pack(1, 2, 3)
     writer.truncate_to(1)
     with pytest.raises(SegmentGone, match="cut by another process"):
-        follower.unpack(PAIR, 2)
+        follower.entry(2)
     # It was told once.
     assert follower.data() == pack(1)
     follower.close()
@@ -202,14 +216,14 @@ def test_a_missing_file_cannot_be_made_without_its_directory(tmp_path: Path) -> 
 
 def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     disk = SimulatedDisk(str(tmp_path))
-    file = EntryFile(disk, str(tmp_path / "index"), 8, 100, writable=True, mapped=True)
+    file = Pairs(disk, str(tmp_path / "index"), 0, 100, writable=True, mapped=True)
     file.presize()
-    file.add(pack(1))
+    file.extend(pack(1))
     disk.fail_next("pwrite", errno.ENOSPC, partial=4)
     with pytest.raises(OSError, match="No space"):
-        file.add(pack(2, 3))
+        file.extend(pack(2, 3))
     assert file.data() == pack(1)
-    file.add(pack(4))
+    file.extend(pack(4))
     assert file.data() == pack(1, 4)
     disk.fail_next("ftruncate", errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
@@ -223,8 +237,8 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
 def test_no_descriptor_is_left(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     file = opened(tmp_path)
-    file.add(pack(1))
-    assert file.unpack(PAIR, 0) == (1, -1)
+    file.extend(pack(1))
+    assert file.entry(0) == (1, -1)
     file.close()
     file.close()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -240,10 +254,10 @@ def test_a_map_that_is_made_while_the_file_is_trimmed(tmp_path: Path) -> None:
                 trim.pop()()
             return super().map(fd, length)
 
-    file = EntryFile(Trimmed(), str(tmp_path / "f"), 8, 1 << 20, writable=True, mapped=True)
+    file = Pairs(Trimmed(), str(tmp_path / "f"), 0, 1 << 20, writable=True, mapped=True)
     file.presize()
-    file.add(pack(*range(10)))
+    file.extend(pack(*range(10)))
     trim.append(file.trim)
-    assert file.unpack(PAIR, 9) == (9, -9)
+    assert file.entry(9) == (9, -9)
     assert not trim
     file.close()
