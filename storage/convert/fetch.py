@@ -144,11 +144,10 @@ class _Collector:
         columns = decode_columns(
             batch, 0, len(batch), from_offset=self._first, to_offset=self._end, keys=False
         )
-        assert columns.value_positions is not None
         assert columns.values is not None
         offsets = memoryview(columns.offsets).cast("q")
-        ends = memoryview(columns.value_positions).cast("i")[1:]
-        with memoryview(columns.values) as values:
+        ends = memoryview(columns.values.positions).cast("i")[1:]
+        with memoryview(columns.values.block) as values:
             start = 0
             for offset, end in zip(offsets, ends, strict=True):
                 self._add(encode_message(values[start:end]), offset)

@@ -203,11 +203,11 @@ def entries_to_v2(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes, int
             offset=id_,
         )
     columns = decode_columns(made, 0, len(made), keys=False)
-    assert columns.value_positions is not None
-    assert columns.values is not None
-    positions = memoryview(columns.value_positions).cast("i")
+    values = columns.values
+    assert values is not None
+    positions = memoryview(values.positions).cast("i")
     numbered = (
-        Record(id_ + number, NO_TIMESTAMP, CREATE_TIME, None, bytes(columns.values[begin:end]))
+        Record(id_ + number, NO_TIMESTAMP, CREATE_TIME, None, bytes(values.block[begin:end]))
         for number, (begin, end) in enumerate(pairwise(positions))
     )
     records = encode_records(numbered, id_, NO_TIMESTAMP)

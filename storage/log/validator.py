@@ -120,7 +120,8 @@ def admitted(
 def check_keys(batches: Buffer, position: int, size: int) -> Columns:
     """InvalidRecord where a record of these plain batches has no key; the other columns."""
     columns = decode_columns(batches, position, size, values=False)
-    if columns.key_nulls:
+    assert columns.keys is not None
+    if columns.keys.nulls:
         raise InvalidRecord(
             "a topic whose cleanup.policy has compact takes no record without a key"
         )

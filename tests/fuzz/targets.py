@@ -217,8 +217,8 @@ def _assert_columns(view: memoryview, at: int, size: int, records: list[Record])
     assert list(memoryview(columns.timestamps).cast("q")) == [record.timestamp for record in shown]
     assert columns.keys is not None
     assert columns.values is not None
-    assert columns.keys == b"".join(record.key or b"" for record in shown)
-    assert columns.values == b"".join(record.value or b"" for record in shown)
+    assert columns.keys.block == b"".join(record.key or b"" for record in shown)
+    assert columns.values.block == b"".join(record.value or b"" for record in shown)
     _assert_headers(view, at, size, shown)
 
 
@@ -247,11 +247,12 @@ def _assert_headers(view: memoryview, at: int, size: int, shown: list[Record]) -
     names = [name.encode(errors="surrogateescape") for name, _ in headers]
     assert columns.rows == len(shown)
     assert columns.header_names is not None
-    assert columns.header_names.decode() == "".join(map(oracle.java_text, names))
+    assert columns.header_names.block.decode() == "".join(map(oracle.java_text, names))
     assert columns.header_values is not None
-    assert columns.header_values == b"".join(value or b"" for _, value in headers)
+    assert columns.header_values.block == b"".join(value or b"" for _, value in headers)
     assert columns.header_count == len(headers)
-    assert columns.header_nulls == sum(not record.headers for record in shown)
+    assert columns.headers is not None
+    assert columns.headers.nulls == sum(not record.headers for record in shown)
 
 
 def _assert_forms(view: memoryview, at: int, size: int, records: list[Record]) -> None:

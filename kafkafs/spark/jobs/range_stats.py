@@ -91,12 +91,14 @@ class RangeStats:
     def count(self, columns: Columns, gap_ms: int) -> None:
         """Add the next columns of the range; their times are in µs."""
         rows = columns.rows
-        keys = np.diff(np.frombuffer(columns.key_positions or b"", "<i4", rows + 1))
-        values = np.diff(np.frombuffer(columns.value_positions or b"", "<i4", rows + 1))
+        assert columns.keys is not None
+        assert columns.values is not None
+        keys = np.diff(np.frombuffer(columns.keys.positions, "<i4", rows + 1))
+        values = np.diff(np.frombuffer(columns.values.positions, "<i4", rows + 1))
         sizes = (keys + values).astype(np.int64)
         self.records += rows
-        self.tombstones += columns.value_nulls
-        self.without_key += columns.key_nulls
+        self.tombstones += columns.values.nulls
+        self.without_key += columns.keys.nulls
         self.key_bytes += int(keys.sum(dtype=np.int64))
         self.value_bytes += int(values.sum(dtype=np.int64))
         self.largest = max(self.largest, int(sizes.max()))

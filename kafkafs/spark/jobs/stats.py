@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from kafkafs.spark.jobs.range_stats import RangeStats
     from storage.log.read import Isolation
-    from storage.record.columns._columns import Columns
 
 #: Up to this sum of the splits' different keys the job counts a topic's different keys exactly.
 EXACT_KEYS = 20_000_000
@@ -183,6 +182,7 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
     import pyarrow.compute
 
     from kafkafs.spark.jobs.range_stats import RangeStats
+    from kafkafs.spark.source.rows import bytes_array
     from storage.record._census import Census
 
     stats = RangeStats(split.topic, split.partition, split.from_offset, split.to_offset)
@@ -193,8 +193,10 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
         try:
             for columns in read_split(files, split, wanted, seen=census.add):
                 stats.count(columns, options.gap_ms)
-                if options.keys and columns.key_nulls < columns.rows:
-                    keys.append(pa.compute.unique(_key_array(columns).drop_null()))
+                assert columns.keys is not None
+                if options.keys and columns.keys.nulls < columns.rows:
+                    array = bytes_array(pa.binary(), columns.rows, columns.keys)
+                    keys.append(pa.compute.unique(array.drop_null()))
             break
         except OffsetOutOfRange as error:
             # Retention has deleted the start of the split: count the rest.
@@ -207,11 +209,3 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
     different = pa.compute.unique(pa.concat_arrays(keys))
     stats.keys = len(different)
     return stats, different
-
-
-def _key_array(columns: Columns) -> pa.Array:
-    import pyarrow as pa
-
-    parts = (columns.key_validity, columns.key_positions, columns.keys)
-    buffers = [None if part is None else pa.py_buffer(part) for part in parts]
-    return pa.Array.from_buffers(pa.binary(), columns.rows, buffers, null_count=columns.key_nulls)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from storage.files import Files
-    from storage.record.columns._columns import Columns
+    from storage.record.columns._columns import Columns, VariableColumn
 
 HEADERS = "headers"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -162,58 +162,35 @@ def _fixed(buffer: bytearray | None, rows: int, type_: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(buffer)], null_count=0)
 
 
-def _bytes(
-    type_: pa.DataType,
-    rows: int,
-    positions: bytearray | None,
-    block: bytearray | None,
-    validity: bytearray | None = None,
-    nulls: int = 0,
-) -> pa.Array:
+def bytes_array(type_: pa.DataType, rows: int, column: VariableColumn | None) -> pa.Array:
+    """A decoded column of bytes as an array of Arrow."""
     import pyarrow as pa
 
-    buffers = [
-        pa.py_buffer(validity) if nulls else None,
-        pa.py_buffer(positions),
-        pa.py_buffer(block),
-    ]
-    return pa.Array.from_buffers(type_, rows, buffers, null_count=nulls)
+    assert column is not None
+    validity = pa.py_buffer(column.validity) if column.nulls else None
+    buffers = [validity, pa.py_buffer(column.positions), pa.py_buffer(column.block)]
+    return pa.Array.from_buffers(type_, rows, buffers, null_count=column.nulls)
 
 
 def _headers(columns: Columns, type_: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
-    count = columns.header_count
-    struct = type_.value_type
+    lists, count, struct = columns.headers, columns.header_count, type_.value_type
+    assert lists is not None
     parts = [
-        _bytes(struct.field(0).type, count, columns.header_name_positions, columns.header_names),
-        _bytes(
-            struct.field(1).type,
-            count,
-            columns.header_value_positions,
-            columns.header_values,
-            columns.header_value_validity,
-            columns.header_value_nulls,
-        ),
+        bytes_array(struct.field(0).type, count, columns.header_names),
+        bytes_array(struct.field(1).type, count, columns.header_values),
     ]
     pairs = pa.Array.from_buffers(struct, count, [None], null_count=0, children=parts)
-    validity = pa.py_buffer(columns.header_validity) if columns.header_nulls else None
+    buffers = [pa.py_buffer(lists.validity) if lists.nulls else None, pa.py_buffer(lists.positions)]
     return pa.Array.from_buffers(
-        type_,
-        columns.rows,
-        [validity, pa.py_buffer(columns.header_positions)],
-        null_count=columns.header_nulls,
-        children=[pairs],
+        type_, columns.rows, buffers, null_count=lists.nulls, children=[pairs]
     )
 
 
 _ARRAYS: dict[str, Callable[[Columns, Any], pa.Array]] = {
-    "key": lambda c, type_: _bytes(
-        type_, c.rows, c.key_positions, c.keys, c.key_validity, c.key_nulls
-    ),
-    "value": lambda c, type_: _bytes(
-        type_, c.rows, c.value_positions, c.values, c.value_validity, c.value_nulls
-    ),
+    "key": lambda c, type_: bytes_array(type_, c.rows, c.keys),
+    "value": lambda c, type_: bytes_array(type_, c.rows, c.values),
     "offset": lambda c, type_: _fixed(c.offsets, c.rows, type_),
     "timestamp": lambda c, type_: _fixed(c.timestamps, c.rows, type_),
     "timestampType": lambda c, type_: _fixed(c.timestamp_types, c.rows, type_),

@@ -1,13 +1,12 @@
 """Record batches to columns, in Arrow's layout but without Arrow: for Spark, and for statistics.
 
-Every column is a bytearray in the machine's byte order, so that `pyarrow.py_buffer` takes it as it
-is: numbers i64 or i32; bytes as `rows + 1` i32 positions into one block of bytes, and a validity
-bitmap (lowest bit first, 1 = not null); headers as `_header_column.pxd` says.
+Every buffer is a bytearray in the machine's byte order, so that `pyarrow.py_buffer` takes it as it
+is.
 
 Invariants: every record is read to its end, headers included, and must fill its length exactly; a
 batch must hold as many records as it says. Compressed batches and those of v0 and v1 are read in
-their plain form, and their CRC is checked; others' where it is asked for. Not here: which
-transactions were aborted.
+their plain form, and their CRC is checked; others' with `check_crc`. Not here: which transactions
+were aborted.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -85,6 +84,61 @@ cdef class AbortedSpans:
         return self.count
 
 
+cdef class VariableColumn:
+    """A column whose rows differ in length: bytes, or lists.
+
+    positions  `rows + 1` i32: where each row begins and ends
+    block      the bytes of all rows; empty of lists
+    validity   a bitmap, lowest bit first, 1 = not null; None where no row can be null
+    nulls      how many rows are null
+    """
+
+    cdef readonly bytearray positions
+    cdef readonly bytearray block
+    cdef readonly bytearray validity
+    cdef readonly long long nulls
+
+    cdef int trim(self, const Bytes *column, int64_t rows) except -1:
+        """Cut the buffers down to what was decoded."""
+        PyByteArray_Resize(self.positions, 4 * (rows + 1))
+        PyByteArray_Resize(self.block, column.used)
+        PyByteArray_Resize(self.validity, (rows + 7) // 8)
+        self.nulls = column.nulls
+        return 0
+
+
+cdef VariableColumn new_column(int64_t rows):
+    """A column with room for the positions and the validity of so many rows."""
+    cdef VariableColumn made = VariableColumn.__new__(VariableColumn)
+    made.positions = PyByteArray_FromStringAndSize(NULL, 4 * (rows + 1))
+    made.block = bytearray()
+    made.validity = bytearray((rows + 7) // 8)
+    return made
+
+
+cdef VariableColumn new_bytes(Bytes *column, int64_t rows, int64_t total):
+    """A column with room for so many rows, of `total` bytes together; `column` writes to it."""
+    cdef VariableColumn made = new_column(rows)
+    made.block = PyByteArray_FromStringAndSize(NULL, total)
+    column.positions = <int32_t *> PyByteArray_AS_STRING(made.positions)
+    column.block = <uint8_t *> PyByteArray_AS_STRING(made.block)
+    column.validity = <uint8_t *> PyByteArray_AS_STRING(made.validity)
+    column.positions[0] = 0
+    return made
+
+
+cdef VariableColumn copied_column(const Grown *positions, const Grown *block):
+    """A column of the bytes of these, none of them null."""
+    cdef VariableColumn made = VariableColumn.__new__(VariableColumn)
+    made.positions = copied(positions)
+    made.block = copied(block)
+    return made
+
+
+cdef bytearray copied(const Grown *block):
+    return PyByteArray_FromStringAndSize(<const char *> block.start, block.used)
+
+
 cdef class Columns:
     """The records of some batches, column by column.
 
@@ -95,13 +149,10 @@ cdef class Columns:
 
     offsets, timestamps          i64 each; empty where they were not asked for
     timestamp_types              i32 each, Kafka's: 0 create time, 1 append time, -1 none
-    key_positions, keys, key_validity, key_nulls          see the module
-    value_positions, values, value_validity, value_nulls  the same
-    header_positions, header_validity, header_nulls       `rows + 1` i32 into the headers below, and
-                                                          a bitmap: a row without headers is null
-    header_count                                          of these:
-    header_name_positions, header_names                   UTF-8, never null
-    header_value_positions, header_values, header_value_validity, header_value_nulls
+    keys, values                 bytes
+    headers                      lists of the headers below; a row without headers is null
+    header_count                 of the next two:
+    header_names, header_values  UTF-8, never null; bytes
 
     Any other column that was not asked for is None.
     """
@@ -113,24 +164,12 @@ cdef class Columns:
     cdef readonly bytearray offsets
     cdef readonly bytearray timestamps
     cdef readonly bytearray timestamp_types
-    cdef readonly bytearray key_positions
-    cdef readonly bytearray keys
-    cdef readonly bytearray key_validity
-    cdef readonly long long key_nulls
-    cdef readonly bytearray value_positions
-    cdef readonly bytearray values
-    cdef readonly bytearray value_validity
-    cdef readonly long long value_nulls
-    cdef readonly bytearray header_positions
-    cdef readonly bytearray header_validity
-    cdef readonly long long header_nulls
+    cdef readonly VariableColumn keys
+    cdef readonly VariableColumn values
+    cdef readonly VariableColumn headers
     cdef readonly long long header_count
-    cdef readonly bytearray header_name_positions
-    cdef readonly bytearray header_names
-    cdef readonly bytearray header_value_positions
-    cdef readonly bytearray header_values
-    cdef readonly bytearray header_value_validity
-    cdef readonly long long header_value_nulls
+    cdef readonly VariableColumn header_names
+    cdef readonly VariableColumn header_values
 
     cdef int make_room(
         self, Rows *into, int64_t records, int64_t total, const Wants *wants
@@ -147,26 +186,20 @@ cdef class Columns:
             self.timestamp_types = PyByteArray_FromStringAndSize(NULL, 4 * records)
             into.types = <int32_t *> PyByteArray_AS_STRING(self.timestamp_types)
         if wants.keys:
-            self.key_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
-            self.keys = PyByteArray_FromStringAndSize(NULL, total)
-            self.key_validity = bytearray((records + 7) // 8)
-            begin(&into.keys, self.key_positions, self.keys, self.key_validity)
+            self.keys = new_bytes(&into.keys, records, total)
         if wants.values:
-            self.value_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
-            self.values = PyByteArray_FromStringAndSize(NULL, total)
-            self.value_validity = bytearray((records + 7) // 8)
-            begin(&into.values, self.value_positions, self.values, self.value_validity)
+            self.values = new_bytes(&into.values, records, total)
         if wants.headers:
-            self.header_positions = PyByteArray_FromStringAndSize(NULL, 4 * (records + 1))
-            self.header_validity = bytearray((records + 7) // 8)
-            into.headers.positions = <int32_t *> PyByteArray_AS_STRING(self.header_positions)
-            into.headers.validity = <uint8_t *> PyByteArray_AS_STRING(self.header_validity)
+            self.headers = new_column(records)
+            into.headers.positions = <int32_t *> PyByteArray_AS_STRING(self.headers.positions)
+            into.headers.validity = <uint8_t *> PyByteArray_AS_STRING(self.headers.validity)
             if not begin_headers(&into.headers):
                 raise MemoryError
         return 0
 
     cdef int trim(self, const Rows *rows) except -1:
         """Cut the columns down to what was decoded."""
+        cdef const Headers *headers = &rows.headers
         self.rows = rows.count
         if rows.offsets != NULL:
             PyByteArray_Resize(self.offsets, 8 * rows.count)
@@ -175,26 +208,18 @@ cdef class Columns:
         if self.timestamp_types is not None:
             PyByteArray_Resize(self.timestamp_types, 4 * rows.count)
         if self.keys is not None:
-            self.key_nulls = rows.keys.nulls
-            end(&rows.keys, rows.count, self.key_positions, self.keys, self.key_validity)
+            self.keys.trim(&rows.keys, rows.count)
         if self.values is not None:
-            self.value_nulls = rows.values.nulls
-            end(&rows.values, rows.count, self.value_positions, self.values, self.value_validity)
-        if self.header_positions is not None:
-            self.end_headers(&rows.headers, rows.count)
-        return 0
-
-    cdef int end_headers(self, const Headers *headers, int64_t rows) except -1:
-        PyByteArray_Resize(self.header_positions, 4 * (rows + 1))
-        PyByteArray_Resize(self.header_validity, (rows + 7) // 8)
-        self.header_nulls = headers.nulls
-        self.header_count = headers.count
-        self.header_name_positions = copied(&headers.name_positions)
-        self.header_names = copied(&headers.names)
-        self.header_value_positions = copied(&headers.value_positions)
-        self.header_values = copied(&headers.values)
-        self.header_value_validity = copied(&headers.value_validity)
-        self.header_value_nulls = headers.value_nulls
+            self.values.trim(&rows.values, rows.count)
+        if self.headers is not None:
+            PyByteArray_Resize(self.headers.positions, 4 * (rows.count + 1))
+            PyByteArray_Resize(self.headers.validity, (rows.count + 7) // 8)
+            self.headers.nulls = headers.nulls
+            self.header_count = headers.count
+            self.header_names = copied_column(&headers.name_positions, &headers.names)
+            self.header_values = copied_column(&headers.value_positions, &headers.values)
+            self.header_values.validity = copied(&headers.value_validity)
+            self.header_values.nulls = headers.value_nulls
         return 0
 
 
@@ -205,26 +230,6 @@ cdef struct Wants:
     bint offsets
     bint timestamps
     bint timestamp_types
-
-
-cdef void begin(Bytes *column, bytearray positions, bytearray block, bytearray validity):
-    column.positions = <int32_t *> PyByteArray_AS_STRING(positions)
-    column.block = <uint8_t *> PyByteArray_AS_STRING(block)
-    column.validity = <uint8_t *> PyByteArray_AS_STRING(validity)
-    column.positions[0] = 0
-
-
-cdef int end(
-    const Bytes *column, int64_t rows, bytearray positions, bytearray block, bytearray validity
-) except -1:
-    PyByteArray_Resize(positions, 4 * (rows + 1))
-    PyByteArray_Resize(block, column.used)
-    PyByteArray_Resize(validity, (rows + 7) // 8)
-    return 0
-
-
-cdef bytearray copied(const Grown *block):
-    return PyByteArray_FromStringAndSize(<const char *> block.start, block.used)
 
 
 cdef class Parts:

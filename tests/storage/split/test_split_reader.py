@@ -33,10 +33,10 @@ def test_only_what_is_wanted_is_decoded(tmp_path: Path) -> None:
         (columns,) = read_split(Files(), split, Wanted(*[False] * 6))
         assert columns.rows == 30
         assert not columns.offsets + columns.timestamps
-        for name in ("keys", "values", "header_positions", "timestamp_types"):
+        for name in ("keys", "values", "headers", "timestamp_types"):
             assert getattr(columns, name) is None
         (columns,) = read_split(Files(), split, Wanted(headers=False))
-        assert columns.header_positions is None
+        assert columns.headers is None
         assert columns.values is not None
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
-from storage.record.columns._columns import AbortedSpans, Columns, decode_columns
+from storage.record.columns._columns import AbortedSpans, Columns, VariableColumn, decode_columns
 from storage.record.plain import plain, recompress
 from tests import oracle
 from tests.guard_page import before_guard_page
@@ -32,27 +32,25 @@ def numbers(column: bytearray) -> list[int]:
     return list(struct.unpack(f"={len(column) // 8}q", column))
 
 
-def blobs(
-    rows: int, positions: bytearray | None, block: bytearray | None, validity: bytearray | None
-) -> list[bytes | None]:
-    assert positions is not None
-    assert block is not None
+def blobs(rows: int, column: VariableColumn | None) -> list[bytes | None]:
+    assert column is not None
+    block, validity = column.block, column.validity
     assert validity is not None
-    at = struct.unpack(f"={rows + 1}i", positions)
+    at = struct.unpack(f"={rows + 1}i", column.positions)
     assert at[0] == 0
     assert at[-1] == len(block)
     assert len(validity) == (rows + 7) // 8
-    return [
+    found = [
         bytes(block[at[row] : at[row + 1]]) if validity[row // 8] >> row % 8 & 1 else None
         for row in range(rows)
     ]
+    assert column.nulls == found.count(None)
+    return found
 
 
 def rows(columns: Columns) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    keys = blobs(columns.rows, columns.key_positions, columns.keys, columns.key_validity)
-    values = blobs(columns.rows, columns.value_positions, columns.values, columns.value_validity)
-    assert columns.key_nulls == keys.count(None)
-    assert columns.value_nulls == values.count(None)
+    keys = blobs(columns.rows, columns.keys)
+    values = blobs(columns.rows, columns.values)
     table = zip(numbers(columns.offsets), numbers(columns.timestamps), keys, values, strict=True)
     return list(table)
 
@@ -75,11 +73,13 @@ def test_only_offsets_asked_for(log: MadeLog, first: int, count: int) -> None:
 
 def test_only_columns_asked_for() -> None:
     columns = decode_columns(THREE_RECORDS, 0, 95, keys=False)
-    assert (columns.keys, columns.key_positions, columns.key_validity) == (None, None, None)
-    assert columns.values == bytearray(b"v1")
+    assert columns.keys is None
+    assert columns.values is not None
+    assert columns.values.block == bytearray(b"v1")
     columns = decode_columns(THREE_RECORDS, 0, 95, values=False)
-    assert (columns.values, columns.value_positions, columns.value_validity) == (None, None, None)
-    assert columns.keys == bytearray(b"k1k2")
+    assert columns.values is None
+    assert columns.keys is not None
+    assert columns.keys.block == bytearray(b"k1k2")
     assert numbers(columns.timestamps) == [TIME, TIME + 5, TIME - 10]
 
 
@@ -171,27 +171,24 @@ def shown(columns: Columns, unit: int = 1) -> list[oracle.Shown]:
 
 
 def header_lists(columns: Columns) -> list[list[tuple[str, bytes | None]] | None]:
-    assert columns.header_positions is not None
-    assert columns.header_validity is not None
-    assert columns.header_name_positions is not None
-    assert columns.header_names is not None
+    headers, texts = columns.headers, columns.header_names
+    assert headers is not None
+    assert headers.validity is not None
+    assert texts is not None
     count = columns.header_count
-    at = struct.unpack(f"={columns.rows + 1}i", columns.header_positions)
-    names_at = struct.unpack(f"={count + 1}i", columns.header_name_positions)
-    contents = blobs(
-        count, columns.header_value_positions, columns.header_values, columns.header_value_validity
-    )
-    assert (at[0], at[-1], names_at[0], names_at[-1]) == (0, count, 0, len(columns.header_names))
-    assert columns.header_value_nulls == contents.count(None)
-    names = [columns.header_names[a:b].decode() for a, b in pairwise(names_at)]
-    assert len(columns.header_validity) == (columns.rows + 7) // 8
+    at = struct.unpack(f"={columns.rows + 1}i", headers.positions)
+    names_at = struct.unpack(f"={count + 1}i", texts.positions)
+    contents = blobs(count, columns.header_values)
+    assert (at[0], at[-1], names_at[0], names_at[-1]) == (0, count, 0, len(texts.block))
+    names = [texts.block[a:b].decode() for a, b in pairwise(names_at)]
+    assert len(headers.validity) == (columns.rows + 7) // 8
     lists: list[list[tuple[str, bytes | None]] | None] = []
     for row in range(columns.rows):
         found = list(zip(names, contents, strict=True))[at[row] : at[row + 1]]
-        valid = columns.header_validity[row // 8] >> row % 8 & 1
+        valid = headers.validity[row // 8] >> row % 8 & 1
         assert bool(valid) == bool(found)
         lists.append(found or None)
-    assert columns.header_nulls == lists.count(None)
+    assert headers.nulls == lists.count(None)
     return lists
 
 
@@ -368,7 +365,7 @@ def test_only_some_columns() -> None:
     )
     assert columns.rows == 3
     assert not columns.offsets + columns.timestamps
-    assert columns.header_positions is None
+    assert columns.headers is None
     assert columns.timestamp_types is None
 
 
