@@ -16,7 +16,7 @@ from storage import Record, encode, paths
 from storage.files import Files, Kind
 from storage.index import txn_index
 from storage.record._batch import Rebuild
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from storage.state import checkpoint_file
 from storage.state.producer_state import ProducerBatch, ProducerState
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from storage import Log
-from storage.record.batch import decode_plain, parse_header
+from storage.record.batch import decode_plain
 from storage.record.control import parse_marker
+from storage.record.header import parse_header
 from storage.record.plain import plain
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from storage.errors import StorageError
-from storage.record.batch import CODEC_BITS, HEADER_SIZE, TRANSACTIONAL_BIT, Buffer
 from storage.record.compression import BEST_RATIOS, largest_decompressed
 from storage.record.header import (
+    CODEC_BITS,
     FLAGS_POSITION,
+    HEADER_SIZE,
     LEGACY_FLAGS_POSITION,
     MAGIC_POSITION,
     PRODUCER_ID_POSITION,
+    TRANSACTIONAL_BIT,
+    Buffer,
     size_at,
 )
 from storage.segment.segment import Segment

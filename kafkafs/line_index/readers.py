@@ -13,8 +13,7 @@ from kafkafs.line_index.encoded import show_batch, takes_long
 from kafkafs.line_index.lines import Lines
 from kafkafs.views._measure import Cursor
 from storage.errors import CorruptRecord, StorageError
-from storage.record.batch import HEADER_SIZE, Buffer
-from storage.record.header import FRAME_SIZE
+from storage.record.header import FRAME_SIZE, HEADER_SIZE, Buffer
 from storage.segment.damage import Damages
 from storage.segment.segment import Segment
 from storage.waiting import before_waiting, may_wait

@@ -20,7 +20,7 @@ from kafkafs.line_index.lines import Gap, Lines
 from kafkafs.views._measure import ENTRY_SIZE, Measure
 from storage.errors import CorruptRecord
 from storage.record._seek import find_record
-from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer
+from storage.record.header import HEADER_SIZE, BatchHeader, Buffer
 
 if TYPE_CHECKING:
     from storage.segment.segment import Segment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafkafs.line_index.readers import BytesReader
 from kafkafs.line_index.store import NEVER
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from storage.segment.segment import Segment
 
 

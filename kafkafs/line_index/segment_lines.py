@@ -29,7 +29,7 @@ from kafkafs.views import TextView
 from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_batch, find_entry
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
-from storage.record.batch import HEADER_SIZE, Buffer
+from storage.record.header import HEADER_SIZE, Buffer
 from storage.segment.segment import Segment
 from storage.waiting import before_waiting
 

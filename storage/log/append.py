@@ -26,8 +26,8 @@ from storage.log.validator import (
     rewritten,
 )
 from storage.record._batch import assign_offsets
-from storage.record.batch import BatchHeader, Buffer, parse_header
 from storage.record.control import ABORT, COMMIT, Marker, encode_marker, parse_marker
+from storage.record.header import BatchHeader, Buffer, parse_header
 from storage.segment.segment import MAX_OFFSET_SPAN, BatchEntry
 from storage.settings.config import LogConfig
 from storage.state.producer_state import ProducerBatch, ProducerUpdate

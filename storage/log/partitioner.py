@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from storage.errors import UnknownTopicOrPartition
 from storage.record._route import route
-from storage.record.batch import Buffer
+from storage.record.header import Buffer
 
 STAY_BYTES = 16384
 """``batch.size`` of a producer by default."""

@@ -14,7 +14,8 @@ from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.log.core import LogCore
 from storage.log.transactions import Transactions
 from storage.record._seek import find_record
-from storage.record.batch import BatchHeader, Buffer, Record, decode_plain, parse_header
+from storage.record.batch import Record, decode_plain
+from storage.record.header import BatchHeader, Buffer, parse_header
 from storage.segment.segment import Segment
 from storage.segment.walk import Walk
 

@@ -23,7 +23,7 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.offset_index import OffsetIndex
 from storage.log.log import Log
-from storage.record.batch import HEADER_SIZE, BatchHeader
+from storage.record.header import HEADER_SIZE, BatchHeader
 from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.segment.batch_check import Part, check_part

@@ -21,18 +21,19 @@ from typing import NamedTuple
 
 from storage.errors import CorruptRecord, InvalidRecord, InvalidTimestamp, RecordTooLarge
 from storage.record._plain import seal
-from storage.record.batch import (
+from storage.record.columns._columns import Columns, decode_columns
+from storage.record.compression import CODECS, codec_number
+from storage.record.control import Marker, parse_marker
+from storage.record.header import (
     APPEND_TIME_BIT,
-    CODECS,
+    ATTRIBUTES_POSITION,
     HEADER_SIZE,
+    MAGIC,
+    MAX_TIMESTAMP_POSITION,
     BatchHeader,
     Buffer,
     parse_header,
 )
-from storage.record.columns._columns import Columns, decode_columns
-from storage.record.compression import codec_number
-from storage.record.control import Marker, parse_marker
-from storage.record.header import ATTRIBUTES_POSITION, MAGIC, MAX_TIMESTAMP_POSITION
 from storage.record.plain import plain, recompress, to_v2
 from storage.settings.config import LONG_MAX, LogConfig
 

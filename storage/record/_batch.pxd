@@ -88,6 +88,9 @@ cdef Sound sound_start(
 ) except *
 
 
+cdef bint crc_fits(const uint8_t *batch, int64_t size) except -1
+
+
 cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
     """Bytes of the whole batch, of any format, as it says. Damage may say anything."""
     return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD

@@ -1,21 +1,35 @@
-"""Hot loops of the plain form: put one together, and write what a stored batch's header must say.
+"""Hot loops of the plain form: make one of a stored batch of any format, and seal a v2 batch.
 
-Pure. What a plain form is: `storage/record/plain.py`.
+Pure. What a plain form is: `storage/record/plain.py`. Layouts: `storage/record/header.py`.
+
+Invariant: a v2 record is never longer than the entry of v0 or v1 that it comes from, so the room
+for one is known beforehand: an entry has 26 bytes (v0) or 34 (v1) beside key and value; a record
+has 5 for each of four varints, two of one byte, and a timestamp's, which is 1 in v0 and 10 at most
+in v1.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+)
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from storage.record._batch cimport (
-    ATTRIBUTES, BAD_RECORD_LENGTH, BAD_RECORDS_COUNT, BATCH_LENGTH, CODEC_BITS, CRC, HEADER_SIZE,
-    LOG_OVERHEAD, RECORDS_COUNT, bounded_varint, crc_of, load32, store32,
+    APPEND_TIME_BIT, ATTRIBUTES, BAD_RECORD_LENGTH, BAD_RECORDS_COUNT, BATCH_LENGTH, CODEC_BITS,
+    CRC, HEADER_SIZE, LEGACY_ATTRIBUTES, LEGACY_TIMESTAMP, LOG_OVERHEAD, MAGIC, RECORDS_COUNT,
+    SMALLEST_ENTRY, SMALLEST_V1, bounded_varint, crc_fits, crc_of, load32, load64, size_of, store32,
 )
-from storage.record cimport _write
+from storage.record._write cimport (
+    body_size, difference, field_size, put_field, put_head, put_header, seal as seal_batch,
+    zigzag_bits,
+)
 
 from storage.errors import CorruptRecord
 from storage.record._batch import REASONS
+
+
+# -- v2 ------------------------------------------------------------------------------------------
 
 
 def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None):
@@ -68,7 +82,7 @@ def seal(bytearray batch not None):
     """Write the length and the CRC that this v2 batch should have."""
     if len(batch) < HEADER_SIZE:
         raise ValueError(f"a batch of {len(batch)} bytes")
-    _write.seal(batch, len(batch))
+    seal_batch(<uint8_t *> PyByteArray_AS_STRING(batch), len(batch))
 
 
 cdef int check_fill(const uint8_t *at, int64_t size) except -1:
@@ -87,3 +101,241 @@ cdef int check_fill(const uint8_t *at, int64_t size) except -1:
     if left != 0 or at != end:
         raise CorruptRecord(REASONS[BAD_RECORDS_COUNT].format(count=count))
     return 0
+
+
+# -- v0 and v1 -----------------------------------------------------------------------------------
+
+
+cdef enum:
+    FURTHEST = 0x7FFFFFFF  # a delta is an i32
+
+
+cdef struct Entry:
+    int64_t offset
+    int64_t size  # of the whole entry
+    int64_t timestamp  # -1 in v0
+    const uint8_t *key
+    const uint8_t *value
+    int32_t key_length  # -1: null
+    int32_t value_length
+    uint8_t magic
+    uint8_t attributes
+
+
+cdef enum Outcome:
+    READ
+    CUT_OFF
+    OTHER_MAGIC
+    BAD_SIZE
+    BAD_FIELDS
+
+
+cdef Outcome read_entry(const uint8_t *at, int64_t room, Entry *entry) noexcept nogil:
+    """Read the entry at `at`, of which `room` bytes are there. Its lengths must fill it."""
+    cdef const uint8_t *end
+    cdef int64_t left
+    if room <= MAGIC:
+        return CUT_OFF
+    entry.size = size_of(at)
+    entry.magic = at[MAGIC]
+    if entry.magic > 1:
+        return OTHER_MAGIC
+    if entry.size < LOG_OVERHEAD + (SMALLEST_V1 if entry.magic else SMALLEST_ENTRY):
+        return BAD_SIZE
+    if entry.size > room:
+        return CUT_OFF
+    entry.offset = <int64_t> load64(at)
+    entry.attributes = at[LEGACY_ATTRIBUTES]
+    entry.timestamp = -1
+    end = at + entry.size
+    at += LEGACY_TIMESTAMP
+    if entry.magic:
+        entry.timestamp = <int64_t> load64(at)
+        at += 8
+    entry.key_length = <int32_t> load32(at)
+    entry.key = at + 4
+    left = end - at - 8
+    if entry.key_length < -1 or entry.key_length > left:
+        return BAD_FIELDS
+    left -= max(entry.key_length, 0)
+    at = entry.key + max(entry.key_length, 0)
+    entry.value_length = <int32_t> load32(at)
+    entry.value = at + 4
+    if entry.value_length < -1 or max(entry.value_length, 0) != left:
+        return BAD_FIELDS
+    return READ
+
+
+ENTRY_REASONS = {
+    CUT_OFF: "a message is cut off",
+    OTHER_MAGIC: "a message of another format",
+    BAD_SIZE: "a message's size is less than its format's fields",
+    BAD_FIELDS: "a message's key and value do not fill it",
+}
+
+
+cdef uint8_t *put_record(
+    uint8_t *at, const Entry *entry, int64_t offset_delta, int64_t timestamp_delta
+) noexcept nogil:
+    cdef uint64_t timestamp = zigzag_bits(timestamp_delta)
+    cdef uint64_t offset = zigzag_bits(offset_delta)
+    cdef int64_t rest = field_size(entry.key_length) + field_size(entry.value_length) + 1
+    at = put_head(at, body_size(timestamp, offset, rest), 0, timestamp, offset)
+    at = put_field(at, entry.key, entry.key_length, 0)
+    at = put_field(at, entry.value, entry.value_length, 0)
+    at[0] = 0  # headers
+    return at + 1
+
+
+cdef inline bint is_too_far(int64_t offset, int64_t base) noexcept nogil:
+    """Whether no delta says how far an offset is from its batch's base offset."""
+    return <uint64_t> difference(offset, base) > FURTHEST
+
+
+def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most):
+    """Uncompressed messages from `data[start]` on, one at least, as one v2 batch.
+
+    Takes as many as are whole before `end`, have the first one's format and timestamp type (with
+    append time: its timestamp, which a batch has one of), ascending offsets, and lie in `most`
+    bytes of log. Every CRC is checked. Returns the batch, whose CRC is 0, and the count of bytes.
+
+    Raises CorruptRecord, its position that in `data`, where the first one is malformed.
+    """
+    cdef Py_buffer view
+    cdef Entry entry
+    cdef Entry first
+    cdef const uint8_t *at
+    cdef const uint8_t *stop
+    cdef uint8_t *out
+    cdef uint8_t *batch
+    cdef int64_t last = 0
+    cdef int64_t max_timestamp
+    cdef int64_t taken = 0
+    cdef int32_t count = 0
+    cdef bint append_time = False
+    cdef Outcome outcome
+    cdef bytearray made
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if start < 0 or end < start or end > view.len:
+            raise ValueError(f"{start} to {end} of a buffer of {view.len}")
+        at = <const uint8_t *> view.buf + start
+        stop = <const uint8_t *> view.buf + end
+        outcome = read_entry(at, stop - at, &first)
+        if outcome != READ:
+            raise CorruptRecord(ENTRY_REASONS[outcome], position=start)
+        max_timestamp = first.timestamp
+        append_time = first.magic and first.attributes & APPEND_TIME_BIT
+        if stop - at > max(most, first.size):
+            stop = at + max(most, first.size)
+        made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + (stop - at))
+        batch = <uint8_t *> PyByteArray_AS_STRING(made)
+        out = batch + HEADER_SIZE
+        while read_entry(at, stop - at, &entry) == READ:
+            if (
+                entry.magic != first.magic
+                or entry.attributes & CODEC_BITS
+                or (count and entry.offset <= last)
+                or is_too_far(entry.offset, first.offset)
+            ):
+                break
+            if entry.magic and (
+                (entry.attributes ^ first.attributes) & APPEND_TIME_BIT
+                or (append_time and entry.timestamp != first.timestamp)
+            ):
+                break
+            if not crc_fits(at, entry.size):
+                break
+            out = put_record(
+                out, &entry, entry.offset - first.offset,
+                0 if append_time else difference(entry.timestamp, first.timestamp),
+            )
+            last = entry.offset
+            max_timestamp = max(max_timestamp, entry.timestamp)
+            count += 1
+            at += entry.size
+        if count == 0:
+            raise CorruptRecord("a message's CRC is wrong", position=start, offset=first.offset)
+        put_header(
+            batch, out - batch, first.offset, last - first.offset, -1,
+            APPEND_TIME_BIT if append_time else 0, first.timestamp, max_timestamp, count,
+        )
+        taken = at - <const uint8_t *> view.buf - start
+        PyByteArray_Resize(made, out - batch)
+        return made, taken
+    finally:
+        PyBuffer_Release(&view)
+
+
+def convert_set(
+    data not None, uint8_t magic, long long wrapper_offset, long long wrapper_timestamp,
+    bint append_time,
+):
+    """A wrapper's decompressed messages as one v2 batch, whose CRC is 0.
+
+    AbstractLegacyRecordBatch.DeepRecordsIterator: inner CRCs are not looked at. Raises
+    CorruptRecord, without a position.
+    """
+    cdef Py_buffer view
+    cdef Entry entry
+    cdef const uint8_t *at
+    cdef const uint8_t *stop
+    cdef uint8_t *out
+    cdef uint8_t *batch
+    cdef int64_t shift = 0  # from inner to absolute offsets
+    cdef int64_t base = 0
+    cdef int64_t last = 0
+    cdef int64_t base_timestamp = wrapper_timestamp
+    cdef int32_t count = 0
+    cdef Outcome outcome
+    cdef bytearray made
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t *> view.buf
+        stop = at + view.len
+        # The last inner offset is known at the end only, and moves nothing but the header.
+        made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + view.len)
+        batch = <uint8_t *> PyByteArray_AS_STRING(made)
+        out = batch + HEADER_SIZE
+        while at < stop:
+            outcome = read_entry(at, stop - at, &entry)
+            if outcome != READ:
+                raise CorruptRecord(f"inside a wrapper: {ENTRY_REASONS[outcome]}")
+            if entry.magic != magic:
+                raise CorruptRecord(f"inside a wrapper: {ENTRY_REASONS[OTHER_MAGIC]}")
+            if entry.attributes & CODEC_BITS:
+                raise CorruptRecord("a wrapper inside a wrapper")
+            if count == 0:
+                base = last = entry.offset
+                if not append_time:
+                    base_timestamp = entry.timestamp
+            elif entry.offset <= last:
+                raise CorruptRecord("offsets inside a wrapper do not ascend")
+            if entry.offset < 0 or is_too_far(entry.offset, base):
+                raise CorruptRecord(f"offset {entry.offset} inside a wrapper that begins at {base}")
+            out = put_record(
+                out, &entry, entry.offset - base,
+                0 if append_time else difference(entry.timestamp, base_timestamp),
+            )
+            last = entry.offset
+            count += 1
+            at += entry.size
+        if count == 0:
+            raise CorruptRecord("a wrapper without a message")
+        # v1 counts from the wrapper's first message; some librdkafka left 0 in the wrapper.
+        if magic and wrapper_offset != 0:
+            if wrapper_offset < last:
+                raise CorruptRecord(f"a wrapper's offset {wrapper_offset} is less than one inside")
+            shift = wrapper_offset - last
+        base += shift
+        last = max(last + shift, wrapper_offset)
+        if last - base > FURTHEST:
+            raise CorruptRecord(f"a wrapper from offset {base} to {last}")
+        put_header(
+            batch, out - batch, base, last - base, -1, APPEND_TIME_BIT if append_time else 0,
+            base_timestamp, wrapper_timestamp, count,
+        )
+        PyByteArray_Resize(made, out - batch)
+        return made
+    finally:
+        PyBuffer_Release(&view)

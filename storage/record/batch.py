@@ -16,49 +16,18 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from storage.errors import CorruptRecord
-from storage.record.compression import CODECS
 from storage.record.header import (
     APPEND_TIME_BIT,
     CODEC_BITS,
-    CONTROL_BIT,
-    CREATE_TIME,
     DELETE_HORIZON_BIT,
     HEADER_SIZE,
-    LOG_APPEND_TIME,
-    LOG_OVERHEAD,
     MAGIC,
-    NO_TIMESTAMP,
-    TRANSACTIONAL_BIT,
     BatchHeader,
     Buffer,
     pack,
     parse_header,
 )
 from storage.record.plain import plain
-
-__all__ = [
-    "APPEND_TIME_BIT",
-    "CODECS",
-    "CODEC_BITS",
-    "CONTROL_BIT",
-    "CREATE_TIME",
-    "DELETE_HORIZON_BIT",
-    "HEADER_SIZE",
-    "LOG_APPEND_TIME",
-    "LOG_OVERHEAD",
-    "MAGIC",
-    "NO_TIMESTAMP",
-    "TRANSACTIONAL_BIT",
-    "BatchHeader",
-    "Buffer",
-    "Record",
-    "decode",
-    "decode_plain",
-    "encode",
-    "encode_records",
-    "pack",
-    "parse_header",
-]
 
 
 class Record(NamedTuple):

@@ -3,19 +3,28 @@
 All that shows, measures or decodes records works on plain forms. A v2 batch keeps its header but
 for the codec bits and its length; v0 and v1 messages become v2 records (KIP-98's rules for
 down-conversion, the other way round): v0 has no timestamps (-1), neither has a producer or a
-leader epoch. The CRC field of a plain form is 0, "not worked out": the stored one has been checked.
+leader epoch. The CRC field of a plain form is 0; the stored CRC has been checked.
 
-Not here: format 0.7, which has no offsets, and what control records mean.
+In v0 and v1 (0.8 to 0.10, LegacyRecord.java; only read) a compressed *wrapper* holds complete
+messages of its own format. Its offset is that of its last message. Inside, v0 keeps absolute
+offsets, v1 counts from 0 (compaction may leave gaps). With append time all messages have the
+wrapper's timestamp. Nested wrappers, null values and sets without a message are invalid
+(AbstractLegacyRecordBatch.java).
+
+Layouts: `storage/record/header.py`. Not here: what control records mean.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
+from typing import Final
 
 from storage.errors import CorruptRecord
-from storage.record._plain import plain_v2, seal
+from storage.record._plain import convert_run, convert_set, plain_v2, seal
 from storage.record.compression import compress, decompress
 from storage.record.header import (
+    APPEND_TIME_BIT,
     CODEC_BITS,
     CONTROL_BIT,
     FLAGS_POSITION,
@@ -32,9 +41,13 @@ from storage.record.header import (
     Buffer,
     parse_header,
 )
-from storage.record.legacy import plain_legacy
+
+# So much of a log of uncompressed messages becomes one batch.
+RUN_BYTES: Final = 16 * 1024
 
 _i32 = struct.Struct(">i").unpack_from
+# Where an entry of v0, and of v1, has its key.
+_KEY = (18, 26)
 
 
 def plain(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
@@ -60,12 +73,51 @@ def plain(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
     if size > end - at:
         return bytearray(), size
     if magic < MAGIC:
-        return plain_legacy(data, at, end)
+        return _plain_legacy(data, at, end)
     try:
         return plain_v2(data, at, size, decompress), size
     except CorruptRecord as error:
         offset = int.from_bytes(data[at : at + 8], "big", signed=True)
         raise CorruptRecord(error.message, position=at, offset=offset) from None
+
+
+def _plain_legacy(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
+    """The wrapper at `data[at]`, or the run of messages there, as a v2 batch with a CRC of 0.
+
+    Returns it and the count of bytes that it stands for. The first entry is whole before `end`.
+
+    Raises CorruptRecord, its position `at`.
+    """
+    if not data[at + LEGACY_FLAGS_POSITION] & CODEC_BITS:
+        return convert_run(data, at, end, RUN_BYTES)
+    header = parse_header(data, at)
+    entry = memoryview(data)[at : at + header.size]
+    if zlib.crc32(entry[MAGIC_POSITION:]) != header.crc:
+        raise CorruptRecord("a message's CRC is wrong", position=at, offset=header.base_offset)
+    append_time = bool(header.attributes & APPEND_TIME_BIT)
+    try:
+        messages = decompress(header.codec, _value(entry, header), magic=header.magic)
+        made = convert_set(
+            messages, header.magic, header.base_offset, header.max_timestamp, append_time
+        )
+    except CorruptRecord as error:
+        raise CorruptRecord(error.message, position=at, offset=header.base_offset) from None
+    return made, header.size
+
+
+def _value(entry: memoryview, header: BatchHeader) -> memoryview:
+    """A wrapper's value, behind a key that nobody looks at."""
+    at = _KEY[header.magic]
+    length = int.from_bytes(entry[at : at + 4], "big", signed=True)
+    if length < -1 or length > len(entry) - at - 8:
+        raise CorruptRecord("a message's key does not fit it")
+    at += 4 + max(length, 0)
+    length = int.from_bytes(entry[at : at + 4], "big", signed=True)
+    if length == -1:
+        raise CorruptRecord("a wrapper's value is null")
+    if length < 0 or at + 4 + length != len(entry):
+        raise CorruptRecord("a message's key and value do not fill it")
+    return entry[at + 4 :]
 
 
 def first_offset(data: Buffer, header: BatchHeader) -> int:
@@ -83,8 +135,8 @@ def first_offset(data: Buffer, header: BatchHeader) -> int:
 def recompress(batch: Buffer, codec: int, level: int | None = None) -> bytes:
     """The v2 batch with `codec` (0: uncompressed), everything else in it kept, its CRC right.
 
-    A control batch, an empty one, and one that has that codec already come back as they are and
-    are not looked at: what is asked for is a codec, not a level.
+    A control batch, an empty one, and one that has that codec already, whatever its level, come
+    back as they are and are not looked at.
 
     Raises CorruptRecord.
     """

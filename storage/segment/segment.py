@@ -27,8 +27,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from storage import paths
 from storage.errors import CorruptRecord, CutShort
 from storage.files import Files, FileSource
-from storage.record.batch import HEADER_SIZE, BatchHeader, Buffer
-from storage.record.header import FRAME_SIZE, MAGIC, MAGIC_POSITION, size_at
+from storage.record.header import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    Buffer,
+    size_at,
+)
 from storage.record.plain import plain
 from storage.record.scan import batches as scan_batches
 from storage.segment.batch_check import CHECKED_BYTES, Check, Part, sound_batch

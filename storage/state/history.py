@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from storage.bad_file import set_aside
 from storage.errors import CorruptCheckpoint, UnusableFile
 from storage.files import Files
-from storage.record.batch import BatchHeader
+from storage.record.header import BatchHeader
 from storage.state.history_file import (
     BaseLine,
     HistoryContent,

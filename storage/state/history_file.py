@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from storage.errors import CorruptRecord
-from storage.record.batch import HEADER_SIZE
+from storage.record.header import HEADER_SIZE
 
 if TYPE_CHECKING:
     from storage.segment.segment import Segment

@@ -34,7 +34,7 @@ from storage.errors import (
     OutOfOrderSequence,
 )
 from storage.index.txn_index import TxnEntry
-from storage.record.batch import CONTROL_BIT, TRANSACTIONAL_BIT
+from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 
 VERSION = 1
 _HEAD = Struct(">hIi")

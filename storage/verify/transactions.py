@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from storage.index.txn_index import TxnEntry
-from storage.record.batch import CONTROL_BIT, TRANSACTIONAL_BIT
+from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 from storage.state.producer_state import ABORT
 from storage.verify.verify_index import Finding
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
 from storage.record._batch import Rebuild
-from storage.record.batch import BatchHeader
+from storage.record.header import BatchHeader
 from storage.segment.walk import sealed_times
 
 _OFFSET_ENTRY = Struct(">ii")

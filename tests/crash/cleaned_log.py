@@ -13,8 +13,8 @@ from typing import NamedTuple
 from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
-from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
 from storage.task import Task
 from tests.compaction_model import ModelBatch, clean, cleanable

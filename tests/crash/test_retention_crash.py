@@ -19,8 +19,8 @@ import pytest
 from storage import Log, LogManager, Record, encode
 from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
 from storage.files import Files
-from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import TRANSACTIONAL_BIT
 from storage.task import Task
 from tests.compaction_model import ModelBatch
 from tests.crash.histories import check_producers, content, known

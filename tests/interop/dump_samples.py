@@ -10,16 +10,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from storage.index import txn_index
-from storage.record import batch
-from storage.record.batch import (
+from storage.record.batch import Record, encode_records
+from storage.record.compression import compress
+from storage.record.header import (
     APPEND_TIME_BIT,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    Record,
+    pack,
+    parse_header,
 )
-from storage.record.compression import compress
 from storage.state import producer_state
 
 with warnings.catch_warnings():
@@ -50,7 +51,7 @@ def v2(
     first = records[0] if records else Record(base or 0, -1, 0, None, None)
     base = first.offset if base is None else base
     start = first.timestamp if base_timestamp is None else base_timestamp
-    body = batch.encode_records(records, base, start)
+    body = encode_records(records, base, start)
     for plain, odd in _ODD_NAMES:
         body = body.replace(plain, odd)
     if attributes & 7:
@@ -72,7 +73,7 @@ def v2(
         base_sequence=producer[2],
         records_count=len(records),
     )
-    return batch.pack(header, body)
+    return pack(header, body)
 
 
 def control(offset: int, kind: int, value: bytes, version: int = 0) -> bytes:
@@ -225,7 +226,7 @@ def frames(log: bytes) -> Iterator[tuple[int, int, int]]:
     """(position, last offset, largest timestamp) of each v2 batch."""
     position = 0
     while position < len(log):
-        header = batch.parse_header(log, position)
+        header = parse_header(log, position)
         yield position, header.last_offset, header.max_timestamp
         position += header.size
 

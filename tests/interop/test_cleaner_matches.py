@@ -21,7 +21,8 @@ from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.paths import CLEANER_OFFSETS, LOG_STARTS, META_PROPERTIES, RECOVERY_POINTS
-from storage.record.batch import BatchHeader, decode, parse_header
+from storage.record.batch import decode
+from storage.record.header import BatchHeader, parse_header
 from storage.state.checkpoint_file import read_offsets, write_offsets
 from storage.task import Task
 from storage.verify.verify import verify

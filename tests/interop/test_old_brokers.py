@@ -21,7 +21,8 @@ from storage.paths import (
     LOG_STARTS,
     RECOVERY_POINTS,
 )
-from storage.record.batch import BatchHeader, decode, parse_header
+from storage.record.batch import decode
+from storage.record.header import BatchHeader, parse_header
 from storage.state.checkpoint_file import read_offsets, write_offsets
 from storage.task import Task
 from storage.verify.reindex import reindex

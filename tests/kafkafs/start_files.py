@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.files.view_file import ViewFile
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from tests.kafkafs.trees import Tree
 
 DIRECTORIES = ["", ".kv/", ".jsonl/", ".batches/"]

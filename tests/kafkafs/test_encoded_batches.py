@@ -17,8 +17,8 @@ from kafkafs.views.values import Values
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.record.batch import TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.compression import CODECS, compress
+from storage.record.header import TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.plain import recompress
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig

@@ -19,7 +19,7 @@ from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
 from storage import Record, encode
 from storage.files import Files
-from storage.record.batch import APPEND_TIME_BIT, TRANSACTIONAL_BIT
+from storage.record.header import APPEND_TIME_BIT, TRANSACTIONAL_BIT
 from storage.record.plain import recompress
 from storage.segment.segment import Segment
 from storage.waiting import at_once

@@ -30,8 +30,8 @@ from storage.compaction._offset_map import OffsetMap
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.retain import HIGH_WATERMARK, delete_records, retain
 from storage.errors import InvalidRecord, OffsetOutOfRange, PolicyViolation, TaskCancelled
-from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
 from storage.task import Task
 from tests.compaction_model import ModelBatch, ModelRecord, clean, cleanable

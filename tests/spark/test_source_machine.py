@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from kafkafs.spark.source.offsets import Offsets
 from storage import Log, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
-from storage.record.batch import TRANSACTIONAL_BIT
+from storage.record.header import TRANSACTIONAL_BIT
 from storage.task import Task
 from tests.spark.reading import Seen, Stream
 from tests.storage.compaction import cleaned

@@ -15,7 +15,7 @@ from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import rows
 from storage import LogManager, Record, encode
 from storage.files import Files
-from storage.record.batch import APPEND_TIME_BIT
+from storage.record.header import APPEND_TIME_BIT
 from storage.split.split import plan_splits
 from tests.storage import old_logs
 from tests.storage.logs import NOW_MS, append, opened

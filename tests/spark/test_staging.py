@@ -27,7 +27,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from storage.task import Task
 from tests.murmur2 import partition_of
 

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from storage import Record, encode
-from storage.record.batch import (
-    HEADER_SIZE,
-    TRANSACTIONAL_BIT,
-    pack,
-    parse_header,
-)
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.plain import recompress
 from tests.storage.logs import NOW_MS
 

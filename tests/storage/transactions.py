@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage import Appended, Log, LogManager, Record, encode
-from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import TRANSACTIONAL_BIT
 from storage.state.producer_state import MAX_SEQUENCE
 from tests.storage.logs import NOW_MS, NOW_NS
 

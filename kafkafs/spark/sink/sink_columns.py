@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from storage.record.columns._cells import BytesColumn, HeadersColumn, NumbersColumn
+from storage.record.columns._rows import BytesColumn, HeadersColumn, NumbersColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

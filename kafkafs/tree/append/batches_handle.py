@@ -22,7 +22,7 @@ from kafkafs.tree.append.append_target import PartitionTarget
 from kafkafs.tree.handles import Handle, NotExamined
 from storage.errors import InvalidRecord, LogClosed, StorageError
 from storage.log.validator import Admitted, admitted
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from storage.record.scan import whole_batches
 from storage.settings.config import LogConfig
 

@@ -13,18 +13,20 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memset
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from storage.record._batch cimport (
-    BAD_BATCH_LENGTH, CRC, ENCODED, HEADER_SIZE, MAGIC, NO_FAULT, RELEASE_GIL_FROM, Fault, crc_of,
-    load32, load64, size_of,
+    APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT, BASE_OFFSET,
+    BASE_TIMESTAMP, CODEC_BITS, CONTROL_BATCH, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA,
+    LEGACY_ATTRIBUTES, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID, RECORDS_COUNT,
+    RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, RecordHead, crc_of,
+    headers_fill, judge_batch, last_offset_of, load32, load64, read_fields, read_head, size_of,
 )
-from storage.record.columns._batch_survey cimport Survey, judge, survey
-from storage.record.columns._column_rows cimport (
-    LATE_TIMESTAMP, LONG_NAMES, OUT_OF_MEMORY, OUT_OF_ORDER, WRONG_CRC, Bytes, Rows, Span, add_batch,
+from storage.record.columns._header_column cimport (
+    ADDED, MALFORMED, NAMES_TOO_LONG, Grown, Headers, Outcome, begin_headers, free_headers,
+    put_headers,
 )
-from storage.record.columns._header_column cimport Grown, Headers, begin_headers, free_headers
 
 from storage.errors import CorruptRecord
 from storage.record._batch import refusal
@@ -33,6 +35,238 @@ from storage.record.plain import plain
 cdef enum:
     # i32 positions reach no further.
     LARGEST_INPUT = 0x7FFFFFFF
+    # More milliseconds are too many microseconds for an i64.
+    LATEST_MS = 9223372036854775
+
+    # Faults beside those of `Fault`.
+    WRONG_CRC = 100
+    LATE_TIMESTAMP
+    LONG_NAMES
+    OUT_OF_MEMORY
+    OUT_OF_ORDER
+
+
+cdef struct Bytes:
+    # A column of bytes; `positions` is NULL where it is not wanted.
+    int32_t *positions
+    uint8_t *block
+    uint8_t *validity
+    int64_t used
+    int64_t nulls
+
+
+cdef struct Span:
+    int64_t producer_id
+    int64_t first_offset
+    int64_t last_offset
+
+
+cdef struct Rows:
+    int64_t count
+    int64_t room
+    int64_t from_offset
+    int64_t to_offset
+    bint stops  # at to_offset
+    bint check_crc
+    bint in_us  # timestamps
+    int64_t *offsets  # NULL: not wanted, as the next two
+    int64_t *timestamps
+    int32_t *types
+    bint without_times  # the batches come from a format that has no timestamps
+    Bytes keys
+    Bytes values
+    Headers headers
+    const Span *aborted  # in rising order
+    int64_t aborted_count
+    int64_t refused_offset  # the record that a fault is about, for some faults
+    int64_t refused_timestamp
+
+
+cdef inline void put(Bytes *column, int64_t row, const uint8_t *start, int32_t length) noexcept nogil:
+    """Add a row; `length` -1 is null."""
+    if column.positions == NULL:
+        return
+    if length >= 0:
+        memcpy(column.block + column.used, start, length)
+        column.used += length
+        column.validity[row >> 3] |= <uint8_t> (1 << (row & 7))
+    else:
+        column.nulls += 1
+    column.positions[row + 1] = <int32_t> column.used
+
+
+cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept nogil:
+    """Add the records of a whole batch whose header has been judged."""
+    cdef uint64_t base_offset = load64(batch + BASE_OFFSET)
+    cdef uint64_t base_timestamp = load64(batch + BASE_TIMESTAMP)
+    cdef bint append_time = batch[ATTRIBUTES + 1] & APPEND_TIME_BIT
+    cdef int64_t append_timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
+    cdef int32_t count = <int32_t> load32(batch + RECORDS_COUNT)
+    cdef const uint8_t *at = batch + HEADER_SIZE
+    cdef const uint8_t *end = batch + size
+    cdef RecordHead head
+    cdef Fields fields
+    cdef int64_t offset
+    cdef int64_t timestamp
+    cdef int32_t number
+    cdef int64_t row = rows.count
+    cdef int32_t type_
+    cdef bint wanted
+    cdef Fault fault
+    if count > rows.room - rows.count:
+        return BAD_RECORDS_COUNT
+    for number in range(count):
+        fault = read_head(at, end - at, end - at, &head)
+        if fault == NO_FAULT:
+            fault = read_fields(at, &head, &fields)
+        if fault != NO_FAULT:
+            return fault
+        at = fields.end
+        offset = <int64_t> (base_offset + <uint64_t> <int64_t> head.offset_delta)
+        wanted = rows.from_offset <= offset < rows.to_offset
+        if wanted and rows.headers.positions != NULL:
+            fault = add_headers(rows, fields.headers, fields.end)
+            if fault != NO_FAULT:
+                return fault
+        elif not headers_fill(fields.headers, fields.end):
+            return BAD_HEADERS
+        if wanted:
+            if rows.offsets != NULL:
+                rows.offsets[rows.count] = offset
+            if rows.timestamps != NULL:
+                timestamp = (
+                    append_timestamp if append_time
+                    else <int64_t> (base_timestamp + <uint64_t> head.timestamp_delta)
+                )
+                if rows.in_us:
+                    if timestamp > <int64_t> LATEST_MS or timestamp < -<int64_t> LATEST_MS:
+                        rows.refused_offset = offset
+                        rows.refused_timestamp = timestamp
+                        return <Fault> LATE_TIMESTAMP
+                    timestamp *= 1000
+                rows.timestamps[rows.count] = timestamp
+            put(&rows.keys, rows.count, fields.key, head.key_length)
+            put(&rows.values, rows.count, fields.value, fields.value_length)
+            rows.count += 1
+    if at != end:
+        return BAD_RECORDS_COUNT
+    if rows.types != NULL:
+        type_ = -1 if rows.without_times else 1 if append_time else 0
+        for row in range(row, rows.count):
+            rows.types[row] = type_
+    return NO_FAULT
+
+
+cdef inline Fault add_headers(Rows *rows, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    cdef Outcome outcome = put_headers(&rows.headers, rows.count, at, end)
+    if outcome == ADDED:
+        return NO_FAULT
+    if outcome == MALFORMED:
+        return BAD_HEADERS
+    return <Fault> (LONG_NAMES if outcome == NAMES_TOO_LONG else OUT_OF_MEMORY)
+
+
+cdef inline bint is_aborted(const Rows *rows, int64_t producer_id, int64_t offset) noexcept nogil:
+    """Whether the producer's last span that begins at or before the offset reaches it."""
+    cdef int64_t low = 0
+    cdef int64_t high = rows.aborted_count
+    cdef int64_t middle
+    cdef const Span *span
+    while low < high:
+        middle = (low + high) >> 1
+        span = &rows.aborted[middle]
+        if span.producer_id < producer_id or (
+            span.producer_id == producer_id and span.first_offset <= offset
+        ):
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return False
+    span = &rows.aborted[low - 1]
+    return span.producer_id == producer_id and offset <= span.last_offset
+
+
+cdef inline Fault judge(const Rows *rows, const uint8_t *batch) noexcept nogil:
+    """`judge_batch`, but a transaction's records are records like others, unless it is aborted.
+
+    CONTROL_BATCH for all of which nothing becomes a row.
+    """
+    cdef Fault fault = judge_batch(batch)
+    if fault == ENCODED and batch[MAGIC] == 2:
+        if (
+            rows.aborted_count and batch[ATTRIBUTES + 1] & TRANSACTIONAL_BIT
+            and is_aborted(
+                rows, <int64_t> load64(batch + PRODUCER_ID), <int64_t> load64(batch + BASE_OFFSET)
+            )
+        ):
+            return CONTROL_BATCH
+        if not batch[ATTRIBUTES + 1] & CODEC_BITS:
+            fault = NO_FAULT
+        elif rows.stops and last_offset_of(batch) < rows.from_offset:
+            return CONTROL_BATCH
+    return fault
+
+
+cdef struct Survey:
+    int64_t position  # behind the last whole batch
+    int64_t records
+    int64_t next_offset  # behind its last offset
+    bint ended  # by to_offset
+
+
+cdef inline bint has_ended(const Rows *rows, Survey *found, int64_t base) noexcept nogil:
+    found.ended = rows.stops and (base >= rows.to_offset or found.next_offset >= rows.to_offset)
+    return found.ended
+
+
+cdef inline Fault survey(
+    const Rows *rows, const uint8_t *data, int64_t size, Survey *found
+) noexcept nogil:
+    """Count the records that the whole batches say they hold.
+
+    Ends before one that has to be brought into plain form, then with ENCODED.
+    """
+    cdef Fault fault
+    cdef int64_t batch_size
+    cdef int64_t count
+    cdef int64_t base
+    cdef bint is_wrapper
+    cdef const uint8_t *batch
+    while size - found.position > MAGIC:
+        batch = data + found.position
+        base = <int64_t> load64(batch + BASE_OFFSET)
+        if batch[MAGIC] < 2:
+            # A wrapper's is the last of its offsets.
+            is_wrapper = (
+                size - found.position <= LEGACY_ATTRIBUTES
+                or batch[LEGACY_ATTRIBUTES] & CODEC_BITS
+            )
+            if has_ended(rows, found, found.next_offset if is_wrapper else base):
+                break
+            return ENCODED
+        if has_ended(rows, found, base) or size - found.position < HEADER_SIZE:
+            break
+        fault = judge(rows, batch)
+        if fault != NO_FAULT and fault != CONTROL_BATCH and fault != ENCODED:
+            return fault
+        if rows.stops and (
+            base < found.next_offset or <int32_t> load32(batch + LAST_OFFSET_DELTA) < 0
+        ):
+            return <Fault> OUT_OF_ORDER
+        if fault == ENCODED:
+            return ENCODED
+        batch_size = size_of(batch)
+        if batch_size > size - found.position:
+            break
+        if fault == NO_FAULT:
+            count = <int32_t> load32(batch + RECORDS_COUNT)
+            if count < 0 or count * SMALLEST_RECORD > batch_size - HEADER_SIZE:
+                return BAD_RECORDS_COUNT
+            found.records += count
+        found.next_offset = last_offset_of(batch) + 1
+        found.position += batch_size
+    return NO_FAULT
 
 
 cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position) noexcept nogil:

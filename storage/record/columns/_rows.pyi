@@ -2,7 +2,41 @@ from collections.abc import Callable, Collection
 
 from typing_extensions import Buffer
 
-from storage.record.columns._cells import BytesColumn, HeadersColumn, NumbersColumn
+class NumbersColumn:
+    def __init__(
+        self,
+        rows: int,
+        data: Buffer,
+        validity: Buffer | None = None,
+        *,
+        first: int = 0,
+        wide: bool = False,
+    ) -> None: ...
+
+class BytesColumn:
+    def __init__(
+        self,
+        rows: int,
+        positions: Buffer,
+        block: Buffer,
+        validity: Buffer | None = None,
+        *,
+        first: int = 0,
+        wide: bool = False,
+    ) -> None: ...
+
+class HeadersColumn:
+    def __init__(
+        self,
+        rows: int,
+        positions: Buffer,
+        names: BytesColumn,
+        values: BytesColumn,
+        validity: Buffer | None = None,
+        *,
+        first: int = 0,
+        wide: bool = False,
+    ) -> None: ...
 
 class RowEncoder:
     @property

@@ -1,18 +1,21 @@
 """The hot loop of a sink: rows in Arrow's layout to record batches of each partition of a topic.
 
-Pure. What goes in are columns (`_cells`); what comes out are uncompressed v2 batches without a
-producer, the base offset of each 0, of one partition's records each after those that came before.
+Pure. What goes in are columns as Arrow lays them out, without Arrow: numbers and positions of i32 or
+i64 in the machine's byte order, blocks of bytes, validity bitmaps (lowest bit first, 1 = not null;
+none: no null). A column may begin at any row of its buffers. What comes out are uncompressed v2
+batches without a producer, the base offset of each 0; of one partition's records each comes after
+those before it.
 
 Which partition: the row's own number, else that of the key, else, as Kafka's producers do, one for
 a while and then another (`storage/log/partitioner.py`). Layouts: `storage/record/batch.py`.
 
-Invariants: nothing outside a buffer is read, whatever the positions say; a row that is refused
-leaves no trace in a batch; a batch is written once and complete.
+Invariants: the loop reads nothing outside a buffer, whatever the positions say; a row that is
+refused leaves no trace in a batch; a batch is written once and complete.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.memoryview cimport PyMemoryView_GET_BUFFER
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memmove, memset
 
@@ -22,21 +25,213 @@ from storage.record._write cimport (
     COPY_STEP, LARGEST_BATCH, Batches, NextRecord, add_record, complete_batch, field_size,
     fit_record, put_field, put_varint, varint_size,
 )
-from storage.record.columns._cells cimport (
-    ABSENT, OUTSIDE, Bytes, BytesColumn, Column, HeadersColumn, NumbersColumn, bytes_at,
-    is_null, native64, number_at,
-)
 
 from storage.errors import (
     InvalidRecord, InvalidTimestamp, RecordTooLarge, UnknownTopicOrPartition,
 )
 
+cdef extern from "storage/record/bytes.h":
+    int32_t native32 "kafkafs_native32"(const uint8_t *at) noexcept nogil
+    int64_t native64 "kafkafs_native64"(const uint8_t *at) noexcept nogil
+
 cdef enum:
-    NAMELESS = -3  # the length of headers of which one has no name
+    ABSENT = -1  # the length of what is null
+    OUTSIDE = -2  # of what does not lie within its buffers
+    NAMELESS = -3  # of headers of which one has no name
     FIRST_ROOM = 4096
     # A partition's batches are written together when they have become so many bytes.
     WRITE_BYTES = 262144
     NO_TIMESTAMP = -1
+
+
+# -- columns that are read -----------------------------------------------------------------------
+
+
+cdef struct Cells:
+    # Numbers of 4 or 8 bytes each, or positions; `validity` is NULL where none is null.
+    const uint8_t *data
+    const uint8_t *validity
+    int64_t first  # row 0 is there
+    int64_t rows
+    bint wide
+
+
+cdef struct Bytes:
+    Cells positions
+    const uint8_t *block
+    int64_t block_size
+
+
+cdef inline bint is_null(const Cells *cells, int64_t row) noexcept nogil:
+    row += cells.first
+    return cells.validity != NULL and not (cells.validity[row >> 3] >> (row & 7)) & 1
+
+
+cdef inline int64_t number_at(const Cells *cells, int64_t row) noexcept nogil:
+    row += cells.first
+    return native64(cells.data + 8 * row) if cells.wide else native32(cells.data + 4 * row)
+
+
+cdef inline int64_t bytes_at(const Bytes *column, int64_t row, const uint8_t **start) noexcept nogil:
+    """How long a row's bytes are, ABSENT or OUTSIDE, and where they begin."""
+    cdef int64_t begin
+    cdef int64_t end
+    if is_null(&column.positions, row):
+        return ABSENT
+    begin = number_at(&column.positions, row)
+    end = number_at(&column.positions, row + 1)
+    if begin < 0 or end < begin or end > column.block_size:
+        return OUTSIDE
+    start[0] = column.block + begin
+    return end - begin
+
+
+cdef class Column:
+    """Buffers that stay where they are as long as this does."""
+
+    cdef Cells cells
+    cdef list views
+
+    cdef const uint8_t *hold(self, object buffer, int64_t needed) except? NULL:
+        """Where the buffer's bytes are; ValueError where they are fewer than needed."""
+        cdef object view = memoryview(buffer)
+        if view.nbytes < needed or not view.c_contiguous:
+            raise ValueError(f"a buffer of {view.nbytes} bytes, {needed} are needed")
+        self.views.append(view)
+        return <const uint8_t *> PyMemoryView_GET_BUFFER(view).buf
+
+    cdef int hold_cells(
+        self, int64_t rows, object data, object validity, int64_t first, bint wide, int64_t more
+    ) except -1:
+        if rows < 0 or first < 0:
+            raise ValueError(f"{rows} rows from row {first}")
+        self.views = []
+        self.cells.rows = rows
+        self.cells.first = first
+        self.cells.wide = wide
+        self.cells.data = self.hold(data, (first + rows + more) * (8 if wide else 4))
+        if validity is not None:
+            self.cells.validity = self.hold(validity, (first + rows + 7) // 8)
+        return 0
+
+
+cdef class NumbersColumn(Column):
+    """Numbers of 32 bits, or of 64 (`wide`)."""
+
+    def __init__(
+        self, long long rows, data not None, validity=None, *, long long first=0, bint wide=False
+    ):
+        self.hold_cells(rows, data, validity, first, wide, 0)
+
+
+cdef class BytesColumn(Column):
+    """Strings or bytes; `wide`: their positions have 64 bits. Row 0 is that at `first`."""
+
+    cdef Bytes bytes
+
+    def __init__(
+        self, long long rows, positions not None, block not None, validity=None, *,
+        long long first=0, bint wide=False,
+    ):
+        self.hold_cells(rows, positions, validity, first, wide, 1)
+        self.bytes.block = self.hold(block, 0)
+        self.bytes.block_size = self.views[-1].nbytes
+        self.bytes.positions = self.cells
+
+
+cdef class HeadersColumn(Column):
+    """Lists of a name and a value; `positions` count rows of `names` and `values`."""
+
+    cdef BytesColumn names
+    cdef BytesColumn values
+
+    def __init__(
+        self, long long rows, positions not None, BytesColumn names not None,
+        BytesColumn values not None, validity=None, *, long long first=0, bint wide=False,
+    ):
+        if names.cells.rows != values.cells.rows:
+            raise ValueError(f"{names.cells.rows} names of {values.cells.rows} headers")
+        self.hold_cells(rows, positions, validity, first, wide, 1)
+        self.names = names
+        self.values = values
+
+
+# -- from rows to batches ------------------------------------------------------------------------
+
+
+cdef enum Stop:
+    ALL_DONE
+    STICK_ANEW
+    OUT_FULL
+    NO_SUCH_ROW
+    BAD_POSITIONS
+    NULL_KEY
+    NULL_NAME
+    NO_PARTITION
+    NEGATIVE_TIME
+    TOO_OLD
+    TOO_NEW
+    TOO_LARGE
+
+
+cdef struct Part:
+    # What goes to one partition.
+    Batches batches
+    int64_t total  # records taken so far
+    bint exists
+
+
+cdef struct Input:
+    int64_t rows
+    int64_t next
+    int64_t end
+    const uint8_t *selection  # i64 each; NULL: all rows
+    bint has_keys
+    bint has_headers
+    bint has_timestamps
+    bint has_partitions
+    Bytes keys
+    Bytes values
+    Cells timestamps
+    Cells partitions
+    Cells headers
+    Bytes names
+    Bytes contents
+
+
+cdef struct Rules:
+    uint32_t count  # of partitions: one more than the highest
+    int64_t batch_bytes
+    int64_t max_batch_bytes
+    int64_t before_ms
+    int64_t after_ms
+    int64_t now_ms
+    bint keys_required
+
+
+cdef struct Work:
+    Input input
+    Rules rules
+    Part *parts
+    int64_t stuck_to  # the partition of records without a key
+    int64_t stays  # bytes of such records before it is another one's turn
+    bint sticks  # whether the row at hand is one
+    # Of the row at which the loop stopped:
+    int64_t row
+    int64_t partition
+    int64_t timestamp
+    int64_t needed
+
+
+cdef struct Row:
+    const uint8_t *key
+    const uint8_t *value
+    int64_t key_size
+    int64_t value_size
+    int64_t first_header
+    int64_t end_header
+    int64_t headers_size
+    int64_t timestamp
 
 
 cdef int64_t measure_headers(const Input *input, int64_t at, Row *row) noexcept nogil:

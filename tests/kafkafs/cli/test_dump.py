@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from storage.index import txn_index
-from storage.record.batch import CONTROL_BIT, Record, encode
+from storage.record.batch import Record, encode
 from storage.record.control import ABORT, encode_marker
+from storage.record.header import CONTROL_BIT
 from storage.record.plain import recompress
 from storage.state import producer_state
 from tests import oracle

@@ -14,7 +14,8 @@ from kafkafs.views._measure import Cursor
 from kafkafs.views._parse import encode_lines
 from kafkafs.views._render import render
 from storage.errors import RecordTooLarge
-from storage.record.batch import HEADER_SIZE, Buffer, Record, decode, encode, parse_header
+from storage.record.batch import Record, decode, encode
+from storage.record.header import HEADER_SIZE, Buffer, parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page
 

@@ -14,7 +14,7 @@ from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_entry
 from kafkafs.views._parse import encode_lines
 from kafkafs.views._render import measure, render
 from storage.errors import CorruptRecord, StorageError
-from storage.record.batch import Buffer
+from storage.record.header import Buffer
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, cuts, damaged, logs

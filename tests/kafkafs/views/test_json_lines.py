@@ -18,7 +18,8 @@ from kafkafs.views import TextView
 from kafkafs.views._measure import Cursor, Measure
 from kafkafs.views.json_lines import JsonLines
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
-from storage.record.batch import HEADER_SIZE, Buffer, Record, decode, encode, parse_header
+from storage.record.batch import Record, decode, encode
+from storage.record.header import HEADER_SIZE, Buffer, parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, cuts, damaged, logs

@@ -16,7 +16,8 @@ from kafkafs.views._measure import Cursor, Measure
 from kafkafs.views._parse import encode_lines
 from kafkafs.views.key_value import KeyValue
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
-from storage.record.batch import HEADER_SIZE, Buffer, Record, decode, encode, parse_header
+from storage.record.batch import Record, decode, encode
+from storage.record.header import HEADER_SIZE, Buffer, parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, cuts, damaged, headers, logs

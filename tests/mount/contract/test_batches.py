@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from storage.record.plain import recompress
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.writing import APPEND, append, opened

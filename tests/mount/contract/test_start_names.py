@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.programs import Running

@@ -28,8 +28,8 @@ from storage.errors import (
     UnusableFile,
 )
 from storage.files import Files
-from storage.record.batch import HEADER_SIZE, TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
 from tests.storage.staging import adopted, batches, left, stage, staged

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from storage.compaction._keep import map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
 from storage.errors import CorruptRecord
-from storage.record.batch import Record, decode, encode, parse_header
+from storage.record.batch import Record, decode, encode
+from storage.record.header import parse_header
 from storage.record.plain import plain
 from tests import oracle
 from tests.guard_page import before_guard_page

@@ -22,7 +22,8 @@ from storage.follow.follow import LogFollower
 from storage.index import txn_index
 from storage.log.listener import LogListener
 from storage.log.log import Log
-from storage.record.batch import decode, parse_header
+from storage.record.batch import decode
+from storage.record.header import parse_header
 from storage.segment.segment import Segment
 from tests.broker_files import NOW_MS, Between, BrokerDirectory, BrokerPartition
 from tests.crash.disk import SimulatedDisk

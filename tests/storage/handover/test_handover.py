@@ -19,7 +19,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.handover.handover import HandoverOutcome, broker_settings, hand_over
 from storage.log.epochs import LeaderEpochs
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
 from storage.task import Task

@@ -17,9 +17,9 @@ from storage.errors import (
     RecordTooLarge,
 )
 from storage.index.txn_index import TxnEntry
-from storage.record.batch import pack, parse_header
 from storage.record.compression import codec_number
 from storage.record.control import COMMIT
+from storage.record.header import pack, parse_header
 from storage.record.plain import recompress
 from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from storage.state.producer_state import MAX_SEQUENCE

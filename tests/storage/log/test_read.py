@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from storage import Log, LogManager, Record, encode
 from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.log.read import plain_batches
-from storage.record.batch import decode, decode_plain, parse_header
+from storage.record.batch import decode, decode_plain
+from storage.record.header import parse_header
 from storage.record.plain import recompress
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened
 

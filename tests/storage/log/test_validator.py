@@ -13,16 +13,17 @@ from storage import Record, encode
 from storage.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
 from storage.log import validator
 from storage.log.validator import Admitted, admitted, check_not_ahead, rewrites, rewritten
-from storage.record.batch import (
+from storage.record.batch import decode
+from storage.record.compression import CODECS
+from storage.record.control import COMMIT, Marker
+from storage.record.header import (
     APPEND_TIME_BIT,
-    CODECS,
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
     LOG_APPEND_TIME,
     TRANSACTIONAL_BIT,
-    decode,
     parse_header,
 )
-from storage.record.control import COMMIT, Marker
-from storage.record.header import ATTRIBUTES_POSITION, CRC_POSITION
 from storage.settings.config import LogConfig
 from tests.storage.logs import NOW_MS, batch
 from tests.storage.transactions import marker, produced

@@ -14,16 +14,9 @@ from hypothesis import strategies as st
 from storage.errors import CorruptRecord
 from storage.record._batch import Rebuild, assign_offsets, find_next_batch
 from storage.record._plain import seal as seal_batch
-from storage.record.batch import (
-    CREATE_TIME,
-    HEADER_SIZE,
-    Record,
-    decode,
-    encode,
-    pack,
-    parse_header,
-)
+from storage.record.batch import Record, decode, encode
 from storage.record.control import ABORT, COMMIT, encode_marker, parse_marker
+from storage.record.header import CREATE_TIME, HEADER_SIZE, pack, parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, cuts, damaged, logs

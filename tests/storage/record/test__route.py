@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from storage.record._route import route
-from storage.record.batch import HEADER_SIZE, decode, encode_records, parse_header
+from storage.record.batch import decode, encode_records
+from storage.record.header import HEADER_SIZE, parse_header
 from tests.guard_page import before_guard_page
 from tests.murmur2 import murmur2, partition_of
 

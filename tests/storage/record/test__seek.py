@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from storage.record._seek import find_record
-from storage.record.batch import APPEND_TIME_BIT, HEADER_SIZE, decode_plain
+from storage.record.batch import decode_plain
+from storage.record.header import APPEND_TIME_BIT, HEADER_SIZE
 from tests.guard_page import before_guard_page
 
 RECORDS = st.lists(

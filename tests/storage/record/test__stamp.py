@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from storage import Record, encode
 from storage.errors import CorruptRecord, InvalidRecord
 from storage.record._stamp import stamp_transaction, survey_staged
-from storage.record.batch import TRANSACTIONAL_BIT, decode, parse_header
+from storage.record.batch import decode
+from storage.record.header import TRANSACTIONAL_BIT, parse_header
 from storage.record.plain import recompress
 from tests.guard_page import before_guard_page
 

@@ -11,17 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
-from storage.record.batch import (
+from storage.record.batch import Record, decode, encode, encode_records
+from storage.record.header import (
     APPEND_TIME_BIT,
     CONTROL_BIT,
     CREATE_TIME,
     HEADER_SIZE,
     LOG_APPEND_TIME,
     TRANSACTIONAL_BIT,
-    Record,
-    decode,
-    encode,
-    encode_records,
     pack,
     parse_header,
 )

@@ -7,8 +7,9 @@ import struct
 import pytest
 
 from storage.errors import CorruptRecord
-from storage.record.batch import CREATE_TIME, Record, decode, encode, parse_header
+from storage.record.batch import Record, decode, encode
 from storage.record.control import ABORT, COMMIT, Marker, encode_marker, parse_marker
+from storage.record.header import CREATE_TIME, parse_header
 from storage.record.plain import plain
 from tests.storage.record.test_batch import ABORT_MARKER, EMPTY_BATCH, THREE_RECORDS, T
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.record.batch import CREATE_TIME, LOG_APPEND_TIME, Record, decode, encode, parse_header
+from storage.record.batch import Record, decode, encode
 from storage.record.control import COMMIT, encode_marker
+from storage.record.header import CREATE_TIME, LOG_APPEND_TIME, parse_header
 from storage.record.plain import recompress, to_v2
 from storage.record.scan import batches
 from tests.made_logs import TIMESTAMP, blobs, nullable

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
-from storage.record.batch import LOG_APPEND_TIME, decode, decode_plain, parse_header
-from storage.record.legacy import RUN_BYTES
-from storage.record.plain import plain
+from storage.record.batch import decode, decode_plain
+from storage.record.header import LOG_APPEND_TIME, parse_header
+from storage.record.plain import RUN_BYTES, plain
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import TIMESTAMP, blobs, nullable

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from storage.errors import CorruptRecord
 from storage.record._plain import plain_v2
 from storage.record._plain import seal as seal_batch
-from storage.record.batch import HEADER_SIZE, decode, decode_plain, pack, parse_header
+from storage.record.batch import decode, decode_plain
 from storage.record.compression import compress, decompress
-from storage.record.header import FRAME_SIZE
+from storage.record.header import FRAME_SIZE, HEADER_SIZE, pack, parse_header
 from storage.record.plain import plain, recompress, to_v2
 from tests import oracle
 from tests.made_logs import MadeLog, damaged, logs

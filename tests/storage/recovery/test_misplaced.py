@@ -12,7 +12,7 @@ import pytest
 from storage import LogManager
 from storage.errors import CorruptRecord
 from storage.log.log import Log
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from storage.verify.verify import verify
 from tests.storage.logs import NOW_MS, append, opened, values, write_settings
 

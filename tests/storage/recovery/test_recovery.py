@@ -12,7 +12,7 @@ import pytest
 from storage import Log, LogManager
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from storage.record.plain import recompress
 from storage.settings import topic_file
 from storage.state import book_file

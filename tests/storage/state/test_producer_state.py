@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptCheckpoint
 from storage.index.txn_index import TxnEntry
-from storage.record.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT
+from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 from storage.state.producer_state import (
     BATCHES_KEPT,
     EMPTY_SNAPSHOT,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.index.txn_index import TxnEntry
-from storage.record.batch import CONTROL_BIT, TRANSACTIONAL_BIT
+from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 from storage.state.producer_state import ABORT, ProducerBatch, ProducerState
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
 

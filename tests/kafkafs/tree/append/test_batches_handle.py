@@ -27,7 +27,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.log import validator
 from storage.log.log import Log
-from storage.record.batch import parse_header
+from storage.record.header import parse_header
 from storage.record.plain import recompress
 from storage.waiting import at_once
 from tests import oracle

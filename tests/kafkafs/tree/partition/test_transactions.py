@@ -12,8 +12,8 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.partition.layout import CATCH_UP_AT_ONCE
 from storage import Log, Record, encode
 from storage.directory.retain import delete_records
-from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
 from storage.task import Task
 from storage.waiting import at_once

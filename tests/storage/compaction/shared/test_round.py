@@ -14,8 +14,8 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.plan import Limits
 from storage.errors import StorageError
 from storage.files import Files
-from storage.record.batch import TRANSACTIONAL_BIT
 from storage.record.control import ABORT, COMMIT, encode_marker
+from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task

@@ -21,9 +21,9 @@ from storage.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
-from storage.record.batch import HEADER_SIZE, decode, encode_records, parse_header
-from storage.record.columns._cells import BytesColumn, HeadersColumn, NumbersColumn
-from storage.record.columns._rows import RowEncoder
+from storage.record.batch import decode, encode_records
+from storage.record.columns._rows import BytesColumn, HeadersColumn, NumbersColumn, RowEncoder
+from storage.record.header import HEADER_SIZE, parse_header
 from tests.guard_page import before_guard_page
 from tests.murmur2 import partition_of
 

@@ -1,6 +1,0 @@
-from typing_extensions import Buffer
-
-def convert_run(data: Buffer, start: int, end: int, most: int) -> tuple[bytearray, int]: ...
-def convert_set(
-    data: Buffer, magic: int, wrapper_offset: int, wrapper_timestamp: int, append_time: bool
-) -> bytearray: ...
