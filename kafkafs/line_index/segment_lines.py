@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from kafkafs.line_index import lines_file, records
 from kafkafs.line_index.damaged import Gaps, measure_damaged
-from kafkafs.line_index.encoded import IsAborted, show_batch
+from kafkafs.line_index.encoded import IsAborted, show_batch, takes_long
 from kafkafs.line_index.lines import Gap
 from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
 from kafkafs.line_index.readers import TextReader, read_whole
@@ -31,7 +31,7 @@ from storage import paths
 from storage.errors import CorruptRecord, StorageError
 from storage.record.header import HEADER_SIZE, Buffer
 from storage.segment.segment import Segment
-from storage.waiting import before_waiting
+from storage.waiting import at_once, before_waiting, may_wait
 
 CHUNK = 1 << 20
 """Bytes of log that are measured at a time."""
@@ -46,6 +46,9 @@ class SegmentLines:
 
     `text_length` and `records` count what is measured: all that the view shows of the segment when
     `complete`. A view of committed records ends at the last stable offset.
+
+    A thread holds `_lock` while it measures or saves, also over reads of the disk. The owner's
+    thread never waits for it: the other thread then measures, and saves, what that one would have.
     """
 
     __slots__ = (
@@ -136,34 +139,47 @@ class SegmentLines:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def append(
-        self, position: int, data: bytes | bytearray | memoryview, *, blocking: bool = True
-    ) -> None:
+    def append(self, position: int, data: bytes | bytearray | memoryview) -> bool:
         """Measure `data`, whole batches that the log has appended at `position`.
 
-        Does nothing where the log before them is not measured or the view does not show them yet,
-        nor while another thread measures, unless `blocking`.
+        False where `measure` has to do that: the log before them is not measured, another thread
+        measures, or they take long to decode.
         """
-        if not self._lock.acquire(blocking):
-            return
+        size, end = len(data), self.end
+        if position >= end:
+            return True  # the view does not show them yet
+        if not self._lock.acquire(blocking=False):
+            return False
         try:
-            if position == self.covered and self.loaded and position + len(data) <= self.end:
-                self._feed(data, len(data))
+            if position != self.covered or not self.loaded or position + size > end:
+                return False
+            at_once(self._feed, data, size)
+        except BlockingIOError:
+            return False
         finally:
             self._lock.release()
+        return True
 
     def _feed(self, data: Buffer, size: int) -> int:
         """Measure `data[:size]`, the log from `covered` on; returns as `_run`."""
+        saved, tail = self._begin()
+        try:
+            return self._run(tail, saved.covered, data, size)
+        finally:
+            self._count(saved, tail)
+
+    def _begin(self) -> tuple[Saved, Measure]:
         saved, tail = self._state
         if tail is None:
             tail = Measure(self._store.granularity)
             self._state = (saved, tail)
-        try:
-            return self._run(tail, saved.covered, data, size)
-        finally:
-            self.covered = saved.covered + tail.position
-            self.text_length = saved.text_length + tail.text_length
-            self.records = saved.records + tail.records
+        return saved, tail
+
+    def _count(self, saved: Saved, tail: Measure) -> None:
+        self.text_length = saved.text_length + tail.text_length
+        self.records = saved.records + tail.records
+        # Last, since whoever finds it complete takes the length.
+        self.covered = saved.covered + tail.position
 
     def _run(self, state: Measure, origin: int, data: Buffer, size: int) -> int:
         """Measure `data[:size]`, the log from the state's position (relative to `origin`) on.
@@ -171,6 +187,7 @@ class SegmentLines:
         Returns how many bytes of the next batch or record it needs to go on, or 0.
         """
         segment, start = self.segment, state.position
+        may_decode = not segment.holds_batches or may_wait()
         while True:
             if segment.holds_batches:
                 try:
@@ -185,6 +202,9 @@ class SegmentLines:
             elif state.position == start + size:
                 return 0
             at, position = state.position - start, state.position + origin
+            if not may_decode and takes_long(memoryview(data)[at:size]):
+                raise BlockingIOError
+            may_decode = True
             shown = show_batch(segment, self.is_aborted, data, at, size, position)
             if not shown.whole:
                 return shown.size
@@ -200,21 +220,26 @@ class SegmentLines:
                 return 0
 
     def measure(self, until: float = NEVER) -> None:
-        """Load the saved part, and measure the rest of what the view shows from the log. Waits.
+        """Load the saved part, and measure the rest of what the view shows from the log.
 
-        BlockingIOError when `time.monotonic()` reaches `until` (what is measured is kept);
-        CorruptRecord, SegmentGone, OSError.
+        BlockingIOError where it would wait and may not, or when `time.monotonic()` reaches `until`:
+        what is measured is kept. CorruptRecord, SegmentGone, OSError.
         """
-        if not self.loaded:
-            self._load()
-        if self.covered < self.end:
-            self._measure_log(until)
-        with self._lock:
+        timeout = -1.0 if until == NEVER else max(until - time.monotonic(), 0)
+        if not (self._lock.acquire(timeout=timeout) if may_wait() else self._lock.acquire(False)):
+            raise BlockingIOError(errno.EAGAIN, "another thread measures it", self.path)
+        try:
+            if not self.loaded:
+                self._load()
+            if self.covered < self.end:
+                self._measure_log(until)
             tail = self._state[1]
             inside = tail is not None and tail.batch_end
             if self.covered > self.end or (inside and self.covered == self.end):
                 # A value lies beyond the end, or a record ends there inside of its batch.
                 raise self._ends_inside_a_batch(self.end)
+        finally:
+            self._lock.release()
         if self.segment.files.sealed and self._state[1] is not None:
             self.seal()
 
@@ -237,10 +262,8 @@ class SegmentLines:
                     raise
                 # This read has found the damage.
                 continue
-            with self._lock:
-                needed = self._feed(buffer, size) if self.covered == position else 0
-                stuck = self.covered == position and self.loaded
-            if stuck:
+            needed = self._feed(buffer, size)
+            if self.covered == position:
                 self._check_room(position, needed, size, end)
             if needed > len(buffer):
                 buffer = memoryview(bytearray(needed))
@@ -251,13 +274,9 @@ class SegmentLines:
             if position < place.start:
                 return min(size, place.start - position)
             if position < place.end:
-                with self._lock:
-                    saved, tail = self._state
-                    if self.covered == position and tail is not None:
-                        measure_damaged(self, tail, place, min(place.end, self.end))
-                        self.covered = saved.covered + tail.position
-                        self.text_length = saved.text_length + tail.text_length
-                        self.records = saved.records + tail.records
+                saved, tail = self._begin()
+                measure_damaged(self, tail, place, min(place.end, self.end))
+                self._count(saved, tail)
                 return 0
         return size
 
@@ -286,11 +305,13 @@ class SegmentLines:
         except (OSError, ValueError):
             return self._measure_again(saved)
         mapped = (view, saved.count)
-        with self._lock:
-            if self._state[0] is saved:
-                self._map = mapped
-                self._verified = self.used = True
-                self._store.admit(self, len(view))
+        self._map = mapped
+        if self._state[0] is saved:
+            self._verified = self.used = True
+            self._store.admit(self, len(view))
+        else:
+            # Saved meanwhile: these are not all entries.
+            self._map = None
         return mapped
 
     def _measure_again(self, saved: Saved) -> tuple[memoryview, int]:
@@ -319,6 +340,8 @@ class SegmentLines:
                 self._map = mapped
                 self.used = True
                 self._store.admit(self, len(entries))
+        if self.segment.files.sealed and self._state[1] is not None:
+            self.seal()
         return mapped
 
     # -- saving --------------------------------------------------------------------------------
@@ -329,11 +352,10 @@ class SegmentLines:
         """
         if self._cache is None or self._aside is not None:
             return
-        with self._lock:
-            aside = f"{self.path}.{secrets.token_hex(4)}{paths.DELETED}"
-            with contextlib.suppress(OSError):
-                self._store.files.rename(self.path, aside)
-            self._aside = aside
+        path = self.path
+        self._aside = f"{path}.{secrets.token_hex(4)}{paths.DELETED}"
+        with contextlib.suppress(OSError):
+            self._store.files.rename(path, self._aside)
 
     def vanish(self) -> None:
         """Delete the file in a cache directory: the segment's files are gone.
@@ -347,11 +369,16 @@ class SegmentLines:
                 self._store.files.unlink(self._aside)
 
     def seal(self) -> None:
-        """Save, and keep only the totals: the segment does not grow any more."""
-        if self.covered < self.segment.size or not self.loaded:
+        """Save, and keep only the totals: the segment does not grow any more.
+
+        Does nothing where another thread measures and this may not wait: that one seals it.
+        """
+        if not self._lock.acquire(blocking=may_wait()):
             return
-        self.save()
-        with self._lock:
+        try:
+            if self.covered < self.segment.size or not self.loaded:
+                return
+            self._save()
             saved = self._state[0]
             if saved.covered < self.covered:
                 if self._is_unreadable():
@@ -361,33 +388,41 @@ class SegmentLines:
                 saved = Saved(self.covered, self.text_length, self.records)
                 self._drop_map()
             self._state = (saved, None)
+        finally:
+            self._lock.release()
 
     def save(self) -> bool:
         """Write what is not saved yet. False where it cannot be written now."""
-        with self._lock:
-            saved, tail = self._state
-            if self.covered == saved.covered:
-                return True
-            if not self.loaded or tail is None or tail.batch_end:
-                return False
-            if self.segment.files.is_missing:
-                # Without the log's CRC nobody could tell which log it belongs to.
-                return False
-            entries = absolute(tail.entries, saved)
-            if saved.covered and not saved.count:
-                return False
-            now = Saved(
-                self.covered,
-                self.text_length,
-                self.records,
-                saved.count + len(entries) // ENTRY_SIZE,
-                crc32c(entries, saved.entries_crc),
-            )
-            if not self._write(now, entries, saved.count):
-                return False
-            self._state = (now, Measure(self._store.granularity))
-            self._drop_map()
+        if not self._lock.acquire(blocking=may_wait()):
+            return False
+        try:
+            return self._save()
+        finally:
+            self._lock.release()
+
+    def _save(self) -> bool:
+        saved, tail = self._state
+        if self.covered == saved.covered:
             return True
+        if not self.loaded or tail is None or tail.batch_end:
+            return False
+        if self.segment.files.is_missing or (saved.covered and not saved.count):
+            # Without the log's CRC nobody could tell which log it belongs to; and entries are added
+            # to those before them.
+            return False
+        entries = absolute(tail.entries, saved)
+        now = Saved(
+            self.covered,
+            self.text_length,
+            self.records,
+            saved.count + len(entries) // ENTRY_SIZE,
+            crc32c(entries, saved.entries_crc),
+        )
+        if not self._write(now, entries, saved.count):
+            return False
+        self._state = (now, Measure(self._store.granularity))
+        self._drop_map()
+        return True
 
     def _drop_map(self) -> None:
         self._map = None
@@ -395,7 +430,7 @@ class SegmentLines:
         self._store.dropped(self)
 
     def _write(self, now: Saved, entries: bytes, before: int) -> bool:
-        files = self._store.files
+        files, path = self._store.files, self.path
         try:
             # An index can be measured again: it must not take the reserve's room from deletions.
             files.check_room()
@@ -403,7 +438,7 @@ class SegmentLines:
                 os.makedirs(self._cache, exist_ok=True)
             lines_file.write(
                 files,
-                self.path,
+                path,
                 self._identity,
                 now,
                 entries=entries,
@@ -411,6 +446,9 @@ class SegmentLines:
                 log_crc=self._log_crc(now.covered),
                 granularity=self._store.granularity,
             )
+            if path != self.path:
+                # The segment has left the log meanwhile.
+                files.rename(path, self.path)
         except BlockingIOError:
             return False
         except (OSError, StorageError) as error:
@@ -463,6 +501,7 @@ class SegmentLines:
 
     def _load(self) -> None:
         """Load the saved index, if it fits the segment. Waits."""
+        before_waiting()
         saved = Saved()
         try:
             found, log_crc = lines_file.read_header(self._store.files, self.path, self._identity)
@@ -470,13 +509,11 @@ class SegmentLines:
                 saved = found
         except (OSError, StorageError, ValueError):
             pass  # as a missing file
-        with self._lock:
-            if self.loaded:
-                return
-            finished = self.segment.files.sealed and saved.covered == self.segment.size
-            self._state = (saved, None if finished else Measure(self._store.granularity))
-            self.covered, self.text_length, self.records = saved[:3]
-            self.loaded = True
+        finished = self.segment.files.sealed and saved.covered == self.segment.size
+        self._state = (saved, None if finished else Measure(self._store.granularity))
+        self.text_length, self.records = saved.text_length, saved.records
+        self.covered = saved.covered
+        self.loaded = True
 
     # -- looking up ----------------------------------------------------------------------------
 

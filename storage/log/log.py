@@ -643,8 +643,7 @@ class Log:
                 self.flush()
             self.book.save()
         if self._history is not None:
-            self._history.log_start = self.log_start_offset
-            self._history.save(self.segments)
+            self._history.save(self.segments, self.log_start_offset)
         self.abandon()
 
     def abandon(self) -> None:

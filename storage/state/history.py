@@ -32,7 +32,7 @@ It is a cache there: where it cannot be written, the next reader draws another n
 Invariants: the file is replaced atomically; a change that rewrites the past is written down before
 it is carried out.  Killed between the two, the nonce is a new one, and the base still holds.
 
-Not here: what an inode shows (``kafkafs.generations``), who measures text.
+Not here: what an inode shows (``kafkafs.tree.partition.generations``), who measures text.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.bad_file import set_aside
@@ -84,13 +85,35 @@ LastBatch = tuple[int, BatchHeader] | None
 
 
 class Past(NamedTuple):
-    """What the file shall say: before a change is carried out, what will be true afterwards."""
+    """What the file says: what is true, or before a change is carried out, what will be.
 
-    nonce: int
-    follow_nonce: int
-    log_start: int
-    bases: Mapping[str, Places]
-    passed: Mapping[str, Places]
+    ``log_start``: the log start offset, at least the first segment's.  ``bases``: by view, replaced
+    as a whole, as is ``passed``: where segments began that are gone or rewritten by now.
+    """
+
+    nonce: int = 0
+    follow_nonce: int = 0
+    log_start: int = 0
+    bases: Mapping[str, Places] = MappingProxyType({})
+    passed: Mapping[str, Places] = MappingProxyType({})
+
+    def moved(self, nonce: int, log_start: int, places: Mapping[str, Places]) -> Past:
+        """The history after a change, with a new nonce.
+
+        ``places``: of those views whose base has to move, where segments begin from the old one to
+        the new one, the last; of others nothing.
+        """
+        bases, passed = dict(self.bases), dict(self.passed)
+        for view, passing in places.items():
+            if passing:
+                bases[view] = passing[-1:]
+                passed[view] = (*passed.get(view, ()), *passing[:-1])[-PASSED:]
+        return Past(nonce, self.follow_nonce, log_start, bases, passed)
+
+
+def anew(log_start: int) -> Past:
+    """A history where absolute positions cannot be kept."""
+    return Past(new_nonce(), new_nonce(), log_start)
 
 
 def last_batch(segments: Sequence[Segment]) -> LastBatch:
@@ -126,9 +149,10 @@ def read(files: Files, directory: str) -> HistoryContent:
 
 
 class History:
-    """The nonces and the absolute bases of one partition.
+    """The nonces and the absolute bases of one partition: what is true ``now``.
 
-    Its owner's thread changes it; it may be saved in any.  ``version`` counts what was saved.
+    Who changes it does so under the lock of what is shown.  It may be saved in any thread.
+    ``version`` counts what was saved.
     """
 
     def __init__(
@@ -138,20 +162,13 @@ class History:
         self._directory = directory
         self._writable = writable
         self._aside = aside
-        # Held while the file is written; and while what it says is changed or copied.
+        # Held while the file is written.
         self._lock = threading.Lock()
-        self._changing = threading.Lock()
-        # Each replaced as a whole: worker threads look into them.
-        self._bases: dict[str, Places] = {}
-        self._passed: dict[str, Places] = {}
+        self.now = Past()
         self._saved_bases: Mapping[str, Places] = {}
         self.version = 0
         # How many segments there were when it was last saved.
         self.counted = 0
-        self.nonce = 0
-        self.follow_nonce = 0
-        # The log start offset, for the next ``save``; never below the first segment.
-        self.log_start = 0
 
     @classmethod
     def load(
@@ -173,12 +190,10 @@ class History:
         history is durable when this returns.
         """
         history = cls(files, directory, writable=writable)
-        history.log_start = log_start
         if aside is None:
             recorded = history._read()
         else:
             history = cls(files, aside, writable=True, aside=True)
-            history.log_start = log_start
             recorded = HistoryContent()
             with contextlib.suppress(OSError):
                 recorded = history._read()
@@ -189,128 +204,83 @@ class History:
         boot = boot_id()
         lost = cut or (not clean and recorded.facts.get("boot") != [boot])
         if not lost and recorded.fits(segments, log_start):
-            history.nonce = recorded.nonce
-            history._take_over(recorded, lambda line: has_segment(segments, line.offset))
+            history.now = _holding(
+                recorded, recorded.nonce, log_start, lambda line: has_segment(segments, line.offset)
+            )
             if writable and (history._aside or recorded.facts["boot"] != [boot]):
                 history.save(segments)
         elif writable:
-            history.nonce = new_nonce()
-            if lost or not recorded.bases:
-                history.begin_anew()
-            else:
-                history._take_over(recorded, lambda line: recorded.still_holds(line, segments))
+            history.now = anew(log_start)
+            if recorded.bases and not lost:
+                history.now = _holding(
+                    recorded,
+                    new_nonce(),
+                    log_start,
+                    lambda line: recorded.still_holds(line, segments),
+                )
             history.save(segments)
         else:
             # Nothing may be written: nonces that stay the same while the log's head does.
-            history.nonce = history.follow_nonce = int.from_bytes(head(segments), "big")
+            nonce = int.from_bytes(head(segments), "big")
+            history.now = Past(nonce, nonce, log_start)
         return history
 
-    def _take_over(self, recorded: HistoryContent, holds: Callable[[BaseLine], bool]) -> None:
-        """Of each view the first base that holds; where one has none left, all begin anew."""
-        self.follow_nonce = recorded.follow_nonce
-        for view, lines in recorded.bases.items():
-            found = next((line for line in lines if holds(line)), None)
-            if found is None:
-                self.begin_anew()
-                return
-            passed = (*recorded.passed.get(view, ()), *(line[:2] for line in lines))
-            self._bases[view] = (found[:2],)
-            passed = tuple(place for place in passed if place[1] < found[1])
-            self._passed[view] = passed[-PASSED:]
-
-    # -- absolute positions --------------------------------------------------------------------
+    @property
+    def nonce(self) -> int:
+        return self.now.nonce
 
     @property
-    def views(self) -> Sequence[str]:
-        """The names of those that have a base."""
-        return tuple(self._bases)
+    def follow_nonce(self) -> int:
+        return self.now.follow_nonce
 
     def base(self, view: str) -> tuple[int, int]:
         """(base offset of a segment, absolute position at its start in bytes), or (-1, 0)."""
-        places = self._bases.get(view)
+        places = self.now.bases.get(view)
         return places[0] if places else (-1, 0)
-
-    def passed(self, view: str) -> Places:
-        """Where segments began that are gone or rewritten by now, as far as that is known."""
-        return self._passed.get(view, ())
-
-    @property
-    def bases(self) -> Mapping[str, Places]:
-        """Of each view: another object whenever anything of it has changed."""
-        return self._bases
 
     def set_base(self, view: str, base_offset: int, position: int) -> None:
         """The absolute position (bytes, signed) of the segment that starts at ``base_offset``:
         from there on all is as it was when it was first shown.
         """
-        with self._changing:
-            self._bases = {**self._bases, view: ((base_offset, position),)}
+        bases = {**self.now.bases, view: ((base_offset, position),)}
+        self.now = self.now._replace(bases=bases)
 
     def set_later(self, view: str, base_offset: int, position: int) -> None:
-        """The same of a later segment, in case another program deletes the first one."""
-        with self._changing:
-            places = self._bases.get(view)
-            if places and base_offset > places[0][0]:
-                self._bases = {**self._bases, view: (places[0], (base_offset, position))}
+        """The position of a later segment, in case another program deletes the first one."""
+        places = self.now.bases.get(view)
+        if places and base_offset > places[0][0]:
+            bases = {**self.now.bases, view: (places[0], (base_offset, position))}
+            self.now = self.now._replace(bases=bases)
 
     def begin_anew(self) -> None:
         """Absolute positions cannot be kept: no inode that shows them is used any longer."""
-        with self._changing:
-            self._bases, self._passed = {}, {}
-            self.follow_nonce = new_nonce()
+        self.now = anew(self.now.log_start)._replace(nonce=self.nonce)
 
     def is_durable(self, view: str) -> bool:
         """Whether the view's base is written down, or never will be."""
         if not self._writable:
             return True
-        return self._saved_bases.get(view, ())[:1] == self._bases.get(view, ())[:1]
+        return self._saved_bases.get(view, ())[:1] == self.now.bases.get(view, ())[:1]
 
-    # -- what becomes of it --------------------------------------------------------------------
+    def save(self, segments: Sequence[Segment], log_start: int | None = None) -> None:
+        """Write what is true now, and the fingerprint of ``segments`` (all of the log), durably.
 
-    @property
-    def now(self) -> Past:
-        with self._changing:
-            return Past(self.nonce, self.follow_nonce, self.log_start, self._bases, self._passed)
-
-    def moved(self, nonce: int, log_start: int, places: Mapping[str, Places]) -> Past:
-        """What there will be with a new nonce.
-
-        ``places``: of those views whose base has to move, where segments begin from the old one to
-        the new one, the last; of others nothing.
-        """
-        bases, passed = dict(self._bases), dict(self._passed)
-        for view, passing in places.items():
-            if passing:
-                bases[view] = passing[-1:]
-                passed[view] = (*passed.get(view, ()), *passing[:-1])[-PASSED:]
-        return Past(nonce, self.follow_nonce, log_start, bases, passed)
-
-    def anew(self, nonce: int, log_start: int) -> Past:
-        """The same where absolute positions cannot be kept."""
-        return Past(nonce, new_nonce(), log_start, {}, {})
-
-    def become(self, past: Past) -> None:
-        """What was written down ahead is so now, but for the nonce: that comes last."""
-        with self._changing:
-            _, self.follow_nonce, self.log_start, bases, passed = past
-            self._bases, self._passed = dict(bases), dict(passed)
-
-    def save(self, segments: Sequence[Segment]) -> None:
-        """Write what is so now, and the fingerprint of ``segments`` (all of the log), durably.
-
-        One that is kept aside: if the disk takes it, and not durably.
+        ``log_start``: the log start offset, where it has moved since.  A history that is kept aside
+        is written if the disk takes it, and not durably.
         """
         with self._lock:
-            # Before it is asked what is so: who changes that looks afterwards for this.
+            # Before it reads what is true: who changes that looks afterwards for this.
             self.version += 1
-            self._save(self.now, segments, last_batch(segments))
+            now = self.now if log_start is None else self.now._replace(log_start=log_start)
+            self._save(now, segments, last_batch(segments))
 
     def save_ahead(
         self, past: Past, segments: Sequence[Segment], last: LastBatch, version: int
     ) -> int:
-        """Write what will be so with these segments, unless something was saved since ``version``.
+        """Write what will be true with these segments, unless something was saved since
+        ``version``.
 
-        The version that it has now: where that is another than the next one, nothing was written.
+        Returns its version now: where that is another than the next one, nothing was written.
         """
         with self._lock:
             if self.version == version:
@@ -371,3 +341,21 @@ class History:
             view: tuple(line[:2] for line in lines) for view, lines in recorded.bases.items()
         }
         return recorded
+
+
+def _holding(
+    recorded: HistoryContent, nonce: int, log_start: int, holds: Callable[[BaseLine], bool]
+) -> Past:
+    """The recorded history with, of each view, the first base that holds; where a view has none
+    left, positions begin anew.
+    """
+    bases: dict[str, Places] = {}
+    passed: dict[str, Places] = {}
+    for view, lines in recorded.bases.items():
+        found = next((line for line in lines if holds(line)), None)
+        if found is None:
+            return anew(log_start)._replace(nonce=nonce)
+        places = (*recorded.passed.get(view, ()), *(line[:2] for line in lines))
+        bases[view] = (found[:2],)
+        passed[view] = tuple(place for place in places if place[1] < found[1])[-PASSED:]
+    return Past(nonce, recorded.follow_nonce, log_start, bases, passed)

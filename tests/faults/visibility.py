@@ -10,7 +10,7 @@ TREE_TRANSACTIONS = "tests/kafkafs/tree/partition/test_transactions.py"
 FOLLOW_FILE = "tests/kafkafs/tree/files/test_follow_file.py"
 FOLLOW_HISTORY = "tests/kafkafs/tree/files/test_follow_history.py"
 REWRITE = "tests/kafkafs/tree/partition/test_rewrite.py"
-GENERATIONS = "tests/kafkafs/test_generations.py"
+GENERATIONS = "tests/kafkafs/tree/partition/test_generations.py"
 TRANSACTIONS = "tests/storage/log/test_transactions.py"
 PRODUCERS = "tests/storage/state/test_producer_state.py"
 HISTORY = "tests/storage/state/test_history.py"
@@ -456,8 +456,8 @@ FAULTS = [
     Fault(
         "names-stay-after-the-past-has-changed",
         "kafkafs/tree/partition/partition.py",
-        "        history.nonce = rewrite.nonce\n        if not rewrite.is_written:",
-        "        if not rewrite.is_written:",
+        "            self.log.history.now = past\n",
+        "            self.log.history.now = past._replace(nonce=self.log.history.nonce)\n",
         "Readers who come after retention get the old inode.",
         (REWRITE, VIEW_FILE),
     ),
@@ -512,8 +512,8 @@ FAULTS = [
     Fault(
         "history-base-always-durable",
         "storage/state/history.py",
-        "        return self._saved_bases.get(view, ())[:1] == self._bases.get(view, ())[:1]",
-        "        return view in self._bases or True",
+        "        return self._saved_bases.get(view, ())[:1] == self.now.bases.get(view, ())[:1]",
+        "        return view in self.now.bases or True",
         ".follow gives out positions that a kill has count anew.",
         (HISTORY,),
     ),
@@ -575,17 +575,17 @@ FAULTS = [
     ),
     Fault(
         "generation-reads-on-in-the-new-history",
-        "kafkafs/generations.py",
-        "        self._cut = max(self._cut, cut)\n",
-        "        self._cut = min(self._cut, cut)\n",
+        "kafkafs/tree/partition/generations.py",
+        "            self._cut = cut\n",
+        "            _ = self._cut\n",
         "An open file shows cleaned bytes at old positions, instead of ESTALE.",
         (GENERATIONS,),
     ),
     Fault(
         "generation-past-is-there-for-ever",
-        "kafkafs/generations.py",
-        "max(self.first_valid, (*places, self._cut)[number + 1])",
-        "max(self.first_valid, (*places, self._cut)[number])",
+        "kafkafs/tree/partition/generations.py",
+        "                self.first_valid = max(self.first_valid, ends)\n",
+        "                _ = ends\n",
         "A deleted segment's bytes are looked for, and a traceback found.",
         (GENERATIONS,),
     ),

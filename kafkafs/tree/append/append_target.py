@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.flush_plans import planned
+from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partition_view import ViewGeneration
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import LogClosed, StorageError
@@ -27,7 +27,7 @@ class PartitionTarget:
 
     __slots__ = ("_generation", "inode", "mount", "partition")
 
-    def __init__(self, partition: Partition, inode: int, generation: ViewGeneration) -> None:
+    def __init__(self, partition: Partition, inode: int, generation: Generation) -> None:
         self.mount: MountContext = partition.mount
         self.partition = partition
         self.inode = inode

@@ -24,8 +24,9 @@ from collections.abc import Sequence
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
 from kafkafs.tree.handles import Handle, LoggedError
 from kafkafs.tree.inodes import Attributes, Node, inode_number, missing
+from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import SegmentGone, StorageError
@@ -52,7 +53,7 @@ class FollowFile(ViewFile):
         # The timeline's position of its byte 0; None: not known yet.
         self._origin: int | None = None
 
-    def followed(self) -> ViewGeneration:
+    def followed(self) -> Generation:
         """The generation that an open now shows.
 
         BlockingIOError, StorageError, OSError; ESTALE where positions have begun anew.
@@ -109,7 +110,7 @@ class FollowHandle(ReadHandle):
 
     __slots__ = ("_followed", "_is_logged", "_noted")
 
-    def __init__(self, file: FollowFile, generation: ViewGeneration) -> None:
+    def __init__(self, file: FollowFile, generation: Generation) -> None:
         super().__init__(file, generation)
         self.direct_io = True
         self.keep_cache = False
@@ -135,7 +136,7 @@ class FollowHandle(ReadHandle):
         generation = self._generation
         assert generation is not None
         self._followed.partition.followers.pop(self, None)
-        self._view.detach(generation)
+        generation.detach()
 
     def note_offset(self, end: int) -> None:
         """Note the offset of the next record to read, if it is before `end`: it is about to be
@@ -167,7 +168,10 @@ class FollowHandle(ReadHandle):
             return
         base = file.view.layout.base
         first = max(log.log_start_offset, base[0] if base is not None else 0)
-        places = [(at, offset) for offset, at in log.history.passed(file.view.layout.view.name)]
+        places = [
+            (at, offset)
+            for offset, at in log.history.now.passed.get(file.view.layout.view.name, ())
+        ]
         if self._noted is not None:
             places = sorted([*places, self._noted])
         number = bisect_right(places, position, key=lambda place: place[0]) - 1

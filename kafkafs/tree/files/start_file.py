@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import time
 from collections import OrderedDict
 
@@ -29,8 +28,9 @@ from kafkafs.tree.files.start_points import End, end_of, offset_of_time, start_o
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, missing
+from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.views import View
 from storage.directory.manager import Topic
@@ -39,9 +39,6 @@ from storage.waiting import before_waiting, may_wait
 
 KEPT = 64
 """The files looked up last: so many keep their generation before they are opened."""
-
-# Held while a file is opened, closed, or given its generation: in any thread, never for long.
-_lock = threading.Lock()
 
 
 class StartFile(ViewFile):
@@ -87,7 +84,7 @@ class StartFile(ViewFile):
 
     # -- what it shows -------------------------------------------------------------------------
 
-    def shown(self, until: float | None = None) -> ViewGeneration | None:
+    def shown(self, until: float | None = None) -> Generation | None:
         """What it shows; None where the view does not show its first record yet.
 
         BlockingIOError, StorageError, OSError; ESTALE as `generation`.
@@ -111,13 +108,13 @@ class StartFile(ViewFile):
             )
             if not self._handles and made.nonce != self._nonce:
                 raise self._stale()
-            with _lock:
+            with self.partition.lock:
                 if self._generation is None and (not self._handles or self.view.attach(made)):
                     self._generation = made
                 generation = self._generation
         return generation
 
-    def text_end(self, generation: ViewGeneration, limit: int | None = None) -> int:
+    def text_end(self, generation: Generation, limit: int | None = None) -> int:
         """The absolute position where it ends now. BlockingIOError, StorageError, OSError.
 
         `limit`: the records from this offset on do not count.
@@ -229,18 +226,19 @@ class StartFile(ViewFile):
         """
         generation = self._generation
         if self.partition.mount.follows and generation is not None:
-            with _lock:
+            with self.partition.lock:
                 self._is_kept = self._is_kept or self.view.attach(generation)
             if self._is_kept:
                 self._names.keep(self)
 
     def forgotten(self) -> None:
-        self._names.forget(self.inode)
-        self.keep_no_longer()
+        with self.partition.lock:
+            self._names.forget(self.inode)
+            self.keep_no_longer()
 
     def keep_no_longer(self) -> None:
         """Let its generation go, unless it is open: others were looked up since."""
-        with _lock:
+        with self.partition.lock:
             self._is_kept = False
             self._detach()
 
@@ -253,7 +251,7 @@ class StartFile(ViewFile):
             raise OSError(errno.EPERM, f"{name}@… is a place to read; >> {name} appends")
         self.shown()
         handle = StartHandle(self)
-        with _lock:
+        with self.partition.lock:
             self._handles.add(handle)
             generation = self._generation
             if self.is_ranged or generation is None:
@@ -265,7 +263,7 @@ class StartFile(ViewFile):
 
     def closed(self, handle: StartHandle) -> None:
         """A handle is released."""
-        with _lock:
+        with self.partition.lock:
             self._let_go(handle)
 
     def _let_go(self, handle: StartHandle) -> None:
@@ -276,7 +274,7 @@ class StartFile(ViewFile):
 
     def _detach(self) -> None:
         if self._generation is not None and not self._handles and not self._is_kept:
-            self.view.detach(self._generation)
+            self._generation.detach()
 
 
 class StartHandle(ReadHandle):
@@ -312,7 +310,6 @@ class StartNames:
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._inode_table = partitions.mount.inodes
-        self._lock = threading.Lock()
         self._kept: OrderedDict[StartFile, None] = OrderedDict()
         self._inodes: dict[tuple[int, str], list[int]] = {}
         self._names: dict[int, set[tuple[int, str]]] = {}
@@ -350,7 +347,8 @@ class StartNames:
                 mount.events(f"lookup of {topic.name}/{name}: {error.strerror}")
             raise
         inode = StartFile.number(partition, view, nonce, str(start), str(until))
-        self.note(parent, name, inode)
+        with partition.lock:
+            self.note(parent, name, inode)
         return self._inode_table.find(inode) or StartFile(
             inode, partition, partition_view, nonce, start, until, looked, self
         )
@@ -360,11 +358,10 @@ class StartNames:
         return self._inodes.get((parent, name), [])
 
     def note(self, parent: int, name: str, inode: int) -> None:
-        """Remember that a name leads to an inode now."""
-        with self._lock:
-            known = self._inodes.get((parent, name), [])
-            self._inodes[parent, name] = [*(other for other in known if other != inode), inode]
-            self._names.setdefault(inode, set()).add((parent, name))
+        """Remember that a name leads to an inode now. Under the partition's lock."""
+        known = self._inodes.get((parent, name), [])
+        self._inodes[parent, name] = [*(other for other in known if other != inode), inode]
+        self._names.setdefault(inode, set()).add((parent, name))
 
     def keep(self, file: StartFile) -> None:
         """Keep `file` in the list; the one looked up longest ago drops its generation."""
@@ -374,11 +371,10 @@ class StartNames:
             self._kept.popitem(last=False)[0].keep_no_longer()
 
     def forget(self, inode: int) -> None:
-        """Forget an inode that the kernel does not know any more."""
-        with self._lock:
-            for name in self._names.pop(inode, ()):
-                left = [other for other in self._inodes[name] if other != inode]
-                if left:
-                    self._inodes[name] = left
-                else:
-                    del self._inodes[name]
+        """Forget an inode that the kernel does not know any more. Under the partition's lock."""
+        for name in self._names.pop(inode, ()):
+            left = [other for other in self._inodes[name] if other != inode]
+            if left:
+                self._inodes[name] = left
+            else:
+                del self._inodes[name]

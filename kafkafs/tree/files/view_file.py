@@ -17,8 +17,9 @@ from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
 from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, inode_number
+from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partition_view import PartitionView, ViewGeneration
+from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.text import render_text
 from kafkafs.views import View
 from storage.errors import CorruptRecord, SegmentGone, StorageError
@@ -53,7 +54,7 @@ class ViewFile(Node):
         self.partition = partition
         self.view = view
         self._nonce = nonce
-        self._generation: ViewGeneration | None = None
+        self._generation: Generation | None = None
 
     @staticmethod
     def number(partition: Partition, view: View, nonce: int, start: str = "", end: str = "") -> int:
@@ -63,7 +64,7 @@ class ViewFile(Node):
         where = (log.topic, log.topic_id, log.partition)
         return inode_number(*where, view.name, isolation, start, end, nonce)
 
-    def generation(self) -> ViewGeneration:
+    def generation(self) -> Generation:
         """What it shows. ESTALE where the past has changed before the first request for it."""
         generation = self._generation
         if generation is not None:
@@ -82,9 +83,7 @@ class ViewFile(Node):
         self.view.overtaken()
         return OSError(errno.ESTALE, "the partition's history has been rewritten")
 
-    def _within(
-        self, measure: Callable[[], ViewGeneration], *, is_logged: bool = True
-    ) -> ViewGeneration:
+    def _within(self, measure: Callable[[], Generation], *, is_logged: bool = True) -> Generation:
         """The result of `measure`. `is_logged`: write a line when it takes too long."""
         try:
             return measure()
@@ -193,7 +192,7 @@ class ViewFile(Node):
     def forgotten(self) -> None:
         self.partition.known.pop(self.inode, None)
         if self._generation is not None:
-            self.view.detach(self._generation)
+            self._generation.detach()
 
     # -- extended attributes -------------------------------------------------------------------
 
@@ -256,7 +255,7 @@ class ReadHandle(Handle):
 
     __slots__ = ("_file", "_generation", "_last", "_view", "direct_io", "keep_cache")
 
-    def __init__(self, file: ViewFile, generation: ViewGeneration | None) -> None:
+    def __init__(self, file: ViewFile, generation: Generation | None) -> None:
         """`generation` None: the subclass sets it before it reads."""
         # The page cache could not return the part of a page before damage.
         self.direct_io = file.partition.mount.grows or file.view.layout.is_damaged
@@ -329,7 +328,7 @@ class ReadHandle(Handle):
         self._last = (position + size, reached)
         return out
 
-    def _before_what_is_lost(self, generation: ViewGeneration, absolute: int, size: int) -> int:
+    def _before_what_is_lost(self, generation: Generation, absolute: int, size: int) -> int:
         """Bytes that can be read before the next text that another process has cut off."""
         for start, end in generation.lost:
             if start <= absolute < end:
@@ -342,7 +341,7 @@ class ReadHandle(Handle):
         return size
 
     @staticmethod
-    def _read_below(generation: ViewGeneration, absolute: int, out: bytearray) -> None:
+    def _read_below(generation: Generation, absolute: int, out: bytearray) -> None:
         """Read below `first_valid`: from the text that is in memory before the cut."""
         kept = generation.kept(absolute, len(out))
         out[: len(kept)] = kept

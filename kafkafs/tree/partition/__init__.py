@@ -1,8 +1,9 @@
 """A partition as the tree sees it: a log, its views, and the inodes of it that the kernel knows.
 
-`partitions` has all of them and does their periodic work. A `partition` passes its log's events to
-its views and sends notices to the kernel. A `partition_view` has the open generations of one view;
-its `layout` measures the text and gives it positions; `text` renders it. `rewrite` writes a change
-of the past down before the log carries it out, `offline` does so for a command. `unsaved` counts
-line indexes that no file has yet, `flush_plans` is one fsync of several partitions.
+`generations` says what an inode shows of the past, pure. Around it: `partitions` has all partitions
+and does their periodic work. A `partition` passes its log's events to its views and sends notices
+to the kernel. A `partition_view` makes the generations of one view; its `layout` measures the text
+and gives it positions; `text` renders it. `rewrite` writes a change of the past down before the log
+carries it out, `offline` does so for a command. `unsaved` counts line indexes that no file has yet,
+`flush_plans` is one fsync of several partitions.
 """

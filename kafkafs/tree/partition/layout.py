@@ -10,24 +10,23 @@ time; the view's first byte then has position 0. The timeline may count from ano
 
 Records after the last stable offset are no text yet. When that offset rises past them, the end of
 the text is unknown (`end_unknown`) until they are measured (`catch_up`); nobody is shown a size
-before.
+before. So it is with what an append could not measure at once.
 
-Threads: the owner's thread changes it. A worker thread may measure, and gives positions under the
-lock that the owner's changes take, too.
+Threads: the owner's thread changes it. A worker thread measures, which takes no lock of the
+partition, and then gives positions under the partition's lock.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
-from kafkafs.generations import Timeline
 from kafkafs.line_index import NEVER, Extent, LineStore, SegmentBatches, SegmentLines
-from kafkafs.line_index.encoded import takes_long
+from kafkafs.tree.partition.generations import Timeline, ToKeep
 from kafkafs.views import View
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
@@ -42,11 +41,13 @@ FEW = 10_000
 LOOK_S = 0.05
 """Seconds: the longest that the owner's thread measures text that another process changes."""
 
+Lock = AbstractContextManager[bool]
+
 
 class Layout:
-    """See the module. Changes of the past hold `lock`.
+    """See the module. `lock`: the partition's.
 
-    `end_unknown`: the last stable offset has passed text that is not measured yet.
+    `end_unknown`: the view shows text that is not measured yet, after what is.
     """
 
     __slots__ = (
@@ -54,10 +55,7 @@ class Layout:
         "_bound_before",
         "_cache",
         "_on_measured",
-        "_preparing",
-        "_ready",
         "_resume_offset",
-        "_slow",
         "_store",
         "end_unknown",
         "keeps_base",
@@ -73,6 +71,7 @@ class Layout:
         view: View,
         store: LineStore,
         cache: str | None,
+        lock: Lock,
         *,
         keeps_base: bool,
         on_measured: Callable[[], None] = lambda: None,
@@ -87,23 +86,18 @@ class Layout:
         self._cache = cache
         self._on_measured = on_measured
         self.timeline = Timeline([self._extent(segment) for segment in log.segments])
-        self.lock = threading.Lock()
-        self._preparing = threading.Lock()
+        self.lock = lock
         self._active = self.timeline.extents[-1]
-        # Whether all extents are measured and positioned.
-        self._ready = False
         # While no extent has a position: the timeline's end is the position of this offset.
         self._resume_offset: int | None = None
         self.end_unknown = False
-        # Whether unmeasured batches may take long to decode, however small they are.
-        self._slow = True
         # The bound before segments are swapped.
         self._bound_before: int | None = None
 
     @property
     def is_ready(self) -> bool:
         """Whether all extents are measured and have positions."""
-        return self._ready
+        return not self.timeline.unpositioned
 
     def _extent(self, segment: Segment) -> Extent:
         if not self.view.is_text:
@@ -201,38 +195,21 @@ class Layout:
         BlockingIOError where it would wait and may not, or at `until` (time.monotonic): what is
         measured by then is kept. StorageError, OSError.
         """
-        if self._ready:
-            return
-        if not may_wait():
+        while not self.is_ready:
             extents, first = self._wanted(offset)
             if self._is_positioned(first):
                 return
-            if not all(extent.complete for extent in extents[first:]) or self._is_inside(extents):
-                raise BlockingIOError
+            for extent in extents[first:]:
+                if not extent.complete:
+                    before_waiting()
+                    self._measure(extent, until)
+            before = self._text_before_resume_offset(extents)
             with self.lock:
-                self._position(first)
-            return
-        timeout = -1.0 if until == NEVER else max(until - time.monotonic(), 0)
-        if not self._preparing.acquire(timeout=timeout):
-            raise self._still_measuring()
-        try:
-            while not self.is_ready:
-                extents, first = self._wanted(offset)
-                if self._is_positioned(first):
-                    return
-                for extent in extents[first:]:
-                    if not extent.complete:
-                        self._measure(extent, until)
-                before = self._text_before_resume_offset(extents)
-                with self.lock:
-                    # An open transaction may have ended in any of them meanwhile. Once all are
-                    # ready the owner changes the end without the lock.
-                    complete = all(extent.complete for extent in extents[first:])
-                    same = self._wanted(offset) == (extents, first)
-                    if complete and same and not self.is_ready:
-                        self._position(first, before)
-        finally:
-            self._preparing.release()
+                # An open transaction may have ended in any of them meanwhile. Once all are ready
+                # the owner changes the end without the lock.
+                is_same = self._wanted(offset) == (extents, first) and not self.is_ready
+                if is_same and all(extent.complete for extent in extents[first:]):
+                    self._position(first, before)
 
     def _wanted(self, offset: int | None) -> tuple[tuple[Extent, ...], int]:
         """(all extents, the number of the first to measure for a reader from `offset` on)
@@ -267,30 +244,22 @@ class Layout:
             unmeasured = [extent for extent in extents if not extent.complete]
             if unmeasured and not may_wait():
                 left = sum(extent.segment.size - extent.covered for extent in unmeasured)
-                if self._slow or left > CATCH_UP_AT_ONCE:
+                if left > CATCH_UP_AT_ONCE:
                     raise BlockingIOError
             for extent in unmeasured:
                 self._measure(extent, until)
             with self.lock:
-                if not self._is_end_unknown():
-                    # Another thread has measured it, and the owner goes on without the lock.
-                    return
                 if self.timeline.positioned[1] == extents and all(
                     extent.complete for extent in extents
                 ):
                     self._caught_up()
 
     def _caught_up(self) -> None:
-        """Grow the timeline: all extents with positions are measured. Under the lock."""
-        self.timeline.grow()
-        self.end_unknown = False
-        # The slow batches may be among those that are still after the last stable offset.
-        extents = self.timeline.positioned[1]
-        held = any(extent.covered < extent.segment.size for extent in extents)
-        self._slow = self._slow and held
-
-    def _is_end_unknown(self) -> bool:
-        return self.end_unknown
+        """Find the end: all extents with positions are measured. Under the lock."""
+        # Another thread may have found it, and the owner goes on without the lock.
+        if self.end_unknown:
+            self.timeline.position(len(self.timeline.unpositioned))
+            self.end_unknown = False
 
     def _measure(self, extent: Extent, until: float) -> None:
         try:
@@ -305,19 +274,16 @@ class Layout:
         reason = f"measured {measured} of {self.log.size} bytes so far, try again"
         return BlockingIOError(errno.EAGAIN, reason)
 
-    def _is_inside(self, extents: Sequence[Extent]) -> bool:
-        """Whether the resume offset is inside an extent: finding its position reads the disk."""
+    def _text_before_resume_offset(self, extents: Sequence[Extent]) -> int:
+        """Bytes of text before the resume offset in its extent; errors as `measure`."""
         offset = self._resume_offset
         if offset is None or self.timeline.positioned[1]:
-            return False
-        return extents[number_of(extents, offset)].segment.base_offset < offset
-
-    def _text_before_resume_offset(self, extents: Sequence[Extent]) -> int:
-        """Bytes of text before the resume offset in its extent. Waits."""
-        offset = self._resume_offset
-        if offset is None or not self._is_inside(extents):
             return 0
-        return extents[number_of(extents, offset)].text_before(offset)[0]
+        extent = extents[number_of(extents, offset)]
+        if extent.segment.base_offset >= offset:
+            return 0
+        before_waiting()
+        return extent.text_before(offset)[0]
 
     def _position(self, first: int, before: int = 0) -> None:
         """Give all extents from number `first` on, which are measured, positions. Under the lock.
@@ -327,8 +293,7 @@ class Layout:
         timeline = self.timeline
         extents = timeline.extents
         bases = [extent.segment.base_offset for extent in extents]
-        if self.end_unknown:
-            self._caught_up()
+        self._caught_up()
         if timeline.positioned[1]:
             timeline.position(first)
         elif self._resume_offset is not None:
@@ -341,7 +306,6 @@ class Layout:
             else:
                 # After all text that any reader has seen.
                 timeline.position(first, first, timeline.end)
-        self._ready = not timeline.unpositioned
 
     # -- positions in the history --------------------------------------------------------------
 
@@ -403,30 +367,26 @@ class Layout:
 
     def appended(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """The active segment has grown by `data`."""
-        slow = self.view.is_text and takes_long(data)
-        if self._ready and not self.end_unknown and not slow:
+        active = self._active
+        is_measured = active.append(position, data)
+        timeline = self.timeline
+        if is_measured and not timeline.unpositioned and not self.end_unknown:
             # No other thread gives positions any more, so this needs no lock.
-            active = self._active
-            active.append(position, data)
-            self.timeline.end = self.timeline.positioned[0][-1] + active.text_length
+            timeline.end = timeline.positioned[0][-1] + active.text_length
             return
         with self.lock:
-            starts = self.timeline.positioned[0]
-            self._slow = self._slow or slow
-            if slow and starts:
-                self.end_unknown = True
-            if self.end_unknown or slow:
+            starts = timeline.positioned[0]
+            if starts and not is_measured:
                 # The next reader, or `catch_up` in the background, measures it.
-                return
-            # A worker thread that is measuring measures these, too: do not wait for it.
-            self._active.append(position, data, blocking=bool(starts))
-            if starts:
-                self.timeline.end = starts[-1] + self._active.text_length
+                self.end_unknown = True
+            elif starts and not self.end_unknown:
+                timeline.end = starts[-1] + active.text_length
 
     def stabilized(self) -> None:
         """The last stable offset has risen: measure what it has passed now, if that is little."""
         if self.timeline.positioned[1]:
-            self.end_unknown = True
+            with self.lock:
+                self.end_unknown = True
             # Where this fails, the next reader measures in a worker thread, and gets the error.
             with contextlib.suppress(StorageError, OSError):
                 at_once(self.catch_up)
@@ -461,42 +421,36 @@ class Layout:
 
     # -- changes of the past, under the lock -----------------------------------------------------
 
-    def swap(self, count: int, segments: Sequence[Segment], unshown: int | None) -> list[Extent]:
+    def replace_head(
+        self, count: int, segments: Sequence[Segment], unshown: int | None = None
+    ) -> tuple[list[Extent], list[ToKeep]]:
         """Put `segments` in place of the first `count`; keep the extents of those that stay.
 
-        `unshown`: the result of `unshown`. Returns the extents that have left.
+        `unshown`: the result of `unshown`. Returns the extents that have left, and what
+        `Timeline.replace_head` does.
         """
-        extents = self.timeline.extents
+        timeline, extents = self.timeline, self.timeline.extents
         old = {extent.segment: extent for extent in extents[:count]}
-        new = self._extents(segments, old)
+        new = [old.pop(each) if each in old else self._extent(each) for each in segments]
         if unshown is None:
-            self.timeline.replace_head(count, new)
+            kept = timeline.replace_head(count, new)
         else:
             # No text after them was shown, either.
-            self.timeline.replace_head(len(extents), [*new, *extents[count:]])
+            kept = timeline.replace_head(len(extents), [*new, *extents[count:]], timeline.end)
             self._resume_offset = unshown
             self.end_unknown = False
-        self._ready = False
+        self._active = timeline.extents[-1]
         self._bound_before = None
-        return list(old.values())
+        return list(old.values()), kept
 
-    def _extents(self, segments: Sequence[Segment], old: dict[Segment, Extent]) -> list[Extent]:
-        """The extents of `segments`: those in `old`, which leave it, and new ones."""
-        return [old.pop(each) if each in old else self._extent(each) for each in segments]
-
-    def cut(self, segments: Sequence[Segment], offset: int) -> list[Extent]:
+    def truncate(self, segments: Sequence[Segment], offset: int) -> list[Extent]:
         """Keep `segments` only: another process has cut the log at `offset`. Their text is placed
         to end where the log's text ended. Returns the extents that have left.
         """
-        extents, is_positioned = self.timeline.extents, bool(self.timeline.positioned[1])
-        old = {extent.segment: extent for extent in extents}
-        new = self._extents(segments, old)
-        self.timeline.replace_head(len(extents), new)
-        if is_positioned or (self._resume_offset is not None and offset < self._resume_offset):
-            self._resume_offset = offset
-        self._active = new[-1]
-        self._ready = self.end_unknown = False
-        return list(old.values())
+        resume = self._resume_offset
+        if self.timeline.positioned[1] or (resume is not None and offset < resume):
+            resume = offset
+        return self.replace_head(len(self.timeline.extents), segments, resume)[0]
 
     def unshown(self, count: int) -> int | None:
         """The first offset in the first `count` segments that no reader was shown; None where all
@@ -519,10 +473,11 @@ class Layout:
                 return segment.next_offset
         return None
 
-    @staticmethod
-    def text_before(extent: Extent, offset: int) -> int:
-        """Bytes of text before an offset; 0 where that is unknown: readers see some text twice."""
+    def text_before(self, segment: Segment, offset: int) -> int:
+        """Bytes of text of a segment before an offset; 0 where that cannot be found quickly."""
+        extent = self.extent_of(segment)
         try:
+            assert extent is not None
             if not extent.covered:
                 # No reader has needed this extent yet.
                 extent.measure(time.monotonic() + LOOK_S)

@@ -31,8 +31,8 @@ from storage.errors import StorageError
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.segment import Segment
-from storage.state.history import new_nonce
-from storage.waiting import anyway, before_waiting, may_wait
+from storage.state.history import Past, anew
+from storage.waiting import anyway, at_once, before_waiting, may_wait
 
 if TYPE_CHECKING:
     from kafkafs.tree.context import MountContext
@@ -80,9 +80,9 @@ class Partition:
     __slots__ = (
         "_growing",
         "_grown",
-        "_history_lock",
         "_history_read",
         "_kept",
+        "_loading",
         "_owner",
         "_periodic",
         "_prepared",
@@ -90,9 +90,11 @@ class Partition:
         "_rewrite",
         "_sealed_blocks",
         "_unfinished",
+        "_unread_changes",
         "_writing",
         "followers",
         "known",
+        "lock",
         "log",
         "mount",
         "mtime_ns",
@@ -107,6 +109,9 @@ class Partition:
         self._periodic = periodic
         self.log = log
         self.name = str(log.partition)
+        # Held while what is shown of the past changes, together with the history; never while the
+        # disk is read.
+        self.lock = threading.RLock()
         self.views: dict[str, PartitionView] = {}
         self.known: dict[int, Node] = {}
         self.ranges: dict[Range, None] = {}
@@ -121,7 +126,10 @@ class Partition:
         self._writing: Writer | None = None
         self.writer: Writer | None = None
         self._history_read = False
-        self._history_lock = threading.Lock()
+        # Held by the thread that reads the history from the disk.
+        self._loading = threading.Lock()
+        # Changes of the past before the history was read.
+        self._unread_changes = 0
         self._owner: tuple[int, int, int] | None = None
         self._refused = ""
         self._sealed_blocks: int | None = None
@@ -142,6 +150,7 @@ class Partition:
                 view,
                 mount.store,
                 mount.cache_directory(log),
+                self.lock,
                 keeps_base=view is mount.views[0],
                 on_measured=self.note_change,
             )
@@ -157,13 +166,23 @@ class Partition:
             active = self.log.active
             active.files.lease()
             try:
-                with self._history_lock:
-                    self.log.load_history()
-                    self._history_read = True
-                    self.note_change()
+                with self._loading:
+                    self._load_history()
             finally:
                 active.files.release()
         return self.log.history.nonce
+
+    def _load_history(self) -> None:
+        if self._history_read:
+            return
+        changes = self._unread_changes
+        history = self.log.load_history()
+        with self.lock:
+            if self._unread_changes != changes:
+                # Another process has rewritten the log that it was held against.
+                history.now = anew(history.now.log_start)
+            self._history_read = True
+        self.note_change()
 
     def save_history(self) -> None:
         """Write the history. In any thread; waits. OSError."""
@@ -359,7 +378,9 @@ class Partition:
     def is_open(self) -> bool:
         """Whether an open file or a known inode may still read it."""
         views = self.views.values()
-        return bool(self.followers or self.ranges) or any(view.open for view in views)
+        return bool(self.followers or self.ranges) or any(
+            view.layout.timeline.open for view in views
+        )
 
     def last_look(self) -> None:
         """Before the log is closed, which writes the history: look once more."""
@@ -367,7 +388,8 @@ class Partition:
             self.follow()
             for view in self.views.values():
                 if view.layout.keeps_base:
-                    view.layout.name_later_base()
+                    with self.lock:
+                        view.layout.name_later_base()
 
     def intact(self) -> bool:
         """Whether the log was not cut before the bytes that were read until now."""
@@ -421,14 +443,11 @@ class Partition:
         self._hold(segments)
         self._catch_up()
         if self._is_hidden(segments, (), self.log.log_start_offset):
-            self._sealed_blocks = None
-            for view in self.views.values():
-                with view.layout.lock:
-                    view.removing(count, None)
-            return
-        self._carry_out(
-            self._written_down(segments, ()), lambda view, nonce: view.removing(count, nonce)
-        )
+            with self.lock:
+                self._change_views(lambda view: view.removing(count))
+            self._keep_text()
+        else:
+            self._carry_out(self._written_down(segments, ()), lambda view: view.removing(count))
 
     def swapping(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Cleaned segments are about to replace others: write the change into the history."""
@@ -448,7 +467,7 @@ class Partition:
         rewrite, self._rewrite = self._rewrite, None
         self._carry_out(
             rewrite,
-            lambda view, nonce: view.swapped(before, segments[:count], nonce),
+            lambda view: view.swapped(before, segments[:count]),
             is_done=True,
         )
 
@@ -457,24 +476,21 @@ class Partition:
         self.note_change()
         self._catch_up()
         rewrite = self._written_down((), (), is_done=True)
-        self._carry_out(rewrite, lambda view, nonce: view.removing(0, nonce), is_done=True)
+        self._carry_out(rewrite, lambda view: view.removing(0), is_done=True)
 
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
         """Another process has cut the log: the nonce and the positions begin anew."""
         self.note_change()
         log, segments = self.log, self.log.segments
         self._end_ranges(offset)
-        nonce = new_nonce() if self._keeps_history else None
-        for view in self.views.values():
-            with view.layout.lock:
-                view.truncated(old[0], segments, offset, nonce)
-                if nonce is not None and view.layout.keeps_base:
-                    log.history.begin_anew()
-        self._sealed_blocks = None
-        if nonce is not None:
-            log.history.begin_anew()
-            log.history.log_start = log.log_start_offset
-            log.history.nonce = nonce
+        views = self.views.values()
+        kept = {view: view.text_that_stays(old[0], segments, offset) for view in views}
+        with self.lock:
+            self._change_views(
+                lambda view: view.truncated(old[0], segments, offset, kept[view]),
+                anew(log.log_start_offset),
+            )
+        if self._history_read:
             log.history.save(segments)
             self._drop_names()
 
@@ -490,7 +506,7 @@ class Partition:
 
     def _hold(self, segments: Sequence[Segment]) -> None:
         """Open the logs of segments that readers may still need: another process deletes them."""
-        if self.mount.follows and any(view.open for view in self.views.values()):
+        if self.mount.follows and any(view.layout.timeline.open for view in self.views.values()):
             for segment in segments:
                 with contextlib.suppress(StorageError, OSError):
                     segment.open_log()
@@ -524,8 +540,9 @@ class Partition:
         first = log.segments[len(old)].base_offset
         if first > log_start:
             return False
-        history = log.history if self._history_read else None
-        return history is None or all(history.base(view)[0] >= first for view in history.views)
+        return not self._history_read or all(
+            log.history.base(view)[0] >= first for view in log.history.now.bases
+        )
 
     def _written_down(
         self, old: Sequence[Segment], new: Sequence[Segment], *, is_done: bool = False
@@ -545,55 +562,51 @@ class Partition:
     def _carry_out(
         self,
         rewrite: Rewrite | None,
-        change: Callable[[PartitionView, int | None], None],
+        change: Callable[[PartitionView], None],
         *,
         is_done: bool = False,
     ) -> None:
-        """Change the views and the history, and drop the names of the old inodes.
+        """Change the views and the history together.
 
         `is_done`: the log has changed already.
         """
-        self._sealed_blocks = None
-        if rewrite is None:
-            self._carry_out_unseen(change)
-            return
-        main = self.views.get(self.mount.views[0].name)
-        history = self.log.history
-        is_changed = False
-        while not is_changed:
-            # In one step: a thread that sets the base meanwhile does so before or after it.
-            with contextlib.nullcontext() if main is None else main.layout.lock:
-                is_changed = rewrite.is_current and (is_done or rewrite.is_written)
-                if is_changed:
-                    assert rewrite.past is not None
-                    history.become(rewrite.past)
-                    if main is not None:
-                        change(main, rewrite.nonce)
-            if not is_changed:
-                rewrite.write(is_done=is_done)
-        for view in self.views.values():
-            if view is not main:
-                with view.layout.lock:
-                    change(view, rewrite.nonce)
-        # The nonce changes last: a thread that reads it finds views that show it.
-        history.nonce = rewrite.nonce
-        if not rewrite.is_written:
+        while True:
+            with self.lock:
+                if rewrite is None:
+                    self._change_views(change, anew(self.log.log_start_offset))
+                    break
+                if rewrite.is_current and (is_done or rewrite.is_written):
+                    self._change_views(change, rewrite.past)
+                    break
+            # A thread has set the base meanwhile.
+            rewrite.write(is_done=is_done)
+        if rewrite is not None and not rewrite.is_written:
             with contextlib.suppress(OSError):
-                history.save(rewrite.segments)
+                self.log.history.save(rewrite.segments)
+        self._keep_text()
         self._drop_names()
 
-    def _carry_out_unseen(self, change: Callable[[PartitionView, int | None], None]) -> None:
-        """Change the views of a log whose history was unread; a thread may have read it by now."""
-        with self._history_lock:
-            nonce = new_nonce() if self._history_read else None
-            for view in self.views.values():
-                with view.layout.lock:
-                    change(view, nonce)
-                    if nonce is not None and view.layout.keeps_base:
-                        self.log.history.begin_anew()
-        if nonce is not None:
-            self.log.history.nonce = nonce
-            self._drop_names()
+    def _change_views(
+        self, change: Callable[[PartitionView], None], past: Past | None = None
+    ) -> None:
+        """Change what is shown of the past; under the lock.
+
+        `past`: what is true from now on; without effect where nobody has read the history.
+        """
+        self._sealed_blocks = None
+        for view in self.views.values():
+            change(view)
+        if not self._history_read:
+            self._unread_changes += 1
+        elif past is not None:
+            # Last: a thread that finds the new nonce finds views that show it.
+            self.log.history.now = past
+
+    def _keep_text(self) -> None:
+        """Read the text before a cut that is in the page cache; `keep_house` reads the rest."""
+        for view in self.views.values():
+            with contextlib.suppress(BlockingIOError):
+                at_once(view.keep_pending)
 
     def _drop_names(self) -> None:
         """Have the kernel drop its names, if any of them leads to an old inode."""

@@ -3,24 +3,23 @@
 `partition.py` passes the log's events to it. Before the first request for a size or a byte it
 measures nothing, and appends change nothing; that request loads or measures the text (`layout.py`).
 
-Threads: as in `layout.py`; any thread may make a generation.
+Threads: as in `layout.py`; any thread may make a generation. Changes of the past are made under the
+partition's lock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from kafkafs.generations import Generation
 from kafkafs.line_index import NEVER, Extent
+from kafkafs.tree.partition.generations import Generation, ToKeep
 from kafkafs.tree.partition.layout import Layout
 from kafkafs.tree.partition.text import render_text
 from storage.errors import StorageError
 from storage.segment.segment import Segment
-from storage.waiting import at_once
-
-ViewGeneration = Generation[Extent]
 
 _TRIES = 100
 """How often `following` starts again after a change."""
@@ -30,31 +29,26 @@ OVERTAKEN_S = 60.0
 
 
 class PartitionView:
-    """See the module. Every change of the past is applied to the generations in `open`."""
+    """See the module."""
 
     __slots__ = (
         "_current",
         "_hidden_records",
         "_left",
-        "_nonce",
         "_overtaken_until",
         "_pending",
         "layout",
-        "open",
     )
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.open: dict[ViewGeneration, None] = {}
-        self._current: ViewGeneration | None = None
+        self._current: Generation | None = None
         self._hidden_records = 0
-        # The nonce that the timeline shows; None: the history's has not changed.
-        self._nonce: int | None = None
         # Extents whose segments have left the log, until their files are gone.
         self._left: dict[Segment, Extent] = {}
         self._overtaken_until = 0.0
-        # Text before a cut that is still to be read: that would have waited for the disk.
-        self._pending: list[tuple[ViewGeneration, int, int, list[Segment]]] = []
+        # Text before a cut that is still to be read, and the leased segments that have it.
+        self._pending: list[tuple[ToKeep, list[Segment]]] = []
 
     # -- current generations -------------------------------------------------------------------
 
@@ -63,22 +57,23 @@ class PartitionView:
         """Whether `generation` returns at once."""
         return self._current is not None
 
-    def generation(self, until: float = NEVER) -> ViewGeneration:
+    def generation(self, until: float = NEVER) -> Generation:
         """The current generation, all of it measured; errors as `Layout.measure`."""
         layout = self.layout
         while (current := self._current) is None:
             layout.measure(until)
-            nonce, rewrites = self.nonce, layout.timeline.rewrites
+            rewrites = layout.timeline.rewrites
             position, hidden = layout.log_start()
             with layout.lock:
+                same = layout.is_ready and rewrites == layout.timeline.rewrites
                 # One that another thread has made meanwhile may be attached already.
-                if self._current is None and layout.is_ready and self._is_same(nonce, rewrites):
+                if same and self._current is None:
                     self._hidden_records = hidden
-                    self._current = Generation(layout.timeline, nonce, position)
+                    self._current = Generation(layout.timeline, self.nonce, position)
                     layout.begin_base(position)
         return current
 
-    def generation_from(self, offset: int, until: float = NEVER) -> ViewGeneration:
+    def generation_from(self, offset: int, until: float = NEVER) -> Generation:
         """A generation that begins with the first record from `offset` (≤ `bound`) on.
 
         Only the segments from that record on are measured. Errors as `generation`.
@@ -87,13 +82,13 @@ class PartitionView:
         while True:
             layout.measure(until, offset)
             layout.catch_up(until)
-            nonce, rewrites = self.nonce, layout.timeline.rewrites
+            rewrites = layout.timeline.rewrites
             position = layout.position(offset)
             with layout.lock:
-                if self._is_same(nonce, rewrites) and not layout.end_unknown:
-                    return Generation(layout.timeline, nonce, position)
+                if rewrites == layout.timeline.rewrites and not layout.end_unknown:
+                    return Generation(layout.timeline, self.nonce, position)
 
-    def following(self, until: float = NEVER) -> ViewGeneration:
+    def following(self, until: float = NEVER) -> Generation:
         """The generation of `.follow`, with the history's positions, which never change.
 
         It can be read from the base or the log start on, whichever is later. Only the segments from
@@ -108,17 +103,17 @@ class PartitionView:
                 continue
             layout.measure(until, base[0])
             layout.find_end(until)
-            nonce, rewrites = self.nonce, layout.timeline.rewrites
+            rewrites = layout.timeline.rewrites
             position = layout.position(max(base[0], log_start))
             with layout.lock:
-                same = self._is_same(nonce, rewrites) and layout.base == base
+                same = rewrites == layout.timeline.rewrites and layout.base == base
                 recorded = layout.recorded
                 if same and recorded is None:
                     # The base's segment is missing, which should not happen.
                     layout.log.history.begin_anew()
                 elif same and recorded is not None and not layout.end_unknown:
                     return Generation(
-                        layout.timeline, nonce, position, origin=-recorded, keep_bytes=0
+                        layout.timeline, self.nonce, position, origin=-recorded, keep_bytes=0
                     )
         raise BlockingIOError(errno.EAGAIN, "the log's head changes all the time, try again")
 
@@ -133,92 +128,93 @@ class PartitionView:
 
     @property
     def nonce(self) -> int:
-        """The nonce that the timeline shows; the history's own changes after all views."""
-        return self.layout.log.history.nonce if self._nonce is None else self._nonce
-
-    def _is_same(self, nonce: int, rewrites: int) -> bool:
-        """Whether the past has not changed since. Under the lock."""
-        return nonce == self.nonce and rewrites == self.layout.timeline.rewrites
+        """The history's nonce, which changes together with the timeline."""
+        return self.layout.log.history.nonce
 
     @property
     def records(self) -> int:
         """Records that the current generation shows, which must exist."""
         return sum(extent.records for extent in self.layout.timeline.extents) - self._hidden_records
 
-    def attach(self, generation: ViewGeneration) -> bool:
-        """Add a generation to `open`; False where a change has superseded it already."""
+    def attach(self, generation: Generation) -> bool:
+        """As `Generation.attach`, in any thread."""
         with self.layout.lock:
-            if generation.is_current:
-                self.open[generation] = None
-            return generation in self.open
-
-    def detach(self, generation: ViewGeneration) -> None:
-        """Take a generation out of `open`."""
-        self.open.pop(generation, None)
+            return generation.attach()
 
     # -- changes of the past, under the lock -----------------------------------------------------
 
-    def removing(self, count: int, nonce: int | None) -> None:
-        """The first `count` segments are about to leave the log; `nonce` is the new one."""
-        self._supersede(count, nonce)
-        for extent in self.layout.timeline.extents[:count]:
-            self._leave(extent)
-        self.layout.timeline.remove_head(count)
+    def removing(self, count: int) -> None:
+        """The first `count` segments are about to leave the log."""
+        self._change(*self.layout.replace_head(count, ()))
 
-    def swapped(self, count: int, segments: Sequence[Segment], nonce: int | None) -> None:
+    def swapped(self, count: int, segments: Sequence[Segment]) -> None:
         """`segments` have replaced the first `count`; the extents of those that stay are kept.
 
         Where the view had not shown all of the old text, the new segments' rest follows it.
         """
         unshown = self.layout.unshown(count)
-        self._supersede(count, nonce, None if unshown is None else self.layout.timeline.end)
-        for extent in self.layout.swap(count, segments, unshown):
-            self._leave(extent)
+        self._change(*self.layout.replace_head(count, segments, unshown))
+
+    def _change(self, left: Iterable[Extent], to_keep: Iterable[ToKeep]) -> None:
+        self._current = None
+        for extent in left:
+            extent.leave()
+            self._left[extent.segment] = extent
+        for generation, start, cut in to_keep:
+            segments = [extent.segment for extent in generation.extents_from(start)]
+            # The leases keep their files until `keep_pending`.
+            for segment in segments:
+                segment.files.lease()
+            self._pending.append(((generation, start, cut), segments))
+
+    def text_that_stays(self, first: Segment, segments: Sequence[Segment], offset: int) -> int:
+        """Bytes of text of the segment `first` before `offset`, where another process has cut the
+        log, that one of `segments` has now. 0 where that is unknown: readers see some text twice.
+
+        Not under the lock: it may read the disk, and measures for LOOK_S at most.
+        """
+        timeline = self.layout.timeline
+        is_shown = timeline.positioned[1] or timeline.open
+        if not is_shown or all(each.base_offset != first.base_offset for each in segments):
+            return 0
+        return self.layout.text_before(first, offset)
 
     def truncated(
-        self, first: Segment, segments: Sequence[Segment], offset: int, nonce: int | None
+        self, first: Segment, segments: Sequence[Segment], offset: int, kept: int
     ) -> None:
-        """Another process has cut the log, from `offset` in the segment `first` on.
+        """Another process has cut the log, from `offset` in the segment `first` on, which keeps
+        `kept` bytes of text.
 
         The layout places the rest so that it ends where the log ended: an older generation shows
         the lost text's positions, and new text after them.
         """
-        extents = self.layout.timeline.extents
-        starts, positioned = self.layout.timeline.positioned
-        self._is_over(nonce)
-        stay = {extent.segment: extent for extent in extents}
-        replacing = next(segment for segment in segments if segment not in stay)
-        leaving = stay.keys() - set(segments)
-        kept = 0
-        if first.base_offset == replacing.base_offset and (stay[first] in positioned or self.open):
-            kept = self.layout.text_before(stay[first], offset)
+        timeline = self.layout.timeline
+        stay = {extent.segment for extent in timeline.extents}
+        leaving = stay - set(segments)
+        starts, positioned = timeline.positioned
         if positioned:
             lost = starts[0]
             for extent, start in zip(positioned, starts, strict=True):
                 if extent.segment is first:
                     lost = start + kept
-            for generation in tuple(self.open):
+            for generation in tuple(timeline.open):
                 generation.lose(lost)
-        for generation in tuple(self.open):
+        for generation in tuple(timeline.open):
             # An extent of its own, from before an earlier cut, may be cut again.
             for place, extent, start in generation.past:
                 if extent.segment in leaving:
                     inside = kept if extent.segment is first else 0
                     generation.lose(max(start + inside, place))
                     break
-        for extent in self.layout.cut(segments, offset if kept else replacing.base_offset):
-            self._leave(extent)
-
-    def _is_over(self, nonce: int | None) -> None:
-        """Drop the current generation. `nonce`: the new one; None where the history is unread."""
-        self._current = None
-        if nonce is not None:
-            self._nonce = nonce
+        replacing = next(segment for segment in segments if segment not in stay)
+        resume = offset if kept else replacing.base_offset
+        self._change(self.layout.truncate(segments, resume), ())
 
     def removed(self, segment: Segment) -> None:
         """The files of a segment are deleted: older generations cannot read it any more."""
-        for generation in tuple(self.open):
-            generation.forget(lambda extent: extent.segment is segment)
+        with self.layout.lock:
+            for generation in tuple(self.layout.timeline.open):
+                generation.forget(lambda extent: extent.segment is segment)
         extent = self._left.pop(segment, None)
         if extent is not None:
             extent.vanish()
@@ -228,44 +224,7 @@ class PartitionView:
         for extent in self.layout.timeline.extents:
             extent.vanish()
 
-    def _leave(self, extent: Extent) -> None:
-        extent.leave()
-        self._left[extent.segment] = extent
-
     # -- what older generations keep -----------------------------------------------------------
-
-    def _supersede(self, count: int, nonce: int | None, cut: int | None = None) -> None:
-        """Have open generations keep their text up to extent number `count`, or up to `cut`."""
-        self._is_over(nonce)
-        starts = self.layout.timeline.positioned[0]
-        first = count - len(self.layout.timeline.unpositioned)
-        if not starts or first < 0:
-            return
-        if cut is None:
-            cut = starts[first]
-        for generation in tuple(self.open):
-            generation.supersede(cut)
-            self._keep(generation, cut)
-
-    def _keep(self, generation: ViewGeneration, cut: int) -> None:
-        start = max(cut - generation.keep_bytes, generation.first_valid)
-        if generation.lost:
-            start = max(start, generation.lost[-1][1])
-        if start >= cut:
-            return
-        text = bytearray(cut - start)
-        try:
-            at_once(render_text, generation, start, text, 0, None)
-        except BlockingIOError:
-            # Mostly so, for sealed segments. The leases keep their files until `keep_pending`.
-            segments = [extent.segment for extent in generation.past_from(start)]
-            for segment in segments:
-                segment.files.lease()
-            self._pending.append((generation, start, cut, segments))
-        except (StorageError, OSError):
-            return
-        else:
-            generation.keep(start, bytes(text))
 
     @property
     def is_settled(self) -> bool:
@@ -273,28 +232,33 @@ class PartitionView:
         return not self.layout.end_unknown and not self._pending
 
     def keep_pending(self) -> None:
-        """Read the text that `removing` and `swapped` could not read without waiting. Waits."""
-        while (pending := self._next_pending()) is not None:
-            generation, start, cut, segments = pending
-            try:
-                text = bytearray(cut - start)
-                render_text(generation, start, text, 0, None)
-                generation.keep(start, bytes(text))
-            except (StorageError, OSError):
-                pass  # a reader of this text gets the same error
-            finally:
-                for segment in segments:
-                    segment.files.release()
+        """Read the text that older generations keep in memory. BlockingIOError: some is left."""
+        while self._pending:
+            with contextlib.suppress(IndexError):  # another thread has taken the last one
+                pending = self._pending.pop(0)
+                self._keep(*pending)
 
-    def _next_pending(self) -> tuple[ViewGeneration, int, int, list[Segment]] | None:
-        """Take one out; two threads may ask at shutdown."""
+    def _keep(self, to_keep: ToKeep, segments: list[Segment]) -> None:
+        generation, start, cut = to_keep
+        text = bytearray(cut - start)
         try:
-            return self._pending.pop()
-        except IndexError:
-            return None
+            render_text(generation, start, text, 0, None)
+            with self.layout.lock:
+                generation.keep(start, bytes(text))
+        except BlockingIOError:
+            self._pending.append((to_keep, segments))
+            raise
+        except (StorageError, OSError):
+            pass  # a reader of this text gets the same error
+        _release(segments)
 
     def give_up_pending(self) -> None:
         """At shutdown: release the segments that `keep_pending` would have read."""
-        while (pending := self._next_pending()) is not None:
-            for segment in pending[3]:
-                segment.files.release()
+        while self._pending:
+            with contextlib.suppress(IndexError):
+                _release(self._pending.pop()[1])
+
+
+def _release(segments: Iterable[Segment]) -> None:
+    for segment in segments:
+        segment.files.release()

@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kafkafs.line_index import NEVER
-from kafkafs.tree.partition.layout import Layout
+from kafkafs.tree.partition.layout import Layout, Lock
 from kafkafs.views.values import Values
 from storage.errors import CorruptRecord, SegmentGone, StorageError
-from storage.state.history import LastBatch, Past, Places, last_batch, new_nonce
+from storage.state.history import LastBatch, Past, Places, anew, last_batch, new_nonce
 from storage.state.history_file import visible_from
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ class RewrittenPartition(Protocol):
 
     @property
     def log(self) -> Log: ...
+
+    @property
+    def lock(self) -> Lock: ...
 
     @property
     def views(self) -> Mapping[str, PartitionView]: ...
@@ -96,7 +99,8 @@ class Rewrite:
         visible = visible_from(self.segments, self.log_start)
         self._end = self.segments[max(changed, visible)].base_offset
         self._layouts = {name: view.layout for name, view in partition.views.items()}
-        self._bases: Mapping[str, Places] = {}
+        # What was true when `write` measured.
+        self._before: Past | None = None
         self._places: dict[str, Places] = {}
         self._version = -1
         # Whether another process has rewritten records that no reader could read yet: the new
@@ -116,11 +120,6 @@ class Rewrite:
             log_start, self.segments[0].base_offset
         )
 
-    @property
-    def nonce(self) -> int:
-        assert self.past is not None
-        return self.past.nonce
-
     def write(self, *, is_done: bool = False) -> None:
         """Measure, and write the new nonce and base into the history. OSError.
 
@@ -138,40 +137,37 @@ class Rewrite:
             log = partition.log
             partition.mount.events(f"{log.topic}/{log.partition}: its history: {error.strerror}")
             if self.past is None:
-                self.past = log.history.anew(new_nonce(), self.log_start)
+                self.past = anew(self.log_start)
 
     def _write(self) -> None:
         history = self._partition.log.history
         until = time.monotonic() + self._patience_s
         while True:
             version = history.version
-            past = self._work_out(until)
-            self._version = history.save_ahead(past, self.segments, self._last, version)
+            self.past = self._work_out(until)
+            self._version = history.save_ahead(self.past, self.segments, self._last, version)
             if self._version == version + 1:
                 return
 
     def _work_out(self, until: float) -> Past:
         """The history after the change."""
-        history = self._partition.log.history
+        log = self._partition.log
         while True:
-            self._bases = history.bases
+            before = self._before = log.history.now
             try:
-                self._places = {view: self._passing(view, until) for view in history.views}
-                past = history.moved(new_nonce(), self.log_start, self._places)
+                self._places = {view: self._passing(view, until) for view in before.bases}
+                return before.moved(new_nonce(), self.log_start, self._places)
             except (StorageError, OSError) as error:
-                if history.bases is not self._bases:
+                if not self.is_current:
                     # Another change has removed the text that this was measuring.
                     continue
                 if isinstance(error, OSError) and error.errno in _TRANSIENT:
                     raise
-                log = self._partition.log
                 self._partition.mount.events(
                     f"{log.topic}/.follow/{log.partition}: positions begin anew, since what is "
                     f"deleted or rewritten now cannot be measured: {error}"
                 )
-                past = history.anew(new_nonce(), self.log_start)
-            self.past = past
-            return past
+                return anew(self.log_start)
 
     def _passing(self, view: str, until: float) -> Places:
         log = self._partition.log
@@ -191,14 +187,15 @@ class Rewrite:
             view = Values(committed=name == Values().name)
             if view.name != name:
                 raise CorruptRecord(f"positions of an unknown view, {name!r}", path=log.directory)
-        return Layout(log, view, mount.store, mount.cache_directory(log), keeps_base=True)
+        cache = mount.cache_directory(log)
+        return Layout(log, view, mount.store, cache, self._partition.lock, keeps_base=True)
 
     # -- carrying out ----------------------------------------------------------------------------
 
     @property
     def is_current(self) -> bool:
-        """Whether no base has been set since. Under the lock of the view that keeps one."""
-        return self._partition.log.history.bases is self._bases
+        """Whether no base has been set since. Under the lock."""
+        return self._partition.log.history.now is self._before
 
     @property
     def is_right(self) -> bool:

@@ -6,13 +6,13 @@ A caller that reads on passes in the reader that the last call returned; then no
 
 from __future__ import annotations
 
-from kafkafs.generations import Generation
-from kafkafs.line_index import Damaged, Extent, Reader
+from kafkafs.line_index import Damaged, Reader
+from kafkafs.tree.partition.generations import Generation
 from storage.errors import CorruptRecord
 
 
 def render_text(
-    generation: Generation[Extent],
+    generation: Generation,
     absolute: int,
     out: bytearray,
     done: int,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.generations import KEPT
+from kafkafs.tree.partition.generations import KEPT
 from storage import LogManager
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails

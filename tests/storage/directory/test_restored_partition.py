@@ -32,7 +32,7 @@ def backup(tmp_path: Path) -> Path:
             if number in ROLLS:
                 log.roll(NOW_MS)
             append(log, record)
-        assert log.history.log_start == 0
+        assert log.history.now.log_start == 0
         manager.checkpoint()
         delete_records(manager, log, START, Task())
     return data / "t-0"

@@ -75,8 +75,7 @@ def data(tmp_path: Path) -> Path:
         append(manager, "b", 0, b"y")
         assert manager.log("a", 0).history.nonce
         delete_records(manager, manager.log("a", 0), 2, Task())
-        manager.log("a", 0).history.log_start = 2
-        manager.log("a", 0).history.save(manager.log("a", 0).segments)
+        manager.log("a", 0).history.save(manager.log("a", 0).segments, 2)
         for log in manager.logs():
             assert log.history.nonce
     return directory

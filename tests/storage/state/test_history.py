@@ -172,7 +172,7 @@ def test_one_that_is_kept_aside_begins_as_the_writers(tmp_path: Path) -> None:
         log = manager.log("t", 0)
         log.history_directory = str(aside)
         assert log.history.nonce == first
-        log.history.nonce = 7
+        log.history.now = log.history.now._replace(nonce=7)
         log.history.save(log.segments)
         again = log.history.nonce
     with LogManager.open(str(data), read_only=True) as manager:
@@ -246,7 +246,7 @@ def test_a_later_base_takes_the_place_of_one_that_others_have_deleted(tmp_path: 
         history = manager.log("t", 0).history
         assert history.follow_nonce == first
         assert history.base("values") == (last, 900)
-        assert history.passed("values") == ((0, -3),)
+        assert history.now.passed.get("values", ()) == ((0, -3),)
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
@@ -258,7 +258,7 @@ def test_what_is_written_ahead_holds_before_and_after(tmp_path: Path, is_carried
     history = log.history
     history.set_base("values", 0, 0)
     old, follow = history.nonce, history.follow_nonce
-    past = history.moved(4711, second, {"values": ((0, 0), (second, 50))})
+    past = history.now.moved(4711, second, {"values": ((0, 0), (second, 50))})
     version = history.version
     last = history.save_ahead(past, log.segments[1:], log.active.last_batch(), version)
     assert last == version + 1
@@ -272,7 +272,7 @@ def test_what_is_written_ahead_holds_before_and_after(tmp_path: Path, is_carried
         assert (history.nonce == 4711) == is_carried_out
         assert history.nonce != old
         assert (history.follow_nonce, history.base("values")) == (follow, (second, 50))
-        assert history.passed("values") == ((0, 0),)
+        assert history.now.passed.get("values", ()) == ((0, 0),)
 
 
 def test_segments_below_the_log_start_do_not_count(tmp_path: Path) -> None:

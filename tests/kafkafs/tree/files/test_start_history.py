@@ -56,7 +56,7 @@ def test_retention_below_the_start_changes_nothing(tree: Tree) -> None:
 
 
 def test_retention_of_what_it_shows(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafkafs.generations.KEPT", 15)
+    monkeypatch.setattr("kafkafs.tree.partition.generations.KEPT", 15)
     fill(tree)
     file, ranged = start_file(tree, "0@5"), start_file(tree, "0@5..18")
     handle, of_range = tree.open(file), tree.open(ranged)
@@ -115,7 +115,7 @@ def test_a_file_that_nobody_has_open_holds_nothing(tree: Tree) -> None:
     for start in range(20):
         tree.read(start_file(tree, f"0@{start}"))
     view = tree.file().view
-    assert len(view.open) == 1, "the partition's own"
+    assert len(view.layout.timeline.open) == 1, "the partition's own"
     assert list(tree.file().partition.known) == [tree.file().inode]
     tree.notices.clear()
     tree.append("t/0", b"x\n")

@@ -276,7 +276,7 @@ def test_removal_of_the_head_publishes_a_new_inode(tree: Tree) -> None:
 def test_deleted_bytes_are_estale_but_for_the_kept_ones(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkafs.generations.KEPT", 15)
+    monkeypatch.setattr("kafkafs.tree.partition.generations.KEPT", 15)
     file = tree.file()
     tree.append(file, lines(0, 10))
     tree.roll()
@@ -419,11 +419,11 @@ def test_forgotten_histories_are_let_go(tree: Tree) -> None:
     tree.append(file, lines(0, 10))
     tree.roll()
     tree.remove_head(1)
-    assert len(file.view.open) == 1
+    assert len(file.view.layout.timeline.open) == 1
     tree.file()
-    assert len(file.view.open) == 2
+    assert len(file.view.layout.timeline.open) == 2
     tree.fs.inodes.forget(file.inode, file.lookups)
-    assert len(file.view.open) == 1
+    assert len(file.view.layout.timeline.open) == 1
     assert file.inode not in file.partition.known
 
 
@@ -450,9 +450,9 @@ def test_two_threads_that_ask_at_once_hold_one_generation(
     for thread in threads:
         thread.join()
     monkeypatch.undo()
-    assert len(file.view.open) == 1
+    assert len(file.view.layout.timeline.open) == 1
     tree.fs.inodes.forget(file.inode, file.lookups)
-    assert not file.view.open
+    assert not file.view.layout.timeline.open
 
 
 def test_the_log_start_moves_within_a_segment(tree: Tree) -> None:

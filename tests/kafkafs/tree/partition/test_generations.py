@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kafkafs.generations import Generation, Timeline
+from kafkafs.tree.partition.generations import Generation, Timeline
 from storage.errors import SegmentGone
 
 TEXTS = st.text("abcdefgh", max_size=6)
@@ -27,16 +28,25 @@ class FakeExtent:
         return len(self.text)
 
 
+def fake(text: str = "") -> Any:
+    """Any: a timeline knows no more of an extent than the length of its text."""
+    return FakeExtent(text)
+
+
+def located(timeline: Timeline, absolute: int) -> Any:
+    return Generation(timeline, 1, timeline.positioned[0][0]).locate(absolute)[0]
+
+
 @dataclass
 class Opened:
     """A generation, all of its text, and the absolute positions below which it is gone."""
 
-    generation: Generation[FakeExtent]
+    generation: Generation
     text: str
     kept: list[tuple[int, int]] = field(default_factory=list)
 
 
-def read(generation: Generation[FakeExtent], absolute: int, size: int) -> str:
+def read(generation: Generation, absolute: int, size: int) -> str:
     """What a reader does: extent by extent."""
     text = ""
     end = min(absolute + size, generation.timeline.end)
@@ -45,7 +55,7 @@ def read(generation: Generation[FakeExtent], absolute: int, size: int) -> str:
         if at < generation.first_valid:
             text += generation.kept(at, end - at).decode()
             continue
-        extent, start = generation.locate(at)
+        extent, start = cast("tuple[Any, int]", generation.locate(at))
         assert not extent.gone
         assert start <= at < start + extent.text_length
         text += extent.text[at - start :][: end - at]
@@ -57,11 +67,11 @@ class History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.extents = [FakeExtent()]
-        self.timeline: Timeline[FakeExtent] = Timeline(self.extents)
+        self.extents = [fake()]
+        self.timeline: Timeline = Timeline(self.extents)
         self.timeline.position(0, 0, 1000)
         self.open: list[Opened] = []
-        self.retired: list[FakeExtent] = []
+        self.retired: list[Any] = []
 
     def measured(self) -> None:
         if self.timeline.unpositioned:
@@ -76,7 +86,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.extents.append(FakeExtent())
+        self.extents.append(fake())
         self.timeline.extend(self.extents[-1])
 
     @rule(inside=st.integers(0, 3))
@@ -106,7 +116,7 @@ class History(RuleBasedStateMachine):
     def remove_head(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(1, len(self.extents) - 1))
         self.supersede(count)
-        self.timeline.remove_head(count)
+        self.timeline.replace_head(count, ())
         self.retired += self.extents[:count]
         del self.extents[:count]
 
@@ -115,7 +125,7 @@ class History(RuleBasedStateMachine):
     def clean(self, data: st.DataObject, texts: list[str]) -> None:
         count = data.draw(st.integers(1, len(self.extents) - 1))
         self.supersede(count)
-        new = [FakeExtent(text) for text in texts]
+        new = [fake(text) for text in texts]
         self.timeline.replace_head(count, new)
         self.retired += self.extents[:count]
         self.extents[:count] = new
@@ -126,7 +136,7 @@ class History(RuleBasedStateMachine):
         for extent in self.retired:
             extent.gone = True
             for opened in self.open:
-                opened.generation.forget(lambda known: known.gone)
+                opened.generation.forget(lambda known: cast(Any, known).gone)
         self.retired.clear()
 
     @precondition(lambda self: self.open)
@@ -166,40 +176,41 @@ TestHistory = History.TestCase
 
 
 def test_a_placed_piece_grows_before_anybody_is_told() -> None:
-    timeline = Timeline([FakeExtent("aa"), FakeExtent("b"), FakeExtent()])
+    timeline = Timeline([fake("aa"), fake("b"), fake()])
     timeline.position(1, 1, 10)
-    timeline.positioned[1][0].text = "bbb"
-    timeline.positioned[1][1].text = "c"
+    positioned: Any = timeline.positioned[1]
+    positioned[0].text = "bbb"
+    positioned[1].text = "c"
     timeline.position()
     assert (timeline.positioned[0], timeline.end) == ((8, 10, 13), 14)
 
 
 def test_places_before_and_behind_the_anchor() -> None:
-    timeline = Timeline([FakeExtent("aa"), FakeExtent("bbb"), FakeExtent("c")])
+    timeline = Timeline([fake("aa"), fake("bbb"), fake("c")])
     timeline.position(0, 1, -10)
     assert timeline.positioned[0] == (-12, -10, -7)
     assert timeline.end == -6
 
 
 def test_cleaned_pieces_end_where_the_first_uncleaned_one_begins() -> None:
-    timeline = Timeline([FakeExtent("aa"), FakeExtent("bbb"), FakeExtent("c")])
+    timeline = Timeline([fake("aa"), fake("bbb"), fake("c")])
     timeline.position()
-    timeline.replace_head(2, [FakeExtent("a longer text")])
+    timeline.replace_head(2, [fake("a longer text")])
     assert list(timeline.positioned[0]) == [5]
     timeline.position()
     assert list(timeline.positioned[0]) == [-8, 5]
-    assert timeline.locate(4)[0].text == "a longer text"
+    assert located(timeline, 4).text == "a longer text"
 
 
 def test_empty_pieces_hold_nothing() -> None:
-    timeline = Timeline([FakeExtent("aa"), FakeExtent(), FakeExtent("c"), FakeExtent()])
+    timeline = Timeline([fake("aa"), fake(), fake("c"), fake()])
     timeline.position()
-    assert timeline.locate(2)[0].text == "c"
-    assert timeline.locate(1)[0].text == "aa"
+    assert located(timeline, 2).text == "c"
+    assert located(timeline, 1).text == "aa"
 
 
 def test_what_was_kept_ends_with_the_next_cut() -> None:
-    extents = [FakeExtent("abc"), FakeExtent("def"), FakeExtent("ghi")]
+    extents = [fake("abc"), fake("def"), fake("ghi")]
     timeline = Timeline(extents)
     timeline.position()
     generation = Generation(timeline, 1, 0)
@@ -207,7 +218,7 @@ def test_what_was_kept_ends_with_the_next_cut() -> None:
         cut = timeline.positioned[0][count]
         generation.supersede(cut)
         generation.keep(cut - 2, text)
-        timeline.remove_head(count)
+        timeline.replace_head(count, ())
     generation.forget(lambda extent: extent is extents[0])
     assert generation.first_valid == 3
     assert generation.kept(1, 9) == b"bc"
@@ -222,7 +233,7 @@ def test_what_was_kept_ends_with_the_next_cut() -> None:
 
 def test_what_was_kept_goes_back_over_several_cuts() -> None:
     """However small the segments are: what is kept before the last cut is not less for it."""
-    extents = [FakeExtent("ab"), FakeExtent("cd"), FakeExtent("ef"), FakeExtent("gh")]
+    extents = [fake("ab"), fake("cd"), fake("ef"), fake("gh")]
     timeline = Timeline(extents)
     timeline.position()
     generation = Generation(timeline, 1, 0)
@@ -231,7 +242,7 @@ def test_what_was_kept_goes_back_over_several_cuts() -> None:
         start = generation.first_valid
         generation.supersede(cut)
         generation.keep(start, read(generation, start, cut - start).encode())
-        timeline.remove_head(1)
+        timeline.replace_head(1, ())
         generation.forget(lambda known, gone=extent: known is gone)  # type: ignore[misc]
     assert generation.first_valid == 6
     assert generation.kept(0, 8) == b"abcdef"
@@ -240,21 +251,21 @@ def test_what_was_kept_goes_back_over_several_cuts() -> None:
 
 def test_the_example_of_the_page() -> None:
     """`kafkafs/tree/partition/README.md`"""
-    ab, cd, e = FakeExtent("a\nb\n"), FakeExtent("c\nd\n"), FakeExtent("e\n")
+    ab, cd, e = fake("a\nb\n"), fake("c\nd\n"), fake("e\n")
     timeline = Timeline([ab, cd, e])
     timeline.position()
     first = Generation(timeline, nonce=1, start=0)
     assert (timeline.positioned[0], first.size) == ((0, 4, 8), 10)
 
     first.supersede(4)
-    timeline.remove_head(1)
+    timeline.replace_head(1, ())
     second = Generation(timeline, nonce=2, start=4)
     assert (timeline.positioned[0], second.size) == ((4, 8), 6)
     assert (first.size, read(first, 0, 10)) == (10, "a\nb\nc\nd\ne\n")
 
     for generation in (first, second):
         generation.supersede(8)
-    timeline.replace_head(1, [FakeExtent("d\n")])
+    timeline.replace_head(1, [fake("d\n")])
     timeline.position()
     third = Generation(timeline, nonce=3, start=6)
     assert (timeline.positioned[0], third.size) == ((6, 8), 4)

@@ -19,81 +19,72 @@ generation; an older one that is still open grows with the log, and reads what i
   raises SegmentGone (ESTALE), except for the last text before a cut, which stays in memory because
   the kernel reads whole pages.
 
-Pure: no file, clock or thread. An extent is anything with a length of text.
+Pure: no file, clock, lock or thread. Of an extent it knows the length of the text. Under the
+partition's lock: changes of a timeline, and `attach`. What other threads read is replaced as a
+whole.
 
 Invariants: each extent of a timeline starts where the one before it ends; first_valid ≤ end.
 """
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from itertools import accumulate
+from operator import ge, itemgetter
+from typing import TYPE_CHECKING
 
 from storage.errors import SegmentGone
+
+if TYPE_CHECKING:
+    from kafkafs.line_index import Extent
 
 KEPT = 1 << 20
 """Bytes of text before a cut that stay in memory."""
 
 
-class Extent(Protocol):
-    """The text of one segment."""
-
-    @property
-    def text_length(self) -> int: ...
-
-
-P = TypeVar("P", bound=Extent)
-
-
-class Timeline(Generic[P]):
+class Timeline:
     """The extents of a log and their absolute positions, as far as they are measured.
 
     `unpositioned` are the first extents, not measured yet. `positioned` are the others: (starts,
-    extents), one tuple that is replaced as a whole, so any thread may read it. `rewrites` counts
-    the changes of the past.
+    extents). `rewrites` counts the changes of the past; each is applied to the generations in
+    `open`.
     """
 
-    __slots__ = ("end", "positioned", "rewrites", "unpositioned")
+    __slots__ = ("end", "open", "positioned", "rewrites", "unpositioned")
 
-    def __init__(self, extents: Sequence[P]) -> None:
-        self.unpositioned: tuple[P, ...] = tuple(extents)
-        self.positioned: tuple[tuple[int, ...], tuple[P, ...]] = ((), ())
+    def __init__(self, extents: Sequence[Extent]) -> None:
+        self.unpositioned: tuple[Extent, ...] = tuple(extents)
+        self.positioned: tuple[tuple[int, ...], tuple[Extent, ...]] = ((), ())
         self.end = 0
         self.rewrites = 0
+        self.open: dict[Generation, None] = {}
 
     @property
-    def extents(self) -> tuple[P, ...]:
+    def extents(self) -> tuple[Extent, ...]:
         return self.unpositioned + self.positioned[1]
 
     def position(self, first: int = 0, number: int = 0, position: int = 0) -> None:
         """Find the positions of all extents from number `first` on, which are measured.
 
         Where no extent has a position yet, number `number` (≥ `first`) begins at `position`. A
-        positioned extent may have grown, as for `grow`.
+        positioned extent may have grown: no text moves, since those after it had none yet.
         """
         starts, positioned = self.positioned
-        extents = self.unpositioned + positioned
+        extents = self.extents
         if positioned:
             number, position = len(self.unpositioned), starts[0]
         assert first <= number
-        before: list[int] = []
-        at = position
-        for extent in reversed(extents[first:number]):
-            at -= extent.text_length
-            before.append(at)
-        after = []
-        at = position
-        for extent in extents[number:]:
-            after.append(at)
-            at += extent.text_length
-        assert all(map(operator.ge, after, starts)), "the text of a positioned extent has gone"
-        self.positioned = ((*reversed(before), *after), extents[first:])
+        lengths = [extent.text_length for extent in extents[first:]]
+        before = sum(lengths[: number - first])
+        *moved, end = accumulate(lengths, initial=position - before)
+        assert all(map(ge, moved[number - first :], starts)), "an extent has lost text"
+        self.positioned = (tuple(moved), extents[first:])
+        self.end = end
+        # Last: once all have positions, the log's owner changes the end without the lock.
         self.unpositioned = extents[:first]
-        self.end = at
 
-    def extend(self, extent: P) -> None:
+    def extend(self, extent: Extent) -> None:
         """Add an extent without text at the end: the log has rolled."""
         starts, extents = self.positioned
         if extents:
@@ -101,57 +92,55 @@ class Timeline(Generic[P]):
         else:
             self.unpositioned = (*self.unpositioned, extent)
 
-    def remove_head(self, count: int) -> None:
-        """Drop the first `count` extents: they have left the log."""
-        self.replace_head(count, ())
+    def replace_head(
+        self, count: int, extents: Sequence[Extent], cut: int | None = None
+    ) -> list[ToKeep]:
+        """Put unmeasured `extents` in place of the first `count`. Each open generation keeps the
+        old ones up to `cut`, by default the start of the first extent that stays.
 
-    def replace_head(self, count: int, extents: Sequence[P]) -> None:
-        """Put unmeasured `extents` in place of the first `count`."""
-        starts, positioned = self.positioned
-        self.rewrites += 1
-        left = max(count - len(self.unpositioned), 0)
-        self.positioned = (starts[left:], positioned[left:])
-        self.unpositioned = (*extents, *self.unpositioned[count:])
-
-    def grow(self) -> None:
-        """Find the positions again: a positioned extent has grown, and those after it.
-
-        No text moves, since the extents after it had no text yet.
+        Returns the text that they have to keep in memory.
         """
-        starts, extents = self.positioned
-        moved = list(starts)
-        for number in range(1, len(extents)):
-            moved[number] = moved[number - 1] + extents[number - 1].text_length
-        self.positioned = (tuple(moved), extents)
-        if extents:
-            self.end = moved[-1] + extents[-1].text_length
+        starts, positioned = self.positioned
+        left = count - len(self.unpositioned)
+        kept: list[ToKeep] = []
+        if starts and left >= 0:
+            cut = starts[left] if cut is None else cut
+            for generation in tuple(self.open):
+                start = generation.supersede(cut)
+                if start < cut:
+                    kept.append((generation, start, cut))
+        self.rewrites += 1
+        self.positioned = (starts[max(left, 0) :], positioned[max(left, 0) :])
+        self.unpositioned = (*extents, *self.unpositioned[count:])
+        return kept
 
-    def locate(self, absolute: int) -> tuple[P, int]:
-        """(the extent that holds a position, its start)"""
-        starts, extents = self.positioned
-        number = bisect_right(starts, absolute) - 1
-        return extents[number], starts[number]
 
+class Generation:
+    """What one inode shows. `nonce` is the history's nonce of that time.
 
-class Generation(Generic[P]):
-    """What one inode shows. `nonce` is the history's nonce of that time."""
+    `past`: (first position to read, extent, start) of each of its own extents, which it reads below
+    `_cut`, since the timeline's have changed. An extent starts before the first position to read
+    where another process has cut the log inside of it.
+
+    `lost`: (from, to) of the text that another process has cut off, ascending.
+    """
 
     __slots__ = (
         "_cut",
         "_kept",
         "_made",
-        "_past",
         "first_valid",
         "keep_bytes",
         "lost",
         "nonce",
         "origin",
+        "past",
         "timeline",
     )
 
     def __init__(
         self,
-        timeline: Timeline[P],
+        timeline: Timeline,
         nonce: int,
         start: int,
         *,
@@ -167,12 +156,8 @@ class Generation(Generic[P]):
         self.first_valid = start
         self.keep_bytes = KEPT if keep_bytes is None else keep_bytes
         self._made = timeline.rewrites
-        # Below `_cut` this generation reads its own extents, since the timeline's have changed.
         self._cut = start
-        # (first positions to read, extents, starts). An extent starts before the first position to
-        # read where another process has cut the log inside of it.
-        self._past: tuple[tuple[int, ...], tuple[P, ...], tuple[int, ...]] = ((), (), ())
-        # (from, to) of the text that another process has cut off, ascending.
+        self.past: tuple[tuple[int, Extent, int], ...] = ()
         self.lost: tuple[tuple[int, int], ...] = ()
         # (absolute position, text) that stays in memory before cuts.
         self._kept: tuple[tuple[int, bytes], ...] = ()
@@ -192,21 +177,32 @@ class Generation(Generic[P]):
         """Whether the timeline still has all that it shows. It must be an open one, to which every
         change of the past is applied.
         """
-        return not self._past[1] and not self.lost and self.first_valid == self.origin
+        return not self.past and not self.lost and self.first_valid == self.origin
 
-    def locate(self, absolute: int) -> tuple[P, int]:
+    def attach(self) -> bool:
+        """Have changes of the past applied to it; False where one has superseded it already."""
+        if self.is_current:
+            self.timeline.open[self] = None
+        return self in self.timeline.open
+
+    def detach(self) -> None:
+        """Have no more changes applied to it."""
+        self.timeline.open.pop(self, None)
+
+    def locate(self, absolute: int) -> tuple[Extent, int]:
         """(the extent that holds a position, its start); first_valid ≤ `absolute` < end."""
         if absolute < self._cut:
-            places, extents, starts = self._past
-            number = bisect_right(places, absolute) - 1
+            number = bisect_right(self.past, absolute, key=itemgetter(0)) - 1
             if number < 0:
                 raise SegmentGone("these bytes have been deleted")
-            return extents[number], starts[number]
-        return self.timeline.locate(absolute)
+            return self.past[number][1:]
+        starts, extents = self.timeline.positioned
+        number = bisect_right(starts, absolute) - 1
+        return extents[number], starts[number]
 
     def may_begin_inside(self, absolute: int) -> bool:
         """Whether the text at this position may be in the middle of another extent."""
-        return absolute == self._cut or absolute in self._past[0]
+        return absolute == self._cut or any(absolute == place for place, _, _ in self.past)
 
     def kept(self, absolute: int, size: int) -> bytes:
         """Text in memory from `absolute` (< first_valid) on, at most `size` bytes, up to or past
@@ -240,23 +236,24 @@ class Generation(Generic[P]):
                 break
         self._kept = (*self._kept, (start, text))
 
-    def supersede(self, cut: int) -> None:
-        """Take over the timeline's extents below `cut`, an extent's start: they are to change."""
-        starts, extents = self.timeline.positioned
-        first = max(bisect_right(starts, self._cut) - 1, 0)
-        last = bisect_left(starts, cut)
-        if first < last:
-            places, old_extents, old_starts = self._past
-            new = starts[first:last]
+    def supersede(self, cut: int) -> int:
+        """Take over the timeline's extents below `cut`, an extent's start: they are to change.
+
+        Returns from where on its text before `cut` has to be kept in memory.
+        """
+        if cut > self._cut:
+            starts, extents = self.timeline.positioned
+            first = max(bisect_right(starts, self._cut) - 1, 0)
+            last = bisect_left(starts, cut)
             # Its own extents end at `_cut`. The timeline's extent `first` begins there, or before:
             # at a log start, or where the log was cut.
-            place = max(new[0], self._cut) if old_extents else new[0]
-            self._past = (
-                (*places, place, *new[1:]),
-                old_extents + extents[first:last],
-                old_starts + new,
+            self.past += tuple(
+                (max(start, self._cut), extent, start)
+                for start, extent in zip(starts[first:last], extents[first:last], strict=True)
             )
-        self._cut = max(self._cut, cut)
+            self._cut = cut
+        start = max(cut - self.keep_bytes, self.first_valid)
+        return max(start, self.lost[-1][1]) if self.lost else start
 
     def lose(self, position: int) -> None:
         """Mark the text from `position` to the end as lost: another process has cut it off."""
@@ -268,24 +265,19 @@ class Generation(Generic[P]):
         if position < end:
             self.lost = (*kept, (position, end))
 
-    @property
-    def past(self) -> list[tuple[int, P, int]]:
-        """(first position to read, extent, start) of each of its own extents."""
-        return list(zip(*self._past, strict=True))
-
-    def past_from(self, absolute: int) -> tuple[P, ...]:
+    def extents_from(self, absolute: int) -> list[Extent]:
         """Its own extents with text at or after a position."""
-        places, extents, _ = self._past
-        return extents[max(bisect_right(places, absolute) - 1, 0) :]
+        number = bisect_right(self.past, absolute, key=itemgetter(0)) - 1
+        return [extent for _, extent, _ in self.past[max(number, 0) :]]
 
-    def forget(self, gone: Callable[[P], bool]) -> bool:
+    def forget(self, gone: Callable[[Extent], bool]) -> bool:
         """Drop the past up to the last extent that is `gone`; False where none is."""
-        places, extents, starts = self._past
-        for number in reversed(range(len(extents))):
-            if gone(extents[number]):
-                rest = slice(number + 1, None)
-                self.first_valid = max(self.first_valid, (*places, self._cut)[number + 1])
-                self._past = (places[rest], extents[rest], starts[rest])
+        for number in reversed(range(len(self.past))):
+            if gone(self.past[number][1]):
+                self.past, ends = self.past[number + 1 :], self._cut
+                if self.past:
+                    ends = self.past[0][0]
+                self.first_valid = max(self.first_valid, ends)
                 self._kept = tuple(
                     (start, text)
                     for start, text in self._kept
@@ -293,3 +285,7 @@ class Generation(Generic[P]):
                 )
                 return True
         return False
+
+
+ToKeep = tuple[Generation, int, int]
+"""A generation, and from where to where its text has to stay in memory."""
