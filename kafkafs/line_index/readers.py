@@ -102,12 +102,14 @@ class TextReader:
             ):
                 # As much of the log as the wanted text needs, at most what the view shows.
                 need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
-                need = min(need, CHUNK)
+                if need > CHUNK:
+                    need = CHUNK
                 if need < cursor.needed:
                     need = self._check_needed(cursor.needed)
                 need = min(need, shown - position)
+                reads = segment.first_read
                 try:
-                    if segment.first_read.knows(position, position + need):
+                    if reads.whole or reads.knows(position, position + need):
                         window = _room(need)
                         start, end = position, position + segment.read_into(window, position)
                     else:
