@@ -1,1 +1,1 @@
-"""Topics handed over to a broker: `handover` all of them, `handed_segment` each sealed segment."""
+"""Hands topics over to a broker: `handover` all of them, `handed_segment` each sealed segment."""

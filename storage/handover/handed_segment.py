@@ -1,11 +1,8 @@
-"""Puts one sealed segment into a broker's directory: its log read whole, its indexes made anew.
+"""Puts one sealed segment into a broker's directory: reads its log whole, makes its indexes anew.
 
-Every batch is checked on the way (size, CRC, offsets that rise), so that what a broker is given is
-whole.  Leader epochs are of the cluster that has given them out: where batches have any above 0
-they become 0, which no CRC covers, so that no follower or consumer meets an epoch that the
-broker's own metadata does not know yet.
-
-Not here: which segments, and what lies beside them (``handover``).
+It checks every batch (size, CRC, offsets that rise), so that a broker gets whole batches only.  A
+cluster gives out leader epochs: those above 0 become 0, so that no follower or consumer meets an
+epoch that the broker's own metadata does not know yet.  No CRC covers them.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ _EPOCH = slice(12, 16)
 
 
 class Receiver(NamedTuple):
-    """Who gets the files: the directory that they are put into, and who has to own them."""
+    """The directory that gets the files, and the user who has to own them."""
 
     files: Files
     directory: str
@@ -38,7 +35,7 @@ class Receiver(NamedTuple):
         return os.path.join(self.directory, paths.file_name(base_offset, suffix))
 
     def own(self, path: str) -> None:
-        """Give a file that was made here to the broker's user."""
+        """Give a new file to that user."""
         if self.uid != os.geteuid():
             self.files.chown(path, self.uid, self.gid)
 
@@ -53,7 +50,7 @@ class Receiver(NamedTuple):
         return fd
 
     def put(self, path: str, data: bytes | bytearray) -> None:
-        """A new file with these bytes, durable but for its name."""
+        """Make a file with these bytes, durable but for its name."""
         fd = self.create(path)
         try:
             if data:
@@ -64,8 +61,8 @@ class Receiver(NamedTuple):
 
 
 class HandedSegment(NamedTuple):
-    """``linked``: whether the log is the same file on both sides; ``first_epoch_offset``: that of
-    the first batch that has a leader epoch, None where none has.
+    """``linked``: whether the log is one file on both sides; ``first_epoch_offset``: the offset of
+    the first batch with a leader epoch, None where none has one.
     """
 
     linked: bool
@@ -77,14 +74,14 @@ def hand_segment(
 ) -> HandedSegment:
     """Put a segment's log and indexes there, durable but for their names.
 
-    ``interval``: index.interval.bytes.  ``may_link``: nobody writes to the log any more; it is
-    copied all the same where it has to change, or has another owner.  CorruptRecord,
+    ``interval``: index.interval.bytes.  ``may_link``: link the log, which nobody writes to any
+    more, instead of copying it, unless it has to change or has another owner.  CorruptRecord,
     TaskCancelled, OSError.
     """
     files = receiver.files
     path = receiver.path(segment.base_offset, paths.LOG)
     rebuild = None
-    if may_link and _is_as_they_want_it(files, segment, receiver):
+    if may_link and _is_linkable(files, segment, receiver):
         rebuild = _read(files, segment, interval, task, None)
         if _has_other_epochs(rebuild):
             rebuild = None
@@ -110,7 +107,7 @@ def hand_segment(
     return HandedSegment(linked, epochs[0][1] if epochs else None)
 
 
-def _is_as_they_want_it(files: Files, segment: Segment, receiver: Receiver) -> bool:
+def _is_linkable(files: Files, segment: Segment, receiver: Receiver) -> bool:
     stat = files.file_stat(segment.log_path)
     return stat.st_uid == receiver.uid and stat.st_size == segment.size
 
@@ -120,7 +117,7 @@ def _has_other_epochs(rebuild: Rebuild) -> bool:
 
 
 def _read(files: Files, segment: Segment, interval: int, task: Task, target: int | None) -> Rebuild:
-    """Walk a log, and write what it has to be at the broker to ``target``."""
+    """Walk a log, and write it to ``target`` as the broker gets it."""
     rebuild = Rebuild(segment.base_offset, interval)
     fd = files.open(segment.log_path, os.O_RDONLY)
     try:
@@ -143,7 +140,7 @@ def _read(files: Files, segment: Segment, interval: int, task: Task, target: int
 
 
 def _clear_epochs(data: memoryview, end: int) -> None:
-    """Of whole, valid batches."""
+    """Set the leader epochs of whole, valid batches to 0."""
     at = 0
     while at < end:
         if data[at + MAGIC_POSITION] == MAGIC:

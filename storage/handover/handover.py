@@ -1,28 +1,28 @@
-"""Hands topics over to a broker: its files of them, which are empty, become ours.
+"""Hands topics over to a broker: in its directory, their empty partitions get our files.
 
-The broker is stopped, and has each of the topics with as many partitions, into which nothing was
-ever written.  What it gets of a partition:
+The broker is stopped. It has each of the topics, with as many partitions, and nothing was ever
+written to them.  A partition gets:
 
 - the segments as they are (``handed_segment``), and behind them an empty one, which begins at the
-  log end and is the one that it appends to;
-- one producer snapshot, at the log end, that knows nobody.  Producer ids are given out by a
-  cluster: those of ours would meet others' at the broker, who would be refused.  Since ours lie
-  below the recovery point, no restart of the broker reads them in again, however it stopped;
+  log end, for the broker to append to;
+- one producer snapshot, at the log end, without producers.  A cluster gives out producer ids: ours
+  would meet others' at the broker, which would refuse those producers.  Our batches lie below the
+  recovery point, so no restart of the broker reads their producers, however it stopped;
 - ``leader-epoch-checkpoint`` with epoch 0, or empty where no batch has an epoch;
 - the log end as its recovery point, and our log start where it is above the first base offset.
-  High watermark and cleaner offset are left out: a broker finds them itself.
+  A broker finds the high watermark and the cleaner's offset itself.
 
 ``partition.metadata`` stays: it ties the directory to the cluster's topic.
 
-Half of it is worse than nothing, so a directory ``kafkafs.handover`` lies in the broker's until all
-is done: no broker starts beside a directory that is no partition's (``LogManager.loadLogs``), and
-we do not open it for writing either.  A file in it, ``plan``, names the partitions, with their log
-ends.  So where this was killed, the next run empties the partitions of the plan, and begins anew;
-without a plan nothing had been begun, or all was done.  Partitions that hold what they would be
-given are left as they are, so that it can be repeated.
+A handover that is killed halfway must not be served. So a directory ``kafkafs.handover`` lies in
+the broker's until all is done: no broker starts beside a directory that is no partition's
+(``LogManager.loadLogs``), and we open none for writing either.  A file in it, ``plan``, names the
+partitions with their log ends.  After a kill the next run empties the partitions of the plan and
+begins anew; without a plan nothing was begun, or all was done.  It leaves partitions alone that
+hold what they would get, so a handover can be repeated.
 
-Where it fails it empties them itself.  The source is only read, but for what recovery does to a
-directory that was not closed cleanly, and for transactions that shall be aborted.
+A handover that fails empties the partitions itself.  It only reads the source, but for recovery of
+a directory that was not closed cleanly, and for the transactions that it shall abort.
 
 Not here: creating topics, and the broker's settings, which only a running broker takes.
 """
@@ -46,7 +46,7 @@ from storage.state import checkpoint_file
 from storage.state.producer_state import EMPTY_SNAPSHOT
 from storage.task import Task
 
-# What the cluster itself writes there, and only makes sense with its other topics.
+# The cluster itself writes these; they mean something only beside its other topics.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _DECIDING = frozenset({"cleanup.policy", "retention.bytes", "retention.ms"})
 
@@ -55,9 +55,9 @@ _Item = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A partition that was handed over, or would be; offsets count records, sizes are in bytes.
+    """A partition that was handed over, or would be.  Sizes in bytes.
 
-    ``linked_size``: of so many of its bytes there is still one copy only.
+    ``linked_size``: the bytes of the logs that both sides share.
     """
 
     topic: str
@@ -78,22 +78,21 @@ class Handed:
 
 @dataclass(slots=True)
 class HandoverOutcome:
-    """What was handed over, or would be.
-
-    ``refusals``: why nothing would be; ``missing``: topics that the broker does not have, with the
-    number of their partitions; ``aborted``: topic, partition, producer id of transactions;
-    ``finished``: partitions that hold already what they would be given;
-    ``left_out``: internal topics that nobody has named; ``settings``: of each topic what the
-    broker has to be told.
-    """
+    """What was handed over, or would be."""
 
     handed: list[Handed] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    """Why nothing can be handed over."""
     missing: dict[str, int] = field(default_factory=dict)
+    """Topics that the broker does not have, with the number of their partitions."""
     aborted: list[tuple[str, int, int]] = field(default_factory=list)
+    """Topic, partition and producer id of transactions."""
     finished: list[_Item] = field(default_factory=list)
+    """Partitions that hold already what they would get."""
     left_out: list[str] = field(default_factory=list)
+    """Internal topics that the caller has not named."""
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By topic: what to tell the broker."""
 
 
 def hand_over(
@@ -110,24 +109,33 @@ def hand_over(
 ) -> HandoverOutcome:
     """Hand these topics of the data directory ``data``, or all of its own, over to a broker's.
 
-    ``abort``: end transactions that are open, which are refused otherwise.  ``link``: where it can
-    be, a log that nobody appends to any more is one file on both sides.  ``dry_run`` changes
-    nothing, takes no lock, and tells the refusals instead of raising them.
+    ``abort``: abort open transactions, which are refused otherwise.  ``link``: where possible, a
+    log that nobody appends to any more becomes one file on both sides.  ``dry_run`` changes
+    nothing, takes no lock, and returns the refusals instead of raising them.
 
     HandoverRefused, LogLocked, UnknownTopicOrPartition, TaskCancelled, other StorageErrors and
-    OSError: the broker has been given nothing; its own empty files, which it makes again at its
-    next start, may be gone.  Where not even that can be seen to, the next run does it.
+    OSError: the broker has got nothing; its own empty files, which it makes again at its next
+    start, may be gone.  What cannot be emptied then, the next run empties.
     """
-    made = _Handover(os.path.realpath(data), os.path.realpath(broker), topics, abort, link, files)
-    made.task = task or made.task
-    made.clock_ns = clock_ns
-    return made.preview() if dry_run else made.run()
+    data, broker = os.path.realpath(data), os.path.realpath(broker)
+    handover = _Handover(
+        data,
+        broker,
+        topics,
+        abort,
+        link,
+        files or Files(broker),
+        files or Files(data),
+        task or Task(),
+        clock_ns,
+    )
+    return handover.preview() if dry_run else handover.run()
 
 
 def broker_settings(settings: Settings, topic: str) -> dict[str, str]:
-    """What a broker has to be told of a topic: what is set on it, and what lets records go.
+    """The settings that a broker needs: those set on the topic, and those that delete records.
 
-    The latter also where it is a default of ours, since a broker has others.
+    The latter also where they are our defaults, since a broker has others.
     """
     own = settings.overrides(topic)
     return {
@@ -137,42 +145,33 @@ def broker_settings(settings: Settings, topic: str) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Partition:
-    """A log, and the broker's directory of it."""
+def _item(log: Log) -> _Item:
+    return log.topic, log.partition
 
-    log: Log
-    directory: str
+
+@dataclass(slots=True)
+class _Handover:
+    data: str
+    broker: str
+    topics: Collection[str]
+    abort: bool
+    link: bool
+    files: Files
+    source_files: Files
+    task: Task
+    clock_ns: Callable[[], int]
+    outcome: HandoverOutcome = field(default_factory=HandoverOutcome)
 
     @property
-    def item(self) -> _Item:
-        return self.log.topic, self.log.partition
+    def unfinished(self) -> str:
+        """The directory that keeps the broker from starting."""
+        return os.path.join(self.broker, paths.HANDOVER)
 
+    @property
+    def plan_path(self) -> str:
+        return os.path.join(self.unfinished, "plan")
 
-class _Handover:
-    def __init__(
-        self,
-        data: str,
-        broker: str,
-        topics: Collection[str],
-        abort: bool,
-        link: bool,
-        files: Files | None,
-    ) -> None:
-        self.data = data
-        self.broker = broker
-        self.topics = topics
-        self.abort = abort
-        self.link = link
-        self.files = files or Files(broker)
-        self.source_files = files or Files(data)
-        self.task = Task()
-        self.clock_ns: Callable[[], int] = time.time_ns
-        self.outcome = HandoverOutcome()
-        self.unfinished = os.path.join(broker, paths.HANDOVER)
-        self.plan_path = os.path.join(self.unfinished, "plan")
-
-    # -- the two ways --------------------------------------------------------------------------
+    # -- preview and run ------------------------------------------------------------------------
 
     def preview(self) -> HandoverOutcome:
         self._check_broker()
@@ -183,15 +182,14 @@ class _Handover:
                 self.outcome.refusals.append(str(LogLocked(holder, path=path)))
         begun = self._plan_on_disk()
         with self._source() as source:
-            for partition in self._choose(source, begun):
-                log = partition.log
+            for log in self._choose(source, begun):
                 size = sum(segment.size for segment in log.segments)
                 bounds = log.log_start_offset, log.log_end_offset
                 count = len(log.segments)
-                self.outcome.handed.append(Handed(*partition.item, *bounds, count, size))
+                self.outcome.handed.append(Handed(*_item(log), *bounds, count, size))
                 for producer_id in self._open_transactions(log):
                     if self.abort:
-                        self.outcome.aborted.append((*partition.item, producer_id))
+                        self.outcome.aborted.append((*_item(log), producer_id))
         return self.outcome
 
     def run(self) -> HandoverOutcome:
@@ -203,13 +201,13 @@ class _Handover:
         return self.outcome
 
     def _attempt(self) -> bool:
-        """Hand over; False where the source has to be settled before."""
+        """Hand over; False where the source has to be settled first."""
         with self._locked(self.data):
             if not checkpoint_file.has_marker(self.files, self.data):
                 return False
             with self._source() as source:
                 chosen = self._choose(source, {})
-                open_ones = [id for each in chosen for id in self._open_transactions(each.log)]
+                open_ones = [id for log in chosen for id in self._open_transactions(log)]
                 if self.outcome.refusals:
                     raise HandoverRefused("; ".join(self.outcome.refusals), path=self.broker)
                 if not open_ones:
@@ -217,7 +215,7 @@ class _Handover:
                 return not open_ones
 
     def _settle(self) -> None:
-        """Have the source recovered, and abort what is open of the topics."""
+        """Recover the source, and abort the topics' open transactions."""
         with LogManager.open(self.data, files=self.source_files) as manager:
             for log in manager.logs() if self.abort else ():
                 for producer in log.producers if self._is_wanted(log.topic) else ():
@@ -226,17 +224,14 @@ class _Handover:
                         aborted = log.topic, log.partition, producer.producer_id
                         self.outcome.aborted.append(aborted)
 
-    # -- who may be at it ----------------------------------------------------------------------
+    # -- locks --------------------------------------------------------------------------------
 
     def _check_broker(self) -> None:
         if not self.files.is_directory(self.broker):
             raise NotADirectoryError(20, os.strerror(20), self.broker)
-        metadata = os.path.join(self.broker, paths.META_PROPERTIES)
-        if not self.files.exists(metadata):
+        if not self.files.exists(os.path.join(self.broker, paths.META_PROPERTIES)):
             reason = f"no broker's directory: it has no {paths.META_PROPERTIES}"
             raise HandoverRefused(reason, path=self.broker)
-        stat = self.files.file_stat(metadata)
-        self.owner: tuple[int, int] = stat.st_uid, stat.st_gid
 
     @contextlib.contextmanager
     def _locked(self, directory: str) -> Iterator[None]:
@@ -248,7 +243,7 @@ class _Handover:
 
     @contextlib.contextmanager
     def _brokers_lock(self) -> Iterator[None]:
-        """Its lock, of which no file is left: it would be ours, and no broker might open it."""
+        """Lock it, and leave no file behind: that would be ours, which the broker may not open."""
         path = os.path.join(self.broker, paths.LOCK)
         existed = self.files.exists(path)
         with self._locked(self.broker):
@@ -268,12 +263,12 @@ class _Handover:
     def _is_wanted(self, topic: str) -> bool:
         return topic in self.topics if self.topics else topic not in INTERNAL_TOPICS
 
-    # -- what there is to do -------------------------------------------------------------------
+    # -- choosing -----------------------------------------------------------------------------
 
-    def _choose(self, source: LogManager, begun: Collection[_Item]) -> list[_Partition]:
-        """The partitions to be handed over; why one cannot be is a refusal.
+    def _choose(self, source: LogManager, begun: Collection[_Item]) -> list[Log]:
+        """The partitions to hand over; adds refusals.
 
-        ``begun``: partitions that are no longer empty because an earlier run was killed.
+        ``begun``: partitions that a killed run has filled in part.
         """
         outcome = self.outcome
         names = [name for name, is_directory in self.files.scan(self.data) if is_directory]
@@ -282,7 +277,7 @@ class _Handover:
             {each[0] for each in parsed if each and not self.topics and each[0] in INTERNAL_TOPICS}
         )
         theirs = self._brokers_partitions()
-        chosen: list[_Partition] = []
+        chosen: list[Log] = []
         for name in dict.fromkeys(self.topics or sorted(source.topics)):
             topic = source.topic(name)
             outcome.settings[name] = broker_settings(source.settings, name)
@@ -297,9 +292,8 @@ class _Handover:
                 )
             else:
                 for _, log in sorted(topic.partitions.items()):
-                    each = _Partition(log, self._place(name, log.partition))
-                    if self._is_new(source, each, is_begun=each.item in begun):
-                        chosen.append(each)
+                    if self._is_new(source, log, is_begun=_item(log) in begun):
+                        chosen.append(log)
         return chosen
 
     def _place(self, topic: str, partition: int) -> str:
@@ -313,10 +307,10 @@ class _Handover:
                 found.setdefault(parsed[0], set()).add(parsed[1])
         return found
 
-    def _is_new(self, source: LogManager, partition: _Partition, *, is_begun: bool) -> bool:
-        """Whether there is something to do; refuses what cannot be read here or replaced there."""
+    def _is_new(self, source: LogManager, log: Log, *, is_begun: bool) -> bool:
+        """Whether the partition is to be handed over; adds refusals."""
         refuse = self.outcome.refusals.append
-        log, directory = partition.log, partition.directory
+        directory = self._place(*_item(log))
         name = f"{log.topic}:{log.partition}"
         if not log.active.holds_batches:
             refuse(f"{name} is of Kafka 0.7: kafkafs convert makes it one that a broker reads")
@@ -333,7 +327,7 @@ class _Handover:
             return True
         ours = {segment.base_offset: segment.size for segment in log.segments}
         if theirs == {log.log_end_offset: 0, **ours}:
-            self.outcome.finished.append(partition.item)
+            self.outcome.finished.append(_item(log))
             return False
         refuse(f"{name} is not empty at the broker: create the topic anew")
         return True
@@ -347,7 +341,7 @@ class _Handover:
         }
 
     def _open_transactions(self, log: Log) -> list[int]:
-        """The producers that have one open; where it may not be aborted, that is a refusal."""
+        """The producers with an open transaction; adds a refusal where it may not be aborted."""
         found = [producer.producer_id for producer in log.producers if producer.in_transaction]
         for producer_id in () if self.abort else found:
             self.outcome.refusals.append(
@@ -356,33 +350,33 @@ class _Handover:
             )
         return found
 
-    # -- doing it ------------------------------------------------------------------------------
+    # -- handing over---------------------------------------------------------------------------
 
     def _plan_on_disk(self) -> dict[_Item, int]:
-        """That of a run that was killed."""
+        """The plan of a killed run."""
         return checkpoint_file.read_offsets(self.files, self.plan_path)
 
-    def _carry_out(self, chosen: Collection[_Partition]) -> None:
+    def _carry_out(self, chosen: Collection[Log]) -> None:
         if not chosen:
             return
-        plan = {each.item: each.log.log_end_offset for each in chosen}
+        plan = {_item(log): log.log_end_offset for log in chosen}
         try:
             self.files.mkdir(self.unfinished)
             self._receiver(self.broker).own(self.unfinished)
             self.files.sync_directory(self.broker)
             self._write_offsets(self.plan_path, plan)
-            total = sum(segment.size for each in chosen for segment in each.log.segments)
+            total = sum(segment.size for log in chosen for segment in log.segments)
             self.task.begin("handing over", total)
-            for each in chosen:
-                self.outcome.handed.append(self._fill(each))
+            for log in chosen:
+                self.outcome.handed.append(self._fill(log))
             self._change(paths.RECOVERY_POINTS, plan)
             self._change(paths.HIGH_WATERMARKS, dict.fromkeys(plan))
             self._change(paths.CLEANER_OFFSETS, dict.fromkeys(plan))
             starts = {
-                each.item: each.log.log_start_offset
-                if each.log.log_start_offset > each.log.segments[0].base_offset
+                _item(log): log.log_start_offset
+                if log.log_start_offset > log.segments[0].base_offset
                 else None
-                for each in chosen
+                for log in chosen
             }
             self._change(paths.LOG_STARTS, starts)
             self._let_start()
@@ -392,7 +386,7 @@ class _Handover:
         self.files.sync_directory(self.broker)
 
     def _take_back(self) -> None:
-        """Empty the partitions of what was not finished, and let the broker start."""
+        """Empty the partitions of an unfinished handover, and let the broker start."""
         if not self.files.exists(self.unfinished):
             return
         plan = self._plan_on_disk()
@@ -401,7 +395,7 @@ class _Handover:
             if self.files.exists(directory):
                 self._empty(directory)
                 self.files.sync_directory(directory)
-        # An empty log would begin there.
+        # Else an empty log would begin there.
         self._change(paths.LOG_STARTS, dict.fromkeys(plan))
         # A broker takes the log end where that is below; a full disk may not take this again.
         known = checkpoint_file.read_offsets(
@@ -422,11 +416,11 @@ class _Handover:
             if not is_directory and name != paths.PARTITION_METADATA:
                 self.files.unlink(os.path.join(directory, name))
 
-    def _fill(self, partition: _Partition) -> Handed:
+    def _fill(self, log: Log) -> Handed:
         """Put a partition's files into the broker's directory of it, durably."""
-        log = partition.log
-        receiver = self._receiver(partition.directory)
-        self._empty(partition.directory)
+        directory = self._place(*_item(log))
+        receiver = self._receiver(directory)
+        self._empty(directory)
         linked = 0
         first_epochs: list[int] = []
         for segment in log.segments:
@@ -445,20 +439,22 @@ class _Handover:
             for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
                 receiver.put(receiver.path(end, kind), b"")
         receiver.put(receiver.path(end, paths.SNAPSHOT), EMPTY_SNAPSHOT)
-        epochs = os.path.join(partition.directory, paths.LEADER_EPOCH_CHECKPOINT)
+        epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         first = [(0, max(first_epochs[0], log.log_start_offset))] if first_epochs else []
-        # The last one: with its name all of the directory's are durable.
+        # The last file: syncing its name makes all names of the directory durable.
         checkpoint_file.write_epochs(self.files, epochs, first)
         receiver.own(epochs)
         size = sum(segment.size for segment in log.segments)
         bounds = log.log_start_offset, end
-        return Handed(*partition.item, *bounds, len(log.segments), size, linked)
+        return Handed(*_item(log), *bounds, len(log.segments), size, linked)
 
     def _receiver(self, directory: str) -> Receiver:
-        return Receiver(self.files, directory, *self.owner)
+        """The directory, whose files have to belong to the owner of the broker's."""
+        stat = self.files.file_stat(os.path.join(self.broker, paths.META_PROPERTIES))
+        return Receiver(self.files, directory, stat.st_uid, stat.st_gid)
 
     def _change(self, name: str, changes: Mapping[_Item, int | None]) -> None:
-        """Give partitions other lines in a checkpoint of the broker's; None: no line."""
+        """Change lines of a checkpoint file of the broker; None: remove the line."""
         path = os.path.join(self.broker, name)
         before = checkpoint_file.read_offsets(self.files, path)
         after: dict[_Item, int] = {
