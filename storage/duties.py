@@ -19,7 +19,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from storage.errors import StorageError, TaskCancelled
+from storage.errors import StorageError, TaskCancelled, reason_of
 
 _log = logging.getLogger(__name__)
 
@@ -76,10 +76,7 @@ def _named(duty: str, of: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        reason = error.strerror or str(error)
-        return f"{reason} ({error.filename})" if error.filename else reason
-    if isinstance(error, StorageError):
-        return str(error)
+    if isinstance(error, OSError | StorageError):
+        return reason_of(error)
     # A bug of ours: the traceback is for whoever mends it.
     return "".join(["unforeseen\n", *traceback.format_exception(error)]).rstrip()

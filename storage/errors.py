@@ -13,6 +13,7 @@ A torn tail found in recovery is an outcome, not an error, and has no class here
 from __future__ import annotations
 
 import errno
+import os
 
 
 class StorageError(Exception):
@@ -210,3 +211,10 @@ class BatchGap(StorageError):
 
 class SwapRefused(StorageError):
     """Cleaned segments that do not fit what the log has by now, or are not whole."""
+
+
+def reason_of(error: Exception) -> str:
+    """An error in words: an OSError's with its file, and without its number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    return os.strerror(errno.ENOMEM) if isinstance(error, MemoryError) else str(error)

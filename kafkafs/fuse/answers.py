@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 
 import pyfuse3
 
@@ -63,15 +62,6 @@ def errno_of(error: Exception) -> int | None:
         if kind in ERRNO:
             return ERRNO[kind]
     return None
-
-
-def reason_of(error: Exception) -> str:
-    """The reason of an error, for the log of events."""
-    if isinstance(error, MemoryError):
-        return os.strerror(errno.ENOMEM)
-    if not isinstance(error, OSError):
-        return str(error)
-    return f"{error.strerror} ({error.filename})" if error.filename else str(error.strerror)
 
 
 def first_entry_of(node: Node, attributes: Attributes) -> pyfuse3.EntryAttributes:

@@ -34,15 +34,15 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple
 import pyfuse3
 import trio
 
-from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, first_entry_of, reason_of
+from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, first_entry_of
 from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.session_loop import Spinner
-from kafkafs.fuse.threads import in_thread
+from kafkafs.fuse.threads import in_thread, job_ended
 from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined
 from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
-from storage.errors import NoThread, SegmentGone, StorageError
+from storage.errors import NoThread, SegmentGone, StorageError, reason_of
 from storage.log.log import Log
 from storage.task import Task
 from storage.waiting import at_once
@@ -486,9 +486,7 @@ class Operations(pyfuse3.Operations):
         """Wait up to `JOB_S` for the jobs of a write, and raise their errors."""
         with self._spinner.elsewhere(), trio.move_on_after(JOB_S):
             for job in handle.awaited:
-                ended = trio.Event()
-                job.when_ended(ended.set)
-                await ended.wait()
+                await job_ended(job)
         handle.awaited_over()
 
     async def flush(self, fh: int) -> None:

@@ -27,7 +27,7 @@ from typing import TypeVar
 import trio
 
 from kafkafs.fuse.retries import Retries
-from kafkafs.fuse.threads import JobThreads, in_thread
+from kafkafs.fuse.threads import JobThreads, in_thread, job_ended
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, JobState, JobWork
@@ -212,9 +212,7 @@ class Schedule:
         job: Job = self._mount.jobs.start(
             kind, topic, COMMAND, work, scheduled=True, bytes_per_second=rate
         )
-        ended = trio.Event()
-        job.when_ended(ended.set)
-        await ended.wait()
+        await job_ended(job)
         return job
 
 

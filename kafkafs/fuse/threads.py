@@ -62,6 +62,13 @@ async def in_thread(
         raise NoThread from None
 
 
+async def job_ended(job: Job) -> None:
+    """Wait until a job has ended."""
+    ended = trio.Event()
+    job.when_ended(ended.set)
+    await ended.wait()
+
+
 class JobThreads:
     """See the module. `structural` is the lock of `Operations`."""
 
@@ -97,9 +104,7 @@ class JobThreads:
     async def stopped(self) -> None:
         """After `stop`: wait until all work has ended."""
         for job in self._jobs.running:
-            ended = trio.Event()
-            job.when_ended(ended.set)
-            await ended.wait()
+            await job_ended(job)
 
     # -- from the threads ----------------------------------------------------------------------
 

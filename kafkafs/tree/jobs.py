@@ -17,11 +17,12 @@ from __future__ import annotations
 import errno
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 from storage.directory.manager import Topic
-from storage.errors import StorageError, TaskCancelled
+from storage.errors import StorageError, TaskCancelled, reason_of
 from storage.task import ByOwner, Task, call
 
 
@@ -53,38 +54,30 @@ JobWork = Callable[[Task], JobResult]
 """Runs in a worker thread. StorageError, OSError, TaskCancelled."""
 
 
+@dataclass(eq=False)
 class Job:
-    """One job. The owner's thread calls `begin` and `end`, a worker thread `carry_out`.
+    """One job. The owner's thread changes it, but for `carry_out` and `fail`: a worker thread.
 
     `command` is the control file's line. Times are ms since 1970, 0 while unknown.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        topic: Topic | None,
-        command: str,
-        work: JobWork,
-        task: Task,
-        *,
-        scheduled: bool,
-    ) -> None:
-        self.kind = kind
-        self.topic = topic
-        self.command = command
-        self.scheduled = scheduled
-        self.task = task
-        self.state = JobState.QUEUED
-        self.result = JobResult()
-        self.error: Exception | None = None
-        """Why it failed."""
-        self.started_ms = 0
-        self.ended_ms = 0
-        self.interrupt: Callable[[], None] = lambda: None
-        """Cancel the job while it is queued; set by the runner."""
-        self._work = work
-        self._outcome = JobState.CANCELLED
-        self._when_ended: list[Callable[[], None]] = []
+    kind: str
+    topic: Topic | None
+    command: str
+    scheduled: bool
+    task: Task
+    work: JobWork
+    state: JobState = JobState.QUEUED
+    outcome: JobState = JobState.CANCELLED
+    """The state that it gets at its end."""
+    result: JobResult = field(default_factory=JobResult)
+    error: Exception | None = None
+    """Why it failed."""
+    started_ms: int = 0
+    ended_ms: int = 0
+    interrupt: Callable[[], None] = lambda: None
+    """Cancel the job while it is queued; set by the runner."""
+    callbacks: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -96,10 +89,8 @@ class Job:
         error = self.error
         if error is None:
             return ""
-        if isinstance(error, OSError):
-            where = f" ({error.filename})" if error.filename else ""
-            return f"{error.strerror}{where}"
-        return str(error) if isinstance(error, StorageError) else f"unforeseen: {error!r}"
+        is_foreseen = isinstance(error, OSError | StorageError)
+        return reason_of(error) if is_foreseen else f"unforeseen: {error!r}"
 
     def cancel(self) -> None:
         """Stop the job at its next step. On the owner's thread."""
@@ -111,38 +102,24 @@ class Job:
         if self.ended:
             callback()
         else:
-            self._when_ended.append(callback)
-
-    def begin(self, now_ms: int) -> None:
-        """Mark the job as running."""
-        self.state = JobState.RUNNING
-        self.started_ms = now_ms
+            self.callbacks.append(callback)
 
     def carry_out(self) -> None:
         """Do the work."""
         try:
             self.task.check()
-            self.result = self._work(self.task)
+            self.result = self.work(self.task)
             self.error = self.result.fault
-            self._outcome = JobState.DONE if self.error is None else JobState.FAILED
+            self.outcome = JobState.DONE if self.error is None else JobState.FAILED
         except TaskCancelled:
-            self._outcome = JobState.CANCELLED
+            self.outcome = JobState.CANCELLED
         except Exception as error:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """Mark the job as failed with `error`."""
         self.error = error
-        self._outcome = JobState.FAILED
-
-    def end(self, now_ms: int) -> None:
-        """End the job; one that was never begun is cancelled."""
-        self.ended_ms = now_ms
-        self.started_ms = self.started_ms or now_ms
-        self.state = self._outcome
-        waiting, self._when_ended = self._when_ended, []
-        for callback in waiting:
-            callback()
+        self.outcome = JobState.FAILED
 
 
 class Jobs:
@@ -180,14 +157,6 @@ class Jobs:
 
     # -- beginning and ending ------------------------------------------------------------------
 
-    def check(self, kind: str, topic: Topic | None) -> None:
-        """Raise where a control file may not start a job: ESHUTDOWN, EBUSY."""
-        if self.closed:
-            raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-        for job in self._active if topic is not None else ():
-            if job.kind == kind and job.topic is topic and not job.scheduled:
-                raise OSError(errno.EBUSY, f"{job.command!r} is {job.state} already")
-
     def start(
         self,
         kind: str,
@@ -198,23 +167,32 @@ class Jobs:
         scheduled: bool = False,
         bytes_per_second: float | None = None,
     ) -> Job:
-        """Begin a job, or queue it. OSError as `check`."""
-        if not scheduled or self.closed:
-            self.check(kind, topic)
+        """Begin a job, or queue it. ESHUTDOWN; EBUSY where a control file has begun one already."""
+        if self.closed:
+            raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+        for job in self._active if topic is not None and not scheduled else ():
+            if job.kind == kind and job.topic is topic and not job.scheduled:
+                raise OSError(errno.EBUSY, f"{job.command!r} is {job.state} already")
         task = Task(self.by_owner, bytes_per_second=bytes_per_second)
-        job = Job(kind, topic, command, work, task, scheduled=scheduled)
+        job = Job(kind, topic, command, scheduled, task, work)
         self._active.append(job)
         self.runner(job)
         return job
 
     def started(self, job: Job) -> None:
         """The runner begins a job."""
-        job.begin(self._clock_ms())
+        job.state = JobState.RUNNING
+        job.started_ms = self._clock_ms()
 
     def ended(self, job: Job) -> None:
-        """A job has ended, with or without success."""
+        """A job has ended, with or without success; one that was never begun is cancelled."""
         self._active.remove(job)
-        job.end(self._clock_ms())
+        job.ended_ms = self._clock_ms()
+        job.started_ms = job.started_ms or job.ended_ms
+        job.state = job.outcome
+        callbacks, job.callbacks = job.callbacks, []
+        for callback in callbacks:
+            callback()
         idle = job.scheduled and job.state is JobState.DONE and job.result.idle
         # A deleted topic has no partitions.
         if job.topic is not None and job.topic.partitions and not idle:

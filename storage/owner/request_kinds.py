@@ -1,18 +1,15 @@
-"""What the owner of a data directory is asked to do, and what it answers, as lines of JSON.
+"""Requests to the owner of a data directory, and their outcomes, as lines of JSON.
 
-One line is one request, ``{"id": …, "KIND": {…}}``; the id (letters, digits, ``.``, ``_`` and
-``-``) is for whoever asks to find the answer by, and may be left out.  ``KINDS`` has what there is
-to be asked for.
+A line is a request, ``{"id": …, "KIND": {…}}``, of one of ``KINDS``.  The client finds the outcome
+by the id (letters, digits, ``.``, ``_`` and ``-``), and may leave it out.
 
-An outcome is one line too: ``{"id": …, "kind": …, "state": …}`` with figures of the kind, or with a
-``reason``.  States: ``queued``, ``running``, and as ends what the kind says (``adopted``,
-``duplicate``, ``swapped``), ``refused`` (the request cannot be carried out, and nothing has
-changed), ``failed`` (the disk), ``cancelled`` (the owner has stopped before: ask the next one).
+An outcome is a line, too: ``{"id": …, "kind": …, "state": …}`` with figures of the kind, or with a
+``reason``.  States: ``queued``, ``running``; as ends those of the kind (``adopted``, ``duplicate``,
+``swapped``), ``refused`` (the request cannot be carried out, and nothing has changed), ``failed``
+(the disk) and ``cancelled`` (the owner has stopped before: ask the next one).
 
-Whoever asks by the mount and whoever has the directory open himself go through the same table, so
-that they get the same answers and errors.
-
-Not here: the file that lines are written to (the mount), how an owner is found (its clients).
+A client that asks a mount and one that has opened the directory itself use the same table, so both
+get the same answers and errors.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.swap_request import SwapRequest
 from storage.directory.manager import LogManager
-from storage.errors import InvalidRecord, StorageError, TaskCancelled
+from storage.errors import InvalidRecord, StorageError, TaskCancelled, reason_of
 from storage.task import Task
 
 R = TypeVar("R")
@@ -46,7 +43,7 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestState(StrEnum):
-    """Of a request, besides the ends that a kind has."""
+    """The state of a request, besides the ends of its kind."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -57,7 +54,7 @@ class RequestState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestKind(Generic[R, A]):
-    """One thing that can be asked for: ``R`` is its request, ``A`` what comes of it."""
+    """One kind of request ``R`` with the answer ``A``."""
 
     name: str
     encode: Callable[[R], str]
@@ -68,17 +65,17 @@ class RequestKind(Generic[R, A]):
     """In a worker thread, with the wall clock in ns.  StorageError, OSError: nothing has changed;
     TaskCancelled."""
     encode_answer: Callable[[A], RequestOutcome]
-    """What came of it, with its ``state``."""
+    """The answer as an outcome, with its ``state``."""
     decode_answer: Callable[[RequestOutcome], A]
-    """The other way round."""
+    """The answer of an outcome."""
     staged: Callable[[R], Iterable[StagedFile]]
     """The staged files that it needs."""
     title: Callable[[R], str]
-    """What it is, in a few words."""
+    """The request in a few words."""
 
 
 class OwnerRequest(NamedTuple):
-    """A request as it came; ``id`` is None where it had none."""
+    """A request; ``id`` is None where its line has none."""
 
     id: str | None
     kind: RequestKind[Any, Any]
@@ -116,17 +113,11 @@ ADOPT: RequestKind[AdoptRequest, Adopted] = RequestKind(
 )
 
 
-def _swap(
-    manager: LogManager, request: SwapRequest, task: Task, now_ns: Callable[[], int]
-) -> Cleaned:
-    return LogCleaner(manager).swap_in(request, task)
-
-
 SWAP: RequestKind[SwapRequest, Cleaned] = RequestKind(
     "swap",
     SwapRequest.encode,
     SwapRequest.parse,
-    _swap,
+    lambda manager, request, task, now_ns: LogCleaner(manager).swap_in(request, task),
     lambda cleaned: {"state": "swapped", **dataclasses.asdict(cleaned)},
     lambda facts: Cleaned(**{each.name: facts[each.name] for each in dataclasses.fields(Cleaned)}),
     SwapRequest.staged_files,
@@ -146,7 +137,7 @@ def encode(kind: RequestKind[R, A], request: R, request_id: str) -> str:
 
 
 def decode(line: bytes | bytearray) -> OwnerRequest:
-    """What a line asks for.  InvalidRecord where it makes no sense."""
+    """The request of a line.  InvalidRecord."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -161,46 +152,34 @@ def decode(line: bytes | bytearray) -> OwnerRequest:
     return OwnerRequest(request_id, kind, kind.decode(fields[kind.name]))
 
 
-# -- what has become of it -------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
-def _is_plain(kind: object) -> bool:
-    """Whether it is a class of errors that are made of a message, and of a place at most."""
-    if not (isinstance(kind, type) and issubclass(kind, StorageError)):
-        return False
-    more = kind.__mro__[: kind.__mro__.index(StorageError)]
-    return not any("__init__" in vars(each) for each in more)
-
-
+# Classes of errors that are made of a message, and of a place at most.
 _PLAIN: dict[str, type[StorageError]] = {
-    name: kind for name, kind in vars(errors).items() if _is_plain(kind)
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type)
+    and issubclass(kind, StorageError)
+    and kind.__init__ is StorageError.__init__
 }
 
 
 def error_outcome(error: Exception) -> RequestOutcome:
-    """Why a request came to nothing, with its ``state``."""
+    """The outcome of a request that has failed."""
     if isinstance(error, TaskCancelled):
         return {"state": RequestState.CANCELLED, "reason": str(error)}
     if isinstance(error, OSError):
         name = errno.errorcode.get(error.errno or errno.EIO, "EIO")
-        where = f" ({error.filename})" if error.filename else ""
-        return {
-            "state": RequestState.FAILED,
-            "errno": name,
-            "reason": f"{error.strerror or error}{where}",
-        }
+        return {"state": RequestState.FAILED, "errno": name, "reason": reason_of(error)}
     if isinstance(error, StorageError):
-        return {"state": RequestState.REFUSED, "error": _plain_kind(error), "reason": str(error)}
+        plain = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _PLAIN)
+        return {"state": RequestState.REFUSED, "error": plain, "reason": str(error)}
     return {"state": RequestState.FAILED, "errno": "EIO", "reason": f"unforeseen: {error!r}"}
 
 
-def _plain_kind(error: StorageError) -> str:
-    """The name of the closest class that is made of a message alone."""
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _PLAIN)
-
-
 def error_of(facts: RequestOutcome) -> Exception:
-    """The error that ``error_outcome`` was told of; with its place in its words."""
+    """The error of an outcome of ``error_outcome``; its message names the place."""
     reason = str(facts.get("reason", facts))
     if facts["state"] == RequestState.FAILED:
         number = getattr(errno, str(facts.get("errno")), errno.EIO)

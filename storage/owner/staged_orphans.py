@@ -1,11 +1,11 @@
-"""Staged files that nobody asks for any more: found by their age, and deleted.
+"""Removes orphans: staged files that no request will name any more.
 
-A task that was killed, or whose result was not taken, leaves the file that it has staged.  Nobody
-can tell one from the file of a job that is still at work, but by its age: what was written last
+A task that was killed, or whose result was not taken, leaves the file that it has staged.  Only its
+age tells it from the file of a job that still works: a file that was written
 ``kafkafs.staged.retention.ms`` ago is an orphan (-1: none ever is).  A job whose tasks take longer
-than that to be done altogether finds its files gone, and its request is refused.
+than that finds its files gone, and its request is refused.
 
-Only names of ``staged.parse_name`` are touched, and no file of a request that is under way.
+It touches only names of ``staged.parse_name``, and no file that an active request names.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from storage.log.log import Log
 from storage.task import Task
 
 UnderWay = Callable[[str, int, str], bool]
-"""Whether a request that has not ended yet names the staged file (topic, partition, name)."""
+"""Whether an active request names the staged file (topic, partition, name)."""
 
 
 class Removed(NamedTuple):
-    """What was deleted; ``size`` in bytes."""
+    """The deleted files; ``size`` in bytes."""
 
     files: int = 0
     size: int = 0
@@ -69,7 +69,7 @@ def _is_kept(log: Log, name: str, under_way: UnderWay) -> bool:
 
 
 def _old(log: Log, before_ns: int) -> list[tuple[str, int]]:
-    """(path, size) of the staged files of a partition that were written before then."""
+    """(path, size) of a partition's staged files that were written before that time."""
     found = []
     for name, is_directory in log.files.scan(log.directory):
         if parse_name(name) is None or is_directory:

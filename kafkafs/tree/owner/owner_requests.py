@@ -14,7 +14,7 @@ import errno
 import json
 import traceback
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from kafkafs.tree.context import MountContext
@@ -35,9 +35,8 @@ class OwnerRequests:
     def __init__(self, mount: MountContext) -> None:
         self.mount = mount
         self._active: dict[str, _Entry] = {}
-        # (id, line) of the ended requests, and the bytes of all these lines.
-        self._ended: deque[tuple[str, str]] = deque()
-        self._ended_ids: set[str] = set()
+        # The lines of the ended requests by id, oldest first, and the bytes of all of them.
+        self._ended: dict[str, str] = {}
         self._ended_bytes = 0
         # The staged files of active requests.
         self._files: Counter[tuple[str, int, str]] = Counter()
@@ -48,7 +47,7 @@ class OwnerRequests:
         if mount.stopping or mount.jobs.closed:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
         entries = [_Entry(each, each.id or str(uuid.uuid4())) for each in asked]
-        taken = {*self._active, *self._ended_ids}
+        taken = {*self._active, *self._ended}
         for entry in entries:
             if entry.id in taken:
                 raise OSError(errno.EEXIST, f"there is a request of the id {entry.id} already")
@@ -85,13 +84,10 @@ class OwnerRequests:
         self._say(entry, job.error)
 
     def _keep(self, entry_id: str, line: str) -> None:
-        self._ended.append((entry_id, line))
-        self._ended_ids.add(entry_id)
+        self._ended[entry_id] = line
         self._ended_bytes += len(line)
         while len(self._ended) > KEPT or (len(self._ended) > 1 and self._ended_bytes > KEPT_BYTES):
-            oldest, old_line = self._ended.popleft()
-            self._ended_ids.discard(oldest)
-            self._ended_bytes -= len(old_line)
+            self._ended_bytes -= len(self._ended.pop(next(iter(self._ended))))
 
     def _count(self, entry: _Entry) -> None:
         counters, facts = self.mount.counters, entry.facts
@@ -112,8 +108,7 @@ class OwnerRequests:
 
     def text(self) -> str:
         """A line for each request, the newest last."""
-        lines = [line for _, line in self._ended]
-        lines += [entry.line() for entry in self._active.values()]
+        lines = [*self._ended.values(), *(entry.line() for entry in self._active.values())]
         return "".join(f"{line}\n" for line in lines)
 
     # -- orphans -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.fuse.answers import ERRNO, errno_of, first_entry_of, reason_of
+from kafkafs.fuse.answers import ERRNO, errno_of, first_entry_of
 from kafkafs.tree.inodes import FIRST_KEEP_S, KEEP_S, Attributes, Node
 from storage import errors
 from tests.kafkafs.fuse.conftest import serving
@@ -63,9 +63,9 @@ def test_an_error_without_an_entry_counts_as_its_base() -> None:
 
 
 def test_reasons_are_the_messages() -> None:
-    assert reason_of(OSError(errno.ENOSPC, "full", "/x")) == "full (/x)"
-    assert reason_of(OSError(errno.ENOSPC, "full")) == "full"
-    assert reason_of(errors.CorruptRecord("bad", position=3)) == "bad (position 3)"
+    assert errors.reason_of(OSError(errno.ENOSPC, "full", "/x")) == "full (/x)"
+    assert errors.reason_of(OSError(errno.ENOSPC, "full")) == "full"
+    assert errors.reason_of(errors.CorruptRecord("bad", position=3)) == "bad (position 3)"
 
 
 def test_errors_reach_the_caller(odd: Path) -> None:
