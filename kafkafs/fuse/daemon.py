@@ -37,6 +37,7 @@ from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.threads import JobThreads
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import clock, paths
@@ -76,13 +77,11 @@ def run(
         notices = KernelNotices(events)
         try:
             _keep_reserve(manager, events)
-            tree = FileSystem(
-                manager,
-                mount.options,
-                follows=_written_by_another(manager),
-                notices=notices,
-                events=events,
+            follows = _written_by_another(manager)
+            context = MountContext(
+                manager, mount.options, follows=follows, notices=notices, events=events
             )
+            tree = FileSystem(context)
             daemon = Daemon(mount, tree, notices, ready)
             # From the mount on a signal ends the daemon in order, even before it serves.
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)

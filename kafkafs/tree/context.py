@@ -37,12 +37,12 @@ ABOUT = ".kafkafs"
 
 
 class MountContext:
-    """See the module."""
+    """See the module. `follows`: another process writes the directory, which is read only here."""
 
     def __init__(
         self,
         manager: LogManager,
-        options: MountOptions,
+        options: MountOptions | None = None,
         *,
         follows: bool = False,
         notices: Notices | None = None,
@@ -50,7 +50,7 @@ class MountContext:
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.manager = manager
-        self.options = options
+        self.options = options = options or MountOptions()
         self.clock_ns = clock_ns
         self.started_ns = clock_ns()
         self.events = events or Events(lambda: clock_ns() // 1_000_000)
@@ -70,7 +70,7 @@ class MountContext:
                 clock_ns=clock_ns,
             )
         self.follows = follows
-        """Whether another process writes the directory, so that each stat follows its log."""
+        """Whether each stat follows its log, since another process writes the directory."""
         committed = options.isolation == "read_committed"
         self.dot_views: dict[str, View] = {
             ".kv": KeyValue(committed),

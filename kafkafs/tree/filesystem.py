@@ -8,46 +8,24 @@ from __future__ import annotations
 
 import errno
 import os
-import time
-from collections.abc import Callable
 
-from kafkafs.mount_options import MountOptions
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.root import Root
-from kafkafs.tree.events import Events
 from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import Directory, Node
-from kafkafs.tree.notices import Notices
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
 from storage import paths
-from storage.directory.manager import LogManager
 from storage.errors import StorageError
 
 
 class FileSystem:
-    """See the module. `follows`: another process writes the directory, which is read only here."""
+    """See the module."""
 
-    def __init__(
-        self,
-        manager: LogManager,
-        options: MountOptions | None = None,
-        *,
-        follows: bool = False,
-        notices: Notices | None = None,
-        events: Events | None = None,
-        clock_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
-        self.mount = MountContext(
-            manager,
-            options or MountOptions(),
-            follows=follows,
-            notices=notices,
-            events=events,
-            clock_ns=clock_ns,
-        )
+    def __init__(self, mount: MountContext) -> None:
+        self.mount = mount
         self.inodes = self.mount.inodes
         self.handles = HandleTable()
         self.partitions = Partitions(self.mount)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle, NotExamined
@@ -106,11 +107,13 @@ class Tree:
             str(data), files=files, clock_ms=self.clock.ms, read_only=read_only
         )
         self.fs = FileSystem(
-            self.manager,
-            options,
-            follows=isinstance(options, Following),
-            notices=self.notices,
-            clock_ns=self.clock,
+            MountContext(
+                self.manager,
+                options,
+                follows=isinstance(options, Following),
+                notices=self.notices,
+                clock_ns=self.clock,
+            )
         )
 
     def attributes(self, node: Node) -> Attributes:

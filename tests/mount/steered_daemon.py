@@ -35,6 +35,7 @@ from kafkafs.fuse import daemon, mount_point, operations
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.mount_options import MountOptions, parse_mount_options
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
 from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
@@ -454,7 +455,7 @@ def main() -> None:
     manager = LogManager.open(data, files=disk, read_only=options.read_only)
     notices = CountedNotices(events, epochs=not arguments.no_epochs)
     shown = MountOptions(read_only=options.read_only)
-    tree = FileSystem(manager, shown, notices=notices, events=events)
+    tree = FileSystem(MountContext(manager, shown, notices=notices, events=events))
     keep_house_one_by_one(tree.partitions)
     commands = Commands(tree, notices, disk)
     served = daemon.Daemon(mount, tree, notices, commands.begin)

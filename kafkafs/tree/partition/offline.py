@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import LogManager
@@ -18,7 +17,7 @@ from storage.directory.manager import LogManager
 @contextlib.contextmanager
 def keeping_history(manager: LogManager) -> Iterator[None]:
     """Write each change of the logs' past into their histories while the block runs."""
-    partitions = Partitions(MountContext(manager, MountOptions()))
+    partitions = Partitions(MountContext(manager))
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ import time
 from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage.directory.manager import LogManager
@@ -46,7 +47,7 @@ def main() -> None:
     events = Events(lambda: time.time_ns() // 1_000_000)
     notices = KernelNotices(events)
     manager = LogManager.open(data, files=SlowFiles(gate))
-    tree = FileSystem(manager, notices=notices, events=events)
+    tree = FileSystem(MountContext(manager, notices=notices, events=events))
     daemon = Daemon(
         Mount(data, path, MountOptions(), foreground=True),
         tree,

@@ -18,6 +18,7 @@ from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.mount_point import MountError
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import LogManager
@@ -152,7 +153,7 @@ def test_what_libfuse_says_against_a_mount_is_the_reason(tmp_path: Path) -> None
     events = Events(lambda: 0)
     notices = KernelNotices(events)
     with LogManager.open(str(tmp_path)) as manager:
-        tree = FileSystem(manager, notices=notices, events=events)
+        tree = FileSystem(MountContext(manager, notices=notices, events=events))
         daemon = Daemon(Mount(str(tmp_path), missing, MountOptions()), tree, notices, lambda: None)
         try:
             with pytest.raises(MountError) as raised:

@@ -19,6 +19,7 @@ from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import CLEAN_AGAIN_S, RETRY_S, SETTLE_S, Schedule
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import JobThreads
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import Record, encode, paths
@@ -117,9 +118,11 @@ class World:
         events = Events(self.now_ms)
         events.forward = self.said.append
         self.tree = FileSystem(
-            self.manager,
-            events=events,
-            clock_ns=lambda: self.now_ms() * 1_000_000,
+            MountContext(
+                self.manager,
+                events=events,
+                clock_ns=lambda: self.now_ms() * 1_000_000,
+            )
         )
         self.operations = Operations(self.tree, Spinner(), lambda: None)
         self.ticks = Housekeeping(self.tree.partitions, self.operations)

@@ -15,6 +15,7 @@ import trio.testing
 from kafkafs.fuse.housekeeping import Housekeeping
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.session_loop import Spinner
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage.directory.manager import LogManager
@@ -49,7 +50,7 @@ class World:
         )
         events = Events(self.now_ms)
         events.forward = self.said.append
-        self.tree = FileSystem(self.manager, events=events)
+        self.tree = FileSystem(MountContext(self.manager, events=events))
         self.operations = Operations(self.tree, Spinner(), lambda: None)
         self.ticks = Housekeeping(self.tree.partitions, self.operations)
 
@@ -271,7 +272,7 @@ def test_a_read_only_directory_is_left_alone(tmp_path: Path) -> None:
     async def main() -> None:
         with LogManager.open(str(tmp_path), read_only=True) as manager:
             events = Events(lambda: 0)
-            tree = FileSystem(manager, events=events)
+            tree = FileSystem(MountContext(manager, events=events))
             operations = Operations(tree, Spinner(), lambda: None)
             with trio.move_on_after(20):
                 await Housekeeping(tree.partitions, operations).run()

@@ -21,6 +21,7 @@ from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import JobThreads
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.partition.partitions import FOLLOW_TURNS
 from storage.directory.manager import LogManager
@@ -97,7 +98,7 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
         manager = LogManager.open(
             str(data), clock_ms=lambda: 10**12 + now_ms(), monotonic_ms=now_ms, read_only=follows
         )
-        tree = FileSystem(manager, MountOptions(read_only=follows), follows=follows)
+        tree = FileSystem(MountContext(manager, MountOptions(read_only=follows), follows=follows))
         workers = JobThreads(tree.mount, trio.Lock())
         async with trio.open_nursery() as nursery:
             await nursery.start(workers.run)

@@ -14,6 +14,7 @@ import trio.testing
 
 from kafkafs.fuse.schedule import RETRY_S, Schedule
 from kafkafs.fuse.threads import JobThreads
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import Record, encode
@@ -38,7 +39,7 @@ class World:
         self.manager = LogManager.open(str(data), clock_ms=self.now_ms)
         events = Events(self.now_ms)
         events.forward = self.said.append
-        self.tree = FileSystem(self.manager, events=events)
+        self.tree = FileSystem(MountContext(self.manager, events=events))
         self.workers = JobThreads(self.tree.mount, trio.Lock())
         self.schedule = Schedule(self.tree, self.workers)
 

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from kafkafs.fuse.threads import NICE, SHORT, JobThreads
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.jobs import Job, JobResult, JobState
@@ -28,7 +29,7 @@ class World:
         self.topics = [self.manager.create_topic(f"t{number}") for number in range(topics)]
         events = Events(self.manager.clock_ms)
         events.forward = self.said.append
-        self.tree = FileSystem(self.manager, events=events)
+        self.tree = FileSystem(MountContext(self.manager, events=events))
         self.structural = trio.Lock()
         self.workers = JobThreads(self.tree.mount, self.structural)
 

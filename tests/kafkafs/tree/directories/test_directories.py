@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.mount_options import MountOptions
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import Change
@@ -333,7 +334,7 @@ def test_where_the_owners_are_not_known_everybody_else_gets_nothing(tmp_path: Pa
         found = os.stat(tmp_path / "data")
     (tmp_path / "data" / "t-0" / topic_file.NAME).write_bytes(b"\xff")
     manager = LogManager.open(str(tmp_path / "data"), keeps_faulty=True)
-    permissions = FileSystem(manager).mount.permissions
+    permissions = FileSystem(MountContext(manager)).mount.permissions
     assert permissions.topic("t") == (0o700, found.st_uid, found.st_gid)
     mode, *_ = permissions.partition(manager.log("t", 0))
     assert stat.S_IMODE(mode) == 0o600
