@@ -1,4 +1,4 @@
-"""How far work is, on standard error: a bar on a terminal, elsewhere a line now and then.
+"""Shows how far work is, on standard error: a bar on a terminal, elsewhere a line now and then.
 
 Work that is soon done shows nothing. rich is imported for the first bar.
 """
@@ -23,7 +23,7 @@ LINE_S = 10.0
 
 
 class Bar:
-    """A bar, from when the work begins to be slow until `end`. Any thread."""
+    """A bar, from when the work begins to be slow until `close`. Any thread."""
 
     def __init__(self) -> None:
         self._show_at = time.monotonic() + PATIENCE_S
@@ -31,7 +31,7 @@ class Bar:
         self._bar: Progress | None = None
 
     def show(self, what: str, done: int, total: int, unit: str) -> None:
-        """`what` is being done, `done` of it; `total` 0: nobody knows of how much.
+        """Show that `done` of `total` (0: not known) of the work `what` is done.
 
         The `unit` "bytes" gets a speed and the time that is left.
         """
@@ -44,7 +44,7 @@ class Bar:
                     task, description=what, completed=done, total=total or None, unit=unit
                 )
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Take the bar away."""
         with self._lock:
             if self._bar is not None:
@@ -53,7 +53,7 @@ class Bar:
 
 
 class Lines:
-    """A line now and then, for who reads them later."""
+    """A line now and then, for a log."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + LINE_S
@@ -65,17 +65,17 @@ class Lines:
             of = f" of {total}" if total else ""
             print(f"kafkafs: {what}: {done}{of} {unit}", file=sys.stderr, flush=True)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """There is nothing to take away."""
 
 
 def on_stderr() -> Bar | Lines:
-    """What shows how far the work is that begins now."""
+    """Shows the progress of work that begins now."""
     return Bar() if sys.stderr.isatty() else Lines()
 
 
 def _begin(*, in_bytes: bool) -> Progress | None:
-    """None where the system has no thread for who draws it."""
+    """None where the system has no thread to draw it."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

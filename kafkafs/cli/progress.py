@@ -1,4 +1,4 @@
-"""Shows how far the opening or the reading of a data directory is, or long work.
+"""Shows how far the opening or the reading of a data directory, or long work, is.
 
 Without a terminal only long work prints lines (`kafkafs.progress`).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from kafkafs.progress import Bar, on_stderr
@@ -24,19 +24,16 @@ def opening_shown() -> Iterator[Callable[[Progress], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    bar = Bar()
+    with closing(Bar()) as bar:
 
-    def show(progress: Progress) -> None:
-        done, total = progress.partitions, progress.partitions_total
-        if done == total:
-            bar.end()
-        else:
-            bar.show("reading partitions", done, total, f"{progress.bytes_read >> 20:,} MiB")
+        def show(progress: Progress) -> None:
+            done, total = progress.partitions, progress.partitions_total
+            if done == total:
+                bar.close()
+            else:
+                bar.show("reading partitions", done, total, f"{progress.bytes_read >> 20:,} MiB")
 
-    try:
         yield show
-    finally:
-        bar.end()
 
 
 @contextmanager
@@ -45,28 +42,22 @@ def reading_shown(what: str, total: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda size: None
         return
-    bar = Bar()
     done = 0
+    with closing(Bar()) as bar:
 
-    def show(size: int) -> None:
-        nonlocal done
-        done += size
-        bar.show(what, done, total, "bytes")
+        def show(size: int) -> None:
+            nonlocal done
+            done += size
+            bar.show(what, done, total, "bytes")
 
-    try:
         yield show
-    finally:
-        bar.end()
 
 
 @contextmanager
 def work_shown() -> Iterator[Callable[[str, int, int], None]]:
     """A function to call with the work's phase, its bytes done, and its total bytes or 0."""
-    progress = on_stderr()
-    try:
+    with closing(on_stderr()) as progress:
         yield lambda phase, done, total: progress.show(phase, done, total, "bytes")
-    finally:
-        progress.end()
 
 
 class ShownTask(Task):

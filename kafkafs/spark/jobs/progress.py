@@ -75,7 +75,7 @@ class TaskProgress(threading.Thread):
         self._ended.set()
         if self.ident is not None:  # it was started
             self.join()
-        self._shown.end()
+        self._shown.close()
 
 
 @contextmanager
