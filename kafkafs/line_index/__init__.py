@@ -10,16 +10,22 @@ Memory: an active segment has the entries since the last save in memory. A seale
 only; the entries that were used last stay mapped, within a budget (`store.py`).
 
 `encoded.py` decodes batches and hides aborted transactions. `readers.py` renders text from a byte
-on, `damaged.py` finds the text after damage. The view of stored batches needs no index, and has the
-same methods (`segment_batches.py`).
+on, `records.py` finds single records, and the text after damage. The view of stored batches needs
+no index (`segment_batches.py`).
 """
 
-from kafkafs.line_index.readers import BytesReader, Damaged, TextReader
-from kafkafs.line_index.segment_batches import SegmentBatches
+from kafkafs.line_index.readers import Damaged, Reader, reader_at
+from kafkafs.line_index.segment_batches import Extent, SegmentBatches
 from kafkafs.line_index.segment_lines import SegmentLines
 from kafkafs.line_index.store import NEVER, LineStore
 
-Extent = SegmentLines | SegmentBatches
-Reader = TextReader | BytesReader
-
-__all__ = ["NEVER", "Damaged", "Extent", "LineStore", "Reader", "SegmentBatches", "SegmentLines"]
+__all__ = [
+    "NEVER",
+    "Damaged",
+    "Extent",
+    "LineStore",
+    "Reader",
+    "SegmentBatches",
+    "SegmentLines",
+    "reader_at",
+]

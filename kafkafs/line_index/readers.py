@@ -10,7 +10,9 @@ Only one thread uses a reader; `copy` makes another one.
 from __future__ import annotations
 
 from kafkafs.line_index.encoded import show_batch, takes_long
-from kafkafs.line_index.lines import Lines
+from kafkafs.line_index.records import gap_before
+from kafkafs.line_index.segment_batches import Extent, SegmentBatches
+from kafkafs.line_index.segment_lines import SegmentLines, read_whole, shorter
 from kafkafs.views._measure import Cursor
 from storage.errors import CorruptRecord, StorageError
 from storage.record.header import FRAME_SIZE, HEADER_SIZE, Buffer
@@ -58,7 +60,7 @@ class TextReader:
     __slots__ = ("_batch", "_cursor", "_damages", "_lines", "_plain", "_resume", "skip")
 
     def __init__(
-        self, lines: Lines, cursor: Cursor, skip: int, batch: int, damages: Damages
+        self, lines: SegmentLines, cursor: Cursor, skip: int, batch: int, damages: Damages
     ) -> None:
         self._lines = lines
         self._cursor = cursor
@@ -272,25 +274,34 @@ class BytesReader:
                 except CorruptRecord as error:
                     raise Damaged(error, done) from None
                 if not got:
-                    raise _shorter(self._segment, self._position)
+                    raise shorter(self._segment, self._position)
                 done += got
                 self._position += got
         return done
 
 
-def read_whole(segment: Segment, buffer: memoryview, position: int) -> None:
-    """Fill `buffer` from byte `position` of the log. BlockingIOError, CorruptRecord, as `fill`."""
-    done = 0
-    while done < len(buffer):
-        with buffer[done:] as rest:
-            got = segment.read_into(rest, position + done)
-        if not got:
-            raise _shorter(segment, position + done)
-        done += got
+Reader = TextReader | BytesReader
 
 
-def _shorter(segment: Segment, position: int) -> Exception:
-    """The error for a read of no bytes: without waiting, the page cache just may not have more."""
-    if not may_wait():
-        return BlockingIOError()
-    return CorruptRecord("the log is shorter than it was", path=segment.log_path, position=position)
+def reader_at(extent: Extent, text: int) -> Reader:
+    """A reader at byte `text` of a segment's text; errors as `SegmentLines.find`."""
+    if isinstance(extent, SegmentBatches):
+        return BytesReader(extent.segment, text)
+    before, batch, position, batch_end = extent.find(text) if text else (0, 0, 0, 0)
+    segment = extent.segment
+    damages = segment.damages
+    if damages:
+        gap = gap_before(extent, text)
+        if gap is not None and (not text or batch < gap.place.end):
+            end = gap.place.end
+            return TextReader(extent, Cursor(end), text - gap.end, end, damages)
+    header = None
+    if batch_end and extent.view.whole_records:
+        header = memoryview(bytearray(HEADER_SIZE))
+        try:
+            read_whole(segment, header, batch)
+        except CorruptRecord:
+            if segment.damages is damages:
+                raise
+            return reader_at(extent, text)
+    return TextReader(extent, Cursor(position, batch_end, header), text - before, batch, damages)

@@ -1,143 +1,218 @@
 """Finds the position of one record in a segment's text, by its offset or its number.
 
 The line index leads to a batch nearby; from there these functions read the log batch by batch, and
-measure each record. They keep nothing, and wait for the disk.
+measure each record. They keep nothing but the gaps, and wait for the disk.
 
 A number counts the records that the view shows of the segment, from 0. All that the view shows of
-the segment must be measured. Damage between an entry and the record is skipped (`damaged.py`).
+the segment must be measured.
+
+A damaged batch no longer shows how much text it had; the entries of the line index on either side
+do. The text between them, less the text of the sound batches there, is the *gap*. Damaged places
+without an entry between them share one gap. What lies between an entry and a record is skipped.
 """
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from kafkafs.line_index.encoded import show_batch
-from kafkafs.line_index.lines import Gap, Lines
+from kafkafs.line_index.segment_batches import Extent, SegmentBatches
+from kafkafs.line_index.segment_lines import Gap, SegmentLines
 from kafkafs.views._measure import ENTRY_SIZE, Measure
 from storage.errors import CorruptRecord
 from storage.record._seek import find_record
 from storage.record.header import HEADER_SIZE, BatchHeader, Buffer
-
-if TYPE_CHECKING:
-    from storage.segment.segment import Segment
+from storage.segment.damage import Damages
+from storage.waiting import before_waiting
 
 T = TypeVar("T")
 
 _ENTRY = struct.Struct("<QII")
 
 
-def text_before(lines: Lines, offset: int) -> tuple[int, int]:
-    """(bytes of text, records shown) before the first record with an offset ≥ `offset`."""
-    return _settled(lines.segment, lambda: _text_before(lines, offset))
+def _steadily(look: Callable[[SegmentLines, int], T]) -> Callable[[SegmentLines, int], T]:
+    """Look under a lease of the segment; again where that finds new damage."""
+
+    def looked(lines: SegmentLines, wanted: int) -> T:
+        segment = lines.segment
+        while True:
+            damages = segment.damages
+            segment.files.lease()
+            try:
+                found = look(lines, wanted)
+            except CorruptRecord:
+                if segment.damages is damages:
+                    raise
+                continue
+            finally:
+                segment.files.release()
+            if segment.damages is damages:
+                return found
+
+    return looked
 
 
-def _text_before(lines: Lines, offset: int) -> tuple[int, int]:
-    with _leased(lines.segment):
-        text, position, records = _batch_before(
-            lines, _after(lines, offset), lambda gap: gap.place.next_offset <= offset
-        )
-        for at, header in _headers(lines, position):
-            if header.base_offset >= offset and not header.is_wrapper:
-                break
-            data, batch = _measure(lines, at, header)
-            if batch.records and header.last_offset >= offset:
-                found = find_record(data, offset=offset)
-                if found is not None:
-                    return text + _entry(batch, found[0])[0], records + found[0]
-            text += batch.text_length
-            records += batch.records
-            if header.last_offset >= offset:
-                break
-        return text, records
+def text_before(extent: Extent, offset: int) -> tuple[int, int]:
+    """(bytes of text, records shown) before the first record with an offset ≥ `offset`.
+
+    A view of bytes counts no records, and ends before the batch that holds that record.
+    """
+    if isinstance(extent, SegmentBatches):
+        return extent.bytes_before(offset), 0
+    return _text_before(extent, offset)
 
 
-def offset_of(lines: Lines, number: int) -> int:
+@_steadily
+def _text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
+    text, position, records = _batch_before(
+        lines, _after(lines, offset), lambda gap: gap.place.next_offset <= offset
+    )
+    for at, header in _headers(lines, position):
+        if header.base_offset >= offset and not header.is_wrapper:
+            break
+        data, batch = _measure(lines, at, header)
+        if batch.records and header.last_offset >= offset:
+            found = find_record(data, offset=offset)
+            if found is not None:
+                return text + _entry(batch, found[0])[0], records + found[0]
+        text += batch.text_length
+        records += batch.records
+        if header.last_offset >= offset:
+            break
+    return text, records
+
+
+@_steadily
+def offset_of(lines: SegmentLines, number: int) -> int:
     """The offset of record `number`, which must exist."""
-    return _settled(lines.segment, lambda: _offset_of(lines, number))
-
-
-def _offset_of(lines: Lines, number: int) -> int:
-    with _leased(lines.segment):
-        for gap in lines.gaps():
-            if gap.first <= number < gap.last:
-                raise gap.place.error(lines.segment.log_path)
-        _, position, records = _batch_before(
-            lines, lambda _, before: before > number, lambda gap: gap.last <= number
-        )
-        for at, header in _headers(lines, position):
-            data, batch = _measure(lines, at, header)
-            if number - records < batch.records:
-                found = find_record(data, number=number - records)
-                assert found is not None, "a batch shows fewer records than were measured"
-                return found[1]
-            records += batch.records
+    for gap in gaps_of(lines):
+        if gap.first <= number < gap.last:
+            raise gap.place.error(lines.segment.log_path)
+    _, position, records = _batch_before(
+        lines, lambda _, before: before > number, lambda gap: gap.last <= number
+    )
+    for at, header in _headers(lines, position):
+        data, batch = _measure(lines, at, header)
+        if number - records < batch.records:
+            found = find_record(data, number=number - records)
+            assert found is not None, "a batch shows fewer records than were measured"
+            return found[1]
+        records += batch.records
     raise CorruptRecord("shows fewer records than were counted", path=lines.segment.log_path)
 
 
-def offset_at(lines: Lines, text: int) -> int:
+@_steadily
+def offset_at(lines: SegmentLines, text: int) -> int:
     """The offset of the record that shows byte `text` (< `text_length`) of the segment's text."""
-    return _settled(lines.segment, lambda: _offset_at(lines, text))
-
-
-def _offset_at(lines: Lines, text: int) -> int:
-    with _leased(lines.segment):
-        before, position, record, _ = lines.find(text)
-        inside = record - position
-        gap = lines.gap_before(text)
-        if gap is not None and position < gap.place.end:
-            before, position = gap.end, gap.place.end
-        elif inside not in (0, HEADER_SIZE):
-            before -= _before(lines, position, inside)[0]
-        for at, header in _headers(lines, position):
-            data, batch = _measure(lines, at, header)
-            if text < before + batch.text_length:
-                texts = range(batch.records)
-                left = text - before
-                number = bisect_right(texts, left, key=lambda record: _entry(batch, record)[0]) - 1
-                found = find_record(data, number=number)
-                assert found is not None, "a batch shows fewer records than were measured"
-                return found[1]
-            before += batch.text_length
+    before, position, record, _ = lines.find(text)
+    inside = record - position
+    gap = gap_before(lines, text)
+    if gap is not None and position < gap.place.end:
+        before, position = gap.end, gap.place.end
+    elif inside not in (0, HEADER_SIZE):
+        before -= _before(lines, position, inside)[0]
+    for at, header in _headers(lines, position):
+        data, batch = _measure(lines, at, header)
+        if text < before + batch.text_length:
+            texts = range(batch.records)
+            left = text - before
+            number = bisect_right(texts, left, key=lambda record: _entry(batch, record)[0]) - 1
+            found = find_record(data, number=number)
+            assert found is not None, "a batch shows fewer records than were measured"
+            return found[1]
+        before += batch.text_length
     raise CorruptRecord("shows less than was measured", path=lines.segment.log_path)
 
 
-def count_back(lines: Lines, count: int) -> tuple[int, int | None]:
+@_steadily
+def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
     """(records shown, the first one's offset) of the last `count` records, measured or not.
 
     (fewer, None) where the segment has not so many. It reads the batches' headers, backwards from
     one entry of the offset index to the one before; without entries, all headers.
     """
-    return _settled(lines.segment, lambda: _count_back(lines, count))
-
-
-def _count_back(lines: Lines, count: int) -> tuple[int, int | None]:
     segment = lines.segment
-    with _leased(segment):
-        counted, end, before = 0, lines.end, segment.next_offset
-        while end:
-            start = segment.position_before(before)
-            if start >= end:
-                start = 0
-            block = [(at, header) for at, header in _headers(lines, start) if at < end]
-            if not block:
-                raise CorruptRecord("shorter than it was", path=segment.log_path, position=start)
-            for at, header in reversed(block):
-                records = _count(lines, at, header)
-                if counted + records >= count:
-                    data, _ = _measure(lines, at, header)
-                    found = find_record(data, number=counted + records - count)
-                    assert found is not None, "a batch shows fewer records than it says"
-                    return count, found[1]
-                counted += records
-            end, before = start, block[0][1].base_offset - 1
-        return counted, None
+    counted, end, before = 0, lines.end, segment.next_offset
+    while end:
+        start = segment.position_before(before)
+        if start >= end:
+            start = 0
+        block = [(at, header) for at, header in _headers(lines, start) if at < end]
+        if not block:
+            raise CorruptRecord("shorter than it was", path=segment.log_path, position=start)
+        for at, header in reversed(block):
+            records = _count(lines, at, header)
+            if counted + records >= count:
+                data, _ = _measure(lines, at, header)
+                found = find_record(data, number=counted + records - count)
+                assert found is not None, "a batch shows fewer records than it says"
+                return count, found[1]
+            counted += records
+        end, before = start, block[0][1].base_offset - 1
+    return counted, None
 
 
-def _count(lines: Lines, at: int, header: BatchHeader) -> int:
+# -- gaps ----------------------------------------------------------------------------------------
+
+
+def gaps_of(lines: SegmentLines) -> tuple[Gap, ...]:
+    """The text that damage makes unreadable, ascending; all that the view shows must be measured.
+
+    BlockingIOError where it would wait and may not; CorruptRecord, SegmentGone, OSError.
+    """
+    # Looking for them may find more damage.
+    while lines.gaps[0] is not (damages := lines.segment.damages):
+        before_waiting()
+        lines.gaps = (damages, _find_gaps(lines, damages))
+    return lines.gaps[1]
+
+
+def gap_before(lines: SegmentLines, text: int) -> Gap | None:
+    """The last gap that ends at or before `text`. CorruptRecord where `text` is inside of one;
+    other errors as `gaps_of`.
+    """
+    last: Gap | None = None
+    for gap in gaps_of(lines):
+        if gap.end <= text:
+            last = gap
+        elif gap.start <= text:
+            raise gap.place.error(lines.segment.log_path)
+    return last
+
+
+def _find_gaps(lines: SegmentLines, damages: Damages) -> tuple[Gap, ...]:
+    gaps: list[Gap] = []
+    places = [place for place in damages if place.start < lines.end]
+    while places:
+        place = places.pop(0)
+        following = lines.entry_from(place.end)
+        while places and (following is None or following[1] >= places[0].start):
+            last = places.pop(0)
+            place = place._replace(end=last.end, next_offset=last.next_offset)
+            following = lines.entry_from(place.end)
+        text, position, number = _start_of_batch(lines, lines.entry_before(_is_at(place.start)))
+        more, records = _shown_between(lines, position, place.start)
+        start, first = text + more, number + records
+        if following is None:
+            end, until, after = lines.text_length, lines.end, lines.records
+        else:
+            end, until, after = _start_of_batch(lines, following)
+        text, records = _shown_between(lines, place.end, until)
+        gaps.append(Gap(start, end - text, first, after - records, place))
+    return tuple(gaps)
+
+
+def _is_at(start: int) -> Callable[[int, int], bool]:
+    return lambda position, _: position >= start
+
+
+# -- batches -------------------------------------------------------------------------------------
+
+
+def _count(lines: SegmentLines, at: int, header: BatchHeader) -> int:
     """Records that the view shows of a batch."""
     if header.records_count < 0:
         return _measure(lines, at, header)[1].records
@@ -151,30 +226,7 @@ def _count(lines: Lines, at: int, header: BatchHeader) -> int:
     return header.records_count
 
 
-def _settled(segment: Segment, look: Callable[[], T]) -> T:
-    """Repeat `look` until it finds no new damage; its result."""
-    while True:
-        damages = segment.damages
-        try:
-            found = look()
-        except CorruptRecord:
-            if segment.damages is damages:
-                raise
-        else:
-            if segment.damages is damages:
-                return found
-
-
-@contextlib.contextmanager
-def _leased(segment: Segment) -> Iterator[None]:
-    segment.files.lease()
-    try:
-        yield
-    finally:
-        segment.files.release()
-
-
-def _after(lines: Lines, offset: int) -> Callable[[int, int], bool]:
+def _after(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
     """A function that says whether the batch at a position is after the batch nearby `offset`.
 
     It asks the offset index; where that has no entries, the batch itself.
@@ -201,7 +253,7 @@ def _after(lines: Lines, offset: int) -> Callable[[int, int], bool]:
 
 
 def _batch_before(
-    lines: Lines,
+    lines: SegmentLines,
     is_after: Callable[[int, int], bool],
     is_past: Callable[[Gap], bool],
 ) -> tuple[int, int, int]:
@@ -211,16 +263,16 @@ def _batch_before(
     """
     entry = lines.entry_before(is_after)
     found: tuple[int, int, int] | None = None
-    for gap in lines.gaps():
+    for gap in gaps_of(lines):
         if entry[1] < gap.place.end:
             if is_past(gap):
                 found = gap.end, gap.place.end, gap.last
             elif gap.place.start <= entry[1]:
                 return gap.start, gap.place.start, gap.first
-    return start_of_batch(lines, entry) if found is None else found
+    return _start_of_batch(lines, entry) if found is None else found
 
 
-def start_of_batch(lines: Lines, entry: tuple[int, int, int, int]) -> tuple[int, int, int]:
+def _start_of_batch(lines: SegmentLines, entry: tuple[int, int, int, int]) -> tuple[int, int, int]:
     """(text, position, records) at the start of the batch of an entry of `entry_before`."""
     text, position, record, number = entry
     inside = record - position
@@ -232,18 +284,7 @@ def start_of_batch(lines: Lines, entry: tuple[int, int, int, int]) -> tuple[int,
     return text, position, number
 
 
-def text_before_batch(
-    lines: Lines, is_after: Callable[[int, int], bool], at: int
-) -> tuple[int, int]:
-    """(text, records) before file position `at`, the start of a batch. No damage may lie between
-    it and the last entry that is not after it.
-    """
-    text, position, number = start_of_batch(lines, lines.entry_before(is_after))
-    more, records = shown_between(lines, position, at)
-    return text + more, number + records
-
-
-def shown_between(lines: Lines, position: int, end: int) -> tuple[int, int]:
+def _shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, int]:
     """(text, records) of the batches from file position `position` to `end`. Waits."""
     text = records = 0
     for at, header in _headers(lines, position):
@@ -255,14 +296,14 @@ def shown_between(lines: Lines, position: int, end: int) -> tuple[int, int]:
     return text, records
 
 
-def _before(lines: Lines, position: int, inside: int) -> tuple[int, int]:
+def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:
     """(text, records) that a batch shows before its record at byte `inside` of the batch."""
     _, batch = _measure(lines, position, next(lines.segment.batches(position))[1])
     records = bisect_left(range(batch.records), inside, key=lambda record: _entry(batch, record)[2])
     return _entry(batch, records)[0], records
 
 
-def _headers(lines: Lines, position: int) -> Iterator[tuple[int, BatchHeader]]:
+def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHeader]]:
     """Each batch that the view shows from `position` on."""
     for at, header in lines.segment.batches(position):
         if at >= lines.end:
@@ -270,7 +311,7 @@ def _headers(lines: Lines, position: int) -> Iterator[tuple[int, BatchHeader]]:
         yield at, header
 
 
-def _measure(lines: Lines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:
+def _measure(lines: SegmentLines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:
     """(a batch's plain form, its measure with an entry for each record)"""
     segment, measure = lines.segment, lines.view.measure
     data: Buffer = segment.read_at(at, header.size)

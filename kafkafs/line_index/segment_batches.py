@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafkafs.line_index.readers import BytesReader
+from kafkafs.line_index.segment_lines import SegmentLines
 from kafkafs.line_index.store import NEVER
 from storage.record.header import parse_header
 from storage.segment.segment import Segment
@@ -52,20 +52,16 @@ class SegmentBatches:
     def vanish(self) -> None:
         """Nothing of it is saved."""
 
-    def reader(self, text: int) -> BytesReader:
-        """A reader at byte `text`."""
-        return BytesReader(self.segment, text)
-
-    def text_before(self, offset: int) -> tuple[int, int]:
-        """(bytes, 0) before the batch that holds the first record with an offset ≥ `offset`."""
+    def bytes_before(self, offset: int) -> int:
+        """Bytes before the batch that holds the first record with an offset ≥ `offset`. Waits."""
         self.segment.files.lease()
         try:
             found = self.segment.locate(offset)
         finally:
             self.segment.files.release()
-        return (self.segment.size if found is None else found[0]), 0
+        return self.segment.size if found is None else found[0]
 
-    def text_until(self, offset: int) -> int:
+    def bytes_until(self, offset: int) -> int:
         """Bytes up to the end of the batch that holds the last record before `offset`. Waits."""
         self.segment.files.lease()
         try:
@@ -84,11 +80,6 @@ class SegmentBatches:
         finally:
             self.segment.files.release()
 
-    def count_back(self, count: int) -> tuple[int, int | None]:
-        raise AssertionError("a view of bytes counts no records")
 
-    def offset_at(self, text: int) -> int:
-        raise AssertionError("a view of bytes is not followed by records")
-
-    def offset_of(self, number: int) -> int:
-        raise AssertionError("a view of bytes counts no records")
+Extent = SegmentLines | SegmentBatches
+"""The text of one segment in one view."""

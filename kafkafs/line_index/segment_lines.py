@@ -1,7 +1,8 @@
 """The line index of one segment in one view: measures it, saves it, and looks positions up.
 
 The entries since the last save are in memory, and count from the end of the saved part; a save
-moves them to the file. `records.py` finds single records, `lines_file.py` has the file's format.
+moves them to the file. `records.py` finds single records by it, `readers.py` begins to render at a
+byte; `lines_file.py` has the file's format.
 """
 
 from __future__ import annotations
@@ -15,21 +16,30 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import NamedTuple
 
 from crc32c import crc32c
 
-from kafkafs.line_index import lines_file, records
-from kafkafs.line_index.damaged import Gaps, measure_damaged
+from kafkafs.line_index import lines_file
 from kafkafs.line_index.encoded import IsAborted, show_batch, takes_long
-from kafkafs.line_index.lines import Gap
 from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
-from kafkafs.line_index.readers import TextReader, read_whole
 from kafkafs.line_index.store import NEVER, LineStore
 from kafkafs.views import TextView
-from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_batch, find_entry
+from kafkafs.views._measure import ENTRY_SIZE, Measure, find_batch, find_entry
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
-from storage.record.header import HEADER_SIZE, Buffer
+from storage.record.batch import Record, encode
+from storage.record.header import (
+    CODEC_BITS,
+    CONTROL_BIT,
+    FLAGS_POSITION,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    Buffer,
+    size_at,
+)
+from storage.segment.damage import Damage, Damages
 from storage.segment.segment import Segment
 from storage.waiting import at_once, before_waiting, may_wait
 
@@ -39,6 +49,19 @@ SAVING = "saving of line indexes"
 """The duty."""
 
 _ENTRY = struct.Struct("<QIIII")
+
+
+_STAND_IN = encode([Record(0, 0, 0, b"", b"")])
+
+
+class Gap(NamedTuple):
+    """The unreadable text `start` to `end`: records `first` to (exclusive) `last`, in `place`."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+    place: Damage
 
 
 class SegmentLines:
@@ -54,13 +77,13 @@ class SegmentLines:
     __slots__ = (
         "_aside",
         "_cache",
-        "_gaps",
         "_lock",
         "_map",
         "_state",
         "_store",
         "_verified",
         "covered",
+        "gaps",
         "is_aborted",
         "is_guessed",
         "loaded",
@@ -95,7 +118,8 @@ class SegmentLines:
         self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
         self._map: tuple[memoryview, int] | None = None
         self._verified = False
-        self._gaps = Gaps()
+        # The gaps, and the damages that they were found for (`records.py`).
+        self.gaps: tuple[Damages, tuple[Gap, ...]] = ((), ())
         self.used = False
         self.covered = 0
         self.text_length = 0
@@ -275,10 +299,43 @@ class SegmentLines:
                 return min(size, place.start - position)
             if position < place.end:
                 saved, tail = self._begin()
-                measure_damaged(self, tail, place, min(place.end, self.end))
+                self._measure_damaged(tail, place, min(place.end, self.end))
                 self._count(saved, tail)
                 return 0
         return size
+
+    def _measure_damaged(self, state: Measure, place: Damage, end: int) -> None:
+        """Measure a damaged place from the state's position on to file position `end`.
+
+        A damaged batch whose records can be parsed counts with their text, which mostly is the
+        right length. Any other counts as one empty record, so that a reader who comes from before
+        it meets the damage.
+        """
+        position = self.covered
+        if place.is_empty:
+            state.step_over(end - position)
+            return
+        while position < end and not self.segment.files.is_missing:
+            head = bytearray(HEADER_SIZE)
+            read = self.segment.read_stored(head, position)
+            size = size_at(head, 0) if read == HEADER_SIZE and head[MAGIC_POSITION] == MAGIC else 0
+            attributes = head[FLAGS_POSITION] if size else CODEC_BITS
+            if not attributes & CODEC_BITS and HEADER_SIZE <= size <= end - position:
+                try:
+                    if attributes & CONTROL_BIT:
+                        state.step_over(size)
+                    else:
+                        data = bytearray(size)
+                        self.segment.read_stored(data, position)
+                        state.add(self.view.measure, data, size)
+                    position += size
+                    continue
+                except CorruptRecord:
+                    pass
+            break
+        if position < end:
+            state.add(self.view.measure, _STAND_IN, end - position)
+            self.is_guessed = True
 
     def _check_room(self, position: int, needed: int, size: int, end: int) -> None:
         """CorruptRecord unless the bytes up to `end` can hold a batch that `size` bytes do not."""
@@ -545,50 +602,6 @@ class SegmentLines:
                 batch_end += saved.covered
         return before, batch, position, batch_end
 
-    def reader(self, text: int) -> TextReader:
-        """A reader at byte `text` of the text; errors as `find`."""
-        before, batch, position, batch_end = self.find(text) if text else (0, 0, 0, 0)
-        damages = self.segment.damages
-        if damages:
-            gap = self._gaps.before(self, text)
-            if gap is not None and (not text or batch < gap.place.end):
-                end = gap.place.end
-                return TextReader(self, Cursor(end), text - gap.end, end, damages)
-        header = None
-        if batch_end and self.view.whole_records:
-            header = memoryview(bytearray(HEADER_SIZE))
-            try:
-                read_whole(self.segment, header, batch)
-            except CorruptRecord:
-                if self.segment.damages is damages:
-                    raise
-                return self.reader(text)
-        cursor = Cursor(position, batch_end, header)
-        return TextReader(self, cursor, text - before, batch, damages)
-
-    def text_before(self, offset: int) -> tuple[int, int]:
-        """(bytes of text, records shown) before the first record with an offset ≥ `offset`.
-
-        All that is shown of the segment must be measured. Waits.
-        """
-        return records.text_before(self, offset)
-
-    def text_until(self, offset: int) -> int:
-        """Bytes of text up to the end of the last record before `offset`; as `text_before`."""
-        return records.text_before(self, offset)[0]
-
-    def offset_of(self, number: int) -> int:
-        """The offset of record `number` (< `records`) of those shown; as `text_before`."""
-        return records.offset_of(self, number)
-
-    def offset_at(self, text: int) -> int:
-        """The offset of the record that shows byte `text` (< `text_length`); as `text_before`."""
-        return records.offset_at(self, text)
-
-    def count_back(self, count: int) -> tuple[int, int | None]:
-        """(records shown, the first one's offset) of the last `count`, measured or not. Waits."""
-        return records.count_back(self, count)
-
     def entry_before(self, is_after: Callable[[int, int], bool]) -> tuple[int, int, int, int]:
         """The last entry for which `is_after(batch's position, records before it)` is false, or the
         first one:
@@ -629,17 +642,27 @@ class SegmentLines:
         number = find_batch(entries, count, position - saved.covered)
         return _entry_at(entries, number, saved) if number < count else None
 
-    def gaps(self) -> tuple[Gap, ...]:
-        """The text that damage makes unreadable, ascending. Waits."""
-        return self._gaps.get(self) if self.segment.damages else ()
-
-    def gap_before(self, text: int) -> Gap | None:
-        """As `Gaps.before`."""
-        return self._gaps.before(self, text) if self.segment.damages else None
-
 
 def _entry_at(entries: Buffer, number: int, start: Saved) -> tuple[int, int, int, int]:
     """Entry `number` of those that count from `start`."""
     text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
     at = start.covered
     return start.text_length + text, at + batch, at + record, start.records + ordinal
+
+
+def read_whole(segment: Segment, buffer: memoryview, position: int) -> None:
+    """Fill `buffer` from byte `position` of the log. BlockingIOError, CorruptRecord, as `fill`."""
+    done = 0
+    while done < len(buffer):
+        with buffer[done:] as rest:
+            got = segment.read_into(rest, position + done)
+        if not got:
+            raise shorter(segment, position + done)
+        done += got
+
+
+def shorter(segment: Segment, position: int) -> Exception:
+    """The error for a read of no bytes: without waiting, the page cache just may not have more."""
+    if not may_wait():
+        return BlockingIOError()
+    return CorruptRecord("the log is shorter than it was", path=segment.log_path, position=position)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.line_index import LineStore, SegmentLines
+from kafkafs.line_index import LineStore, SegmentLines, reader_at
+from kafkafs.line_index.records import text_before
 from kafkafs.line_index.segment_batches import SegmentBatches
 from kafkafs.views.values import Values
 from storage import Record, encode
@@ -111,9 +112,9 @@ def check(lines: SegmentLines, text: bytes, records: int) -> None:
     assert (lines.complete, lines.text_length, lines.records) == (True, len(text), records)
     for position in range(len(text)):
         out = bytearray(min(50, len(text) - position))
-        assert lines.reader(position).fill(out, 0) == len(out)
+        assert reader_at(lines, position).fill(out, 0) == len(out)
         assert out == text[position : position + len(out)]
-    place = lines.reader(0)
+    place = reader_at(lines, 0)
     whole = b""
     for _ in range(len(text)):
         place = place.copy()
@@ -167,7 +168,7 @@ def test_text_before_an_offset(
             before.append((text, records))
     segment = segment_of(tmp_path, log, offset)
     lines = lines_of(segment)
-    assert [lines.text_before(offset) for offset in range(len(before))] == before
+    assert [text_before(lines, offset) for offset in range(len(before))] == before
     segment.files.close()
 
 
@@ -235,7 +236,7 @@ def test_a_batch_larger_than_any_window(tmp_path: Path) -> None:
     segment = segment_of(tmp_path, log, 6)
     lines = lines_of(segment, granularity=4096)
     assert (lines.text_length, lines.records) == (len(text), 6)
-    place = lines.reader(3 << 20)
+    place = reader_at(lines, 3 << 20)
     out = bytearray(len(text) - (3 << 20))
     with pytest.raises(BlockingIOError):
         at_once(place.copy().fill, bytearray(out), 0)
@@ -262,7 +263,7 @@ def check_lost(segment: Segment, position: int, text: bytes) -> None:
     assert (place.start, place.end) == (position, segment.size)
     out = bytearray(lines.text_length)
     with pytest.raises(CorruptRecord) as caught:
-        lines.reader(0).fill(out, 0)
+        reader_at(lines, 0).fill(out, 0)
     assert (caught.value.path, caught.value.position) == (segment.log_path, position)
     assert out.startswith(text)
 
@@ -290,7 +291,7 @@ def test_stored_batches_are_shown_as_they_are(tmp_path: Path) -> None:
     assert (extent.text_length, extent.complete) == (len(log), True)
     for position in range(0, len(log), 7):
         out = bytearray(len(log) - position + 5)
-        assert extent.reader(position).fill(out, 0) == len(log) - position
+        assert reader_at(extent, position).fill(out, 0) == len(log) - position
         assert out[:-5] == log[position:]
     segment.files.close()
 

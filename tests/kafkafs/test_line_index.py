@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkafs.line_index import LineStore, SegmentLines
+from kafkafs.line_index.records import gaps_of, text_before
 from kafkafs.views._measure import Cursor
 from kafkafs.views._render import render
 from kafkafs.views.values import Values
@@ -141,7 +142,7 @@ def test_text_before_an_offset(
                 lines.save()
         values = [value for batch in batches for value in batch]
         for offset in range(len(values) + 1):
-            assert lines.text_before(offset) == (len(text_of([values[:offset]])), offset)
+            assert text_before(lines, offset) == (len(text_of([values[:offset]])), offset)
 
 
 def test_granularity_bounds_the_scan(tmp_path: Path) -> None:
@@ -334,7 +335,7 @@ def test_of_a_log_that_is_cut_short_the_rest_is_measured(tmp_path: Path) -> None
         os.truncate(log.active.log_path, log.active.size - 3)
         lines = new_lines(log)
         lines.measure()
-        assert [gap.place.start for gap in lines.gaps()] == [kept]
+        assert [gap.place.start for gap in gaps_of(lines)] == [kept]
         assert lines.complete
     finally:
         manager.abandon()

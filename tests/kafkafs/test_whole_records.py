@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.line_index import LineStore, SegmentLines
+from kafkafs.line_index import LineStore, SegmentLines, reader_at
+from kafkafs.line_index.records import text_before
 from kafkafs.views import TextView
 from kafkafs.views.json_lines import JsonLines
 from kafkafs.views.key_value import KeyValue
@@ -142,10 +143,10 @@ def check(lines: SegmentLines, text: bytes, records: int, step: int = 1) -> None
     assert (lines.complete, lines.text_length, lines.records) == (True, len(text), records)
     for position in range(0, len(text), step):
         out = bytearray(min(150, len(text) - position))
-        assert lines.reader(position).fill(out, 0) == len(out)
+        assert reader_at(lines, position).fill(out, 0) == len(out)
         assert out == text[position : position + len(out)]
     for size in (1, 7, 64, 4096):
-        place = lines.reader(0)
+        place = reader_at(lines, 0)
         whole = b""
         while len(whole) < len(text):
             place = place.copy()
@@ -172,7 +173,7 @@ def test_every_position_of_any_mixture(
     again = lines_of(make(committed), segment)
     check(again, text, len(expected), step=3)
     if committed:
-        assert [again.text_before(offset) for offset in range(len(before))] == before
+        assert [text_before(again, offset) for offset in range(len(before))] == before
     segment.files.close()
 
 
@@ -193,7 +194,7 @@ def test_a_record_larger_than_any_window(tmp_path: Path, view: View, codec: int)
     segment = segment_of(tmp_path, log, 4)
     lines = lines_of(make(True), segment, granularity=4096)
     assert (lines.text_length, lines.records) == (len(text), 4)
-    place = lines.reader(len(expected[0]) + 5)
+    place = reader_at(lines, len(expected[0]) + 5)
     out = bytearray(100)
     with pytest.raises(BlockingIOError):
         at_once(place.copy().fill, out, 0)

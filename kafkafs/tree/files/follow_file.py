@@ -21,6 +21,8 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from kafkafs.line_index import SegmentLines
+from kafkafs.line_index.records import offset_at
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
 from kafkafs.tree.handles import Handle, LoggedError
 from kafkafs.tree.inodes import Attributes, Node, inode_number, missing
@@ -149,8 +151,9 @@ class FollowHandle(ReadHandle):
             return
         with contextlib.suppress(StorageError, OSError):
             extent, start = generation.locate(absolute)
+            assert isinstance(extent, SegmentLines)
             if extent.segment.base_offset < end:
-                self._noted = (position, extent.offset_at(absolute - start))
+                self._noted = (position, offset_at(extent, absolute - start))
 
     def _log_missed(self, position: int) -> None:
         """Write the offsets that its reader has missed into the event log."""

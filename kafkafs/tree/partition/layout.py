@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from kafkafs.line_index import NEVER, Extent, LineStore, SegmentBatches, SegmentLines
+from kafkafs.line_index.records import count_back, offset_of, text_before
 from kafkafs.tree.partition.generations import Timeline, ToKeep
 from kafkafs.views import View
 from storage.errors import CorruptRecord, SegmentGone, StorageError
@@ -125,12 +126,14 @@ class Layout:
         if extent.segment.base_offset >= offset:
             return start
         before_waiting()
-        return start + extent.text_before(offset)[0]
+        return start + text_before(extent, offset)[0]
 
     def position_behind(self, offset: int) -> int:
         """The absolute position where the text of the last record before `offset` ends. Waits."""
         extent, start = self._positioned_at(offset - 1)
-        return start + extent.text_until(offset)
+        if isinstance(extent, SegmentBatches):
+            return start + extent.bytes_until(offset)
+        return start + text_before(extent, offset)[0]
 
     def log_start(self) -> tuple[int, int]:
         """(absolute position of the log start, records before it); errors as `position`."""
@@ -144,7 +147,7 @@ class Layout:
         if extent.segment.base_offset >= offset:
             return start, records
         before_waiting()
-        text, inside = extent.text_before(offset)
+        text, inside = text_before(extent, offset)
         return start + text, records + inside
 
     def _positioned_at(self, offset: int) -> tuple[Extent, int]:
@@ -170,15 +173,16 @@ class Layout:
             extents, left = self.timeline.extents, count
             try:
                 for extent in reversed(extents):
+                    assert isinstance(extent, SegmentLines)
                     offset: int | None = None
                     if not extent.complete and 0 < left <= FEW and extent.segment.holds_batches:
-                        records, offset = extent.count_back(left)
+                        records, offset = count_back(extent, left)
                     else:
                         if not extent.complete:
                             self._measure(extent, until)
                         records = extent.records
                         if records >= left > 0:
-                            offset = extent.offset_of(records - left)
+                            offset = offset_of(extent, records - left)
                     if offset is not None:
                         return max(offset, self.log.log_start_offset)
                     left -= records
@@ -283,7 +287,7 @@ class Layout:
         if extent.segment.base_offset >= offset:
             return 0
         before_waiting()
-        return extent.text_before(offset)[0]
+        return text_before(extent, offset)[0]
 
     def _position(self, first: int, before: int = 0) -> None:
         """Give all extents from number `first` on, which are measured, positions. Under the lock.
@@ -481,7 +485,7 @@ class Layout:
             if not extent.covered:
                 # No reader has needed this extent yet.
                 extent.measure(time.monotonic() + LOOK_S)
-            return extent.text_before(offset)[0]
+            return text_before(extent, offset)[0]
         except (StorageError, OSError):
             return 0
 

@@ -6,7 +6,7 @@ A caller that reads on passes in the reader that the last call returned; then no
 
 from __future__ import annotations
 
-from kafkafs.line_index import Damaged, Reader
+from kafkafs.line_index import Damaged, Reader, reader_at
 from kafkafs.tree.partition.generations import Generation
 from storage.errors import CorruptRecord
 
@@ -29,7 +29,7 @@ def render_text(
     extent, start = None, 0
     if reader is None:
         extent, start = generation.locate(absolute)
-        reader = extent.reader(absolute - start)
+        reader = reader_at(extent, absolute - start)
     else:
         reader = reader.copy()
     while True:
@@ -48,6 +48,6 @@ def render_text(
             if not is_next or reader.skip or extent is before:
                 raise CorruptRecord("shows less than was measured", path=extent.segment.log_path)
         try:
-            reader = extent.reader(origin + done - start)
+            reader = reader_at(extent, origin + done - start)
         except CorruptRecord as error:
             raise Damaged(error, done) from None
