@@ -88,7 +88,7 @@ class Listing:
             name = names[position]
             try:
                 node = found.get(name) or at_once(directory.lookup, name)
-                waits = not node.is_prepared and position >= self._looked_up
+                waits = not node.is_measured and position >= self._looked_up
             except FileNotFoundError:
                 continue  # removed since
             except BlockingIOError:
@@ -132,7 +132,7 @@ class Listing:
             except _FAULTS:
                 found[name] = self._unreadable(name)
             else:
-                if node.is_prepared:
+                if node.is_measured:
                     found[name] = node
                 else:
                     waiting.append(name)
@@ -161,7 +161,7 @@ class Listing:
             except _FAULTS:
                 found[name] = self._unreadable(name)
                 continue
-            node.prepare()
+            node.measure()
         return found
 
     def _unreadable(self, name: str) -> Node:

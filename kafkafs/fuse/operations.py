@@ -260,9 +260,9 @@ class Operations(pyfuse3.Operations):
                     node = at_once(self._tree.lookup, parent_inode, name)
                 except BlockingIOError:
                     node = await self._in_thread(self._tree.lookup, parent_inode, name)
-                if self._mount.follows and not node.is_prepared:
-                    is_measured = await self._in_thread(node.prepare, PREPARE_S)
-                    if is_measured and not node.is_prepared:
+                if self._mount.follows and not node.is_measured:
+                    is_measured = await self._in_thread(node.measure, PREPARE_S)
+                    if is_measured and not node.is_measured:
                         raise SegmentGone("rewritten since it was measured")
                 return self._listed(node)
             except (SegmentGone, OSError) as error:

@@ -91,7 +91,7 @@ class MountContext:
         """The outcome of a control file's last command, by topic, topic id and file name."""
 
     @property
-    def grows(self) -> bool:
+    def files_grow(self) -> bool:
         """Whether reads bypass the page cache, since files grow: the kernel fills a file's last
         page up with zeros, and would show them to a reader while the file grows.
         """

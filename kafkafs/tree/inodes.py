@@ -97,11 +97,11 @@ class Node:
         return at_once(self.attributes)
 
     @property
-    def is_prepared(self) -> bool:
-        """Whether `prepare` has nothing to do."""
+    def is_measured(self) -> bool:
+        """Whether `measure` has nothing to do."""
         return True
 
-    def prepare(self, patience_s: float | None = None) -> bool:
+    def measure(self, patience_s: float | None = None) -> bool:
         """In a worker thread, before listing: load or measure what `listed_attributes` shows, if
         that takes next to no time. False where it failed; raises nothing.
 

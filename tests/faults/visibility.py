@@ -404,11 +404,11 @@ FAULTS = [
     Fault(
         "attributes-dropped-after-the-views-learn",
         "kafkafs/tree/partition/partition.py",
-        "        self.grows()\n        for view in self.views.values():\n"
+        "        self.drop_sizes()\n        for view in self.views.values():\n"
         "            view.layout.appended(position, data)\n",
         "        for view in self.views.values():\n"
         "            view.layout.appended(position, data)\n"
-        "        self.grows()\n",
+        "        self.drop_sizes()\n",
         "stat shows fewer bytes than were read.",
         (APPEND_HANDLE,),
     ),
@@ -576,8 +576,8 @@ FAULTS = [
     Fault(
         "generation-reads-on-in-the-new-history",
         "kafkafs/tree/partition/generations.py",
-        "            self._cut = cut\n",
-        "            _ = self._cut\n",
+        "            self._own_end = end\n",
+        "            _ = self._own_end\n",
         "An open file shows cleaned bytes at old positions, instead of ESTALE.",
         (GENERATIONS,),
     ),

@@ -98,7 +98,7 @@ class PartitionTarget:
         generation = self._generation
         if generation.timeline.end - generation.origin != guess:
             # Else a stat before the kernel has taken the answer would make the guess a valid size.
-            self.partition.grows()
+            self.partition.drop_sizes()
 
     def released(self) -> None:
         """The handle is closed, and the kernel has the answers to all writes."""

@@ -9,7 +9,7 @@ log, or another program has rewritten the log or records of it that nobody had r
 An open handle reads on in deleted segments while their files are on the disk
 (file.delete.delay.ms), as any reader does; a later open begins after them.
 
-The kernel caches nothing of it, since a page may reach below a cut.
+The kernel caches nothing of it, since a page may reach below a change.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class FollowFile(ViewFile):
         # The timeline's position of its byte 0; None: not known yet.
         self._origin: int | None = None
 
-    def followed(self) -> Generation:
+    def generation_now(self) -> Generation:
         """The generation that an open now shows.
 
         BlockingIOError, StorageError, OSError; ESTALE where positions have begun anew.
         """
         until = time.monotonic() + MEASURE_S
-        generation = self._within(lambda: self.view.following(until))
+        generation = self._within(lambda: self.view.lasting_generation(until))
         if self.partition.log.history.follow_nonce != self._nonce:
             raise OSError(errno.ESTALE, "positions have begun anew, in another inode")
         self._origin = generation.origin
@@ -70,7 +70,7 @@ class FollowFile(ViewFile):
     def _known_attributes(self) -> Attributes:
         origin = self._origin
         if origin is None:
-            origin = self.followed().origin
+            origin = self.generation_now().origin
         self.view.layout.find_end(time.monotonic() + MEASURE_S)
         return self._attributes(self.view.layout.timeline.end - origin)
 
@@ -83,7 +83,7 @@ class FollowFile(ViewFile):
     def xattr(self, name: str) -> bytes:
         if name != FIRST_POSITION:
             return super().xattr(name)
-        generation = self.followed()
+        generation = self.generation_now()
         return b"%d" % (generation.first_valid - generation.origin)
 
     def open(self, flags: int) -> Handle:
@@ -95,7 +95,7 @@ class FollowFile(ViewFile):
             reason = f"{log.topic}/.follow/{partition.name} is for reading; >> {name} appends"
             raise OSError(errno.EPERM, reason)
         while True:
-            generation = self.followed()
+            generation = self.generation_now()
             if not log.history.is_durable(self.view.layout.view.name):
                 # A reader may come back with its position after a kill.
                 before_waiting()
@@ -103,20 +103,20 @@ class FollowFile(ViewFile):
             if self.view.attach(generation):
                 break
         handle = FollowHandle(self, generation)
-        partition.followers[handle] = None
+        partition.follow_handles[handle] = None
         return handle
 
 
 class FollowHandle(ReadHandle):
     """Reading. The first read of deleted bytes writes a line into the event log."""
 
-    __slots__ = ("_followed", "_is_logged", "_noted")
+    __slots__ = ("_follow_file", "_is_logged", "_noted")
 
     def __init__(self, file: FollowFile, generation: Generation) -> None:
         super().__init__(file, generation)
         self.direct_io = True
         self.keep_cache = False
-        self._followed = file
+        self._follow_file = file
         self._is_logged = False
         # (position, offset of the record there) in a segment that is deleted by now.
         self._noted: tuple[int, int] | None = None
@@ -137,7 +137,7 @@ class FollowHandle(ReadHandle):
     def release(self) -> None:
         generation = self._generation
         assert generation is not None
-        self._followed.partition.followers.pop(self, None)
+        self._file.partition.follow_handles.pop(self, None)
         generation.detach()
 
     def note_offset(self, end: int) -> None:
@@ -157,14 +157,14 @@ class FollowHandle(ReadHandle):
 
     def _log_missed(self, position: int) -> None:
         """Write the offsets that its reader has missed into the event log."""
-        file = self._followed
+        file = self._follow_file
         log = file.partition.log
         said = f"{log.topic}/.follow/{log.partition}: the reader at position {position} has missed"
         if log.closed:
             file.partition.mount.events(f"{said} what comes there: the partition was deleted")
             return
         try:
-            generation = file.followed()
+            generation = file.generation_now()
         except (StorageError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             file.partition.mount.events(f"{said} what comes there: {reason}")

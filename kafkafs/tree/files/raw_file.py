@@ -120,7 +120,7 @@ class RawHandle(Handle):
     __slots__ = ("_fd", "_files", "_partition", "direct_io", "keep_cache")
 
     def __init__(self, partition: Partition, files: Files, fd: int) -> None:
-        self.direct_io = partition.mount.grows
+        self.direct_io = partition.mount.files_grow
         self.keep_cache = not self.direct_io
         self._partition = partition
         self._files = files

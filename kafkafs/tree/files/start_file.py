@@ -188,7 +188,7 @@ class StartFile(ViewFile):
 
     def _attributes(self, size: int) -> Attributes:
         attributes = super()._attributes(size)
-        timeout = 0.0 if self.partition.mount.grows else attributes.attr_timeout
+        timeout = 0.0 if self.partition.mount.files_grow else attributes.attr_timeout
         return attributes._replace(attr_timeout=timeout, entry_timeout=0.0)
 
     def listed_attributes(self) -> Attributes:
@@ -211,7 +211,7 @@ class StartFile(ViewFile):
         return False
 
     @property
-    def is_prepared(self) -> bool:
+    def is_measured(self) -> bool:
         return self._generation is not None or self.start > self.view.layout.bound
 
     def _measure_ahead(self, until: float) -> None:

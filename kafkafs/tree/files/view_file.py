@@ -143,10 +143,10 @@ class ViewFile(Node):
         return self._generation.size if self._generation is not None else 0
 
     @property
-    def is_prepared(self) -> bool:
+    def is_measured(self) -> bool:
         return self.view.has_generation
 
-    def prepare(self, patience_s: float | None = None) -> bool:
+    def measure(self, patience_s: float | None = None) -> bool:
         """Load the saved line indexes, or measure a small log: then listing shows the size, and a
         stat or open of every file of a topic waits for none.
 
@@ -258,7 +258,7 @@ class ReadHandle(Handle):
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
         """`generation` None: the subclass sets it before it reads."""
         # The page cache could not return the part of a page before damage.
-        self.direct_io = file.partition.mount.grows or file.view.layout.is_damaged
+        self.direct_io = file.partition.mount.files_grow or file.view.layout.is_damaged
         self.keep_cache = not self.direct_io
         self._file = file
         self._view = file.view
@@ -342,7 +342,7 @@ class ReadHandle(Handle):
 
     @staticmethod
     def _read_below(generation: Generation, absolute: int, out: bytearray) -> None:
-        """Read below `first_valid`: from the text that is in memory before the cut."""
+        """Read below `first_valid`: from the text that is in memory before a change."""
         kept = generation.kept(absolute, len(out))
         out[: len(kept)] = kept
         if len(kept) < len(out):

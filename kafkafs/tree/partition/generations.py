@@ -12,12 +12,12 @@ generation; an older one that is still open grows with the log, and reads what i
 - Segments leave the head of the log: an older generation keeps their extents (`past`).
 - Cleaned segments replace the first segments: the timeline places them so that they end where the
   first byte that was not cleaned begins, and nothing after it moves. An older generation keeps the
-  old extents before that position (its `cut`) and reads the timeline from there on. Where another
-  process has replaced text that was not shown yet, the first record that was not shown begins at
-  the cut, perhaps inside of a cleaned segment.
+  old extents before that position, its *own end*, and reads the timeline from there on. Where
+  another process has replaced text that was not shown yet, the first record that was not shown
+  begins there, perhaps inside of a cleaned segment.
 - The files of a past extent are deleted: `first_valid` rises to the extent's end. Reading below it
-  raises SegmentGone (ESTALE), except for the last text before a cut, which stays in memory because
-  the kernel reads whole pages.
+  raises SegmentGone (ESTALE), except for the last text before an own end, which stays in memory
+  because the kernel reads whole pages.
 
 Pure: no file, clock, lock or thread. Of an extent it knows the length of the text. Under the
 partition's lock: changes of a timeline, and `attach`. What other threads read is replaced as a
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kafkafs.line_index import Extent
 
 KEPT = 1 << 20
-"""Bytes of text before a cut that stay in memory."""
+"""Bytes of text before a change of the past that stay in memory."""
 
 
 class Timeline:
@@ -93,10 +93,10 @@ class Timeline:
             self.unpositioned = (*self.unpositioned, extent)
 
     def replace_head(
-        self, count: int, extents: Sequence[Extent], cut: int | None = None
+        self, count: int, extents: Sequence[Extent], end: int | None = None
     ) -> list[ToKeep]:
         """Put unmeasured `extents` in place of the first `count`. Each open generation keeps the
-        old ones up to `cut`, by default the start of the first extent that stays.
+        old ones up to `end`, by default the start of the first extent that stays.
 
         Returns the text that they have to keep in memory.
         """
@@ -104,11 +104,11 @@ class Timeline:
         left = count - len(self.unpositioned)
         kept: list[ToKeep] = []
         if starts and left >= 0:
-            cut = starts[left] if cut is None else cut
+            end = starts[left] if end is None else end
             for generation in tuple(self.open):
-                start = generation.supersede(cut)
-                if start < cut:
-                    kept.append((generation, start, cut))
+                start = generation.supersede(end)
+                if start < end:
+                    kept.append((generation, start, end))
         self.rewrites += 1
         self.positioned = (starts[max(left, 0) :], positioned[max(left, 0) :])
         self.unpositioned = (*extents, *self.unpositioned[count:])
@@ -119,16 +119,16 @@ class Generation:
     """What one inode shows. `nonce` is the history's nonce of that time.
 
     `past`: (first position to read, extent, start) of each of its own extents, which it reads below
-    `_cut`, since the timeline's have changed. An extent starts before the first position to read
-    where another process has cut the log inside of it.
+    `_own_end`. An extent starts before its first position where another process has cut the log
+    inside of it.
 
     `lost`: (from, to) of the text that another process has cut off, ascending.
     """
 
     __slots__ = (
-        "_cut",
         "_kept",
         "_made",
+        "_own_end",
         "first_valid",
         "keep_bytes",
         "lost",
@@ -148,7 +148,7 @@ class Generation:
         keep_bytes: int | None = None,
     ) -> None:
         """`start`: its first readable absolute position. `origin`: the absolute position of its
-        byte 0, by default `start`. `keep_bytes`: bytes before a cut that stay in memory.
+        byte 0, by default `start`. `keep_bytes`: bytes before a change that stay in memory.
         """
         self.timeline = timeline
         self.nonce = nonce
@@ -156,10 +156,10 @@ class Generation:
         self.first_valid = start
         self.keep_bytes = KEPT if keep_bytes is None else keep_bytes
         self._made = timeline.rewrites
-        self._cut = start
+        self._own_end = start
         self.past: tuple[tuple[int, Extent, int], ...] = ()
         self.lost: tuple[tuple[int, int], ...] = ()
-        # (absolute position, text) that stays in memory before cuts.
+        # (absolute position, text) that stays in memory before changes.
         self._kept: tuple[tuple[int, bytes], ...] = ()
 
     @property
@@ -191,7 +191,7 @@ class Generation:
 
     def locate(self, absolute: int) -> tuple[Extent, int]:
         """(the extent that holds a position, its start); first_valid ≤ `absolute` < end."""
-        if absolute < self._cut:
+        if absolute < self._own_end:
             number = bisect_right(self.past, absolute, key=itemgetter(0)) - 1
             if number < 0:
                 raise SegmentGone("these bytes have been deleted")
@@ -202,7 +202,7 @@ class Generation:
 
     def may_begin_inside(self, absolute: int) -> bool:
         """Whether the text at this position may be in the middle of another extent."""
-        return absolute == self._cut or any(absolute == place for place, _, _ in self.past)
+        return absolute == self._own_end or any(absolute == place for place, _, _ in self.past)
 
     def kept(self, absolute: int, size: int) -> bytes:
         """Text in memory from `absolute` (< first_valid) on, at most `size` bytes, up to or past
@@ -212,9 +212,9 @@ class Generation:
         at = absolute
         text = b""
         while at < end and at < self.first_valid:
-            for start, before_cut in self._kept:
-                if start <= at < start + len(before_cut):
-                    text += before_cut[at - start : end - start]
+            for start, known in self._kept:
+                if start <= at < start + len(known):
+                    text += known[at - start : end - start]
                     at = absolute + len(text)
                     break
             else:
@@ -222,7 +222,7 @@ class Generation:
         return text
 
     def keep(self, start: int, text: bytes) -> None:
-        """Keep `text`, from absolute position `start` up to a cut, in memory.
+        """Keep `text`, from absolute position `start` up to a change, in memory.
 
         Where it has fewer than `keep_bytes` because the text before it is deleted, prepend what was
         kept of that: one page of the kernel may hold many small segments.
@@ -236,23 +236,23 @@ class Generation:
                 break
         self._kept = (*self._kept, (start, text))
 
-    def supersede(self, cut: int) -> int:
-        """Take over the timeline's extents below `cut`, an extent's start: they are to change.
+    def supersede(self, end: int) -> int:
+        """Take over the timeline's extents below `end`, an extent's start: they are to change.
 
-        Returns from where on its text before `cut` has to be kept in memory.
+        Returns from where on its text before `end` has to be kept in memory.
         """
-        if cut > self._cut:
+        if end > self._own_end:
             starts, extents = self.timeline.positioned
-            first = max(bisect_right(starts, self._cut) - 1, 0)
-            last = bisect_left(starts, cut)
-            # Its own extents end at `_cut`. The timeline's extent `first` begins there, or before:
-            # at a log start, or where the log was cut.
+            first = max(bisect_right(starts, self._own_end) - 1, 0)
+            last = bisect_left(starts, end)
+            # The timeline's extent `first` begins at `_own_end`, or before it: at a log start, or
+            # where the log was cut.
             self.past += tuple(
-                (max(start, self._cut), extent, start)
+                (max(start, self._own_end), extent, start)
                 for start, extent in zip(starts[first:last], extents[first:last], strict=True)
             )
-            self._cut = cut
-        start = max(cut - self.keep_bytes, self.first_valid)
+            self._own_end = end
+        start = max(end - self.keep_bytes, self.first_valid)
         return max(start, self.lost[-1][1]) if self.lost else start
 
     def lose(self, position: int) -> None:
@@ -274,7 +274,7 @@ class Generation:
         """Drop the past up to the last extent that is `gone`; False where none is."""
         for number in reversed(range(len(self.past))):
             if gone(self.past[number][1]):
-                self.past, ends = self.past[number + 1 :], self._cut
+                self.past, ends = self.past[number + 1 :], self._own_end
                 if self.past:
                     ends = self.past[0][0]
                 self.first_valid = max(self.first_valid, ends)

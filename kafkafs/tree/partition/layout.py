@@ -29,6 +29,7 @@ from kafkafs.line_index import NEVER, Extent, LineStore, SegmentBatches, Segment
 from kafkafs.line_index.records import count_back, offset_of, text_before
 from kafkafs.tree.partition.generations import Timeline, ToKeep
 from kafkafs.views import View
+from kafkafs.views.values import Values
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.segment.segment import Segment
@@ -73,16 +74,13 @@ class Layout:
         store: LineStore,
         cache: str | None,
         lock: Lock,
-        *,
-        keeps_base: bool,
-        on_measured: Callable[[], None] = lambda: None,
+        on_measured: Callable[[], None],
     ) -> None:
-        """`keeps_base`: the history records its absolute positions. `cache`: as for `SegmentLines`.
-        `on_measured`: called in any thread after measuring.
-        """
+        """`cache`: as for `SegmentLines`. `on_measured`: called in any thread after measuring."""
         self.log = log
         self.view = view
-        self.keeps_base = keeps_base
+        # Whether the history records its absolute positions.
+        self.keeps_base = isinstance(view, Values)
         self._store = store
         self._cache = cache
         self._on_measured = on_measured

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Protocol
 from kafkafs.line_index import NEVER
 from kafkafs.tree.partition.layout import LOOK_S, Layout
 from kafkafs.tree.partition.partition_view import PartitionView
-from kafkafs.tree.partition.rewrite import Follower, Rewrite
+from kafkafs.tree.partition.rewrite import Rewrite
 from kafkafs.views import View
+from kafkafs.views.values import Values
 from storage import paths
-from storage.errors import StorageError
+from storage.errors import CorruptRecord, StorageError
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.segment.segment import Segment
@@ -52,7 +53,7 @@ class PeriodicWork(Protocol):
         """Have the next turn look at a partition. In any thread."""
         ...
 
-    def followed(self, partition: Partition) -> None:
+    def was_used(self, partition: Partition) -> None:
         """A process has looked at a partition that another process writes."""
         ...
 
@@ -65,6 +66,14 @@ class Range(Protocol):
         ...
 
 
+class FollowReader(Protocol):
+    """An open handle of `.follow`."""
+
+    def note_offset(self, end: int) -> None:
+        """All records before the offset `end` are about to be deleted. In any thread; waits."""
+        ...
+
+
 class Writer(Protocol):
     """The file through which the kernel appends."""
 
@@ -73,8 +82,8 @@ class Writer(Protocol):
 
 
 class Partition:
-    """See the module. `known`: inode -> node, of the nodes that the kernel knows. `followers`: the
-    open handles of `.follow`. `writer`: the file of the append that is being made.
+    """See the module. `known`: inode -> node, of those that the kernel knows. `writer`: the file of
+    the append that is being made.
     """
 
     __slots__ = (
@@ -92,7 +101,7 @@ class Partition:
         "_unfinished",
         "_unread_changes",
         "_writing",
-        "followers",
+        "follow_handles",
         "known",
         "lock",
         "log",
@@ -115,7 +124,7 @@ class Partition:
         self.views: dict[str, PartitionView] = {}
         self.known: dict[int, Node] = {}
         self.ranges: dict[Range, None] = {}
-        self.followers: dict[Follower, None] = {}
+        self.follow_handles: dict[FollowReader, None] = {}
         self.mtime_ns = log.active.mtime_ns
         self._growing = False
         # Whether it has grown since `rest` was called.
@@ -144,20 +153,14 @@ class Partition:
         """
         found = self.views.get(view.name)
         if found is None:
-            mount, log = self.mount, self.log
-            layout = Layout(
-                log,
-                view,
-                mount.store,
-                mount.cache_directory(log),
-                self.lock,
-                keeps_base=view is mount.views[0],
-                on_measured=self.note_change,
-            )
-            found = PartitionView(layout)
+            found = PartitionView(self._make_layout(view))
             # Replaced as a whole, since another thread may iterate over it.
             self.views = {**self.views, view.name: found}
         return found
+
+    def _make_layout(self, view: View) -> Layout:
+        cache = self.mount.cache_directory(self.log)
+        return Layout(self.log, view, self.mount.store, cache, self.lock, self.note_change)
 
     def nonce(self) -> int:
         """The history's nonce; the first call reads the history, may write it, and waits."""
@@ -246,7 +249,7 @@ class Partition:
             return 0.0
         return self.mount.attr_timeout
 
-    def grows(self) -> None:
+    def drop_sizes(self) -> None:
         """Before an append: have the kernel drop all sizes but the written file's, and keep none
         until `rest` finds that nothing has grown for a while.
         """
@@ -357,7 +360,7 @@ class Partition:
     def follow(self) -> None:
         """Look at what the process that writes the data directory has done, for a request."""
         if self.mount.follows:
-            self._periodic.followed(self)
+            self._periodic.was_used(self)
             self.look()
 
     def look(self) -> None:
@@ -378,7 +381,7 @@ class Partition:
     def is_open(self) -> bool:
         """Whether an open file or a known inode may still read it."""
         views = self.views.values()
-        return bool(self.followers or self.ranges) or any(
+        return bool(self.follow_handles or self.ranges) or any(
             view.layout.timeline.open for view in views
         )
 
@@ -402,7 +405,7 @@ class Partition:
         self, segment: Segment, position: int, data: bytes | bytearray | memoryview
     ) -> None:
         """The log has grown."""
-        self.grows()
+        self.drop_sizes()
         for view in self.views.values():
             view.layout.appended(position, data)
         mtime_ns = segment.mtime_ns
@@ -410,7 +413,7 @@ class Partition:
 
     def stabilized(self) -> None:
         """The last stable offset has risen."""
-        self.grows()
+        self.drop_sizes()
         for view in self.views.values():
             view.layout.stabilized()
 
@@ -428,10 +431,10 @@ class Partition:
         """The work, for a worker thread, that waits for the disk before the past changes."""
         if not self._keeps_history or self._is_hidden(old, new, log_start):
             return None
-        rewrite = Rewrite(self, old, new, log_start)
+        rewrite = Rewrite(self.log, old, new, log_start, self._layout_of)
 
         def write() -> None:
-            rewrite.write()
+            self._write(rewrite)
             self._prepared = rewrite
 
         return write
@@ -555,9 +558,43 @@ class Partition:
         if prepared is not None and prepared.is_of(old, new, log_start) and prepared.is_right:
             return prepared
         # The text that another process has written meanwhile may take hours to measure.
-        rewrite = Rewrite(self, old, new, log_start, LOOK_S if self.mount.follows else NEVER)
-        rewrite.write(is_done=is_done)
+        patience_s = LOOK_S if self.mount.follows else NEVER
+        rewrite = Rewrite(self.log, old, new, log_start, self._layout_of, patience_s)
+        self._write(rewrite, is_done=is_done)
         return rewrite
+
+    def _write(self, rewrite: Rewrite, *, is_done: bool = False) -> None:
+        """Write a change of the past into the history. OSError, which where `is_done` (the log has
+        changed already) is only a line in the event log.
+        """
+        self.nonce()
+        for reader in list(self.follow_handles):
+            reader.note_offset(rewrite.end)
+        log = self.log
+        try:
+            reason = rewrite.write()
+        except OSError as error:
+            if not is_done:
+                raise
+            self.mount.events(f"{log.topic}/{log.partition}: its history: {error.strerror}")
+        else:
+            if reason:
+                name = f"{log.topic}/.follow/{log.partition}"
+                self.mount.events(f"{name}: positions begin anew, since {reason}")
+
+    def _layout_of(self, name: str) -> Layout:
+        """The layout of a view that has a base, also of one that no reader uses, or that this mount
+        does not show. In any thread. CorruptRecord where there is no such view.
+        """
+        known = self.views.get(name)
+        if known is not None:
+            return known.layout
+        committed, uncommitted = Values(True), Values(False)
+        view = committed if name == committed.name else uncommitted
+        if view.name != name:
+            reason = f"positions of an unknown view, {name!r}"
+            raise CorruptRecord(reason, path=self.log.directory)
+        return self._make_layout(view)
 
     def _carry_out(
         self,
@@ -579,7 +616,7 @@ class Partition:
                     self._change_views(change, rewrite.past)
                     break
             # A thread has set the base meanwhile.
-            rewrite.write(is_done=is_done)
+            self._write(rewrite, is_done=is_done)
         if rewrite is not None and not rewrite.is_written:
             with contextlib.suppress(OSError):
                 self.log.history.save(rewrite.segments)
@@ -603,7 +640,7 @@ class Partition:
             self.log.history.now = past
 
     def _keep_text(self) -> None:
-        """Read the text before a cut that is in the page cache; `keep_house` reads the rest."""
+        """Read the text before a change that is in the page cache; `keep_house` reads the rest."""
         for view in self.views.values():
             with contextlib.suppress(BlockingIOError):
                 at_once(view.keep_pending)

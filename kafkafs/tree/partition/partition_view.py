@@ -22,7 +22,7 @@ from storage.errors import StorageError
 from storage.segment.segment import Segment
 
 _TRIES = 100
-"""How often `following` starts again after a change."""
+"""How often `lasting_generation` starts again after a change."""
 
 OVERTAKEN_S = 60.0
 """Seconds in which a lookup measures first, after a file was rewritten before it was measured."""
@@ -47,7 +47,7 @@ class PartitionView:
         # Extents whose segments have left the log, until their files are gone.
         self._left: dict[Segment, Extent] = {}
         self._overtaken_until = 0.0
-        # Text before a cut that is still to be read, and the leased segments that have it.
+        # Text before a change that is still to be read, and the leased segments that have it.
         self._pending: list[tuple[ToKeep, list[Segment]]] = []
 
     # -- current generations -------------------------------------------------------------------
@@ -88,7 +88,7 @@ class PartitionView:
                 if rewrites == layout.timeline.rewrites and not layout.end_unknown:
                     return Generation(layout.timeline, self.nonce, position)
 
-    def following(self, until: float = NEVER) -> Generation:
+    def lasting_generation(self, until: float = NEVER) -> Generation:
         """The generation of `.follow`, with the history's positions, which never change.
 
         It can be read from the base or the log start on, whichever is later. Only the segments from
@@ -160,12 +160,12 @@ class PartitionView:
         for extent in left:
             extent.leave()
             self._left[extent.segment] = extent
-        for generation, start, cut in to_keep:
+        for generation, start, end in to_keep:
             segments = [extent.segment for extent in generation.extents_from(start)]
             # The leases keep their files until `keep_pending`.
             for segment in segments:
                 segment.files.lease()
-            self._pending.append(((generation, start, cut), segments))
+            self._pending.append(((generation, start, end), segments))
 
     def text_that_stays(self, first: Segment, segments: Sequence[Segment], offset: int) -> int:
         """Bytes of text of the segment `first` before `offset`, where another process has cut the
@@ -239,8 +239,8 @@ class PartitionView:
                 self._keep(*pending)
 
     def _keep(self, to_keep: ToKeep, segments: list[Segment]) -> None:
-        generation, start, cut = to_keep
-        text = bytearray(cut - start)
+        generation, start, end = to_keep
+        text = bytearray(end - start)
         try:
             render_text(generation, start, text, 0, None)
             with self.layout.lock:

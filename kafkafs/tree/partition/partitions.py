@@ -71,11 +71,11 @@ class Partitions(LogListener[Log]):
         """The tree's side of a log, made at first use."""
         found = self._partitions.get(log)
         if found is None:
-            log.history_directory = self._prepared_cache(log)
+            log.history_directory = self._cache_of(log)
             found = self._partitions.setdefault(log, Partition(self.mount, log, self))
         return found
 
-    def _prepared_cache(self, log: Log) -> str | None:
+    def _cache_of(self, log: Log) -> str | None:
         """Make the log's cache directory, if it has one, and delete what a kill has left in it."""
         cache = self.mount.cache_directory(log)
         if cache is not None:
@@ -98,7 +98,7 @@ class Partitions(LogListener[Log]):
         self._changed.add(partition)
         self._untidy.add(partition)
 
-    def followed(self, partition: Partition) -> None:
+    def was_used(self, partition: Partition) -> None:
         """A process has looked at a partition that another process writes."""
         self._looked_at[partition] = FOLLOW_TURNS
 
