@@ -14,6 +14,7 @@ class Keeper:
     records_read: int
     records_kept: int
     records_invalid: int
+    legacy_tombstones: bool
     tombstones_kept: int
     @property
     def pending(self) -> int: ...

@@ -174,7 +174,7 @@ cdef class Keeper:
     cdef public long long tombstones_kept
     cdef long long now_ms
     cdef long long horizon_ms
-    cdef bint legacy_tombstones
+    cdef public bint legacy_tombstones
     cdef int64_t *special
     cdef int64_t specials
     cdef bytearray out

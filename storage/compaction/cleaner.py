@@ -1,12 +1,12 @@
 """One cleaning of one log (``Cleaner.java``): of each key's records only the latest stays.
 
-In two passes: the keys of the dirty part, with the offset of the latest record of each, go into a
-map of bounded memory; then all segments up to where the map reaches are written anew without the
-records that the map knows later ones of.  What stays keeps its offset, its order and its codec.
-When the map is full the round ends there, and the next one goes on.
+In two passes.  The first puts the keys of the dirty part, with the offset of the latest record of
+each, into a map of bounded memory.  The second writes all segments, up to where the map reaches,
+anew without the records of which the map knows later ones.  What stays keeps its offset, its order
+and its codec.  When the map is full the round ends there, and the next one goes on.
 
-The whole round is published in one swap, so that readers see one new history of it.  Whenever it is
-stopped before that, all is as it was.
+One swap publishes the whole round, so that readers see one new history.  A round that is stopped
+before its swap changes nothing.
 
 Which batches and records stay is ``MemoryRecords.filterTo`` and ``Cleaner.cleanInto``:
 
@@ -25,23 +25,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from storage.compaction._offset_map import OffsetMap
-from storage.compaction._superseded import Superseded
 from storage.compaction.cleanable import CleanableRange
-from storage.compaction.passes import Figures, KeepPass, MapPass, ProducerRecord, Round
+from storage.compaction.passes import KeepPass, KeepRules, MapPass, ProducerRecord
 from storage.compaction.replacing import prepare, publish
 from storage.compaction.rewrite import GroupWriter
-from storage.compaction.sources import Sources, aborted_of, mtime_ms
-from storage.compaction.transactions import CleanedTransactions
-from storage.index.txn_index import TxnEntry
+from storage.compaction.sources import Sources, aborted_of
+from storage.compaction.transactions import CleanedTransactions, aborted_within
 from storage.log.log import Log
-from storage.record.header import Buffer
-from storage.segment.segment import BatchEntry
-from storage.settings.config import LogConfig
 from storage.task import Task
 
 
@@ -53,7 +47,7 @@ class Cleaned:
     ``records_read`` that were not kept, ``records_invalid`` had no key, ``records_aborted`` were of
     aborted transactions, ``markers`` had ended transactions of which nothing was left, and the
     others had later records of their keys or were tombstones past their horizon.  ``rewritten``:
-    batches that stay, but otherwise than they were, where that was not for records that went.
+    batches that stay in another form, for another reason than records that went.
     """
 
     start_offset: int
@@ -75,19 +69,17 @@ class Cleaned:
 
     @property
     def records_dropped(self) -> int:
-        """How many did not stay."""
+        """How many records went."""
         return self.records_read - self.records_kept
 
     @property
     def records_superseded(self) -> int:
-        """Those of them that had later records of their keys, or were tombstones past their
-        horizon.
-        """
+        """How many went for later records of their keys, or as tombstones past their horizon."""
         return self.records_dropped - self.records_invalid - self.records_aborted - self.markers
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing has gone, and nothing would be other than it is."""
+        """Whether nothing goes and nothing changes."""
         return (
             self.segments_before == self.segments_after
             and self.bytes_before == self.bytes_after
@@ -105,43 +97,43 @@ def clean(
     damaged, OSError: nothing has changed then.
     """
     writers: list[GroupWriter] = []
-
-    def target(base_offset: int, config: LogConfig) -> GroupWriter:
-        made = GroupWriter(
-            log.files, log.directory, base_offset, config, now_ms=now_ms, pace=task.pace
-        )
-        writers.append(made)
-        return made
-
     with _sources(log, cleanable, task) as sources:
+
+        def new_writer(base_offset: int) -> GroupWriter:
+            config, pace = sources.config, task.pace
+            made = GroupWriter(
+                log.files, log.directory, base_offset, config, now_ms=now_ms, pace=pace
+            )
+            writers.append(made)
+            return made
+
         try:
-            cleaned = _run(sources, cleanable, task, now_ms, offset_map, target)
-            changes = not cleaned.is_same
-            if changes:
-                old = sources.segments[: cleaned.segments_before]
-                new = [segment for writer in writers for segment in writer.segments]
+            cleaned = _run(sources, cleanable, task, now_ms, offset_map, new_writer)
+            old = sources.segments[: cleaned.segments_before]
+            new = [segment for writer in writers for segment in writer.segments]
+            if not cleaned.is_same:
                 prepare(log, old, new, task)
         except BaseException:
             _discard(writers)
             raise
-        if changes:
-            publish(log, old, new, task)
-        else:
+        if cleaned.is_same:
             _discard(writers)
+        else:
+            publish(log, old, new, task)
     return cleaned
 
 
 def preview(
     log: Log, cleanable: CleanableRange, task: Task, *, now_ms: int, offset_map: OffsetMap
 ) -> Cleaned:
-    """What ``clean`` would do; writes nothing.  Its errors."""
+    """Say what ``clean`` would do; write nothing.  The errors of ``clean``."""
     with _sources(log, cleanable, task) as sources:
-        return _run(sources, cleanable, task, now_ms, offset_map, lambda base, config: Nowhere())
+        return _run(sources, cleanable, task, now_ms, offset_map, None)
 
 
 @contextlib.contextmanager
 def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Sources]:
-    """The facts of now, and leases on what is read."""
+    """What the round reads, with leases on it."""
 
     def gather() -> Sources:
         end = cleanable.first_uncleanable_offset
@@ -155,7 +147,8 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
 
     sources = task.by_owner(gather)
     try:
-        # Reading the indexes may wait; of what may be cleaned no more transactions are aborted.
+        # Not on the owner's thread: reading the indexes may wait.  Below the first uncleanable
+        # offset no transaction is open that could be aborted now.
         sources.aborted.extend(aborted_of(log))
         yield sources
     finally:
@@ -170,102 +163,67 @@ def _run(
     task: Task,
     now_ms: int,
     offset_map: OffsetMap,
-    target: Callable[[int, LogConfig], GroupWriter | Nowhere],
+    new_writer: Callable[[int], GroupWriter] | None,
 ) -> Cleaned:
-    """Both passes (``Cleaner.doClean``); ``target`` makes what a group is written to."""
+    """Make both passes (``Cleaner.doClean``); ``new_writer``: of a group, by its base offset."""
     started = time.monotonic()
     full = _build_map(sources, cleanable, task, offset_map)
     end_offset = offset_map.latest_offset + 1
     count = sum(segment.base_offset < end_offset for segment in sources.segments)
     segments = sources.segments[:count]
     task.begin("cleaning", sum(segment.size for segment in segments))
-    retention_ms = sources.config.delete_retention_ms
-    facts = Round.of(now_ms, retention_ms, cleanable.first_uncleanable_offset, sources.producers)
-    keeping = Keeping(
-        sources,
-        offset_map,
-        facts,
+    rules = KeepRules(
+        now_ms,
+        sources.config.delete_retention_ms,
+        cleanable.first_uncleanable_offset,
+        sources.producers,
         sources.legacy_horizon_ms(cleanable.first_dirty_offset, count),
-        CleanedTransactions(),
-        Figures(),
     )
-    made = 0
-    first = 0
+    keep = KeepPass(offset_map, rules, CleanedTransactions())
+    made = first = 0
     for size in sources.groups(count):
-        writer = target(segments[first].base_offset, sources.config)
-        made += keep_group(keeping, range(first, first + size), writer, task)
+        if new_writer is not None:
+            keep.writer = new_writer(segments[first].base_offset)
+        made += keep_group(sources, range(first, first + size), keep, task)
         first += size
-    figures = keeping.figures
     return Cleaned(
         start_offset=cleanable.start_offset,
         first_dirty_offset=cleanable.first_dirty_offset,
-        # It was clean up to there, though less may be cleaned now.
+        # Less than what is clean already may be cleanable now.
         end_offset=max(end_offset, cleanable.first_dirty_offset),
         segments_before=count,
         segments_after=made,
         bytes_before=sum(segment.size for segment in segments),
-        bytes_after=figures.bytes_kept,
-        records_read=figures.records_read,
-        records_kept=figures.records_kept,
-        records_invalid=figures.records_invalid,
-        records_aborted=figures.records_aborted,
-        markers=figures.markers,
-        rewritten=figures.rewritten,
         map_keys=len(offset_map),
         map_full=full,
         elapsed_ms=int((time.monotonic() - started) * 1000),
+        **keep.figures,
     )
 
 
-class Keeping(NamedTuple):
-    """What is the same for all groups of a round, or goes on from one to the next."""
-
-    sources: Sources
-    offset_map: OffsetMap
-    facts: Round
-    legacy_horizon_ms: int
-    transactions: CleanedTransactions
-    figures: Figures
-
-
-def keep_group(
-    keeping: Keeping,
-    members: range,
-    writer: GroupWriter | Nowhere,
-    task: Task,
-    superseded: Superseded | None = None,
-) -> int:
-    """Write what stays of these segments; how many it has become.
-
-    ``superseded``: what of them has later records, where it is not the map that says so.
-    """
-    sources = keeping.sources
+def keep_group(sources: Sources, members: range, keep: KeepPass, task: Task) -> int:
+    """Write what stays of these segments, a group; returns how many segments it becomes."""
     for number in members:
         segment = sources.segments[number]
-        ends = sources.next_offset(number)
-        keeping.transactions.add_aborted(sources.aborted_within(segment.base_offset, ends))
-        keep = KeepPass(
-            keeping.offset_map,
-            keeping.facts,
-            keeping.transactions,
-            keeping.figures,
-            writer,
-            legacy_tombstones=mtime_ms(segment) > keeping.legacy_horizon_ms,
-            superseded=superseded,
-        )
+        end = sources.next_offset(number)
+        keep.transactions.add_aborted(aborted_within(sources.aborted, segment.base_offset, end))
+        keep.begin(segment)
         sources.walk(number, 0, keep, task)
         keep.end()
-        task.counts.update(keeping.figures.counts)
+        kept, read = keep.figures["records_kept"], keep.figures["records_read"]
+        task.counts.update(records_kept=kept, records_dropped=read - kept)
+    if keep.writer is None:
+        return 1
     last = members[-1]
-    return writer.end(sources.next_offset(last), sources.segments[last].mtime_ns)
+    return keep.writer.end(sources.next_offset(last), sources.segments[last].mtime_ns)
 
 
 def _build_map(
     sources: Sources, cleanable: CleanableRange, task: Task, offset_map: OffsetMap
 ) -> bool:
-    """Fill the map (``Cleaner.buildOffsetMap``); whether it was too small for all of it.
+    """Fill the map (``Cleaner.buildOffsetMap``); returns whether it was too small for all keys.
 
-    Its ``latest_offset`` is then the last offset that it knows of.
+    Its ``latest_offset`` is then the last offset that was read into it.
     """
     first = cleanable.first_dirty_offset
     offset_map.latest_offset = min(first, sources.following) - 1
@@ -275,7 +233,7 @@ def _build_map(
         if sources.next_offset(number) > first
     ]
     task.begin("mapping", sum(sources.segments[number].size for number in dirty))
-    aborted = sources.aborted_within(first, sources.following)
+    aborted = aborted_within(sources.aborted, first, sources.following)
     mapping = MapPass(offset_map, first, aborted)
     for number in dirty:
         segment = sources.segments[number]
@@ -288,19 +246,7 @@ def _build_map(
     return False
 
 
-class Nowhere:
-    """Where nothing is written, but counted."""
-
-    def append(
-        self, data: Buffer, entries: Sequence[BatchEntry], aborted: Iterable[TxnEntry]
-    ) -> None:
-        pass
-
-    def end(self, next_offset: int, mtime_ns: int) -> int:
-        return 1
-
-
-def _discard(writers: Iterable[GroupWriter]) -> None:
+def _discard(writers: list[GroupWriter]) -> None:
     for writer in writers:
         with contextlib.suppress(OSError):
             writer.discard()

@@ -4,9 +4,9 @@
 from which on it is dirty (``LogManager.cleaner_offsets``).  It is written when a round is over, so
 it never claims too much.
 
-Invariant: one log is cleaned at a time, in the caller's worker thread; what others have cleaned is
-put in by any.  Everything else here is the owner's.  A log that could not be cleaned is tried
-again when the caller says: Kafka's waits for a restart
+Invariant: a cleaner cleans one log at a time, in its caller's worker thread; any worker thread may
+swap in what other processes have cleaned.  All other methods are for the owner's thread.  A log that
+could not be cleaned is tried again when the caller says; Kafka's cleaner waits for a restart
 (``LogCleanerManager.markPartitionUncleanable``).
 
 Not here: the cleaning itself (``cleaner``), threads and schedules.
@@ -14,7 +14,8 @@ Not here: the cleaning itself (``cleaner``), threads and schedules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator
 
 from storage.compaction import cleaner
 from storage.compaction._offset_map import OffsetMap
@@ -30,13 +31,12 @@ from storage.task import Task
 
 class LogCleaner:
     """See the module.  ``uncleanable``: why each of these logs could not be cleaned when that was
-    tried last; the manager's, as whoever puts in what others have cleaned has a cleaner of his own.
+    tried last; the manager has it, as there may be several cleaners, one for each swap.
     """
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
         self.uncleanable = manager.uncleanable
-        self.cleaning: Log | None = None
         self.counters = manager.cleaner_counters
 
     # -- what there is to do -------------------------------------------------------------------
@@ -58,8 +58,8 @@ class LogCleaner:
         )
 
     def filthiest(self, now_ms: int, waiting: Collection[Log] = ()) -> Log | None:
-        """The compacted log to be cleaned next: of those that are due the one with the largest
-        share of dirty bytes (``grabFilthiestCompactedLog``), but for ``waiting`` ones.
+        """The log to be cleaned next: of those that are due, but for ``waiting`` ones, the one with
+        the largest share of dirty bytes (``grabFilthiestCompactedLog``).
         """
         due = []
         for log in self._manager.topics.compacted:
@@ -76,19 +76,17 @@ class LogCleaner:
     def clean(self, log: Log, task: Task) -> Cleaned | None:
         """Clean one log as far as one map reaches, due or not; in a worker thread.
 
-        None where there is nothing: no sealed segment that may be cleaned, a cleanup.policy without
-        compact, settings that are not known, or others' round that is just being put in.  What was
-        clean already loses tombstones and markers whose horizon has passed.  TaskCancelled, also
-        where compact is taken out of it meanwhile: all is as it was.
+        None where there is nothing to do: no sealed segment that may be cleaned, a cleanup.policy
+        without compact, settings that are not known, or a swap of what others have cleaned that is
+        under way.  What was clean already loses tombstones and markers whose horizon has passed.
+        TaskCancelled, also where compact is taken out of the policy meanwhile: all is as it was.
         StorageError, OSError: the same, and the log is ``uncleanable`` until it succeeds.
         """
-        return self._with(log, task, self._clean)
+        with self._held(log, task) as plan:
+            return None if plan is None else self._clean(log, plan, task)
 
     def clean_all(self, log: Log, task: Task) -> list[Cleaned]:
-        """Clean one log to its end: where the map was full, the next round goes on behind it.
-
-        As ``clean``, of which each round is one.
-        """
+        """Clean one log to its end: where the map was full, ``clean`` goes on from there."""
         rounds: list[Cleaned] = []
         while (cleaned := self.clean(log, task)) is not None:
             rounds.append(cleaned)
@@ -97,85 +95,78 @@ class LogCleaner:
         return rounds
 
     def preview(self, log: Log, task: Task) -> Cleaned | None:
-        """What ``clean`` would do now; changes nothing.  The same errors."""
-        return self._with(log, task, self._preview)
+        """Say what ``clean`` would do now; change nothing.  The same errors."""
+        with self._held(log, task) as plan:
+            if plan is None:
+                return None
+            now_ms, offset_map = self._manager.clock_ms(), self._offset_map(plan)
+            return cleaner.preview(log, plan, task, now_ms=now_ms, offset_map=offset_map)
 
     def swap_in(self, request: SwapRequest, task: Task) -> Cleaned:
-        """Put in what another process has cleaned of a log; in a worker thread, at any time.
+        """Swap in what another process has cleaned of a log; in a worker thread, at any time.
 
         SwapRefused, UnknownTopicOrPartition, StorageError, OSError: nothing has changed, and the
-        request's files are gone.  TaskCancelled: the same, but they may be there still.
+        request's files are gone.  TaskCancelled: the same, but the files may still be there.
         """
-        log, plan = task.by_owner(lambda: self._begin_swap(request))
-        if plan is None:
-            # What the round that is under way puts in was not read.
-            swap_in.discard(log, request)
-            raise SwapRefused(f"{log.topic}-{log.partition} is being cleaned: clean it again")
-        try:
-            old = swap_in.old_segments(log, plan, request)
-            if old is not None:
-                self._write_down(log, request.first_dirty_offset, task)
-                if request.new:
-                    swap_in.swap_in(log, old, request, task)
-            cleaned = swap_in.cleaned_of(request)
-            if old is not None or (self.first_dirty(log) or 0) < cleaned.end_offset:
-                self._checkpoint(log, cleaned.end_offset, task)
-        except TaskCancelled:
-            raise
-        except (StorageError, OSError) as error:
-            swap_in.discard(log, request)
-            if log.closed:
-                raise TaskCancelled("the topic has been deleted") from error
-            raise
-        finally:
-            task.by_owner(lambda: self._end_swap(log))
+        log = task.by_owner(lambda: self._manager.log(request.topic, request.partition))
+        with self._held(log, task, for_swap=True) as plan:
+            if plan is None:
+                swap_in.discard(log, request)
+                # The cleaner at work changes what the request's author has read.
+                raise SwapRefused(f"{log.topic}-{log.partition} is being cleaned: clean it again")
+            try:
+                old = swap_in.old_segments(log, plan, request)
+                if old is not None:
+                    self._write_down(log, request.first_dirty_offset, task)
+                    if request.new:
+                        swap_in.swap_in(log, old, request, task)
+                cleaned = swap_in.cleaned_of(request)
+                if old is not None or (self.first_dirty(log) or 0) < cleaned.end_offset:
+                    self._checkpoint(log, cleaned.end_offset, task)
+            except TaskCancelled:
+                raise
+            except (StorageError, OSError) as error:
+                swap_in.discard(log, request)
+                if log.closed:
+                    raise TaskCancelled("the topic has been deleted") from error
+                raise
         if old is not None:
             # It can be cleaned, whatever was wrong when it could not.
             self.uncleanable.pop(log, None)
             self._count(cleaned)
         return cleaned
 
-    def _begin_swap(self, request: SwapRequest) -> tuple[Log, CleanableRange | None]:
-        log = self._manager.log(request.topic, request.partition)
-        if log.cleaning:
-            return log, None
-        log.cleaning = True
-        return log, self.plan(log, self._manager.clock_ms())
+    @contextlib.contextmanager
+    def _held(
+        self, log: Log, task: Task, *, for_swap: bool = False
+    ) -> Iterator[CleanableRange | None]:
+        """Keep other cleaners and retention from a log; yields what of it can be cleaned.
 
-    def _end_swap(self, log: Log) -> None:
-        log.cleaning = False
+        None: another cleaner has it or, but for a swap, nothing of it can be cleaned.
+        """
 
-    def _with(
-        self, log: Log, task: Task, work: Callable[[Log, CleanableRange, Task, int], Cleaned]
-    ) -> Cleaned | None:
-        plan = task.by_owner(lambda: self._begin(log))
-        if plan is None:
-            return None
+        def begin() -> CleanableRange | None:
+            plan = self.plan(log, self._manager.clock_ms())
+            if log.cleaning:
+                return None
+            has_work = plan.first_uncleanable_offset > log.segments[0].base_offset
+            if not for_swap and (log.closed or not has_work or not log.config.may_be_cleaned):
+                return None
+            log.cleaning = True
+            return plan
+
+        def end() -> None:
+            log.cleaning = False
+
+        plan = task.by_owner(begin)
         try:
-            return work(log, plan, task, self._manager.clock_ms())
+            yield plan
         finally:
-            task.by_owner(lambda: self._end(log))
+            if plan is not None:
+                task.by_owner(end)
 
-    def _begin(self, log: Log) -> CleanableRange | None:
-        if log.cleaning:
-            # Others' round is being put in; one of our own there is only one of at a time.
-            return None
-        plan = self.plan(log, self._manager.clock_ms())
-        if plan.first_uncleanable_offset <= log.segments[0].base_offset or log.closed:
-            return None
-        if not log.config.may_be_cleaned:
-            # It was when this was asked for.
-            return None
-        log.cleaning = True
-        self.cleaning = log
-        return plan
-
-    def _end(self, log: Log) -> None:
-        log.cleaning = False
-        self.cleaning = None
-
-    def _clean(self, log: Log, plan: CleanableRange, task: Task, now_ms: int) -> Cleaned:
-        offset_map = self._offset_map(plan)
+    def _clean(self, log: Log, plan: CleanableRange, task: Task) -> Cleaned:
+        now_ms, offset_map = self._manager.clock_ms(), self._offset_map(plan)
         try:
             self._write_down(log, plan.first_dirty_offset, task)
             cleaned = cleaner.clean(log, plan, task, now_ms=now_ms, offset_map=offset_map)
@@ -192,7 +183,7 @@ class LogCleaner:
         return cleaned
 
     def _count(self, cleaned: Cleaned) -> None:
-        """By the worker, of which there is one."""
+        """Count a round; called by one worker thread at a time."""
         counters = self.counters
         counters.bytes_read += cleaned.bytes_before
         counters.bytes_written += cleaned.bytes_after
@@ -201,11 +192,8 @@ class LogCleaner:
         counters.elapsed_ms += cleaned.elapsed_ms
         counters.rounds += 1
 
-    def _preview(self, log: Log, plan: CleanableRange, task: Task, now_ms: int) -> Cleaned:
-        return cleaner.preview(log, plan, task, now_ms=now_ms, offset_map=self._offset_map(plan))
-
     def _offset_map(self, plan: CleanableRange) -> OffsetMap:
-        """An empty map of log.cleaner.dedupe.buffer.size, or of what this round can need."""
+        """An empty map of log.cleaner.dedupe.buffer.size, or no larger than this round needs."""
         broker = self._manager.settings.broker
         return OffsetMap(
             broker.log_cleaner_dedupe_buffer_size,
@@ -214,16 +202,16 @@ class LogCleaner:
         )
 
     def _write_down(self, log: Log, first_dirty_offset: int, task: Task) -> None:
-        """From now on the log may have holes, as a start has to know that finds any.
+        """Write down that the log may have holes from now on, for a start that finds any.
 
-        Below the recovery point only: what is found to be missing behind that was lost.
+        A start trusts that below the recovery point only: what is missing behind it was lost.
         """
         log.flush(task.by_owner)
         known = self.first_dirty(log)
         self._checkpoint(log, first_dirty_offset if known is None else known, task)
 
     def _checkpoint(self, log: Log, offset: int, task: Task) -> None:
-        """A log is clean up to ``offset``; durable (``updateCheckpoints``)."""
+        """Write down, durably, that a log is clean up to ``offset`` (``updateCheckpoints``)."""
 
         def start() -> Callable[[], None]:
             if not log.closed:

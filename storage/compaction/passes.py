@@ -1,21 +1,22 @@
 """The two passes of a cleaner over a log: what its keys are, and what of it stays.
 
-Runs of ordinary batches go through the loops of ``_keep``; what they stop at (compressed, old, of
-transactions, control batches, batches that may have to stay though they are empty) is looked at
-one by one.  The rules are those of ``Cleaner.buildOffsetMap``, ``Cleaner.cleanInto`` and
+Runs of ordinary batches go through the loops of ``_keep``.  Where those stop, a pass takes a single
+batch: a compressed or old one, one of a transaction, a control batch, or one that may have to stay
+though it is empty.  The rules are those of ``Cleaner.buildOffsetMap``, ``Cleaner.cleanInto`` and
 ``MemoryRecords.filterTo``.
 
-Not here: which segments, where what stays is written (``cleaner``).
+Not here: which segments, in which groups (``sources``, ``cleaner``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction._superseded import Superseded
+from storage.compaction.rewrite import GroupWriter
 from storage.compaction.transactions import CleanedTransactions
 from storage.errors import CorruptRecord
 from storage.index.txn_index import TxnEntry
@@ -29,13 +30,12 @@ from storage.record.header import (
     MAGIC_POSITION,
     NO_TIMESTAMP,
     BatchHeader,
-    Buffer,
     pack,
     parse_header,
     size_at,
 )
 from storage.record.plain import recompress
-from storage.segment.segment import BatchEntry, Segment
+from storage.segment.segment import Segment
 from storage.segment.walk import Buffered, Walk
 from storage.settings.config import LONG_MAX
 from storage.task import Task
@@ -58,12 +58,12 @@ class Pass(Protocol):
         ...
 
     def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
-        """Take one batch, as it is stored and in plain form; ``header`` is its stored one's."""
+        """Take one batch, as it is stored and in plain form; ``header`` is the stored one."""
         ...
 
 
 def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
-    """Have a pass take all batches of a segment from ``position`` on, where one begins.
+    """Have a pass take all batches of a segment from ``position``, where one begins, on.
 
     CorruptRecord, with path and position, TaskCancelled, OSError.
     """
@@ -86,9 +86,9 @@ def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
 
 
 def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int:
-    """Have the batches of a window taken; returns where the first one begins that is not whole.
+    """Have a pass take the batches of a window, which lies at ``position`` of the segment's log.
 
-    The window lies at ``position`` of the segment's log.
+    Returns where in the window the first batch begins that is not whole.
     """
     at, end = 0, len(data)
     while at < end and not taker.finished:
@@ -97,7 +97,7 @@ def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int
             break
         stop = end
         if data[at + MAGIC_POSITION] < MAGIC:
-            # Each old message is a batch, which ``expand`` would make one of with others.
+            # Each old message is a batch of its own; ``expand`` would put several into one.
             stop = min(end, at + max(size_at(data, at), FRAME_SIZE))
         try:
             plain, size = segment.expand(data, at, stop, position + at)
@@ -141,41 +141,39 @@ class MapPass:
 
 
 class ProducerRecord(NamedTuple):
-    """What stays of a producer: its last data batch ends at ``last_offset``, or, where that is -1,
-    a marker of its ``epoch``.
+    """What has to stay of a producer: the header of its last data batch, which ends at
+    ``last_offset``; or, where that is -1, a marker of its ``epoch``.
     """
 
     last_offset: int
     epoch: int
 
 
-class Round(NamedTuple):
-    """What one round of cleaning knows beside its map; times are in ms since 1970."""
+class KeepRules(NamedTuple):
+    """What of a log stays, beside what its keys say; times in ms since 1970."""
 
     now_ms: int
-    horizon_ms: int
-    """The delete horizon that a batch gets now."""
-    upper_bound: int
+    delete_retention_ms: int
+    end_offset: int
+    """Where what is cleaned in this round ends."""
     producers: Mapping[int, ProducerRecord]
-    special: Sequence[int]
-    """The last offsets of data batches for which ``stays_empty`` may hold, rising."""
+    legacy_horizon_ms: int = 0
+    """Tombstones of v0 and v1 stay in segments that were written later than this."""
 
-    @classmethod
-    def of(
-        cls,
-        now_ms: int,
-        delete_retention_ms: int,
-        upper_bound: int,
-        producers: Mapping[int, ProducerRecord],
-    ) -> Round:
-        offsets = {each.last_offset for each in producers.values() if each.last_offset >= 0}
-        special = sorted(offsets | {upper_bound - 1})
-        horizon_ms = min(now_ms + delete_retention_ms, LONG_MAX)
-        return cls(now_ms, horizon_ms, upper_bound, producers, special)
+    @property
+    def horizon_ms(self) -> int:
+        """The delete horizon that a batch gets now."""
+        return min(self.now_ms + self.delete_retention_ms, LONG_MAX)
+
+    @property
+    def special(self) -> list[int]:
+        """The last offsets of data batches for which ``stays_empty`` may hold, rising."""
+        ends = {each.last_offset for each in self.producers.values() if each.last_offset >= 0}
+        return sorted(ends | {self.end_offset - 1})
 
     def stays_empty(self, batch: BatchHeader) -> bool:
-        """Whether a batch of which no record is left has to stay all the same."""
-        if batch.last_offset + 1 == self.upper_bound:
+        """Whether a batch has to stay though no record of it is left."""
+        if batch.last_offset + 1 == self.end_offset:
             return True
         if batch.producer_id < 0:
             return False
@@ -187,85 +185,58 @@ class Round(NamedTuple):
         return batch.is_control and batch.producer_epoch == producer.epoch
 
 
-class Target(Protocol):
-    """Where what stays is written."""
-
-    def append(
-        self, data: Buffer, entries: Sequence[BatchEntry], aborted: Iterable[TxnEntry]
-    ) -> None: ...
-
-
-class Figures:
-    """What the segments of a round had.  ``rewritten``: batches that stay, but otherwise than they
-    were, where that was not for records that went.
-    """
-
-    def __init__(self) -> None:
-        self.records_read = 0
-        self.records_kept = 0
-        self.records_invalid = 0
-        self.records_aborted = 0
-        self.markers = 0
-        self.rewritten = 0
-        self.bytes_kept = 0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What a progress bar shows."""
-        dropped = self.records_read - self.records_kept
-        return {"records_kept": self.records_kept, "records_dropped": dropped}
-
-
 class KeepPass:
-    """Gives what stays of one segment to a target (``Cleaner.cleanInto``)."""
+    """Writes what stays of the segments of a round, one after the other (``Cleaner.cleanInto``).
+
+    ``writer``: where what stays is written; None: it is only counted.
+    """
 
     finished = False
 
     def __init__(
         self,
         offset_map: OffsetMap,
-        facts: Round,
+        rules: KeepRules,
         transactions: CleanedTransactions,
-        figures: Figures,
-        target: Target,
-        *,
-        legacy_tombstones: bool,
         superseded: Superseded | None = None,
     ) -> None:
-        """``transactions``: one for all segments of a round, in order, as are the ``figures``.
-
-        ``superseded``: who has it needs of the map no more than its ``latest_offset``.
+        """``superseded``: which records have later ones, where the map does not say that: of it
+        only ``latest_offset`` counts then.
         """
-        self._facts = facts
-        self._transactions = transactions
-        self._figures = figures
-        self._target = target
+        self.writer: GroupWriter | None = None
+        self.transactions = transactions
+        self._rules = rules
+        self._horizon_ms = rules.horizon_ms
+        self._records_aborted = self._markers = self._rewritten = self._bytes_kept = 0
         self._keeper = Keeper(
             offset_map,
-            now_ms=facts.now_ms,
-            horizon_ms=facts.horizon_ms,
-            special=facts.special,
-            legacy_tombstones=legacy_tombstones,
+            now_ms=rules.now_ms,
+            horizon_ms=rules.horizon_ms,
+            special=rules.special,
             superseded=superseded,
         )
+
+    def begin(self, segment: Segment) -> None:
+        """The next batches are this segment's."""
+        self._keeper.legacy_tombstones = mtime_ms(segment) > self._rules.legacy_horizon_ms
 
     def run(self, data: memoryview, at: int, end: int) -> int:
         at = self._keeper.keep_batches(data, at, end)
         if self._keeper.pending >= WINDOW_BYTES:
-            self._write()
+            self.end()
         return at
 
     def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         if header.is_control:
             self._control(stored, plain, header)
-        elif self._transactions.is_aborted(header):
-            self._figures.records_read += header.records_count
-            self._figures.records_aborted += header.records_count
+        elif self.transactions.is_aborted(header):
+            self._keeper.records_read += header.records_count
+            self._records_aborted += header.records_count
             self._keep_empty(header)
         else:
             self._data(stored, plain, header)
         if self._keeper.pending >= WINDOW_BYTES:
-            self._write()
+            self.end()
 
     def _data(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
         _, kept, rewritten = self._keeper.keep_one(plain, legacy=header.magic < MAGIC)
@@ -274,49 +245,63 @@ class KeepPass:
         elif rewritten is None:
             self._keeper.append(stored)
         else:
-            self._figures.rewritten += header.magic < MAGIC
+            self._rewritten += header.magic < MAGIC
             self._keeper.append(recompress(rewritten, header.codec))
 
     def _control(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
-        self._figures.records_read += header.records_count
-        can_go = self._transactions.can_go(header, marker_of(plain, header))
+        self._keeper.records_read += header.records_count
+        can_go = self.transactions.can_go(header, marker_of(plain, header))
         horizon = header.delete_horizon
         if not header.records_count:
             self._keep_empty(header)
-        elif can_go and horizon is not None and horizon <= self._facts.now_ms:
-            self._figures.markers += 1
+        elif can_go and horizon is not None and horizon <= self._rules.now_ms:
+            self._markers += 1
             self._keep_empty(header)
         else:
-            self._figures.records_kept += header.records_count
+            self._keeper.records_kept += header.records_count
             if can_go and horizon is None:
-                self._figures.rewritten += 1
-                self._keeper.append(_with_horizon(plain, header, self._facts.horizon_ms))
+                self._rewritten += 1
+                self._keeper.append(_with_horizon(plain, header, self._horizon_ms))
             else:
                 self._keeper.append(stored)
 
     def _keep_empty(self, header: BatchHeader) -> None:
-        """A batch without its records, where it has to stay; the old formats know no such."""
-        if header.magic == MAGIC and self._facts.stays_empty(header):
+        """Keep a batch without its records, where it has to stay; no old format has such."""
+        if header.magic == MAGIC and self._rules.stays_empty(header):
             self._keeper.append(_emptied(header))
 
-    def _write(self) -> None:
+    def end(self) -> None:
+        """Write what is left of a segment."""
         data, entries = self._keeper.take()
         if entries:
-            self._figures.bytes_kept += len(data)
-            self._target.append(data, entries, self._transactions.take_index())
+            self._bytes_kept += len(data)
+            aborted = self.transactions.take_index()
+            if self.writer is not None:
+                self.writer.append(data, entries, aborted)
 
-    def end(self) -> None:
-        """The segment is through: write what is left of it."""
-        self._write()
-        figures, keeper = self._figures, self._keeper
-        figures.records_read += keeper.records_read
-        figures.records_kept += keeper.records_kept
-        figures.records_invalid += keeper.records_invalid
-        # One that stays may have got its horizon.
-        figures.rewritten += keeper.tombstones_kept
+    @property
+    def figures(self) -> dict[str, int]:
+        """The fields of ``Cleaned`` that are counted here."""
+        keeper = self._keeper
+        return {
+            "records_read": keeper.records_read,
+            "records_kept": keeper.records_kept,
+            "records_invalid": keeper.records_invalid,
+            "records_aborted": self._records_aborted,
+            "markers": self._markers,
+            # A tombstone that stays may have got its delete horizon.
+            "rewritten": self._rewritten + keeper.tombstones_kept,
+            "bytes_after": self._bytes_kept,
+        }
+
+
+def mtime_ms(segment: Segment) -> int:
+    """When a segment was last written, in ms since 1970."""
+    return segment.mtime_ns // 1_000_000
 
 
 def marker_of(plain: bytearray, header: BatchHeader) -> Marker | None:
+    """The marker in a control batch; None where it is empty or ends no transaction."""
     return parse_marker(plain) if header.records_count else None
 
 

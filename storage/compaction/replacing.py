@@ -1,9 +1,9 @@
 """How cleaned segments take the place of those that they were made of: in one swap.
 
-``prepare``, then ``publish``; both in a worker thread, and only their ``by_owner`` parts touch the
-log.  Until ``publish`` begins nothing has changed, and a restart removes what is ``.cleaned``.
+``prepare``, then ``publish``, both in a worker thread; only their ``by_owner`` parts touch the log.
+Until ``publish`` begins nothing has changed, and a restart removes what is ``.cleaned``.
 
-Not here: how the new segments are made (``rewrite``), what of a swap a restart finds (``swap``).
+Not here: how the new segments are made (``rewrite``), what a restart does with a swap (``swap``).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from storage import paths
 from storage.errors import TaskCancelled
 from storage.log.log import Log, in_turns
 from storage.log.rewrite import prepare_replacement
-from storage.recovery.swap import decide
+from storage.recovery import swap
 from storage.segment.segment import Segment
 from storage.task import Task
 
 
 def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
-    """What has to be durable before ``new``, which can be read, replaces ``old``.
+    """Make durable what has to be before ``new``, which can be read, replaces ``old``.
 
     TaskCancelled, OSError, StorageError: the log must be left as it is.
     """
     task.begin("replacing", 0)
-    # What goes may do so because of what lies behind it.
+    # A record may go for a later one that is not durable yet.
     log.flush(task.by_owner)
     # Before any name says `.swap`: from then on a restart carries it out.
     task.by_owner(lambda: prepare_replacement(log, old, new))()
@@ -36,8 +36,8 @@ def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
 def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:
     """Let the new segments take the place of the old ones (``LocalLog.replaceSegments``).
 
-    An error before ``replace`` is done leaves all as it was, and the new files are gone; after one
-    behind it the log has the new ones, and a restart finds them.
+    An error before ``replace`` is done leaves all as it was, and the new files are gone; after a
+    later one the log has the new segments, and a restart finds them.
     """
 
     def replace() -> None:
@@ -46,38 +46,38 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
             raise TaskCancelled("cleanup.policy has become one without compact")
         log.replace(old, new, log.monotonic_ms())
 
-    stage(log, old, new)
+    decide(log, old, new)
     try:
         task.by_owner(replace)
     except BaseException:
         if new[0] not in log.segments:
-            unstage(log, old, new)
+            take_back(log, old, new)
         raise
     for some in in_turns(old):
         task.by_owner(partial(log.mark_detached, some))
     log.files.sync_directory(log.directory)
     for segment in new:
         task.by_owner(partial(log.finish_replacement, segment))
-        # What a restart finds between two that are still ``.swap`` it takes for replaced.
+        # A restart takes what it finds between two that are still ``.swap`` for replaced.
         log.files.sync_directory(log.directory)
 
 
-def stage(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+def decide(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
     """Decide that ``new``, durable ``.cleaned`` segments, replace ``old``, all in their range.
 
-    After a crash the next start carries it out (``swap``); who stages must ``Log.replace`` or
-    ``unstage``.  Any thread; waits for the disk.  OSError: nothing is decided then.
+    After a crash the next start carries it out (``swap``); the caller must ``Log.replace`` or
+    ``take_back``.  Any thread; waits for the disk.  OSError: nothing is decided then.
     """
     try:
         log.book.let_go(old)
-        decide(log.files, log.directory, new)
+        swap.decide(log.files, log.directory, new)
     except OSError:
-        unstage(log, old, new)
+        take_back(log, old, new)
         raise
 
 
-def unstage(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """Take back ``stage``, and remove the files.  Any thread; waits for the disk.
+def take_back(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    """Take back ``decide``, and remove the files.  Any thread; waits for the disk.
 
     The lowest one becomes ``.cleaned`` again first: with that a crash removes all of them.
     """

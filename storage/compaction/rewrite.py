@@ -43,7 +43,7 @@ class GroupWriter:
         self._config = config
         self._now_ms = now_ms
         self._pace = pace
-        self._suffix = suffix
+        self.suffix = suffix
         self.segments: list[Segment] = []
         self._begin(base_offset)
 
@@ -55,7 +55,7 @@ class GroupWriter:
                 base_offset,
                 self._config,
                 now_ms=self._now_ms,
-                suffix=self._suffix,
+                suffix=self.suffix,
             )
         )
 
@@ -135,7 +135,7 @@ class GroupWriter:
         for segment in self.segments:
             segment.stable_size = segment.size
             segment.sync()
-            if self._suffix == paths.CLEANED:
+            if self.suffix == paths.CLEANED:
                 # Others are as old as they are, until they are of the log.
                 segment.files.set_mtime(mtime_ns)
             segment.mtime_ns = mtime_ns

@@ -1,27 +1,33 @@
-"""What a round of cleaning works on, as it was when the round began."""
+"""What a round of cleaning reads, as it was when the round began, and how it is grouped.
+
+A group of segments becomes one segment with the base offset of its first member, so that segments
+do not get ever smaller.  ``group`` says what a group may hold (``Cleaner.groupSegmentsBySize``): no
+more log than segment.bytes, no more entries of an index than segment.index.bytes, and offsets that
+fit an index entry.  A group may still not fit into one segment: cleaning can make v0 and v1 batches
+longer, and index other batches than before.  Then ``rewrite`` makes another one.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from typing import NamedTuple
 
 from storage import paths
-from storage.compaction.grouping import SegmentSize, group
-from storage.compaction.passes import Pass, ProducerRecord, walk
+from storage.compaction.passes import Pass, ProducerRecord, mtime_ms, walk
 from storage.index.txn_index import TxnEntry
 from storage.log.log import Log
-from storage.segment.segment import Segment
+from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from storage.settings.config import LogConfig
 from storage.task import Task
 
-# Segments that are read until their descriptors are closed: a log may have thousands.
+# A log may have thousands of segments: their descriptors are closed after so many were read.
 _CLOSED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """``segments`` are sealed ones that follow each other, and leased by who has this.
+    """Sealed ``segments`` that follow each other; the caller holds a lease on each.
 
     ``following``: the base offset of the segment behind them.
     """
@@ -41,24 +47,10 @@ class Sources:
             task.by_owner(self.close_read)
 
     def close_read(self) -> None:
-        """Close what was read; the owner may read it again, as may others who have a lease."""
+        """Close what was read, unless others hold leases; whoever reads it next opens it again."""
         for segment in self._read:
             segment.files.close_descriptors(own_leases=1)
         self._read.clear()
-
-    def aborted_within(self, start: int, end: int) -> list[TxnEntry]:
-        """The aborted transactions that have any part of theirs in this range of offsets.
-
-        (``UnifiedLog.collectAbortedTransactions``); those that ended before are over.
-        """
-        first = bisect_left(self.aborted, start, key=lambda entry: entry.last_offset)
-        found = []
-        for entry in islice(self.aborted, first, None):
-            if entry.first_offset < end:
-                found.append(entry)
-            if entry.last_stable_offset >= end:
-                break
-        return found
 
     def next_offset(self, number: int) -> int:
         """Where segment ``number`` ends and the next one begins."""
@@ -67,18 +59,12 @@ class Sources:
         return self.following
 
     def legacy_horizon_ms(self, first_dirty_offset: int, count: int) -> int:
-        """Tombstones of v0 and v1 stay in segments that were written later than that.
-
-        ``count``: of so many segments from the first on the round is.
-        """
-        segments = self.segments[:count]
-        clean_ones = [each for each in segments if each.base_offset < first_dirty_offset]
-        if not clean_ones:
-            return 0
-        return mtime_ms(clean_ones[-1]) - self.config.delete_retention_ms
+        """The ``legacy_horizon_ms`` of a round over the first ``count`` segments."""
+        clean = [each for each in self.segments[:count] if each.base_offset < first_dirty_offset]
+        return mtime_ms(clean[-1]) - self.config.delete_retention_ms if clean else 0
 
     def groups(self, count: int) -> list[int]:
-        """How many of the first ``count`` segments each of the new ones takes the place of."""
+        """How many of the first ``count`` segments each group has, in order."""
         sizes = [
             SegmentSize(
                 segment.base_offset,
@@ -99,12 +85,46 @@ class Sources:
 def aborted_of(log: Log) -> list[TxnEntry]:
     """The aborted transactions that a cleaner goes by, in the order of their markers.
 
-    Of one that ended below the log start a cleaner knows nothing: its records are like others'
+    A cleaner treats records of one that ended below the log start like any others
     (``LocalLog.collectAbortedTransactions`` begins at the log start).  Reads the indexes.
     """
     log_start = log.log_start_offset
     return [entry for entry in log.transactions.aborted() if entry.last_offset >= log_start]
 
 
-def mtime_ms(segment: Segment) -> int:
-    return segment.mtime_ns // 1_000_000
+class SegmentSize(NamedTuple):
+    """Bytes of a segment's log, and of the entries of its indexes."""
+
+    base_offset: int
+    size: int
+    index_size: int
+    time_index_size: int
+
+
+def group(
+    segments: Sequence[SegmentSize], *, most: int, most_index: int, first_uncleanable: int
+) -> list[int]:
+    """How many segments each group has, in order.
+
+    ``most``, ``most_index``: bytes of log and of an index that a group may have.
+    ``first_uncleanable``: the offset at which the last segment ends.
+    """
+    counts: list[int] = []
+    size = index_size = time_index_size = first_base = 0
+    ends = [*(segment.base_offset for segment in segments[1:]), first_uncleanable]
+    for segment, end in zip(segments, ends, strict=False):
+        size += segment.size
+        index_size += segment.index_size
+        time_index_size += segment.time_index_size
+        if (
+            counts
+            and size <= most
+            and index_size <= most_index
+            and time_index_size <= most_index
+            and (segment.size == 0 or end - 1 - first_base <= MAX_OFFSET_SPAN)
+        ):
+            counts[-1] += 1
+        else:
+            counts.append(1)
+            first_base, size, index_size, time_index_size = segment
+    return counts

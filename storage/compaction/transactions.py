@@ -1,12 +1,13 @@
 """Transactions as a cleaner meets them (``CleanedTransactionMetadata.java``).
 
 Records of an aborted transaction can go at once.  A marker has to stay as long as there is a batch
-of its transaction, also an empty one, in what is being cleaned; when it met none it *can* go, and
-goes a delete.retention.ms later (the caller's business).  An aborted transaction whose marker stays
+of its transaction, also an empty one, in what is being cleaned.  Where there is none it *can* go,
+and the caller lets it go a delete.retention.ms later.  An aborted transaction whose marker stays
 because of batches keeps its entry in the transaction index of the segment that the marker is in.
 
-One pass over the log, in order, is one ``CleanedTransactions``.  What is cleaned part by part, in
-any order, tells of each part what was ``Met`` there, and gets for each an ``OpenAtStart``.
+A pass over a whole log, in order, has one ``CleanedTransactions``.  Where groups of segments are
+cleaned in any order, a first pass tells what it ``Met`` in each part of the log, from which the
+second pass gets an ``OpenAtStart`` for each group.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,54 +25,68 @@ from storage.record.header import BatchHeader
 
 
 class OpenAtStart(NamedTuple):
-    """What a pass over a log knows by some place of it, of transactions that reach beyond.
+    """The transactions that are open where a part of a log begins.
 
-    ``aborted``: those that were aborted and of which a batch was met; ``committed``: the producers
-    of the others.
+    ``aborted``: those that were aborted and of which a batch was met before; ``committed``: the
+    producers of the others.
     """
 
     committed: frozenset[int] = frozenset()
     aborted: tuple[TxnEntry, ...] = ()
 
 
-class Met(NamedTuple):
-    """What of transactions was met in a part of a log.
+@dataclass(slots=True)
+class Met:
+    """What is met of transactions in a part of a log.
 
-    ``committed``: the producers of those that were not aborted and had not ended by its end;
-    ``ended``: the producers whose last transactional batch or COMMIT there was the latter;
-    ``aborted``: by producer, the last offset of its last batch that was aborted.
+    ``committed``: the producers of those that were not aborted and have not ended by its end;
+    ``ended``: the producers of its COMMIT markers; ``aborted``: by producer, the last offset of its
+    last batch that was aborted.
     """
 
-    committed: frozenset[int] = frozenset()
-    ended: frozenset[int] = frozenset()
-    aborted: tuple[tuple[int, int], ...] = ()
+    committed: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
+    aborted: dict[int, int] = field(default_factory=dict)
+
+
+def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[TxnEntry]:
+    """Those of all aborted transactions, in the order of their markers, that begin before ``end``
+    and end at ``start`` or later (``UnifiedLog.collectAbortedTransactions``).
+    """
+    first = bisect_left(aborted, start, key=lambda entry: entry.last_offset)
+    found = []
+    for entry in islice(aborted, first, None):
+        if entry.first_offset < end:
+            found.append(entry)
+        if entry.last_stable_offset >= end:
+            break  # what ended later began later, too
+    return found
 
 
 def openings(
-    parts: Iterable[tuple[int, Met]], aborted: Sequence[TxnEntry]
+    groups: Iterable[tuple[int, Iterable[Met]]], aborted: Sequence[TxnEntry]
 ) -> Iterator[OpenAtStart]:
-    """Before each part of a log, (first offset, what was met there), what is known by then.
+    """What is known where each group of a log begins: (first offset, what its parts met).
 
     ``aborted``: all aborted transactions, in the order of their markers.
     """
     committed: set[int] = set()
     met: dict[int, int] = {}
-    for first_offset, part in parts:
-        open_ones = []
-        number = bisect_left(aborted, first_offset, key=lambda entry: entry.last_offset)
-        for entry in islice(aborted, number, None):
-            if entry.first_offset <= met.get(entry.producer_id, -1):
-                open_ones.append(entry)
-            if entry.last_stable_offset >= first_offset:
-                break  # what ended later began later, too
+    for first_offset, parts in groups:
+        open_ones = [
+            entry
+            for entry in aborted_within(aborted, first_offset, first_offset)
+            if entry.first_offset <= met.get(entry.producer_id, -1)
+        ]
         yield OpenAtStart(frozenset(committed), tuple(open_ones))
-        committed -= part.ended
-        committed |= part.committed
-        met.update(part.aborted)
+        for part in parts:
+            committed -= part.ended
+            committed |= part.committed
+            met.update(part.aborted)
 
 
 class CleanedTransactions:
-    """See the module.  ``index``: the entries to be kept since they were last taken."""
+    """See the module.  ``index``: the entries of transaction indexes that stay."""
 
     def __init__(self) -> None:
         self._coming: list[tuple[int, TxnEntry]] = []  # a heap
@@ -82,14 +98,14 @@ class CleanedTransactions:
 
     @classmethod
     def resumed(cls, opening: OpenAtStart) -> CleanedTransactions:
-        """A pass that begins in the midst of a log."""
+        """For a pass that begins in the midst of a log."""
         made = cls()
         made._committed = set(opening.committed)
         made._aborted = {entry.producer_id: (entry, True) for entry in opening.aborted}
         return made
 
     def add_aborted(self, entries: Iterable[TxnEntry]) -> None:
-        """Aborted transactions that lie, with any part of theirs, in what comes next."""
+        """Know aborted transactions of which any part lies in what comes next."""
         for entry in entries:
             heapq.heappush(self._coming, (entry.first_offset, entry))
 
@@ -111,9 +127,9 @@ class CleanedTransactions:
         return True
 
     def can_go(self, batch: BatchHeader, marker: Marker | None) -> bool:
-        """Whether nothing is left of what a control batch, which comes next, has ended.
+        """Whether nothing is left of the transaction that a control batch, which comes next, ended.
 
-        ``marker`` is None where it is empty or ends no transaction.
+        ``marker``: None where the batch is empty or ends no transaction.
         """
         self._begin_up_to(batch.last_offset)
         if batch.records_count == 0:
@@ -132,6 +148,6 @@ class CleanedTransactions:
         return False
 
     def take_index(self) -> list[TxnEntry]:
-        """The entries of ``index``, which begins anew."""
+        """Return the entries of ``index`` and empty it."""
         entries, self.index = self.index, []
         return entries

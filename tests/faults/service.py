@@ -395,9 +395,9 @@ FAULTS = [
     Fault(
         "cleaner-aborted-are-kept",
         "storage/compaction/passes.py",
-        "        elif self._transactions.is_aborted(header):\n"
-        "            self._figures.records_read",
-        "        elif header.records_count < 0:\n            self._figures.records_read",
+        "        elif self.transactions.is_aborted(header):\n"
+        "            self._keeper.records_read",
+        "        elif header.records_count < 0:\n            self._keeper.records_read",
         "Aborted records stay, and are shown when their marker goes.",
         (CLEANER,),
     ),
@@ -412,8 +412,8 @@ FAULTS = [
     Fault(
         "cleaner-markers-go-at-once",
         "storage/compaction/passes.py",
-        "        elif can_go and horizon is not None and horizon <= self._facts.now_ms:",
-        "        elif can_go and (horizon is None or horizon <= self._facts.now_ms):",
+        "        elif can_go and horizon is not None and horizon <= self._rules.now_ms:",
+        "        elif can_go and (horizon is None or horizon <= self._rules.now_ms):",
         "A consumer that reads meanwhile misses the end of a transaction.",
         (CLEANER,),
     ),
@@ -436,8 +436,8 @@ FAULTS = [
     Fault(
         "cleaner-log-end-goes",
         "storage/compaction/passes.py",
-        "        if batch.last_offset + 1 == self.upper_bound:\n",
-        "        if batch.last_offset == self.upper_bound:\n",
+        "        if batch.last_offset + 1 == self.end_offset:\n",
+        "        if batch.last_offset == self.end_offset:\n",
         "A log whose last cleaned batch is gone ends before it did.",
         (CLEANER,),
     ),
@@ -464,8 +464,8 @@ FAULTS = [
     Fault(
         "cleaner-stays-at-work-after-a-failure",
         "storage/compaction/log_cleaner.py",
-        "        finally:\n            task.by_owner(lambda: self._end(log))\n",
-        "        finally:\n            task.by_owner(lambda: None)\n",
+        "            if plan is not None:\n                task.by_owner(end)\n",
+        "            if plan is not None:\n                task.by_owner(lambda: None)\n",
         "A log that was cleaned once is never cleaned or deleted from again.",
         (LOG_CLEANER,),
     ),

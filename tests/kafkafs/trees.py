@@ -17,7 +17,7 @@ from kafkafs.tree.handles import Handle, NotExamined
 from kafkafs.tree.inodes import Attributes, Caller, Directory, Node
 from kafkafs.tree.notices import Notices
 from storage import LogManager, Record, encode, paths
-from storage.compaction.replacing import stage
+from storage.compaction.replacing import decide
 from storage.files import Files
 from storage.log.log import Log
 from storage.record.batch import decode
@@ -255,7 +255,7 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:
         new.append(batch, [entry], 1_700_000_000_000_000_000)
     new.seal()
     new.stable_size = new.size
-    stage(log, old, [new])
+    decide(log, old, [new])
     # The old files are due at once.
     log.replace(old, [new], -log.config.file_delete_delay_ms)
     log.mark_detached(old)

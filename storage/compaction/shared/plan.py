@@ -1,7 +1,7 @@
-"""How a round of cleaning is shared out: what everyone is told, and what is done at a time.
+"""How a round of cleaning is shared out: what all processes know, and what one does at a time.
 
-Ranges are what is scanned at a time: whole batches of segments that follow each other.  Groups are
-what is written at a time, as ``grouping`` has them.  Keys are dealt out to buckets.
+A range, whole batches of segments that follow each other, is scanned at a time.  A group, as of
+``sources``, is written at a time.  Keys are dealt out to buckets.
 
 Not here: the work (``round``), which part of a log can be cleaned (``cleanable``).
 """
@@ -9,7 +9,7 @@ Not here: the work (``round``), which part of a log can be cleaned (``cleanable`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from storage.compaction.cleanable import CleanableRange
@@ -23,17 +23,15 @@ from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 
-# Less than that is not worth a range, or a bucket, of its own.
+# A range or a bucket has no less, where several could share the work.
 _LEAST_RANGE_BYTES = 8 << 20
 _LEAST_BUCKET_KEYS = 100_000
-# No record has less, as long as it is not compressed well.
+# Bytes; only a well compressed record has less.
 _SMALLEST_RECORD = 8
 
 
 class SegmentPart(NamedTuple):
-    """Part of a segment, from ``position`` to ``end``: whole batches, of offsets from
-    ``from_offset`` to below ``to_offset``.
-    """
+    """Whole batches of a segment; ``end`` and ``to_offset`` lie behind them."""
 
     segment: int
     group: int
@@ -44,10 +42,9 @@ class SegmentPart(NamedTuple):
 
 
 class SharedRound(NamedTuple):
-    """What everyone knows of a round.  ``firsts``: the number of each group's first segment.
+    """What all processes know of a round.  ``firsts``: the number of each group's first segment.
 
-    ``ranges``: what is scanned at a time; ``buckets``: how many of keys there are; ``secret``: of
-    all maps.
+    ``buckets``: how many there are; ``secret``: of the hashes of keys in all maps.
     """
 
     topic: str
@@ -71,7 +68,7 @@ class SharedRound(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of all that is read, once."""
+        """Bytes of all segments."""
         return sum(segment.size for segment in self.segments)
 
     @property
@@ -80,7 +77,7 @@ class SharedRound(NamedTuple):
         return [*(self.segments[first].base_offset for first in self.firsts), self.end_offset]
 
     def offsets_of(self, group: int) -> range:
-        """Those of a group's segments."""
+        """The offsets of a group."""
         bounds = self.group_bounds
         return range(bounds[group], bounds[group + 1])
 
@@ -89,16 +86,11 @@ class SharedRound(NamedTuple):
         firsts = [*self.firsts, len(self.segments)]
         return range(firsts[group], firsts[group + 1])
 
-    def aborted_within(self, start: int, end: int) -> list[TxnEntry]:
-        """As of ``Sources``."""
-        sources = Sources((), end, self.config, {}, list(self.aborted))
-        return sources.aborted_within(start, end)
-
 
 class Limits(NamedTuple):
-    """How finely a round is shared out: bytes and offsets of a range, keys of a bucket.
+    """The most bytes and offsets of a range, the most keys of a bucket.
 
-    Some 100 bytes of memory go with each key of a range or bucket.  ``parallel``: how many are at
+    Each key of a range or bucket takes some 100 bytes of memory.  ``parallel``: how many processes
     work at a time.
     """
 
@@ -111,7 +103,7 @@ class Limits(NamedTuple):
 def plan(
     log: Log, cleanable: CleanableRange, *, now_ms: int, secret: bytes, limits: Limits
 ) -> SharedRound | None:
-    """A round of a log, or None where nothing of it can be cleaned; reads its indexes.
+    """Plan a round of a log; None where nothing of it can be cleaned.  Reads its indexes.
 
     ``cleanable``: what ``LogCleaner.plan`` says.  ReadOnlyFormat, SwapRefused, OSError.
     """
@@ -129,13 +121,9 @@ def plan(
     for segment, source in zip(segments, found, strict=True):
         if segment.size != source.size:
             raise SwapRefused(f"{segment.log_path} is being replaced: try again")
-    firsts = []
-    first = 0
-    for count in sources.groups(len(segments)):
-        firsts.append(first)
-        first += count
-    pieces = list(_pieces(sources, firsts, limits))
-    records = sum(_most_records(piece) for piece in pieces)
+    counts = sources.groups(len(segments))
+    parts = list(_parts(sources, counts, limits))
+    records = sum(map(_most_records, parts))
     few = -(-records // limits.bucket_keys)
     return SharedRound(
         log.topic,
@@ -146,38 +134,37 @@ def plan(
         now_ms,
         secret,
         found,
-        tuple(firsts),
+        tuple(accumulate(counts[:-1], initial=0)),
         producers,
         tuple(sources.aborted),
-        tuple(_ranges(pieces, sources, limits)),
+        tuple(_ranges(parts, limits)),
         max(few, min(limits.parallel, -(-records // _LEAST_BUCKET_KEYS)), 1),
     )
 
 
-def _most_records(piece: SegmentPart) -> int:
-    return min(
-        piece.to_offset - piece.from_offset, (piece.end - piece.position) // _SMALLEST_RECORD + 1
-    )
+def _most_records(part: SegmentPart) -> int:
+    offsets, size = part.to_offset - part.from_offset, part.end - part.position
+    return min(offsets, size // _SMALLEST_RECORD + 1)
 
 
-def _pieces(sources: Sources, firsts: Sequence[int], limits: Limits) -> Iterator[SegmentPart]:
-    """All of the segments, those that are larger than a range cut where their indexes allow."""
-    group = -1
-    for number, segment in enumerate(sources.segments):
-        if group + 1 < len(firsts) and firsts[group + 1] == number:
-            group += 1
-        cuts = [(0, segment.base_offset)]
+def _parts(sources: Sources, counts: Sequence[int], limits: Limits) -> Iterator[SegmentPart]:
+    """All of the segments, those larger than a range in parts that begin where their indexes say.
+
+    ``counts``: how many segments each group has.
+    """
+    groups = (group for group, count in enumerate(counts) for _ in range(count))
+    for number, (segment, group) in enumerate(zip(sources.segments, groups, strict=True)):
+        bounds = [(0, segment.base_offset)]
         if segment.size > limits.range_bytes:
-            cuts += _cuts(segment, limits.range_bytes)
-        cuts.append((segment.size, sources.next_offset(number)))
-        for (position, offset), (end, end_offset) in pairwise(cuts):
+            bounds += _bounds_within(segment, limits.range_bytes)
+        bounds.append((segment.size, sources.next_offset(number)))
+        for (position, offset), (end, end_offset) in pairwise(bounds):
             yield SegmentPart(number, group, position, end, offset, end_offset)
         segment.files.close_descriptors()
 
 
-def _cuts(segment: Segment, range_bytes: int) -> list[tuple[int, int]]:
+def _bounds_within(segment: Segment, range_bytes: int) -> Iterator[tuple[int, int]]:
     """(position, base offset) of batches that lie about so far apart."""
-    cuts: list[tuple[int, int]] = []
     position = 0
     while segment.size - position > range_bytes:
         indexed = segment.files.offset_index.upper_bound(position, range_bytes)
@@ -188,31 +175,26 @@ def _cuts(segment: Segment, range_bytes: int) -> list[tuple[int, int]]:
             _, header = next(segment.batches(position))
         except (CorruptRecord, StopIteration):
             break  # whoever reads it finds out
-        cuts.append((position, header.base_offset))
-    return cuts
+        yield position, header.base_offset
 
 
-def _ranges(
-    pieces: Sequence[SegmentPart], sources: Sources, limits: Limits
-) -> Iterator[tuple[SegmentPart, ...]]:
-    """As many pieces at a time as a range may have."""
+def _ranges(parts: Sequence[SegmentPart], limits: Limits) -> Iterator[tuple[SegmentPart, ...]]:
+    """As many parts at a time as a range may have."""
     some: list[SegmentPart] = []
     size = offsets = 0
-    whole = sum(piece.end - piece.position for piece in pieces)
-    # As many ranges as keep all hands busy to the end, but none so small that starting on it is
+    whole = sum(part.end - part.position for part in parts)
+    # As many ranges as keep all processes busy to the end, but none so small that starting on it is
     # most of the work.
     count = -(-max(whole, 1) // limits.range_bytes)
     count = -(-count // limits.parallel) * limits.parallel
     most = max(-(-whole // count), min(limits.range_bytes, _LEAST_RANGE_BYTES))
-    for piece in pieces:
-        piece_size, piece_offsets = piece.end - piece.position, _most_records(piece)
-        if some and (
-            size + piece_size // 2 > most or offsets + piece_offsets > limits.range_offsets
-        ):
+    for part in parts:
+        part_size, part_offsets = part.end - part.position, _most_records(part)
+        if some and (size + part_size // 2 > most or offsets + part_offsets > limits.range_offsets):
             yield tuple(some)
             some = []
             size = offsets = 0
-        some.append(piece)
-        size += piece_size
-        offsets += piece_offsets
+        some.append(part)
+        size += part_size
+        offsets += part_offsets
     yield tuple(some)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.compaction.grouping import SegmentSize, group
+from storage.compaction.sources import SegmentSize, group
 from storage.segment.segment import MAX_OFFSET_SPAN
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from storage import Record, encode
 from storage.compaction import passes
-from storage.compaction.passes import WINDOW_BYTES, ProducerRecord, Round
+from storage.compaction.passes import WINDOW_BYTES, KeepRules, ProducerRecord
 from storage.errors import CorruptRecord, TaskCancelled
 from storage.files import Files
 from storage.record.batch import decode_plain
@@ -139,13 +139,13 @@ def header(last_offset: int, producer_id: int = -1, epoch: int = 0) -> BatchHead
 
 
 def test_a_batch_stays_empty_for_the_sequence_in_it_or_the_end_of_what_is_cleaned() -> None:
-    facts = Round.of(NOW_MS, 0, 20, {7: ProducerRecord(5, 0), 8: ProducerRecord(-1, 3)})
-    assert facts.special == [5, 19]
-    assert facts.stays_empty(header(19))
-    assert not facts.stays_empty(header(18))
-    assert facts.stays_empty(header(5, 7))
-    assert not facts.stays_empty(header(6, 7))
-    assert not facts.stays_empty(header(5, 9)), "nobody knows that producer any more"
-    assert not facts.stays_empty(header(5, 8, epoch=3)), "of that one a marker is left"
+    rules = KeepRules(NOW_MS, 0, 20, {7: ProducerRecord(5, 0), 8: ProducerRecord(-1, 3)})
+    assert rules.special == [5, 19]
+    assert rules.stays_empty(header(19))
+    assert not rules.stays_empty(header(18))
+    assert rules.stays_empty(header(5, 7))
+    assert not rules.stays_empty(header(6, 7))
+    assert not rules.stays_empty(header(5, 9)), "nobody knows that producer any more"
+    assert not rules.stays_empty(header(5, 8, epoch=3)), "of that one a marker is left"
     marker = header(6, 8, epoch=3)
-    assert facts.stays_empty(marker._replace(attributes=marker.attributes | 0x20))
+    assert rules.stays_empty(marker._replace(attributes=marker.attributes | 0x20))
