@@ -1,14 +1,13 @@
-"""Batches that are finished and wait to be adopted: how their files are named, and what asks for
-their adoption.
+"""Staged files: finished batches that wait for their adoption.  Their names, and the request.
 
 A task of a job that writes to several partitions leaves one file in each partition's directory,
 ``<query>-<batch>-<task>-<attempt>.staged``: v2 batches back to back, without producers, offsets
-from 0 on in each batch, fsynced with its name.  Kafka ignores files of that suffix.  Once all tasks
+from 0 on in each batch, fsynced with its name.  Kafka ignores files of that suffix.  When all tasks
 are done, one *request* names the files that belong together; of one partition they are adopted in
 the request's order.
 
-``query`` names who writes (a streaming query, a job), in letters, digits, ``.``, ``_`` and ``-``;
-``batch`` counts what it has written, from 0; ``run`` is another one after each restart.
+``query`` names the writer (a streaming query, a job), in letters, digits, ``.``, ``_`` and ``-``;
+``batch`` counts what it has written, from 0; each restart makes a new ``run``.
 
 A request is one line of JSON.
 
@@ -44,13 +43,11 @@ class StagedName(NamedTuple):
 def parse_name(name: str) -> StagedName | None:
     """What a file's name says; None where it is no staged file's."""
     match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    return StagedName(match[1], int(match[2]), int(match[3]), int(match[4]))
+    return None if match is None else StagedName(match[1], *map(int, match.groups()[1:]))
 
 
 def check_query(query: object) -> None:
-    """InvalidRecord where no query may have that name."""
+    """InvalidRecord where a query cannot have that name."""
     if type(query) is not str or _QUERY.fullmatch(query) is None:
         raise InvalidRecord(
             f"{query!r} is no name for who writes: letters, digits, '.', '_' and '-', at most "
@@ -68,10 +65,9 @@ class StagedFile(NamedTuple):
 
 
 class AdoptRequest(NamedTuple):
-    """What is to become one transaction.
+    """The batches that are to become one transaction.
 
-    ``once``: nobody will ask for another batch of this query, and for this one only as long as the
-    answer is not known.
+    ``once``: this is the query's only batch; it is asked for again only until an answer has come.
     """
 
     query: str
@@ -86,17 +82,8 @@ class AdoptRequest(NamedTuple):
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
-    def decode(cls, text: str) -> AdoptRequest:
-        """InvalidRecord where it is no request."""
-        try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InvalidRecord(f"no request to adopt: {error}") from None
-        return cls.of_fields(fields)
-
-    @classmethod
-    def of_fields(cls, fields: Any) -> AdoptRequest:
-        """The same of a line that was taken apart already."""
+    def decode(cls, fields: Any) -> AdoptRequest:
+        """The request of a parsed JSON value.  InvalidRecord where it is none."""
         try:
             files = tuple(StagedFile(*file) for file in fields["files"])
             request = cls(**{**fields, "files": files})
@@ -125,7 +112,7 @@ class AdoptRequest(NamedTuple):
 
 
 def _check_file(file: StagedFile) -> None:
-    """InvalidRecord where a field of what was read from JSON is not what it should be."""
+    """InvalidRecord where a field, which comes from JSON, has a wrong type or value."""
     fields: tuple[Any, ...] = file
     topic, partition, name, size = fields
     if not isinstance(topic, str) or not paths.is_topic_name(topic):

@@ -6,17 +6,17 @@ MemoryRecordsBuilder.java, KIP-534 for the delete horizon.
 
 Two kinds of functions. `map_batches` and `keep_batches` work through the log as it lies there, as
 long as its batches are *simple*: v2, uncompressed, neither control records nor of a transaction.
-They check the CRC of each batch before they believe it, and that its records fill it exactly.
-They stop before the first batch that is not simple, not whole or damaged, and do not say why: the
-caller looks at it, and raises or goes on behind it. `map_batch` and `keep_one` take one batch in
-plain form (`storage/record/plain.py`), whose CRC has been checked, and raise CorruptRecord.
+They check each batch's CRC before they trust it, and that its records fill it exactly. They stop
+before the first batch that is not simple, not whole or damaged, and do not say why: the caller
+looks at it, and raises or goes on behind it. `map_batch` and `keep_one` take one batch in plain
+form (`storage/record/plain.py`), whose CRC was checked, and raise CorruptRecord.
 
-The keys of KEYS records are hashed, and the map's memory for them asked for, before the first is
-looked up: the map is much larger than the caches, and to wait for it once a record would take
+The keys of KEYS records are hashed, and the map's memory for them is prefetched, before the first
+is looked up: the map is much larger than the caches, and to wait for it once a record would take
 longer than all the rest.
 
-Not here: which batches are of aborted transactions, what becomes of markers and of empty batches,
-and codecs. Those are the caller's.
+Not here: which batches are of aborted transactions, markers, empty batches and codecs. Those are
+the caller's.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -24,18 +24,18 @@ from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize,
 )
 from libc.stdint cimport int64_t, uint8_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from storage.compaction._offset_map cimport OffsetMap, find, put
 from storage.compaction._records cimport (
-    KEYS, Records, Seen, enter, judge_plain, read_some, records_of, simple_size,
+    KEYS, Records, Seen, enter, have_room, judge_plain, read_some, records_of, simple_size,
 )
 from storage.compaction._rewrite cimport RECORD_GAIN, Choice, Kept, rewrite
 from storage.compaction._superseded cimport Superseded, is_superseded
 from storage.record._batch cimport (
     ATTRIBUTES, BAD_BATCH_LENGTH, BASE_TIMESTAMP, HEADER_SIZE, HORIZON_BIT, LAST_OFFSET, MAGIC,
-    MAX_TIMESTAMP, NO_FAULT, RELEASE_GIL_FROM, Fault, last_offset_of, load64, size_of,
+    MAX_TIMESTAMP, NO_FAULT, Fault, last_offset_of, load64, size_of,
 )
 
 from storage.record._batch import refusal
@@ -45,7 +45,7 @@ cdef enum:
 
 
 cdef struct Entry:
-    # Of a batch in the output: what Segment.append wants to know.
+    # A batch in the output: what Segment.append needs of it.
     int64_t position
     int64_t size
     int64_t last_offset
@@ -96,20 +96,17 @@ def map_batches(
     """Note the keys of the simple batches in `data[at:end]`, of their records from `first_offset`.
 
     Returns the position where it stopped, and whether because the map is full: before a batch
-    that is not simple, not whole or damaged (its CRC is checked), or that of the first record
-    which did not go into the map. Of that batch the records before are in the map, and
-    `latest_offset` says how far; of a batch with a right CRC and malformed records some may be,
-    and who goes on to read it raises.
+    that is not simple, not whole or damaged, or before the batch of the first record which did not
+    go into the map. Of that batch the records before are in the map, and `latest_offset` says how
+    far. Of a batch with a right CRC and malformed records some may be in the map; `map_batch`
+    raises when it gets that batch.
     """
     cdef Py_buffer view
     cdef bint full = False
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         check_range(&view, at, end)
-        if end - at >= RELEASE_GIL_FROM:
-            with nogil:
-                at = map_run(map, <const uint8_t *> view.buf, at, end, first_offset, &full)
-        else:
+        with nogil:
             at = map_run(map, <const uint8_t *> view.buf, at, end, first_offset, &full)
     finally:
         PyBuffer_Release(&view)
@@ -117,7 +114,7 @@ def map_batches(
 
 
 def map_batch(OffsetMap map not None, batch not None, long long first_offset):
-    """Note the keys of one batch in plain form; whether the map is full, as in `map_batches`.
+    """Note the keys of one batch in plain form; returns whether the map is full, as `map_batches`.
 
     Raises CorruptRecord.
     """
@@ -150,24 +147,23 @@ cdef object refuse(Fault fault, const Py_buffer *view):
 
 
 cdef class Keeper:
-    """Writes what stays of the batches that it is given.
+    """Writes what stays of batches.
 
     now_ms             tombstones of batches whose delete horizon is not later go
     horizon_ms         the delete horizon of batches that get one: now + delete.retention.ms
     special            last offsets, ascending, of batches that the caller decides about:
                        `keep_batches` stops before them
     legacy_tombstones  whether those of format v0 and v1 stay
-    superseded         what the map would tell of these records, where that is known without it:
-                       of the map only `latest_offset` counts then
+    superseded         the records that have later ones, where this says it instead of the map: of
+                       the map only `latest_offset` counts then
 
     The output is whole batches, back to back, which `take` fetches. The counters are of all
-    batches that were taken in, `append` excepted: records read; kept; dropped for having no key;
-    and those kept that have no value.
+    batches but those of `append`: records read; kept; dropped for having no key; and those kept
+    that have no value.
     """
 
     cdef OffsetMap map
     cdef Superseded superseded
-    cdef const uint8_t *superseded_bits  # NULL: the map tells
     cdef public long long records_read
     cdef public long long records_kept
     cdef public long long records_invalid
@@ -199,8 +195,6 @@ cdef class Keeper:
     ):
         self.map = map
         self.superseded = superseded
-        if superseded is not None:
-            self.superseded_bits = superseded.bits
         self.now_ms = now_ms
         self.horizon_ms = horizon_ms
         self.legacy_tombstones = legacy_tombstones
@@ -220,14 +214,14 @@ cdef class Keeper:
 
     @property
     def pending(self):
-        """Bytes that `take` would give."""
+        """Bytes of output."""
         return self.used
 
     def take(self):
         """The output since the last call, and an entry for each batch in it: its position there,
         its size, its last offset, its largest timestamp in ms.
 
-        The bytes stay what they are until the next call of a method.
+        The bytes are valid until the next call of a method.
         """
         cdef int64_t i
         entries = [
@@ -265,8 +259,8 @@ cdef class Keeper:
         """Put into the output what stays of the simple batches in `data[at:end]`.
 
         Returns the position where it stopped: before a batch that is not simple, not whole,
-        damaged (its CRC is checked) or special. A batch of which nothing is dropped, and which
-        gets no delete horizon, goes on as it is; one of which nothing stays is dropped.
+        damaged or special. A batch of which nothing is dropped, and which gets no delete horizon,
+        stays as it is; one of which nothing stays is dropped.
         """
         cdef Py_buffer view
         cdef int64_t wanted
@@ -275,10 +269,7 @@ cdef class Keeper:
         try:
             check_range(&view, at, end)
             while True:
-                if end - position >= RELEASE_GIL_FROM:
-                    with nogil:
-                        wanted = self.run(self.map, <const uint8_t *> view.buf, &position, end)
-                else:
+                with nogil:
                     wanted = self.run(self.map, <const uint8_t *> view.buf, &position, end)
                 if not wanted:
                     return position
@@ -286,13 +277,12 @@ cdef class Keeper:
         finally:
             PyBuffer_Release(&view)
 
-    def keep_one(self, batch not None, *, bint legacy=False, bint discard=False):
+    def keep_one(self, batch not None, *, bint legacy=False):
         """What stays of one batch in plain form: (records read, records kept, batch).
 
         The batch is uncompressed v2 with a right CRC. None: all of it stays as it is, or, with
         0 records kept, nothing does. `legacy`: the plain form is of v0 or v1; of those a batch is
         always made, which begins at the first record that is kept and ends with the last.
-        `discard`: no record stays, as of an aborted transaction.
 
         Raises CorruptRecord.
         """
@@ -307,7 +297,7 @@ cdef class Keeper:
             if fault == NO_FAULT:
                 self.make_kept_room(records_of(<const uint8_t *> view.buf, view.len))
                 fault = self.choose(
-                    self.map, <const uint8_t *> view.buf, view.len, legacy, discard, &choice
+                    self.map, <const uint8_t *> view.buf, view.len, legacy, &choice
                 )
             if fault == NO_FAULT and self.must_write(<const uint8_t *> view.buf, &choice, legacy):
                 size = view.len + choice.kept * RECORD_GAIN
@@ -332,13 +322,12 @@ cdef class Keeper:
         return choice.records, choice.kept, made
 
     cdef int make_room(self, int64_t size, int64_t records) except -1:
-        """See that another batch, of `size` bytes before it is rewritten, can be put out."""
+        """Have room for one more batch in the output, of `size` bytes before it is rewritten."""
         cdef int64_t room = self.used + size + records * RECORD_GAIN
         cdef bytearray grown
-        cdef void *moved
         self.make_kept_room(records)
         if room > self.room:
-            # A new one: somebody may still have a view of the old one.
+            # A new one: the caller may still have a view of the old one.
             room = max(room, 2 * self.room, <int64_t> FIRST_ROOM)
             grown = PyByteArray_FromStringAndSize(NULL, room)
             if self.used:
@@ -346,32 +335,22 @@ cdef class Keeper:
             self.out = grown
             self.start = <uint8_t *> PyByteArray_AS_STRING(grown)
             self.room = room
-        if self.entry_count == self.entry_room:
-            room = max(2 * self.entry_room, 64)
-            moved = realloc(self.entries, room * sizeof(Entry))
-            if moved == NULL:
-                raise MemoryError
-            self.entries = <Entry *> moved
-            self.entry_room = room
+        if not have_room(
+            <void **> &self.entries, &self.entry_room, self.entry_count + 1, sizeof(Entry)
+        ):
+            raise MemoryError
         return 0
 
     cdef int make_kept_room(self, int64_t records) except -1:
-        cdef void *moved
-        cdef int64_t room
-        if records > self.kept_room:
-            room = max(records, 2 * self.kept_room)
-            moved = realloc(self.kept, room * sizeof(Kept))
-            if moved == NULL:
-                raise MemoryError
-            self.kept = <Kept *> moved
-            self.kept_room = room
+        if not have_room(<void **> &self.kept, &self.kept_room, records, sizeof(Kept)):
+            raise MemoryError
         return 0
 
     cdef int64_t run(
         self, OffsetMap map, const uint8_t *data, int64_t *position, int64_t end
     ) noexcept nogil:
-        """Take in batches from `position` on. 0: that is all; else the size of the next batch,
-        for which there is no room yet.
+        """Take in batches from `position` on; returns the size of the first one for which there is
+        no room yet, or 0 where the run ends.
         """
         cdef const uint8_t *batch
         cdef Choice choice
@@ -390,7 +369,7 @@ cdef class Keeper:
                 or self.entry_count == self.entry_room
             ):
                 return size
-            if self.choose(map, batch, size, False, False, &choice) != NO_FAULT:
+            if self.choose(map, batch, size, False, &choice) != NO_FAULT:
                 return 0
             if self.must_write(batch, &choice, False):
                 made = rewrite(
@@ -420,7 +399,7 @@ cdef class Keeper:
         return low < self.specials and self.special[low] == last
 
     cdef void enter_output(self, int64_t size) noexcept nogil:
-        """The batch that has been written behind the output is now part of it."""
+        """Make the batch that was written behind the output a part of it."""
         cdef const uint8_t *batch = self.start + self.used
         cdef Entry *entry = self.entries + self.entry_count
         entry.position = self.used
@@ -442,10 +421,9 @@ cdef class Keeper:
         const uint8_t *batch,
         int64_t size,
         bint legacy,
-        bint discard,
         Choice *choice,
     ) noexcept nogil:
-        """Which records of a batch stay; `kept` then has them (Cleaner.shouldRetainRecord)."""
+        """Put the records of a batch that stay into `kept` (Cleaner.shouldRetainRecord)."""
         cdef Records records
         cdef Seen seen[KEYS]
         cdef Seen *record
@@ -453,7 +431,7 @@ cdef class Keeper:
         cdef int count
         cdef int i
         cdef int64_t latest = map.latest_offset
-        cdef bint unmapped = discard or self.superseded_bits != NULL
+        cdef bint is_mapped = self.superseded is None
         cdef bint tombstones_stay = self.legacy_tombstones
         cdef Fault fault = enter(batch, size, &records)
         if not legacy:
@@ -464,11 +442,9 @@ cdef class Keeper:
         memset(choice, 0, sizeof(Choice))
         choice.records = records.left
         while fault == NO_FAULT and records.left:
-            fault = read_some(&records, map, 0, -1 if unmapped else latest, seen, &count)
+            fault = read_some(&records, map, 0, latest if is_mapped else -1, seen, &count)
             if fault != NO_FAULT:
                 break
-            if discard:
-                continue
             for i in range(count):
                 record = seen + i
                 if record.offset <= latest:
@@ -477,15 +453,10 @@ cdef class Keeper:
                         continue
                     if not record.has_value and not tombstones_stay:
                         continue
-                    if self.superseded_bits != NULL:
-                        if is_superseded(
-                            self.superseded_bits,
-                            self.superseded.first,
-                            self.superseded.count,
-                            record.offset,
-                        ):
+                    if is_mapped:
+                        if record.offset < find(map, record.hash):
                             continue
-                    elif record.offset < find(map, record.hash):
+                    elif is_superseded(self.superseded, record.offset):
                         continue
                 kept = self.kept + choice.kept
                 kept.at = record.at
@@ -499,7 +470,7 @@ cdef class Keeper:
     cdef bint must_write(
         self, const uint8_t *batch, const Choice *choice, bint legacy
     ) noexcept nogil:
-        """Whether what stays of a batch is another batch: not all, nor nothing (filterTo)."""
+        """Whether what stays of a batch is another batch (filterTo)."""
         if choice.kept == 0:
             return False
         if legacy or choice.kept < choice.records:

@@ -1,8 +1,7 @@
-"""The offset map of compaction, as loops use it that do not hold the GIL.
+"""The offset map of compaction (`_offset_map.pyx`), for loops without the GIL.
 
-What it is: `_offset_map.pyx`. `prefetch` has the memory fetched where a hash's slot is, so that a
-loop which hashes some keys before it looks for the first need not wait for each. Inline: loops
-call it for each record.
+`prefetch` has the memory fetched where a hash's slot is, so that a loop which hashes some keys
+before it looks for the first need not wait for each. Inline: loops call it for each record.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -54,7 +53,7 @@ cdef inline uint64_t next_index(uint64_t index, uint64_t room) noexcept nogil:
 
 
 cdef inline uint64_t away(uint64_t low, uint64_t index, uint64_t room) noexcept nogil:
-    """How far a slot's key is from where its hash would have it."""
+    """How far a slot's key is from its home."""
     cdef uint64_t first = home(low, room)
     return index - first if index >= first else index + room - first
 
@@ -76,7 +75,7 @@ cdef inline int64_t find(OffsetMap map, Hash hash) noexcept nogil:
 
 
 cdef inline bint place(Slot *table, uint64_t room, Slot key) noexcept nogil:
-    """Put a key into a table that is not full; whether it was not there before."""
+    """Put a key into a table that is not full; returns whether it is new."""
     cdef uint64_t index = home(key.low, room)
     cdef uint64_t passed = 0
     cdef Slot *slot = table + index
@@ -90,7 +89,7 @@ cdef inline bint place(Slot *table, uint64_t room, Slot key) noexcept nogil:
         index = next_index(index, room)
         slot = table + index
         passed += 1
-    # Here it belongs; what is there moves on by one, up to the next empty slot.
+    # It belongs here; the keys up to the next empty slot move on by one.
     while slot.next_offset != 0:
         moved = slot[0]
         slot[0] = key
@@ -102,7 +101,7 @@ cdef inline bint place(Slot *table, uint64_t room, Slot key) noexcept nogil:
 
 
 cdef inline bint put(OffsetMap map, Hash hash, int64_t offset) noexcept nogil:
-    """Note the key's offset, 0 or more; False where the map is full, and nothing is noted."""
+    """Set the key's offset, 0 or more; False, and nothing is set, where the map is full."""
     cdef Slot key
     if map.used >= map.grow_at:
         grow(map)

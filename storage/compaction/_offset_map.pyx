@@ -1,22 +1,22 @@
 """The offset map of compaction: the latest offset of each key, in bounded memory.
 
-Of a key only a hash of 128 bits is kept, as in Kafka's SkimpyOffsetMap: keys are taken for equal
-where their hashes are. Kafka's hash is MD5, for which whoever may write records can make two keys
-that have the same one, so that the record of one removes that of the other. This one is
-SipHash-1-3 under a secret of the map's own, and much faster.
+The map keeps only a hash of 128 bits of each key, as Kafka's SkimpyOffsetMap: keys count as equal
+where their hashes are. Kafka's hash is MD5, for which anyone who may write records can make two
+keys of one hash, so that the record of one removes that of the other. This one is SipHash-1-3 under
+a secret of the map's own, and much faster.
 
 A table of slots of 24 bytes: the hash, twice u64, and the offset + 1 as i64, 0 where the slot is
 empty, so that fresh memory is an empty table. A key stands in the slot that its hash gives, its
-home, or one of the next, in a circle, where those before are used. Keys stand in the order of
-their homes (Robin Hood hashing): so a search for a key that is not there ends at the first one
-from behind its home, which in a table that is nine tenths full is after five slots and not after
-fifty. At most `usable` slots are used (log.cleaner.io.buffer.load.factor), never the last one.
+home, or, where that is used, in one of the next, in a circle. Keys stand in the order of their
+homes (Robin Hood hashing): so a search for a key that is not there ends at the first key from
+behind its home, which in a table that is nine tenths full is after five slots and not after fifty.
+At most `usable` slots are used (log.cleaner.io.buffer.load.factor), never the last one.
 
-The table begins small and doubles, so that its memory is what its keys need, up to what it may be.
+The table begins small and doubles up to its limit, so that it takes the memory that its keys need.
 While keys move from the old table to the new one, the old one's memory is given back behind them:
 both together are hardly larger than the new one.
 
-`latest_offset` is how far the log has been read into the map: nothing is known of later offsets.
+`latest_offset` is how far the log was read into the map: the map knows nothing of later offsets.
 """
 
 import os
@@ -39,10 +39,10 @@ cdef extern from "storage/compaction/memory.h":
 cdef class OffsetMap:
     """Key to latest offset; as many keys as `memory_bytes` have slots for, times `load_factor`.
 
-    `most`: how many keys there can be at most; `slots` are then no more than they need.
-    `secret`, 16 bytes, is random by default. `is_full` says that no key, new or known, can be
-    put any more: that is where Kafka stops building its map (Cleaner.buildOffsetMapForSegment).
-    A map that gets no more memory is full earlier.
+    `most`: how many keys there can be; there are no more `slots` than they need. `secret`, 16
+    bytes, is random by default. `is_full`: no key, new or known, can be put any more; there Kafka
+    stops building its map (Cleaner.buildOffsetMapForSegment). A map that gets no more memory is
+    full earlier.
     """
 
     def __cinit__(
@@ -67,7 +67,7 @@ cdef class OffsetMap:
         self.latest_offset = -1
         take_table(self, min(self.slots, <long long> FIRST_SLOTS))
         if self.table == NULL:
-            raise MemoryError("no memory for a offset map")
+            raise MemoryError("no memory for an offset map")
 
     def __dealloc__(self):
         if self.table != NULL:
@@ -90,7 +90,7 @@ cdef class OffsetMap:
         return find(self, hash_key(self, key, len(key)))
 
     def put(self, bytes key not None, long long offset):
-        """Note that the key's latest offset is this one. The map must not be full."""
+        """Set the key's latest offset. The map must not be full."""
         assert offset >= 0, offset
         assert put(self, hash_key(self, key, len(key)), offset), "the map is full"
 
@@ -101,19 +101,19 @@ cdef class OffsetMap:
 
 
 cdef bint take_table(OffsetMap map, int64_t room) noexcept nogil:
-    """Have an empty table of so many slots; False where there is no memory for it."""
+    """Give the map an empty table of so many slots; False where there is no memory for it."""
     cdef Slot *table = <Slot *> new_memory(room * sizeof(Slot))
     if table == NULL:
         return False
     map.table = table
     map.room = room
-    # Few keys then stand far from home, but in the largest table.
+    # Then few keys stand far from home, except in the largest table.
     map.grow_at = room // 8 * 5 if room < map.slots else <int64_t> NEVER
     return True
 
 
 cdef void grow(OffsetMap map) noexcept nogil:
-    """Have a table of twice as many slots, or as many as there may be, with the same keys."""
+    """Move the keys to a table of twice as many slots, or as many as there may be."""
     cdef Slot *old = map.table
     cdef int64_t old_room = map.room
     cdef int64_t i

@@ -1,10 +1,11 @@
 """Reading batches for compaction: which ones the loops take, and their records, some at a time.
 
 Inline, as two loops call it for each batch, of which many have one record. Without the GIL, on
-plain pointers; nothing outside a batch is read, whatever it says.
+plain pointers; nothing outside a batch is read, whatever its header says.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport realloc
 
 from storage.compaction._offset_map cimport Hash, OffsetMap, hash_key, prefetch
 from storage.record._batch cimport (
@@ -39,8 +40,25 @@ cdef struct Seen:
     bint looked_up
 
 
+cdef inline bint have_room(
+    void **items, int64_t *room, int64_t wanted, size_t size
+) noexcept nogil:
+    """Have room for `wanted` items of `size` bytes; False where there is no memory for it."""
+    cdef int64_t more
+    cdef void *moved
+    if wanted <= room[0]:
+        return True
+    more = max(wanted, 2 * room[0], <int64_t> 64)
+    moved = realloc(items[0], more * size)
+    if moved == NULL:
+        return False
+    items[0] = moved
+    room[0] = more
+    return True
+
+
 cdef inline int64_t records_of(const uint8_t *batch, int64_t size) noexcept nogil:
-    """How many records there can be in a batch: what its header says, unless that is too much."""
+    """The number of records in a batch's header, or how many there can be if that is less."""
     cdef int64_t count = <int32_t> load32(batch + RECORDS_COUNT)
     return max(min(count, (size - HEADER_SIZE) // SMALLEST_RECORD), 0)
 
@@ -72,7 +90,7 @@ cdef inline Fault judge_plain(const uint8_t *batch, int64_t size) noexcept nogil
 
 
 cdef inline Fault enter(const uint8_t *batch, int64_t size, Records *records) noexcept nogil:
-    """Go to the first record of a whole batch, after a look at the header's numbers."""
+    """Go to the first record of a whole batch, once the header's numbers are checked."""
     cdef int64_t delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
     records.at = batch + HEADER_SIZE
     records.end = batch + size
@@ -82,7 +100,7 @@ cdef inline Fault enter(const uint8_t *batch, int64_t size, Records *records) no
         return BAD_RECORDS_COUNT
     if records.left == 0 and size != HEADER_SIZE:
         return BAD_RECORDS_COUNT
-    # The map has an offset's successor.
+    # The map stores an offset plus 1.
     if delta < 0 or records.base_offset < 0 or records.base_offset >= <int64_t> LAST_OFFSET - delta:
         return BAD_OFFSETS
     records.last_offset = records.base_offset + delta

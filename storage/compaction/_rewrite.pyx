@@ -1,6 +1,6 @@
 """Writes a batch anew from the records of it that stay (MemoryRecords.buildRetainedRecordsInto).
 
-Without the GIL, on plain pointers. The records have been read: their heads are sound.
+Without the GIL, on plain pointers. The records were read before: their heads are sound.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -15,7 +15,7 @@ from storage.record._write cimport LARGEST_BATCH, body_size, difference, put_hea
 
 
 cdef inline int64_t sum_of(int64_t one, int64_t other) noexcept nogil:
-    """As Java's numbers of 64 bits."""
+    """Wraps as Java's long does."""
     return <int64_t> (<uint64_t> one + <uint64_t> other)
 
 

@@ -1,7 +1,4 @@
-"""The superseded records of a group of segments, as a loop asks for them that does not hold the GIL.
-
-What it is: `_superseded.pyx`.
-"""
+"""The superseded records of a group of segments, for a loop without the GIL (`_superseded.pyx`)."""
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -12,8 +9,6 @@ cdef class Superseded:
     cdef readonly long long count
 
 
-cdef inline bint is_superseded(
-    const uint8_t *bits, int64_t first, int64_t count, int64_t offset
-) noexcept nogil:
-    cdef uint64_t at = <uint64_t> (offset - first)
-    return at < <uint64_t> count and bits[at >> 3] >> (at & 7) & 1
+cdef inline bint is_superseded(Superseded superseded, int64_t offset) noexcept nogil:
+    cdef uint64_t at = <uint64_t> (offset - superseded.first)
+    return at < <uint64_t> superseded.count and superseded.bits[at >> 3] >> (at & 7) & 1

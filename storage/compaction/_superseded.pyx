@@ -1,43 +1,42 @@
 """Which records have later ones of the same key, found out by several processes.
 
-Each `KeyScan` goes through a range of a log. Of the dirty part it has a map of its own, and so
-notes every record that is superseded within the range; of each key the last one is left, which one
-in another range may supersede. Of what lies below the first dirty offset all records are left: by
-the rules only dirty ones supersede them. What is left are *keys*: hash and offset, 24 bytes, as
-the slots of a map (`_offset_map.pxd`), which are dealt out to buckets by their hash. Each bucket
-is one `KeyMerge`, which gets its keys of all ranges, first all dirty ones, and so notes the rest
-of what is superseded.
+Each `KeyScan` goes through a range of a log. It has a map of the dirty part of the range, and so
+notes every record that is superseded within the range. The last record of each key is left: one in
+another range may supersede it. Below the first dirty offset all records are left: by the rules only
+dirty ones supersede them. What is left are *keys*: hash and offset, 24 bytes, as the slots of a map
+(`_offset_map.pxd`), which are dealt out to buckets by their hash. Each bucket is one `KeyMerge`,
+which gets its keys of all ranges, first all dirty ones, and so notes the rest of what is
+superseded.
 
-What was noted is told by groups of segments, as offsets relative to a group's first one, u32. A
-`Superseded` is all of that of one group, a bit for each offset: who has it needs no map to see what
-stays.
+What was noted is told by groups of segments, as u32 offsets relative to a group's first one. A
+`Superseded` has all of one group, a bit for each offset; with it a `Keeper` needs no map.
 
-The maps must be of one secret, so that a key has one hash in all of them. Numbers are in the
-machine's byte order: those who tell each other are machines of one kind.
+The maps must have one secret, so that a key has one hash in all of them. Numbers are in the
+machine's byte order: the processes run on machines of one kind.
 
 A range's map has keys in the order of the lower halves of their hashes, and so they come to a
-bucket. There they stand by the upper halves: keys that come in the order in which they stand would
-crowd at the front of a table that grows. A bucket is a run of upper halves, which is stretched over
-all numbers, or its keys would want the same few slots.
+bucket. The bucket's map orders them by the upper halves: keys that come in the order of their slots
+would crowd at the front of a table that grows. A bucket is a run of upper halves, which is
+stretched over all numbers, or its keys would want the same few slots.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from storage.compaction._offset_map cimport Hash, OffsetMap, Slot, find, home, prefetch, put
 from storage.compaction._records cimport (
-    KEYS, Records, Seen, enter, judge_plain, read_some, simple_size,
+    KEYS, Records, Seen, enter, have_room, judge_plain, read_some, simple_size,
 )
-from storage.record._batch cimport HEADER_SIZE, LAST_OFFSET, NO_FAULT, RELEASE_GIL_FROM, Fault
+from storage.record._batch cimport HEADER_SIZE, LAST_OFFSET, NO_FAULT, Fault
 
 from storage.errors import CorruptRecord
 from storage.record._batch import refusal
 
 cdef enum:
-    AHEAD = 32  # so many keys before it is needed, a slot's memory is asked for
+    AHEAD = 32  # a slot's memory is prefetched so many keys before it is needed
     LARGEST_GROUP = 0x100000000
 
 
@@ -56,15 +55,8 @@ cdef class Offsets:
 
     cdef bint add(self, int64_t offset) noexcept nogil:
         """False: there is no memory for it."""
-        cdef void *moved
-        cdef int64_t room
-        if self.count == self.room:
-            room = max(2 * self.room, 1024)
-            moved = realloc(self.items, room * sizeof(int64_t))
-            if moved == NULL:
-                return False
-            self.items = <int64_t *> moved
-            self.room = room
+        if not have_room(<void **> &self.items, &self.room, self.count + 1, sizeof(int64_t)):
+            return False
         self.items[self.count] = offset
         self.count += 1
         return True
@@ -84,7 +76,7 @@ cdef class Offsets:
                 raise MemoryError
             for i, bound in enumerate(bounds):
                 starts[i] = bound
-                assert i == 0 or starts[i - 1] < starts[i] <= starts[i - 1] + <int64_t> LARGEST_GROUP
+                assert i == 0 or 0 < starts[i] - starts[i - 1] <= <int64_t> LARGEST_GROUP
             with nogil:
                 for i in range(self.count):
                     at = group_of(starts, groups, self.items[i], at)
@@ -118,7 +110,7 @@ cdef class Offsets:
 cdef int64_t group_of(
     const int64_t *starts, int64_t groups, int64_t offset, int64_t last
 ) noexcept nogil:
-    """The group that an offset is in, -1 or `groups` if in none; `last`: that of the one before."""
+    """The group that has an offset, -1 or `groups` if none; `last`: the group of the one before."""
     cdef int64_t low = 0
     cdef int64_t high = groups + 1
     cdef int64_t middle
@@ -134,10 +126,9 @@ cdef int64_t group_of(
 
 
 cdef class KeyScan:
-    """Takes in the batches of a range, in order, but those of control records and of aborted
-    transactions.
+    """Takes in the batches of a range, in order, but for control batches and aborted ones.
 
-    `map` is the range's own, and has room for its keys: MemoryError where it has not.
+    `map` is the range's own, and has room for its keys: else MemoryError.
     """
 
     cdef OffsetMap map
@@ -157,21 +148,17 @@ cdef class KeyScan:
         free(self.listed)
 
     def take_batches(self, data not None, long long at, long long end):
-        """Take in the simple batches in `data[at:end]`; where it stopped (as `map_batches`)."""
+        """Take in the simple batches in `data[at:end]`; returns where it stops, as `map_batches`."""
         cdef Py_buffer view
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             if not 0 <= at <= end <= view.len:
                 raise ValueError(f"{at} to {end} of a buffer of {view.len}")
-            if end - at >= RELEASE_GIL_FROM:
-                with nogil:
-                    at = self.run(<const uint8_t *> view.buf, at, end)
-            else:
+            with nogil:
                 at = self.run(<const uint8_t *> view.buf, at, end)
         finally:
             PyBuffer_Release(&view)
-        if self.full:
-            raise MemoryError("no memory for the keys of a range of a log")
+        self.check_full()
         return at
 
     def take_batch(self, batch not None):
@@ -187,8 +174,12 @@ cdef class KeyScan:
                 raise refusal(fault, 0, (<const char *> view.buf)[:min(view.len, HEADER_SIZE)])
         finally:
             PyBuffer_Release(&view)
+        self.check_full()
+
+    cdef int check_full(self) except -1:
         if self.full:
             raise MemoryError("no memory for the keys of a range of a log")
+        return 0
 
     cdef int64_t run(self, const uint8_t *data, int64_t at, int64_t end) noexcept nogil:
         cdef int64_t size
@@ -221,42 +212,33 @@ cdef class KeyScan:
         return fault
 
     cdef bint enter_listed(self, Hash hash, int64_t offset) noexcept nogil:
-        cdef void *moved
-        cdef int64_t room
-        cdef Slot *slot
-        if self.listed_count == self.listed_room:
-            room = max(2 * self.listed_room, 1024)
-            moved = realloc(self.listed, room * sizeof(Slot))
-            if moved == NULL:
-                return False
-            self.listed = <Slot *> moved
-            self.listed_room = room
-        slot = self.listed + self.listed_count
-        slot.low = hash.low
-        slot.high = hash.high
-        slot.next_offset = offset + 1
+        if not have_room(
+            <void **> &self.listed, &self.listed_room, self.listed_count + 1, sizeof(Slot)
+        ):
+            return False
+        self.listed[self.listed_count] = Slot(hash.low, hash.high, offset + 1)
         self.listed_count += 1
         return True
 
     def dirty_keys(self, int buckets):
-        """The dirty keys that are left, of each bucket."""
+        """The dirty keys that are left, by bucket."""
         return dealt(self.map.table, self.map.room, buckets)
 
     def clean_keys(self, int buckets):
-        """The same of the keys below the first dirty offset."""
+        """The keys below the first dirty offset, by bucket."""
         return dealt(self.listed, self.listed_count, buckets)
 
     def superseded_by_group(self, bounds not None):
         """(number of the group, its offsets that are superseded within the range), as bytes.
 
-        `bounds`: the first offsets of all groups, rising, and where the last one ends. CorruptRecord
-        where an offset is in none.
+        `bounds`: the first offsets of all groups, rising, and where the last one ends.
+        CorruptRecord where an offset is in none.
         """
         return self.superseded.by_group(bounds)
 
 
 cdef bint replace(OffsetMap map, Hash hash, int64_t offset, Offsets superseded) noexcept nogil:
-    """Note a dirty key, and which of two records of it is superseded; False: no memory."""
+    """Note a dirty key and which of its two records is superseded; False: no memory."""
     cdef int64_t before = find(map, hash)
     if before >= offset:
         return before == offset or superseded.add(offset)
@@ -264,7 +246,7 @@ cdef bint replace(OffsetMap map, Hash hash, int64_t offset, Offsets superseded) 
 
 
 cdef list dealt(const Slot *slots, int64_t count, int buckets):
-    """The used ones of these slots, as bytes, of each bucket."""
+    """The used ones of these slots, as bytes, by bucket."""
     cdef int64_t *sizes
     cdef Slot **ends
     cdef int64_t i
@@ -299,9 +281,7 @@ cdef list dealt(const Slot *slots, int64_t count, int buckets):
 
 
 cdef class KeyMerge:
-    """Finds out what is superseded in one of so many buckets; `map` is its own, with room for its
-    keys.
-    """
+    """Finds out what is superseded in one of `buckets`; `map` has room for its keys."""
 
     cdef OffsetMap map
     cdef Offsets superseded
@@ -316,12 +296,12 @@ cdef class KeyMerge:
         self.superseded = Offsets()
 
     def add_dirty(self, keys not None):
-        """Dirty keys of one range."""
+        """Add dirty keys of one range."""
         assert not self.listing, "all dirty keys come before the others"
         self.add(keys, True)
 
     def add_clean(self, keys not None):
-        """Keys of a range from below the first dirty offset, after all dirty ones."""
+        """Add keys of a range from below the first dirty offset, after all dirty ones."""
         self.listing = True
         self.add(keys, False)
 
@@ -367,7 +347,7 @@ cdef class KeyMerge:
         return len(self.map)
 
     def superseded_by_group(self, bounds not None):
-        """As of a `KeyScan`: what is superseded from one range to another."""
+        """What is superseded from one range to another, as `KeyScan.superseded_by_group`."""
         return self.superseded.by_group(bounds)
 
 
@@ -388,7 +368,7 @@ cdef class Superseded:
         free(self.bits)
 
     def add(self, offsets not None):
-        """Offsets of the group as they were noted: u32, relative to the first one."""
+        """Add offsets of the group: u32, relative to its first one."""
         cdef Py_buffer view
         cdef int64_t i
         cdef uint32_t at

@@ -1,4 +1,4 @@
-"""Which part of a log can be cleaned, and whether it is time to (``LogCleanerManager.java``).
+"""Which part of a log can be cleaned, and whether it is due (``LogCleanerManager.java``).
 
 A log below the first dirty offset is *clean*: at most one record of each key.  What lies between
 that and the first uncleanable offset is *cleanable*: sealed segments below the last stable offset
@@ -41,7 +41,7 @@ class CleanableRange(NamedTuple):
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether the cleaner shall take it (``grabFilthiestCompactedLog``)."""
+        """Whether the cleaner is to clean it (``grabFilthiestCompactedLog``)."""
         if self.overdue and self.cleanable_bytes:
             return True
         return self.ratio > config.min_cleanable_dirty_ratio
@@ -73,14 +73,14 @@ def cleanable(
             for each in _sealed_from(segments, dirty)
             if each.largest_timestamp > now_ms - lag_ms
         ][:1]
-    # By whole segments only.
+    # Only whole segments are cleaned.
     left = _sealed_from(segments, min(bounds))
     bound = left[0].base_offset if left else segments[-1].base_offset
     dirty_segments = _sealed_from(segments, min(dirty, bound))
     firsts = [
         each.first_timestamp
         for each in _sealed_from(segments, dirty)
-        if each.first_timestamp > 0  # an empty one, or one without timestamps, tells nothing
+        if each.first_timestamp > 0  # else it is empty, or has no timestamps
     ]
     return CleanableRange(
         segments[0].base_offset,
@@ -94,7 +94,7 @@ def cleanable(
 
 
 def _sealed_from(segments: Sequence[Segment], offset: int) -> Sequence[Segment]:
-    """The sealed segments from the one that holds ``offset`` on (``nonActiveLogSegmentsFrom``)."""
+    """The sealed segments from the one with ``offset`` on (``nonActiveLogSegmentsFrom``)."""
     if offset >= segments[-1].base_offset:
         return ()
     number = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1

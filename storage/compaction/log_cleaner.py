@@ -5,8 +5,8 @@ from which on it is dirty (``LogManager.cleaner_offsets``).  It is written when 
 it never claims too much.
 
 Invariant: a cleaner cleans one log at a time, in its caller's worker thread; any worker thread may
-swap in what other processes have cleaned.  All other methods are for the owner's thread.  A log that
-could not be cleaned is tried again when the caller says; Kafka's cleaner waits for a restart
+swap in what other processes have cleaned.  All other methods are for the owner's thread.  A log
+that could not be cleaned is tried again when the caller says; Kafka's cleaner waits for a restart
 (``LogCleanerManager.markPartitionUncleanable``).
 
 Not here: the cleaning itself (``cleaner``), threads and schedules.

@@ -1,8 +1,7 @@
-"""Writes what a cleaner keeps into new segments, whose files are ``.cleaned`` until they are
-swapped in.
+"""Writes what a cleaner keeps into new segments; their files are ``.cleaned`` until the swap.
 
-A group of segments becomes one with the base offset of the first.  What would not fit into it any
-more (its size, its offsets, its indexes) goes into another one, which begins at its first batch.
+A group of segments becomes one with the base offset of the first.  What does not fit into it any
+more (by its size, its offsets, its indexes) goes into another one, which begins at the next batch.
 New segments are indexed as any other (``Segment.append``), trimmed, durable when they are ended,
 and as old as the last one that they take the place of.
 """
@@ -34,9 +33,9 @@ class GroupWriter:
         pace: Callable[[int], None],
         suffix: str = paths.CLEANED,
     ) -> None:
-        """``pace`` is told of bytes that were written; ``suffix``: what the files' names end in.
+        """``pace`` gets the bytes that were written; ``suffix``: what the files' names end in.
 
-        OSError from the disk; nothing is left behind then.
+        OSError from the disk; no file is left then.
         """
         self._files = files
         self._directory = directory
@@ -48,14 +47,10 @@ class GroupWriter:
         self._begin(base_offset)
 
     def _begin(self, base_offset: int) -> None:
+        files, directory, now_ms = self._files, self._directory, self._now_ms
         self.segments.append(
             Segment.create(
-                self._files,
-                self._directory,
-                base_offset,
-                self._config,
-                now_ms=self._now_ms,
-                suffix=self.suffix,
+                files, directory, base_offset, self._config, now_ms=now_ms, suffix=self.suffix
             )
         )
 
@@ -65,7 +60,7 @@ class GroupWriter:
         """Write whole batches, with the aborted transactions whose markers are among them.
 
         OSError from the disk, CorruptRecord where offsets do not rise, what ``pace`` raises; the
-        caller then gives it up (``discard``).
+        caller then has to ``discard`` all.
         """
         view = memoryview(data)
         left = list(aborted)
@@ -74,7 +69,10 @@ class GroupWriter:
             count = self._fitting(entries[first:])
             if not count:
                 at = entries[first][0]
-                self._seal(int.from_bytes(view[at : at + 8], "big"))
+                following = int.from_bytes(view[at : at + 8], "big")
+                self._seal(following)
+                self.segments[-1].files.close_descriptors()
+                self._begin(following)
                 continue
             some = entries[first : first + count]
             start, end = some[0][0], some[-1][0] + some[-1][1]
@@ -93,7 +91,7 @@ class GroupWriter:
         CorruptRecord where offsets do not rise.
         """
         segment = self.segments[-1]
-        # Of an index of one entry, which the roll needs, even an empty segment's is full.
+        # An index of one entry, which the roll needs, is full in an empty segment, too.
         if segment.index_full and segment.size:
             return 0
         count = 0
@@ -114,29 +112,26 @@ class GroupWriter:
             count += 1
         return count
 
-    def _seal(self, following: int) -> None:
+    def _seal(self, next_offset: int) -> None:
         self.segments[-1].seal()
-        self.segments[-1].next_offset = following
-        self.segments[-1].files.close_descriptors()
-        self._begin(following)
+        self.segments[-1].next_offset = next_offset
 
     def end(self, next_offset: int, mtime_ns: int) -> int:
-        """All is written: the group ends at ``next_offset``, and was last written at ``mtime_ns``.
+        """End the group at ``next_offset``; ``mtime_ns``: the time that its files get.
 
-        Durable when it returns how many segments there are.  OSError, CorruptRecord.
+        Returns how many segments there are, which are durable then.  OSError, CorruptRecord.
         """
         if self.segments[-1].next_offset > next_offset:
             raise CorruptRecord(
                 f"its last batch ends beyond {next_offset}, where others begin",
                 path=self.segments[-1].log_path,
             )
-        self.segments[-1].seal()
-        self.segments[-1].next_offset = next_offset
+        self._seal(next_offset)
         for segment in self.segments:
             segment.stable_size = segment.size
             segment.sync()
             if self.suffix == paths.CLEANED:
-                # Others are as old as they are, until they are of the log.
+                # The age of staged files counts from now (``staged_orphans``).
                 segment.files.set_mtime(mtime_ns)
             segment.mtime_ns = mtime_ns
             segment.files.close_descriptors()

@@ -104,7 +104,7 @@ def _decode_adopted(facts: RequestOutcome) -> Adopted:
 ADOPT: RequestKind[AdoptRequest, Adopted] = RequestKind(
     "adopt",
     AdoptRequest.encode,
-    AdoptRequest.of_fields,
+    AdoptRequest.decode,
     adopt,
     _encode_adopted,
     _decode_adopted,
@@ -116,7 +116,7 @@ ADOPT: RequestKind[AdoptRequest, Adopted] = RequestKind(
 SWAP: RequestKind[SwapRequest, Cleaned] = RequestKind(
     "swap",
     SwapRequest.encode,
-    SwapRequest.parse,
+    SwapRequest.decode,
     lambda manager, request, task, now_ns: LogCleaner(manager).swap_in(request, task),
     lambda cleaned: {"state": "swapped", **dataclasses.asdict(cleaned)},
     lambda facts: Cleaned(**{each.name: facts[each.name] for each in dataclasses.fields(Cleaned)}),

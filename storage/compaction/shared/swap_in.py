@@ -1,21 +1,21 @@
-"""The owner's part of a round that others have cleaned: to check it, and to put it in.
+"""The owner's part of a round that other processes have cleaned: check it and swap it in.
 
 In a worker thread; only ``task.by_owner`` parts touch the log.  In this order:
 
-1. The segments that were read must be the log's first ones still, and what was dirty must be so;
-   no cleaner is at the log meanwhile.
+1. The segments that were read must still be the log's first ones, and what was dirty must still be
+   dirty; no cleaner is at the log meanwhile.
 2. The new segments are read: each batch's CRC, offsets that rise within their range, indexes that
-   are those of such a log, aborted transactions that the log knows.
+   fit the log, aborted transactions that the log knows.
 3. What lies behind is flushed, and the past that readers were shown is written down.
-4. The files are called ``.cleaned``, and from there on all is as after a cleaning of our own
+4. The files are renamed to ``.cleaned``, and from there on all is as after a cleaning of our own
    (``replacing``): a crash leaves the old segments or the new ones.
 
-What is refused or fails leaves the log as it was, and no staged file; what is cancelled leaves them
-to whoever asks the next owner.  A request that was carried out before is answered as if it
-were carried out now: its asker may not have heard.
+A request that is refused or fails leaves the log as it was, and no staged file.  A cancelled one
+leaves the staged files, for a request to the next owner.  A request that was carried out before
+gets the same answer again: its author may not have heard the first one.
 
-Not here: whether the right records were kept; who asks has to be believed that, as has whoever may
-write to the partition's directory.
+Not here: whether the right records were kept.  The author of the request is believed that, as is
+anyone who may write to the partition's directory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from storage.task import Task
 def old_segments(
     log: Log, plan: CleanableRange, request: SwapRequest
 ) -> tuple[Segment, ...] | None:
-    """The segments that a request replaces; None where it has been carried out before.
+    """The segments that a request replaces; None where it was carried out before.
 
     ``plan``: what of the log can be cleaned now.  Nobody changes the log's past meanwhile.
     SwapRefused, OSError.
@@ -71,7 +71,7 @@ def old_segments(
 def _are_first(log: Log, sources: Sequence[tuple[int, ...]], end_offset: int) -> bool:
     """Whether these are the segments that the log begins with, up to ``end_offset``.
 
-    Of each as many facts as there are of a ``SourceSegment``.
+    Each is told by the first fields of a ``SourceSegment``.
     """
     segments = log.segments
     count = len(sources)
@@ -85,13 +85,13 @@ def _are_first(log: Log, sources: Sequence[tuple[int, ...]], end_offset: int) ->
 
 
 def source_of(files: Files, segment: Segment) -> SourceSegment:
-    """What tells a segment's file from any other.  OSError."""
+    """What tells a segment's file from any other one.  OSError."""
     stat = files.file_stat(segment.log_path)
     return SourceSegment(segment.base_offset, stat.st_size, stat.st_ino, stat.st_mtime_ns)
 
 
 def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task) -> None:
-    """Put the new segments in the place of ``old``.
+    """Let the new segments of a request take the place of ``old``.
 
     SwapRefused, TaskCancelled, OSError, StorageError: nothing has changed.
     """
@@ -112,7 +112,8 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
             task.check()
         log.files.sync_directory(log.directory)
     except BaseException as error:
-        if not isinstance(error, TaskCancelled) or any(map(_is_cleaned, new)):
+        is_renamed = any(segment.log_path.endswith(paths.CLEANED) for segment in new)
+        if is_renamed or not isinstance(error, TaskCancelled):
             for segment in new:
                 with contextlib.suppress(OSError):
                     segment.files.discard()
@@ -120,27 +121,22 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
     publish(log, old, new, task)
 
 
-def _is_cleaned(segment: Segment) -> bool:
-    return segment.log_path.endswith(paths.CLEANED)
-
-
 def discard(log: Log, request: SwapRequest) -> None:
-    """Remove the staged files of a request, as far as they are there."""
+    """Remove the staged files of a request that are still there."""
     for each in request.new:
         with contextlib.suppress(OSError):
             _named(log, each).files.discard()
 
 
 def cleaned_of(request: SwapRequest) -> Cleaned:
-    """What was done, as of a cleaning of our own."""
-    replaced = len(request.new) or len(request.sources)
+    """What a request does, told as of a cleaning of our own."""
     before = sum(source.size for source in request.sources)
     return Cleaned(
         start_offset=request.sources[0].base_offset,
         first_dirty_offset=request.first_dirty_offset,
         end_offset=max(request.end_offset, request.first_dirty_offset),
         segments_before=len(request.sources),
-        segments_after=replaced,
+        segments_after=len(request.new) or len(request.sources),
         bytes_before=before,
         bytes_after=sum(each.size for each in request.new) if request.new else before,
         map_full=False,
@@ -153,7 +149,7 @@ def _named(log: Log, each: NewSegment) -> Segment:
 
 
 def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, task: Task) -> None:
-    """Read a new segment, and know of it what a log has to."""
+    """Read a new segment, and set what a log has to know of it."""
     files = log.files
     try:
         stat = files.file_stat(segment.log_path)
@@ -191,7 +187,7 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
 
 
 def _check_names(log: Log, segment: Segment, request: SwapRequest) -> None:
-    """That no file of it has been removed meanwhile: from now on nobody else knows of them."""
+    """Check that no file of it was removed meanwhile: from now on no other process removes any."""
     kinds = [paths.LOG, paths.INDEX, paths.TIMEINDEX]
     if segment.files.aborted:
         kinds.append(paths.TXNINDEX)

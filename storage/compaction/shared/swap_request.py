@@ -1,11 +1,11 @@
-"""What asks the owner of a log to put in what another process has made of a part of it.
+"""The request to a log's owner to swap in what another process has cleaned of it.
 
 A request is a JSON object, without a line's end.  It names the segments that were cleaned, so that
-they are known to be the same ones still, and the new ones, which lie as staged files in the
-partition's directory: the names of a segment, and ``suffix``.
+the owner sees whether the log still has them, and the new ones, which lie as staged files in the
+partition's directory: the names of a segment's files, and ``suffix``.
 
-Kafka ignores files of such names, and a start of ours does; those that nobody asks for any more go
-by their age, as all staged files.
+Kafka ignores files of such names, and so does a start of ours.  Those that no request names go by
+their age, as all staged files.
 
 Not here: how it is carried out (``swap_in``), how new segments come about (``round``).
 """
@@ -31,11 +31,11 @@ FIGURES = (
     "map_keys",
     "elapsed_ms",
 )
-"""What whoever has cleaned tells of it: the fields of ``Cleaned`` that the owner cannot know."""
+"""The fields of ``Cleaned`` that only the process that has cleaned knows."""
 
 
 class SourceSegment(NamedTuple):
-    """A segment that was read, and what tells that it is the same one still.  Size in bytes."""
+    """A segment that was read, and what tells its file from another one.  Size in bytes."""
 
     base_offset: int
     size: int
@@ -44,9 +44,9 @@ class SourceSegment(NamedTuple):
 
 
 class NewSegment(NamedTuple):
-    """A segment that was written: its offsets are from ``base_offset`` to below ``next_offset``.
+    """A segment that was written, of offsets from ``base_offset`` to below ``next_offset``.
 
-    ``suffix``: what its files' names end in.  ``mtime_ns``: how old it is to be.
+    ``suffix``: what its files' names end in.  ``mtime_ns``: the time that its files are to have.
     """
 
     base_offset: int
@@ -63,15 +63,15 @@ class NewSegment(NamedTuple):
 
 
 def staged_suffix(job: str, group: int, attempt: int) -> str:
-    """What the names of a group's new files end in; ``attempt`` is another one each time."""
+    """What the names of a group's new files end in; each ``attempt`` has its own number."""
     return "." + str(StagedName(job, 0, group, attempt))
 
 
 class SwapRequest(NamedTuple):
     """``new`` is to take the place of ``sources``, the first segments of a log.
 
-    ``first_dirty_offset``: up to where the log was clean when they were read; it is up to
-    ``end_offset`` then, where the sources end.  No ``new`` ones: what they have is what stays.
+    ``first_dirty_offset``: up to where the log was clean when they were read.  Afterwards it is
+    clean up to ``end_offset``, where the sources end.  Without ``new`` ones the sources stay.
     """
 
     topic: str
@@ -84,7 +84,7 @@ class SwapRequest(NamedTuple):
     figures: Mapping[str, int]
 
     def staged_files(self) -> list[StagedFile]:
-        """All files of the new segments that there may be; sizes are those of logs only."""
+        """All files that the new segments may have; indexes count as 0 bytes."""
         return [
             StagedFile(
                 self.topic,
@@ -102,16 +102,8 @@ class SwapRequest(NamedTuple):
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
-    def decode(cls, text: str) -> SwapRequest:
-        """InvalidRecord where it is no request."""
-        try:
-            return cls.parse(json.loads(text))
-        except ValueError as error:
-            raise InvalidRecord(f"no request to swap: {error}") from None
-
-    @classmethod
-    def parse(cls, fields: Any) -> SwapRequest:
-        """The same of what was read from JSON already."""
+    def decode(cls, fields: Any) -> SwapRequest:
+        """The request of a parsed JSON value.  InvalidRecord where it is none."""
         try:
             sources = tuple(SourceSegment(*each) for each in fields["sources"])
             new = tuple(NewSegment(*each) for each in fields["new"])
@@ -123,7 +115,7 @@ class SwapRequest(NamedTuple):
 
     def check(self) -> None:
         """InvalidRecord where something in it cannot be."""
-        # Whatever its type says, it may come from anywhere.
+        # The fields may have any type: they come from JSON.
         fields: dict[str, Any] = self._asdict()
         if not isinstance(fields["topic"], str) or not paths.is_topic_name(self.topic):
             raise InvalidRecord(f"{self.topic!r} is no topic's name")

@@ -9,6 +9,7 @@ import pytest
 
 from storage.adopt.staged import AdoptRequest, StagedFile, StagedName, parse_name
 from storage.errors import InvalidRecord
+from storage.owner.request_kinds import decode
 
 FILES = (
     StagedFile("orders", 0, "q-3-0-7.staged", 10),
@@ -32,11 +33,18 @@ def test_names() -> None:
         assert parse_name(other) is None
 
 
+def decoded(text: str) -> AdoptRequest:
+    """The request in a line for the owner."""
+    request = decode(b'{"adopt":%s}' % text.encode()).request
+    assert isinstance(request, AdoptRequest)
+    return request
+
+
 def test_a_request_is_one_line() -> None:
     line = REQUEST.encode()
     assert "\n" not in line
-    assert AdoptRequest.decode(line) == REQUEST
-    assert AdoptRequest.decode(REQUEST._replace(once=True).encode()).once
+    assert decoded(line) == REQUEST
+    assert decoded(REQUEST._replace(once=True).encode()).once
 
 
 WRONG: list[dict[str, Any]] = [
@@ -60,10 +68,10 @@ WRONG: list[dict[str, Any]] = [
 def test_what_is_no_request(changes: dict[str, Any]) -> None:
     fields = {**json.loads(REQUEST.encode()), **changes}
     with pytest.raises(InvalidRecord):
-        AdoptRequest.decode(json.dumps(fields))
+        decoded(json.dumps(fields))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", '"x"', "{}", "[" * 100_000])
 def test_what_is_no_object(text: str) -> None:
     with pytest.raises(InvalidRecord):
-        AdoptRequest.decode(text)
+        decoded(text)

@@ -209,15 +209,6 @@ def test_what_stays_of_one_batch(data: st.DataObject, attributes: int, legacy: b
         assert len(decode(made)) == kept
 
 
-@given(data=st.data())
-def test_discarded_batches(data: st.DataObject) -> None:
-    batch = data.draw(one_batch(5, TRANSACTIONAL))
-    keeper = keeper_of(Twin(TwinMap(LARGE)))
-    count = next(oracle.walk(batch)).count
-    assert keeper.keep_one(batch, discard=True) == (count, 0, None)
-    assert figures(keeper) == Figures(read=count)
-
-
 @pytest.mark.parametrize("entry", [V0_ENTRY, V1_ENTRY])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_old_formats_become_v2(entry: bytes, dropped: bool) -> None:

@@ -13,7 +13,7 @@ from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.swap_request import SwapRequest
 from storage.errors import InvalidRecord, SwapRefused, TaskCancelled, UnknownTopicOrPartition
-from storage.owner.request_kinds import SWAP
+from storage.owner.request_kinds import SWAP, decode
 from storage.settings import topic_file
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
@@ -48,11 +48,18 @@ def swap(manager: LogManager, request: SwapRequest, task: Task | None = None) ->
     return SWAP.carry_out(manager, request, task or Task(), lambda: NOW_NS)
 
 
+def decoded(text: str) -> SwapRequest:
+    """The request in a line for the owner."""
+    request = decode(b'{"swap":%s}' % text.encode()).request
+    assert isinstance(request, SwapRequest)
+    return request
+
+
 def asked(manager: LogManager, log: Log) -> SwapRequest:
     """As it comes over a line."""
     text = shared_out(manager, planned(manager, log)).encode()
     assert "\n" not in text
-    return SwapRequest.decode(text)
+    return decoded(text)
 
 
 def refused(
@@ -345,12 +352,12 @@ def test_requests_that_make_no_sense(tmp_path: Path, change: dict[str, object]) 
         fill(log)
         fields = json.loads(shared_out(manager, planned(manager, log), writes=False).encode())
         fields["new"] = [[0, 7, 1, 1, 1, ".compact.test-0-0-0.staged"]]
-        SwapRequest.decode(json.dumps(fields))
+        decoded(json.dumps(fields))
         with pytest.raises(InvalidRecord):
-            SwapRequest.decode(json.dumps(fields | change))
+            decoded(json.dumps(fields | change))
         for text in ("", "[]", "7", "{}", "null"):
             with pytest.raises(InvalidRecord):
-                SwapRequest.decode(text)
+                decoded(text)
 
 
 def test_a_checkpoint_outside_of_the_log(tmp_path: Path) -> None:
