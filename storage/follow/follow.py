@@ -1,34 +1,34 @@
 """Follows a partition that another process writes: a broker's, while it runs.
 
-Nothing is written, no lock is taken.  What the writer has done is found by looking at names and
-sizes, and is told to the listeners as a log of our own tells of it, so that whoever keeps up with
-a log keeps up with this one:
+The follower writes nothing and takes no lock.  It looks at names and sizes to find out what the
+writer has done, and tells the listeners of it as a log of our own does:
 
     appended, rolled     whole batches with a right CRC, in whatever segment they lie
     removing             segments are gone from the head (retention)
     swapping, swapped    segments of the head have become others (a cleaner)
-    truncated            the last batch that we had read stands there no longer
+    truncated            the last batch that was read stands there no longer
 
 A look costs two stats where nothing has changed.  The directory's time says whether names have
-changed, the active log's size and time whether bytes have; a time that is younger than
-``FRESH_NS`` may hide another change at the same moment, and is looked behind again.  A segment is
+changed, the active log's size and time whether bytes have.  A time that is younger than
+``FRESH_NS`` may hide another change at the same moment: the next look looks again.  A segment is
 the same as long as its log has the inode, size and time that it had.
 
-The writer renames files between our looking at names and opening them: then the look begins again,
-and is left for the next time where that does not help.  While a cleaner's ``.swap`` files are
-there, old and new segments are mixed, and only what follows the active one is looked at; unless the
-old ones can be read no longer, as the writer was stopped there: then it counts as finished.
+The writer may rename files after the follower has looked at names and before it opens them.  Then
+the look begins again; if that does not help it is left for the next time.  While a cleaner's
+``.swap`` files are there, old and new segments are mixed, and the look takes only what follows the
+active segment.  If the old segments cannot be read any more, the writer was stopped in the middle:
+then its swap counts as finished.
 
-What the writer has appended comes before what it has done to the head since: a cleaner takes only
-what is decided, so what decides it is in the log by then.  Where that cannot be seen yet (beyond
-``limit``), replaced segments stay until it is: nothing leaves the log before it could be shown, for
-as long as its files can be read.  Where they cannot, as a cleaner has rewritten twice what was read
-in part or not at all, the log goes on like a consumer, who asks by offset: with what is left of it,
-swapped in before anything behind it is told (``_begin_behind_unread``).  What was removed or
-cleaned was below the limit, whatever that was when it was last written down.
+The follower takes what the writer has appended before what it has done to the head since.  A
+cleaner takes only decided records, so what decides them is in the log by then.  Where that cannot
+be seen yet (beyond ``limit``), replaced segments stay until it is: nothing leaves the log before it
+could be shown, as long as its files can be read.  Where they cannot, because a cleaner has twice
+rewritten what was not or only partly read, the log goes on like a consumer, by offset: what is left
+is swapped in before anything behind it is told (``_begin_behind_unread``).  What was removed or
+cleaned was below the limit, whatever the limit was when the writer last wrote it down.
 
-Segments that have left the log are in ``Log.retired``, like those of a log of our own: who reads
-them goes on until file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
+Segments that have left the log are in ``Log.retired``, as in a log of our own: readers go on until
+file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
 
 Not here: what is read at the end (``follow_tail``), which partitions there are
 (``follow_directory``).
@@ -40,16 +40,16 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
-from storage.follow import followed_log
 from storage.follow.follow_tail import LogTail, Moved, is_of
 from storage.log.log import Log
-from storage.recovery.loading import Loaded, Origin, load, missing_segment
+from storage.recovery.loading import Origin, load, missing_segment
 from storage.recovery.recovery import recover
-from storage.recovery.replay import replay
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.segment import Segment
 from storage.segment.segment_files import Identity
@@ -57,21 +57,32 @@ from storage.state import book_file
 from storage.state.book_file import Claim
 from storage.state.producer_state import ProducerState
 
-# A time of change so young, in ns, may be that of a later change too.
+# A time of change that is younger than this, in ns, may be that of a later change too.
 FRESH_NS = 100_000_000
-# The kernel gives a directory of more names in pieces: what is renamed between two may be in none
-# of them, or in both.
+# The kernel lists a directory of more names in several calls: a name that changes between two may
+# be in none of them, or in both.
 _LISTED_AT_ONCE = 200
 # How often a look begins again.
 _TRIES = 4
 
 _log = logging.getLogger(__name__)
 
-_Found = dict[int, os.stat_result]
+
+class Listing(NamedTuple):
+    """The logs of a partition's directory, by base offset, rising.
+
+    ``deleted``: those that wait for deletion.  ``is_mixed``: a cleaner is swapping some.
+    ``swapped``: those whose files' names still end in ``.swap``, though they count as swapped.
+    """
+
+    logs: Mapping[int, os.stat_result]
+    deleted: Mapping[int, os.stat_result] = MappingProxyType({})
+    is_mixed: bool = False
+    swapped: frozenset[int] = frozenset()
 
 
 class LogFollower:
-    """Keeps one log like its files.  The owner's thread looks; any may ask ``intact``.
+    """Keeps one log like its files.  The owner's thread looks; any may call ``intact``.
 
     ``limit``: the log ends before this offset (the high watermark); None: it ends where it ends.
     """
@@ -85,11 +96,9 @@ class LogFollower:
         self._tail = LogTail(log, clock_ns, limit)
         self._limit_seen = -1
         self._names_seen: int | None = None
-        # Segments whose files' names still end in ``.swap``, though they are taken for swapped.
-        self._swapped: frozenset[int] = frozenset()
-        # The offsets of what a cleaner is just swapping in: from, and up to before.
+        # The offsets that a cleaner is just replacing: from the first to below the second.
         self._replaced = 0, 0
-        # What the book has of segments that are gone or shorter than they were, by base offset.
+        # The book's claims of segments that are gone or shorter than they were, by base offset.
         self._claims: dict[int, Claim] = {}
         if log.losses:
             self._claims = self._claimed()
@@ -98,13 +107,13 @@ class LogFollower:
         self._tail.mark_last()
 
     def intact(self) -> bool:
-        """``LogTail.intact``: whether what was read last is still there.  Any thread."""
+        """Whether the last batch that was read stands where it stood (``LogTail``).  Any thread."""
         return self._tail.intact()
 
     # -- looking -------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """See what the writer has done; whether there was anything.
+        """Take up what the writer has done; returns whether there was anything.
 
         CorruptRecord where the log is damaged, OSError; what was found before that counts.
         """
@@ -129,36 +138,40 @@ class LogFollower:
             self._limit_seen = limit
             self._tail.seen = None
         stamp = log.files.file_stat(log.directory).st_mtime_ns
-        is_done = True
-        if stamp != self._names_seen:
-            found, deleted, is_mixed = self._find()
-            self._swapped = frozenset()
-            self._replaced = self._decide_swaps() if is_mixed else (0, 0)
-            if not is_mixed:
-                self._strip_swap()
-                self._claims = self._lacking(found, stamp)
-                is_done = self._compare(found, deleted)
-            else:
-                all_can = self._keep_readable(*self._replaced)
-                if not all_can or not self._go_on_while_mixed(found, deleted):
-                    self._compare(self._find_as_if_finished(), deleted)
-                is_done = False
-            if is_done and stamp + FRESH_NS < self._clock_ns():
-                self._names_seen = stamp
+        is_done = stamp == self._names_seen or self._look_at_names(stamp)
         self._look_at_tail()
         return is_done
 
-    def _keep_readable(self, low: int = 0, high: int = 0) -> bool:
-        """Open what the writer has put aside already, before it removes it: the log still has it,
-        as what comes before it cannot be seen yet, or the writer is not ready.  And what begins
-        from ``low`` on and before ``high``.
+    def _look_at_names(self, stamp: int) -> bool:
+        """Whether the log's segments are now those in its directory; ``stamp``: its time."""
+        found = self._list()
+        self._replaced = self._decide_swaps() if found.is_mixed else (0, 0)
+        if found.is_mixed:
+            all_can = self._keep_readable(*self._replaced)
+            if not all_can or not self._go_on_while_mixed(found):
+                self._compare(self._list_as_if_finished(found))
+            return False
+        for segment in self.log.segments:
+            if segment.log_path.endswith(paths.SWAP):
+                # The writer was stopped in a swap, and has finished that by now.
+                segment.files.is_called("")
+        self._claims = self._lacking(found, stamp)
+        is_done = self._compare(found)
+        if is_done and stamp + FRESH_NS < self._clock_ns():
+            self._names_seen = stamp
+        return is_done
 
-        Whether all of the log can be read.
+    def _keep_readable(self, low: int = 0, high: int = 0) -> bool:
+        """Open the segments that the writer has put aside, before it removes them: the log still
+        has them, as what comes before cannot be seen yet, or the writer is not ready.  Open also
+        those from ``low`` to below ``high``.
+
+        Returns whether all of the log can be read.
         """
         all_can = True
         for segment in self.log.segments:
             if segment.files.is_log_open:
-                # So that it stays.
+                # So that it stays open.
                 segment.files.recently_used = True
             elif low <= segment.base_offset < high or not self._leads_to(segment):
                 try:
@@ -175,16 +188,15 @@ class LogFollower:
             return False
         return is_of(segment, found, self.log.files)
 
-    def _find(self) -> tuple[_Found, _Found, bool]:
-        """Every log by its base offset, rising; those that wait for deletion; and whether a cleaner
-        is just swapping some.
+    def _list(self) -> Listing:
+        """Look at names, then at the logs.
 
-        They are looked at in that order: where a cleaner has made one of several meanwhile, that
-        has the first one's name, and those behind it are not there any more (FileNotFoundError).
+        FileNotFoundError where a cleaner has put several into one meanwhile: that one has the name
+        of the first.
         """
         files, directory = self.log.files, self.log.directory
-        found: _Found = {}
-        deleted: _Found = {}
+        logs: dict[int, os.stat_result] = {}
+        deleted: dict[int, os.stat_result] = {}
         names = self._names()
         for name in names:
             base = paths.base_offset_of(name)
@@ -192,14 +204,15 @@ class LogFollower:
                 continue
             path = os.path.join(directory, name)
             if name.endswith(paths.LOG):
-                found[base] = files.file_stat(path)
+                logs[base] = files.file_stat(path)
             elif name == paths.file_name(base, paths.LOG + paths.DELETED):
                 with contextlib.suppress(FileNotFoundError):
                     deleted[base] = files.file_stat(path)
-        return found, deleted, any(name.endswith(paths.LOG + paths.SWAP) for name in names)
+        is_mixed = any(name.endswith(paths.LOG + paths.SWAP) for name in names)
+        return Listing(logs, deleted, is_mixed)
 
     def _names(self) -> list[str]:
-        """Of all files, as they were at one moment; Moved where that cannot be known."""
+        """The names of all files at one moment; Moved where that cannot be known."""
         scan, directory = self.log.files.scan, self.log.directory
         names = sorted(name for name, is_directory in scan(directory) if not is_directory)
         if len(names) > _LISTED_AT_ONCE:
@@ -208,73 +221,76 @@ class LogFollower:
                 raise Moved
         return names
 
-    def _find_unmixed(self) -> _Found:
-        """The logs, where no cleaner is swapping any; Moved where one is."""
-        found, _, is_mixed = self._find()
-        if is_mixed or not found:
+    def _list_unmixed(self) -> Listing:
+        """The listing while no cleaner swaps; Moved where one does."""
+        found = self._list()
+        if found.is_mixed or not found.logs:
             raise Moved
         return found
 
-    def _find_as_if_finished(self) -> _Found:
-        """The same as they will be when the writer has finished the swap: it was stopped in the
-        middle, and what it replaces is gone already.
+    def _list_as_if_finished(self, found: Listing) -> Listing:
+        """The listing as it will be when the writer, which was stopped in the middle of a swap, has
+        finished it: what it replaces is gone already.
         """
         files, directory = self.log.files, self.log.directory
-        names, self._swapped = as_if_finished(files, directory, self._names())
-        found: _Found = {}
+        names, swapped = as_if_finished(files, directory, self._names())
+        logs: dict[int, os.stat_result] = {}
         for name in sorted(names):
             base = paths.base_offset_of(name)
             if base is not None and name.endswith(paths.LOG):
-                suffix = paths.SWAP if base in self._swapped else ""
-                found[base] = files.file_stat(os.path.join(directory, name + suffix))
-        return found
+                suffix = paths.SWAP if base in swapped else ""
+                logs[base] = files.file_stat(os.path.join(directory, name + suffix))
+        return Listing(logs, found.deleted, swapped=swapped)
 
     def _decide_swaps(self) -> tuple[int, int]:
-        """The offsets whose segments are being replaced: a writer that is killed now removes these
-        as soon as it starts again.  So what is unread of them is read now: it is below the limit.
+        """The offsets that a cleaner is replacing, which are below the limit.
+
+        A writer that is killed now removes their segments as soon as it starts again: so what is
+        unread of them is read now.
         """
         names = [name for name in self._names() if name.endswith(paths.LOG + paths.SWAP)]
         low, high = replaced_range(self.log.files, self.log.directory, names)
         self._decide_below(high)
         return low, high
 
-    # -- what the writer did not do ------------------------------------------------------------
+    # -- what is gone though the writer did not remove it ----------------------------------------
 
-    def _lacking(self, found: _Found, stamp: int) -> dict[int, Claim]:
-        """What the book has of segments of which these names lead to nothing, or to less.
+    def _lacking(self, found: Listing, stamp: int) -> dict[int, Claim]:
+        """The book's claims of segments whose names lead to nothing, or to less.
 
-        Its writer takes back what it says before it does anything, and is heard after the names:
-        Moved where these may be others by then.
+        The writer takes a claim back before it removes anything, and the book is read after the
+        names: Moved where these may be others by then.
         """
         log = self.log
-        known = [
-            segment for segment in log.segments[:-1] if segment.base_offset < max(found, default=0)
+        suspect = [
+            each
+            for each in log.segments[:-1]
+            if each.base_offset < max(found.logs, default=0)
+            and (
+                each.lacking
+                or (now := found.logs.get(each.base_offset)) is None
+                or now.st_size < each.size
+            )
         ]
-        suspect = [each for each in known if each.lacking or not self._is_long_enough(each, found)]
         if not suspect or not log.is_booked:
             return {}
         claimed = self._claimed()
-        sizes = {base: stat.st_size for base, stat in found.items()}
+        sizes = {base: stat.st_size for base, stat in found.logs.items()}
         claims = {
-            segment.base_offset: claimed[segment.base_offset]
+            segment.base_offset: claim
             for segment in suspect
-            if segment.base_offset in claimed
-            and claimed[segment.base_offset].size > sizes.get(segment.base_offset, 0)
-            and claimed[segment.base_offset].next_offset > log.log_start_offset
+            if (claim := claimed.get(segment.base_offset)) is not None
+            and claim.size > sizes.get(segment.base_offset, 0)
+            and claim.next_offset > log.log_start_offset
         }
         if claims:
-            now = log.files.file_stat(log.directory).st_mtime_ns
-            if now != stamp or now + FRESH_NS >= self._clock_ns():
+            later = log.files.file_stat(log.directory).st_mtime_ns
+            if later != stamp or later + FRESH_NS >= self._clock_ns():
                 raise Moved
         return claims if book_file.fits(list(claims.values()), sizes) else {}
 
-    @staticmethod
-    def _is_long_enough(segment: Segment, found: _Found) -> bool:
-        now = found.get(segment.base_offset)
-        return now is not None and now.st_size >= segment.size
-
     def _claimed(self) -> dict[int, Claim]:
-        """What the book has, by base offset; nothing where a broker has come to the directory."""
+        """The book's claims, by base offset; none where a broker has come to the directory."""
         files, directory = self.log.files, self.log.directory
         if files.exists(os.path.join(os.path.dirname(directory), paths.META_PROPERTIES)):
             return {}
@@ -283,22 +299,15 @@ class LogFollower:
         except CorruptCheckpoint:
             return {}
 
-    def _identity(self, path: str, found: os.stat_result) -> Identity:
-        return found.st_dev, found.st_ino, self.log.files.born_ns(path)
+    def _bases(self, found: Listing) -> list[int]:
+        """The base offsets of the log's segments, also of those whose files are gone."""
+        return sorted({*found.logs, *self._claims})
 
-    def _bases(self, found: _Found) -> list[int]:
-        """Of the log's segments, also of those whose files are gone."""
-        return sorted({*found, *self._claims})
+    # -- comparing -----------------------------------------------------------------------------
 
-    def _strip_swap(self) -> None:
-        """Where the writer was stopped in a swap it has finished that by now."""
-        for segment in self.log.segments:
-            if segment.log_path.endswith(paths.SWAP):
-                segment.files.is_called("")
-
-    def _first_kept(self, found: _Found) -> int:
-        """From which segment on all are as they were, and no other is among them; how many there
-        are where the last is not.
+    def _first_kept(self, found: Listing) -> int:
+        """The number of the segment from which on all are as they were, and no other is among them;
+        the number of segments where the last one is not as it was.
         """
         segments = self.log.segments
         kept = len(segments)
@@ -309,8 +318,8 @@ class LogFollower:
             kept -= 1
         return kept
 
-    def _go_on_while_mixed(self, found: _Found, deleted: _Found) -> bool:
-        """Take what follows the active segment, which is as it is: it is never cleaned.
+    def _go_on_while_mixed(self, found: Listing) -> bool:
+        """Take what follows the active segment, which no cleaner touches.
 
         False where some of that came and went unread.
         """
@@ -319,21 +328,20 @@ class LogFollower:
         if kept == len(self.log.segments):
             if self._is_written_over(found):
                 return True
-            if not self._outlive(found, deleted, may_swap=False):
-                return all(base <= self.log.active.base_offset for base in found)
+            if not self._outlive(found, may_swap=False):
+                return all(base <= self.log.active.base_offset for base in found.logs)
         self._roll_all(found)
         return True
 
-    def _compare(self, found: _Found, deleted: _Found) -> bool:
-        """Make the log's segments those of these names; False where it has to be done again."""
+    def _compare(self, found: Listing) -> bool:
+        """Make the log's segments those of a listing; False where that has to be done again."""
         segments = self.log.segments
         kept = self._first_kept(found)
         self._learn_limit(kept, found)
         if kept == len(segments):
-            if not found:
+            if not found.logs:
                 return True
-            is_cut = self._is_written_over(found)
-            if is_cut or not self._outlive(found, deleted, may_swap=True):
+            if self._is_written_over(found) or not self._outlive(found, may_swap=True):
                 self._take_over(found)
                 return True
             kept = self._first_kept(found)
@@ -349,47 +357,48 @@ class LogFollower:
             raise
         return self._change_head(kept, found) and is_read
 
-    def _learn_limit(self, count: int, found: _Found) -> None:
-        """Some of the first ``count`` segments are not those of these names any more.
+    def _learn_limit(self, count: int, found: Listing) -> None:
+        """Raise the limit where some of the first ``count`` segments are others now.
 
-        What its writer removes or cleans lies below the high watermark, which it writes down now
-        and then only.  A file of which something was below it becomes another for no other reason.
+        What the writer removes or cleans lies below the high watermark, which it writes down only
+        now and then.  A file that had anything below it becomes another one for no other reason.
         """
         if self._tail.limit is None or not count or self._is_written_over(found):
             return
         for segment in self.log.segments[:count]:
             if segment.size and not self._is_kept(segment, found):
-                self._decide_below(next((base for base in found if base > segment.base_offset), 0))
+                following = (base for base in found.logs if base > segment.base_offset)
+                self._decide_below(next(following, 0))
 
     def _decide_below(self, offset: int) -> None:
-        """Its writer has removed or cleaned what is below ``offset``, or is about to."""
+        """The writer has removed or cleaned what is below ``offset``, or is about to."""
         if offset > self._tail.decided:
             self._tail.decided = offset
             self._tail.seen = None
 
-    def _change_head(self, count: int, found: _Found) -> bool:
-        """Make the first ``count`` segments those of these names; False where that has to wait."""
+    def _change_head(self, count: int, found: Listing) -> bool:
+        """Make the first ``count`` segments those of a listing; False where that has to wait."""
         segments = self.log.segments
         head = [base for base in self._bases(found) if base < segments[count].base_offset]
-        if head:
-            if self._is_held(segments[:count], found) and self._can_hold(segments[:count], found):
-                return False
-            self._swap(count, self._load_head(head, segments[count].base_offset, found, segments))
-        elif count:
-            self._remove(count)
+        old = segments[:count]
+        if head and self._is_held(old, found) and self._can_hold(old, found):
+            return False
+        if head or count:
+            end = segments[count].base_offset
+            self._replace_head(count, self._load_head(head, end, found, segments))
         return True
 
-    def _is_held(self, segments: tuple[Segment, ...], found: _Found) -> bool:
-        """Whether not all of what is replaced is stable by what is seen.
+    def _is_held(self, segments: Sequence[Segment], found: Listing) -> bool:
+        """Whether some of what is replaced is not stable by what is seen.
 
-        Who reads that has not been shown the rest, and finds it there when it is decided.
+        Readers have not been shown the rest, and find it there when it is decided.
         """
         return any(
             segment.stable_size < segment.size and not self._is_kept(segment, found)
             for segment in segments
         )
 
-    def _can_hold(self, segments: tuple[Segment, ...], found: _Found) -> bool:
+    def _can_hold(self, segments: Sequence[Segment], found: Listing) -> bool:
         """Whether what is held back of replaced segments can be read in them, if anything is."""
         if not self._is_held(segments, found):
             return True
@@ -404,29 +413,24 @@ class LogFollower:
                 return False
         return True
 
-    def _roll_all(self, found: _Found) -> bool:
-        """Take what segments follow the active one; False where it is not read to its end yet."""
-        active = self.log.active.base_offset
-        return all(self._roll(base, found) for base in found if base > active)
-
-    def _is_kept(self, segment: Segment, found: _Found) -> bool:
+    def _is_kept(self, segment: Segment, found: Listing) -> bool:
         """Whether this segment's log is the one that it was; the active one may be longer."""
-        now = found.get(segment.base_offset)
+        now = found.logs.get(segment.base_offset)
         is_claimed = segment.base_offset in self._claims
         if now is None:
             return segment.files.is_missing and is_claimed
         if (segment.lacking > 0) != is_claimed:
             return False
         if segment.files.identity is None and not segment.files.sealed and not segment.size:
-            # It was made after the partition's directory, in which we looked between the two.
+            # The writer had made the directory and not yet the segment when the log was opened.
             segment.files.identity = self._identity(segment.log_path, now)
         if not is_of(segment, now, self.log.files):
             return False
         facts = (now.st_size, now.st_mtime_ns)
-        return not segment.files.sealed or facts == (
-            segment.size - segment.lacking,
-            segment.mtime_ns,
-        )
+        return not segment.files.sealed or facts == _facts(segment)
+
+    def _identity(self, path: str, found: os.stat_result) -> Identity:
+        return found.st_dev, found.st_ino, self.log.files.born_ns(path)
 
     # -- the end of the log --------------------------------------------------------------------
 
@@ -437,14 +441,14 @@ class LogFollower:
         if tail == self._tail.seen:
             return
         if self._tail.is_cut(active, found):
-            self._take_over(self._find_unmixed())
+            self._take_over(self._list_unmixed())
             return
         self._tail.drain()
         if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
             self._tail.seen = tail
 
     def _stat_of(self, active: Segment) -> os.stat_result:
-        """What its name leads to; Moved where that is another file, which says nothing of it."""
+        """The active log's stat; Moved where its name leads to another file."""
         found = self.log.files.file_stat(active.log_path)
         if not is_of(active, found, self.log.files):
             raise Moved
@@ -454,12 +458,17 @@ class LogFollower:
         """Take what the active segment has by now; Moved where it was cut."""
         active = self.log.active
         if self._tail.is_cut(active, self._stat_of(active)):
-            self._take_over(self._find_unmixed())
+            self._take_over(self._list_unmixed())
             raise Moved
         self._tail.drain()
 
-    def _roll(self, base: int, found: _Found) -> bool:
-        """The writer has begun the segment ``base``; False where the one before is not read."""
+    def _roll_all(self, found: Listing) -> bool:
+        """Take the segments behind the active one; False where that is not read to its end yet."""
+        active = self.log.active.base_offset
+        return all(self._roll(base, found) for base in found.logs if base > active)
+
+    def _roll(self, base: int, found: Listing) -> bool:
+        """Begin the segment ``base``; False where the one before is not read to its end yet."""
         log, active = self.log, self.log.active
         self._read_on()
         now = self._stat_of(active)
@@ -469,29 +478,25 @@ class LogFollower:
         if base < active.next_offset:
             raise Moved
         if base > active.next_offset and not (log.files.in_order or log.may_be_cleaned):
-            return False  # what lies between is still to appear
+            return False  # what lies between has not appeared yet
         active.mtime_ns = now.st_mtime_ns
         self._begin(base, found)
         active.files.refresh_indexes()
         return True
 
-    def _begin(self, base: int, found: _Found, suffix: str = "") -> None:
+    def _begin(self, base: int, found: Listing, *, is_deleted: bool = False) -> None:
         """The active segment ends, and ``base``, as yet unread, is the new one.
 
-        ``suffix``: what the name of its log ends in.
+        ``is_deleted``: it waits for its deletion already.
         """
         log, active = self.log, self.log.active
-        following = Segment(
-            log.files,
-            log.directory,
-            base,
-            log.config,
-            writable=False,
-        )
-        if base in self._swapped:
+        following = Segment(log.files, log.directory, base, log.config, writable=False)
+        if base in found.swapped:
             following.files.is_called(paths.SWAP)
-        following.files.identity = self._identity(following.log_path + suffix, found[base])
-        following.mtime_ns = found[base].st_mtime_ns
+        path = following.log_path + (paths.DELETED if is_deleted else "")
+        now = (found.deleted if is_deleted else found.logs)[base]
+        following.files.identity = self._identity(path, now)
+        following.mtime_ns = now.st_mtime_ns
         active.next_offset = base
         active.files.sealed = True
         log.segments = (*log.segments, following)
@@ -499,23 +504,15 @@ class LogFollower:
         self._tail.begin_segment()
         for listener in log.listeners:
             listener.rolled(log, active, following)
+        if is_deleted:
+            following.files.is_called(paths.DELETED)
 
-    # -- what the past has lost ----------------------------------------------------------------
+    # -- changes of the past ---------------------------------------------------------------------
 
-    def _remove(self, count: int) -> None:
-        """The first segments have been deleted."""
-        log = self.log
-        removed = log.segments[:count]
-        for segment in removed:
-            self._lose(segment)
-        for listener in log.listeners:
-            listener.removing(log, removed)
-        followed_log.replace_head(log, count, (), removed, self._due_ms())
-
-    def _is_written_over(self, found: _Found) -> bool:
+    def _is_written_over(self, found: Listing) -> bool:
         """Whether a sealed segment's file is the same and holds something else: only cuts do so."""
         for segment in self.log.segments:
-            now = found.get(segment.base_offset)
+            now = found.logs.get(segment.base_offset)
             if (
                 now is not None
                 and is_of(segment, now, self.log.files)
@@ -524,18 +521,19 @@ class LogFollower:
                 return True
         return False
 
-    def _outlive(self, found: _Found, deleted: _Found, *, may_swap: bool) -> bool:
-        """The active segment is deleted or cleaned: others have followed it before that.
+    def _outlive(self, found: Listing, *, may_swap: bool) -> bool:
+        """Go on behind an active segment that was deleted or cleaned, and so had followers.
 
-        What it got at last, and what was in others that have come and gone, is taken from where it
-        waits for deletion; where it is there no longer, from what a cleaner has left of it.  False
-        where nothing follows it, so that the log was cut, or where ``may_swap`` would be needed.
+        What it got last, and what was in followers that came and went, is read where it waits for
+        deletion; where it is not there any more, in what a cleaner has left of it.  False where
+        nothing follows it, so that the log was cut, or where ``may_swap`` would be needed.
         """
         log = self.log
         while not self._is_kept(log.active, found):
             active = log.active
-            if not any(base >= active.next_offset and base > active.base_offset for base in found):
-                now = found.get(active.base_offset)
+            at = max(active.next_offset, active.base_offset + 1)
+            if max(found.logs, default=-1) < at:
+                now = found.logs.get(active.base_offset)
                 if now and not os.path.samestat(now, log.files.file_stat(active.log_path)):
                     # It was its file when the names were looked at: what follows it came since.
                     raise Moved
@@ -549,11 +547,10 @@ class LogFollower:
                 if self._tail.limit is not None and active.size < active.log_stat().st_size:
                     raise Moved
             at = max(active.next_offset, active.base_offset + 1)
-            if at in deleted:
-                self._begin(at, deleted, paths.DELETED)
-                log.active.files.is_called(paths.DELETED)
+            if at in found.deleted:
+                self._begin(at, found, is_deleted=True)
                 continue
-            base = next((base for base in found if base >= at), None)
+            base = next((base for base in found.logs if base >= at), None)
             if base is None:
                 return False
             if not self._is_cleaned(active.next_offset, base, found):
@@ -564,61 +561,73 @@ class LogFollower:
                 return False
         return True
 
-    def _begin_behind_unread(self, base: int, found: _Found) -> None:
-        """The segment ``base`` is begun, and cleaned ones before it have what was not read yet.
+    def _begin_behind_unread(self, base: int, found: Listing) -> None:
+        """Begin the segment ``base``, while cleaned ones before it have what was not read yet.
 
         They take the place of what was read of them before anything is told that lies behind.
         """
         log, active = self.log, self.log.active
-        new = self._load_head(
-            [each for each in self._bases(found) if each < base], base, found, log.segments
-        )
-        names = {name for name, _ in log.files.scan(log.directory)}
-        producers, _ = replay(
-            followed_log.origin_of(self.log, self._clock_ns()),
-            [Loaded(each) for each in new],
-            names,
-        )
+        bases = [each for each in self._bases(found) if each < base]
+        new = self._load_head(bases, base, found, log.segments)
+        producers = self._tail.producers_of(new)
         count, read_to = len(log.segments), active.next_offset
         self._begin(base, found)
-        # So that all are told from where on it was not read.
+        # So that listeners hear from where on it was not read.
         active.next_offset = read_to
-        self._swap(count, new, producers)
+        self._replace_head(count, new, producers)
 
-    def _is_cleaned(self, start: int, end: int, found: _Found) -> bool:
-        """Whether of these offsets, which came and went unread, a cleaned segment holds some.
+    def _is_cleaned(self, start: int, end: int, found: Listing) -> bool:
+        """Whether a cleaned segment holds some of these offsets, which came and went unread.
 
-        Who reads on from ``end`` would pass them over.
+        A reader that goes on at ``end`` would pass them over.
         """
         if start == end:
             return False
         low, high = self._replaced
         if low <= start < high:
             return True
-        before = [base for base in found if base < end]
-        if not before:
+        before = max((base for base in found.logs if base < end), default=None)
+        if before is None:
             return False
-        suffix = paths.SWAP if before[-1] in self._swapped else ""
-        name = paths.file_name(before[-1], paths.LOG) + suffix
+        name = paths.file_name(before, paths.LOG)
+        if before in found.swapped:
+            name += paths.SWAP
         _, following = replaced_range(self.log.files, self.log.directory, [name])
         return following > start
 
-    def _swap(self, count: int, new: list[Segment], producers: ProducerState | None = None) -> None:
-        """Put ``new`` where the first ``count`` were; ``producers``: see ``replace_head``."""
+    def _replace_head(
+        self, count: int, new: Sequence[Segment], producers: ProducerState | None = None
+    ) -> None:
+        """Put ``new`` where the first ``count`` segments were; none: those were deleted.
+
+        ``producers``: as of the log end, where not all of ``new`` was read before.
+        """
         log = self.log
         old = log.segments[:count]
         lost = [segment for segment in old if segment not in new]
         for segment in lost:
             self._lose(segment)
         for listener in log.listeners:
-            listener.swapping(log, old, new)
-        first = log.segments[0].base_offset
-        followed_log.replace_head(log, count, new, lost, self._due_ms(), producers)
-        if new[0].base_offset < first == log.log_start_offset:
+            if new:
+                listener.swapping(log, old, new)
+            else:
+                listener.removing(log, old)
+        first, due_ms = log.segments[0].base_offset, self._due_ms()
+        # In this order another thread finds every aborted transaction at any moment.
+        log.retired = [*log.retired, *((due_ms, segment) for segment in lost)]
+        log.segments = (*new, *log.segments[count:])
+        log.log_start_offset = max(log.log_start_offset, log.segments[0].base_offset)
+        if producers is not None:
+            log.producers = producers
+            log.transactions.replaced()
+        elif log.producers.first_undecided_offset is not None:
+            log.transactions.stabilize()
+        if new and new[0].base_offset < first == log.log_start_offset:
             # It was loaded while a cleaner swapped its first segments.
             log.log_start_offset = new[0].base_offset
-        for listener in log.listeners:
-            listener.swapped(log, old, new)
+        if new:
+            for listener in log.listeners:
+                listener.swapped(log, old, new)
 
     def _lose(self, segment: Segment) -> None:
         """It waits for deletion, unless its file was written over or its inode given to another."""
@@ -629,30 +638,26 @@ class LogFollower:
         for suffix in ("", paths.DELETED):
             with contextlib.suppress(FileNotFoundError):
                 seen.append(self.log.files.file_stat(segment.log_path + suffix))
-        facts = (segment.size - segment.lacking, segment.mtime_ns)
         for now in seen:
             same = (segment.files.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
-            if same and (now.st_size, now.st_mtime_ns) != facts:
-                self._give_up(segment)
+            if same and (now.st_size, now.st_mtime_ns) != _facts(segment):
+                _give_up(segment)
         segment.files.is_called(paths.DELETED)
 
-    @staticmethod
-    def _give_up(segment: Segment) -> None:
-        """Its bytes are gone, though there is a file of its inode."""
-        segment.files.identity = (0, 0, 0)
-        segment.files.close_descriptors()
-
     def _load_head(
-        self, bases: list[int], end: int, found: _Found, old: tuple[Segment, ...]
+        self, bases: list[int], end: int, found: Listing, old: Sequence[Segment]
     ) -> list[Segment]:
+        """The segments ``bases``, of which the last ends at ``end``: those that are kept of
+        ``old``, the others newly loaded.
+        """
+        if not bases:
+            return []
         known = {segment.base_offset: segment for segment in old}
         present = {
-            name.removesuffix(paths.SWAP) if paths.base_offset_of(name) in self._swapped else name
+            name.removesuffix(paths.SWAP) if paths.base_offset_of(name) in found.swapped else name
             for name, _ in self.log.files.scan(self.log.directory)
         }
-        origin = dataclasses.replace(
-            followed_log.origin_of(self.log, self._clock_ns()), swapped=self._swapped
-        )
+        origin = dataclasses.replace(self._tail.origin(), swapped=found.swapped)
         new: list[Segment] = []
         for base, following in zip(bases, [*bases[1:], end], strict=True):
             segment = known.get(base)
@@ -664,13 +669,13 @@ class LogFollower:
         return new
 
     def _load(
-        self, origin: Origin, base: int, following: int, present: set[str], found: _Found
+        self, origin: Origin, base: int, following: int, present: set[str], found: Listing
     ) -> Segment:
-        """Load a segment, which by the book may have had more than there is."""
+        """Load a segment, of which the book may claim more than there is."""
         log = self.log
         claim = self._claims.get(base)
         segment: Segment
-        if claim is not None and base not in found:
+        if claim is not None and base not in found.logs:
             segment = missing_segment(log.files, log.directory, claim, log.config)
         else:
             segment = load(origin, base, following, present).segment
@@ -680,10 +685,10 @@ class LogFollower:
             _log.warning("%s", segment.loss)
         return segment
 
-    def _take_over(self, found: _Found) -> None:
-        """The end of the log is not the one that was read: load it anew, as far as it differs."""
+    def _take_over(self, found: Listing) -> None:
+        """Load the end of the log anew, as far as it is not the one that was read."""
         log = self.log
-        recovered = recover(followed_log.origin_of(self.log, self._clock_ns()))
+        recovered = recover(self._tail.origin())
         fresh = recovered.segments
         if not all(self._is_kept(segment, found) for segment in fresh):
             raise Moved
@@ -699,13 +704,17 @@ class LogFollower:
         self._tail.decided = min(self._tail.decided, offset)
         new = (*old[:same], *fresh[same:])
         for segment in old[same:]:
-            now = found.get(segment.base_offset)
+            now = found.logs.get(segment.base_offset)
             if now is None or not is_of(segment, now, self.log.files):
                 segment.files.is_called(paths.DELETED)
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
-        followed_log.replace_end(log, new, recovered)
-        # It only falls where the log is cut below it.
+        log.segments = new
+        log.log_end_offset = log.active.next_offset
+        log.counters.truncations += 1
+        log.producers = recovered.producers
+        log.transactions.replaced()
+        # It falls only where the log is cut below it.
         if new[0].base_offset == old[0].base_offset:
             log.log_start_offset = min(log.log_start_offset, log.log_end_offset)
         else:
@@ -714,11 +723,11 @@ class LogFollower:
             self._tail.hide_from(max(self._tail.limit(), log.log_start_offset))
         for _, segment in log.retired:
             if segment.files.identity == old[same].files.identity and segment.size > size:
-                # What an earlier cut had left is cut now.
-                self._give_up(segment)
+                # This cut took what an earlier one had left.
+                _give_up(segment)
         due_ms = self._due_ms()
         for segment in old[same:]:
-            # Others may have these offsets now.
+            # Other batches may have these offsets now.
             index = segment.files.txn_index
             index.entries = tuple(entry for entry in index.entries if entry.last_offset < offset)
         log.retired = [*log.retired, *((due_ms, segment) for segment in old[same:])]
@@ -727,5 +736,16 @@ class LogFollower:
             listener.truncated(log, old[same:], log.segments[same:], offset)
 
     def _due_ms(self) -> int:
-        """Until when what leaves the log now can be read."""
+        """The time, by the monotonic clock, up to which what leaves the log now can be read."""
         return self.log.monotonic_ms() + self.log.config.file_delete_delay_ms
+
+
+def _facts(segment: Segment) -> tuple[int, int]:
+    """Size and time of a sealed segment's log."""
+    return segment.size - segment.lacking, segment.mtime_ns
+
+
+def _give_up(segment: Segment) -> None:
+    """Do not read a segment any more: its bytes are gone, though there is a file of its inode."""
+    segment.files.identity = (0, 0, 0)
+    segment.files.close_descriptors()

@@ -1,14 +1,14 @@
 """Follows a data directory that another process writes: its partitions and its checkpoints.
 
-Whether somebody writes it is asked of its ``.lock``; nobody needs to have had it when it was
-opened.  A partition appears with its directory, as soon as ``partition.metadata`` is there, which
-the broker writes before the first append (one of an old broker, which has none: with its first
-record).  It goes when its directory does, which a broker renames for deletion; a directory of the
-same name that is another one is another partition.  What is deleted can be read until
-file.delete.delay.ms is over, as far as its files are there or open.
+Its ``.lock`` says whether another process writes it; none needs to when it is opened.  A partition
+appears with its directory, as soon as ``partition.metadata`` is there, which the broker writes
+before the first append; an old broker writes none: its partition appears with its first record.  A
+partition goes when its directory does, which a broker renames for deletion; another directory of
+the same name is another partition.  What is deleted can be read until file.delete.delay.ms is over,
+as far as its files are there or open.
 
-Of the checkpoints two count: log-start-offset-checkpoint moves log starts up (delete-records), and
-replication-offset-checkpoint ends the logs at their high watermarks where that is asked for.
+Two checkpoints count: log-start-offset-checkpoint moves log starts up (delete-records), and
+replication-offset-checkpoint ends the logs at their high watermarks with ``until_high_watermark``.
 
 Not here: what happens inside a partition (``follow``).
 """
@@ -23,7 +23,6 @@ from collections.abc import Callable
 from storage import paths
 from storage.directory.manager import LogManager
 from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
-from storage.follow import followed_log
 from storage.follow.follow import FRESH_NS, LogFollower
 from storage.log.log import Log
 from storage.state import checkpoint_file
@@ -56,18 +55,18 @@ class DirectoryFollower:
         self._names_seen: int | None = None
         self._high_watermarks = _Offsets(manager, paths.HIGH_WATERMARKS)
         self._log_starts = _Offsets(manager, paths.LOG_STARTS)
-        # The partitions of which that may be news.
+        # The partitions whose log start may have to move.
         self._starting: set[_Item] = set()
         for log in list(manager.logs()):
             if self._begin(log):
-                # There may be more logs than this process may have files open.
+                # This process may not have as many files open as there are logs.
                 log.active.files.close_descriptors()
             else:
                 self._appear((log.topic, log.partition))
 
     def _begin(self, log: Log) -> bool:
-        """Follow a log from now on; False where that cannot be, and it is none of the manager's
-        any more: it was rewritten since it was loaded, or cannot be read.
+        """Follow a log from now on.  False: the manager has it no longer, as it was rewritten since
+        it was loaded, or cannot be read.
         """
         try:
             self._follow(log)
@@ -87,7 +86,7 @@ class DirectoryFollower:
         )
 
     def _limit(self, log: Log) -> Callable[[], int]:
-        """The high watermark as the broker last wrote it down; 0 where it has not."""
+        """The high watermark as the broker last wrote it down; 0 where it never has."""
         item = (log.topic, log.partition)
 
         def limit() -> int:
@@ -110,17 +109,17 @@ class DirectoryFollower:
         return self._files.is_locked(os.path.join(self._manager.path, paths.LOCK))
 
     def look(self, log: Log) -> bool:
-        """See what has become of a log; as ``LogFollower.look``."""
+        """``LogFollower.look`` at one log."""
         follower = self._followers.get(log)
         return follower is not None and follower.look()
 
     def intact(self, log: Log) -> bool:
-        """As ``LogFollower.intact``; any thread may ask."""
+        """``LogFollower.intact`` of one log.  Any thread."""
         follower = self._followers.get(log)
         return follower is None or follower.intact()
 
     def look_for_partitions(self) -> list[Log]:
-        """Make the manager's topics those that are there; returns what has appeared.
+        """Make the manager's topics those of the directory; returns the logs that have appeared.
 
         Costs a stat where nothing has changed.  OSError.
         """
@@ -139,7 +138,7 @@ class DirectoryFollower:
         if waiting:
             manager.checkpoints.look_at_cleaner_offsets()
         appeared = [new for item in waiting if (new := self._appear(item)) is not None]
-        # Those that could not be opened are tried again when something has changed.
+        # A partition that could not be opened is tried again when something has changed.
         waiting = [item for item in waiting if item not in manager.topics.faulty]
         if len(appeared) >= len(waiting) and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
@@ -149,7 +148,7 @@ class DirectoryFollower:
         return os.path.join(self._manager.path, paths.partition_directory(*item))
 
     def _appear(self, item: _Item) -> Log | None:
-        """Load a new partition; None where that is for another time."""
+        """Load a new partition and follow it; None where that has to wait."""
         for _ in range(_TRIES):
             log = self._load(item)
             if log is None or self._begin(log):
@@ -176,7 +175,7 @@ class DirectoryFollower:
         if (not has_metadata and not log.size) or (
             topic is not None and topic.partitions and log.topic_id not in ("", topic.id)
         ):
-            # Of a topic that is just being made, or whose predecessor is just being deleted.
+            # Its topic is just being made, or one of the same name is just being deleted.
             log.abandon()
             return None
         manager.add(log)
@@ -190,7 +189,7 @@ class DirectoryFollower:
         self._manager.drop(log, self._renamed(identity))
 
     def _renamed(self, identity: tuple[int, int] | None) -> str | None:
-        """Where the directory is that the broker has renamed for deletion."""
+        """The path of a directory that the broker has renamed for deletion."""
         for name, is_directory in self._files.scan(self._manager.path):
             aside = paths.parse_aside_directory(name) if is_directory else None
             if aside is not None:
@@ -200,31 +199,27 @@ class DirectoryFollower:
         return None
 
     def look_at_log_starts(self) -> None:
-        """Move log starts up to where the broker has written down that they are.  OSError."""
+        """Move log starts up to where the broker has last written them down.  OSError."""
         if self._log_starts.look():
             self._starting = set(self._log_starts.offsets)
         for item in list(self._starting):
             topic = self._manager.topics.get(item[0])
             log = None if topic is None else topic.partitions.get(item[1])
-            # Of one that is not there yet it counts when it comes.
-            if log is not None and self._starts(log, self._log_starts.offsets.get(item, 0)):
+            if log is None:
+                continue  # it counts when the partition appears
+            start = self._log_starts.offsets.get(item, 0)
+            if start > log.log_end_offset:
+                self.look(log)
+            # Else it was written down before its records could be seen, or lies beyond ``_limit``.
+            if start <= log.log_end_offset:
                 self._starting.discard(item)
-
-    def _starts(self, log: Log, start: int) -> bool:
-        """Have a log start there; False where that has to wait."""
-        if start <= log.log_start_offset:
-            return True
-        if start > log.log_end_offset:
-            self.look(log)
-        if start > log.log_end_offset:
-            # Written down before its records could be seen; or beyond ``_limit``.
-            return False
-        followed_log.move_log_start(log, start)
-        return True
+                if start > log.log_start_offset:
+                    log.log_start_offset = start
+                    log.log_start_moved()
 
 
 class _Offsets:
-    """An offset checkpoint of another process, as it was when last looked at."""
+    """An offset checkpoint of another process, as it was at the last look."""
 
     def __init__(self, manager: LogManager, name: str) -> None:
         self._files = manager.files
@@ -233,7 +228,7 @@ class _Offsets:
         self.offsets: dict[_Item, int] = {}
 
     def look(self) -> bool:
-        """Read the file if it is another than it was; whether it is.  OSError."""
+        """Read the file if it has changed; returns whether it has.  OSError."""
         try:
             found = self._files.file_stat(self._path)
         except FileNotFoundError:

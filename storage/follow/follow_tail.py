@@ -1,7 +1,7 @@
 """The end of a partition that another process writes: what it appends, and where it cuts.
 
-What was read is known again by some of its batches, whose headers (with their CRCs) are kept: the
-log was cut where one of them stands no longer, at the earliest behind the last one that does.
+The tail remembers the headers, with their CRCs, of some batches that were read.  Where one of them
+does not stand in the file any more, the log was cut, at the earliest behind the last one that does.
 
 Not here: names, and segments before the last one (``follow``).
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from storage import paths
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.files import Files
-from storage.follow import followed_log
 from storage.log.log import Log
 from storage.record._batch import Rebuild
 from storage.record.header import (
@@ -25,13 +25,13 @@ from storage.record.header import (
     MAGIC_POSITION,
     size_at,
 )
-from storage.recovery.loading import Loaded
+from storage.recovery.loading import Loaded, Origin
 from storage.recovery.replay import replay
 from storage.segment.segment import Segment
-from storage.state.producer_state import ProducerBatch
+from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-# How long a look reads at a time.
+# How long a look reads, in seconds.
 _LOOK_S = 0.25
 # Batches of the active segment that are remembered, to find where it was cut.
 _MARKS = 64
@@ -41,24 +41,24 @@ _Marks = tuple[tuple[int, bytes], ...]
 
 
 class Moved(Exception):  # noqa: N818 - nothing is wrong
-    """What was just looked at is another by now."""
+    """What was just looked at is another file by now."""
 
 
 class LogTail:
-    """The active segment of a log, as far as it was read; ``limit`` as in ``LogFollower``."""
+    """The active segment of a log, as far as it was read; ``limit`` as of ``LogFollower``."""
 
     def __init__(
         self, log: Log, clock_ns: Callable[[], int], limit: Callable[[], int] | None
     ) -> None:
         self.log = log
         self._clock_ns = clock_ns
-        # What its writer has removed or cleaned ends here: the log does not end before.
+        # What the writer has removed or cleaned ends here: the log does not end before.
         self.decided = 0
         self.limit = None if limit is None else lambda: max(limit(), self.decided)
-        # Size and time of the active log when all of it had been read.
+        # Size and time of the active log when all of it was read.
         self.seen: tuple[int, int] | None = None
-        # The active segment and (position, header) of batches of it, rising; the last one is the
-        # last batch that was read.  One tuple, as any thread may ask.
+        # The active segment and (position, header) of batches of it, rising, up to the last one
+        # that was read.  One tuple, as any thread may call ``intact``.
         self._marked: tuple[Segment, _Marks] = (log.active, ())
 
     @property
@@ -70,7 +70,7 @@ class LogTail:
         self._marked = (self.log.active, marks)
 
     def begin_segment(self) -> None:
-        """The log has another active segment, of which nothing was read yet."""
+        """Forget what was read: the log has another active segment."""
         self.seen = None
         self._marks = ()
 
@@ -84,13 +84,13 @@ class LogTail:
                 at, header = last
                 self._marks = ((at, active.read_at(at, min(header.size, HEADER_SIZE))),)
         except (StorageError, OSError):
-            # Cut meanwhile: the look that follows sees it.
+            # It was cut meanwhile: the next look sees that.
             self._marks = ((0, bytes(LOG_OVERHEAD)),)
 
     def intact(self) -> bool:
         """Whether the last batch that was read stands where it stood.  Any thread.
 
-        In the file that was read: where its name leads to another one by now, nothing was cut.
+        Where the name leads to another file by now, the one that was read was not cut.
         """
         active, marks = self._marked
         try:
@@ -103,7 +103,7 @@ class LogTail:
                 return True
             return found.st_size >= active.size and self._stands(active, marks[-1:])
         except (FileNotFoundError, SegmentGone):
-            # Replaced or removed as a whole: who has it open has the old bytes.
+            # It was replaced or removed as a whole: an open descriptor has the old bytes.
             return True
 
     @staticmethod
@@ -114,10 +114,11 @@ class LogTail:
             return False
 
     def is_cut(self, active: Segment, now: os.stat_result) -> bool:
+        """Whether the writer has cut the active segment, of which ``now`` is the stat."""
         return now.st_size < active.size or not self._stands(active, self._marks[-1:])
 
     def drain(self) -> None:
-        """Take what the active log has more than we have read."""
+        """Take what the active log has more than was read; Moved where that takes too long."""
         active = self.log.active
         until = time.monotonic() + _LOOK_S
         while self._extend(active):
@@ -125,7 +126,7 @@ class LogTail:
                 raise Moved
 
     def _extend(self, segment: Segment) -> bool:
-        """Take whole batches with a right CRC, at most some MiB; whether there are any."""
+        """Take whole batches with a right CRC, at most some MiB; returns whether there are any."""
         found = segment.log_stat()
         size = found.st_size
         if size <= segment.size:
@@ -151,7 +152,7 @@ class LogTail:
         mark = (at, data[at - segment.size :][:HEADER_SIZE][: rebuild.position - at])
         marks = self._marks
         if len(marks) >= _MARKS:
-            # Of the older half every other one.
+            # Keep every other one of the older half.
             marks = (*marks[: _MARKS // 2 : 2], *marks[_MARKS // 2 :])
         self._marks = (*marks, mark)
         stable_size = segment.stable_size
@@ -166,17 +167,41 @@ class LogTail:
             last_indexed_position=0,
             mtime_ns=found.st_mtime_ns,
             sealed=False,
-            # What is stable among it the log finds out.
+            # The log finds out what of it is stable.
             stable_size=segment.stable_size,
         )
         segment.stable_size = stable_size
         segment.files.refresh_indexes()
         producers = [ProducerBatch._make(fields) for fields in rebuild.producers]
-        followed_log.append(self.log, segment, segment.size - taken, data[:taken], producers)
+        self._append(segment, data[:taken], producers)
         return True
 
+    def _append(self, segment: Segment, data: bytes, producers: list[ProducerBatch]) -> None:
+        """The log has grown by ``data``, whole batches, which ``segment`` has at its end by now.
+
+        ``producers``: those of the batches that have one, with positions in the segment's file.
+        """
+        log = self.log
+        undecided = log.producers.first_undecided_offset
+        if producers:
+            update = ProducerUpdate(log.producers)
+            for facts in producers:
+                update.add(facts)
+            for aborted in update.aborted:
+                segment.files.txn_index.observe(aborted)
+            log.transactions.store_producers(segment, 0, update)
+        if undecided is None and log.producers.first_undecided_offset is None:
+            segment.stable_size = segment.size
+        log_end, log.log_end_offset = log.log_end_offset, segment.next_offset
+        stabilized = bool(producers) and log.transactions.update_stable_sizes(undecided, log_end)
+        for listener in log.listeners:
+            listener.appended(log, segment, segment.size - len(data), data)
+        if stabilized:
+            for listener in log.listeners:
+                listener.stabilized(log)
+
     def complain(self, active: Segment) -> None:
-        """CorruptRecord where what is left of a segment that has a successor is no batch."""
+        """CorruptRecord where a segment that has a follower ends in something that is no batch."""
         start = active.read_at(active.size, 1)
         beyond = self.limit is not None and self.log.log_end_offset >= self.limit()
         if beyond or not any(start):
@@ -189,7 +214,7 @@ class LogTail:
         )
 
     def end_of_same(self, old: Segment, new: Segment) -> tuple[int, int]:
-        """Up to which offset and position the two hold the same, as far as that is known."""
+        """The offset and position up to which two segments are known to hold the same."""
         nothing = old.base_offset, 0
         if old.base_offset != new.base_offset or old.files.identity != new.files.identity:
             return nothing
@@ -232,19 +257,38 @@ class LogTail:
         active.files.close_descriptors()
         log.segments = segments
         log.log_end_offset = max(next_offset, active.base_offset)
-        # What begins or is decided behind the end is seen again when the end moves.
-        names = {name for name, _ in log.files.scan(log.directory)}
-        origin = followed_log.origin_of(log, self._clock_ns())
-        log.producers, _ = replay(origin, [Loaded(each) for each in segments], names)
+        # What begins or is decided behind the end is read again when the end moves.
+        log.producers = self.producers_of(segments)
         log.transactions.stabilize()
+
+    def producers_of(self, segments: Iterable[Segment]) -> ProducerState:
+        """The producers' state at the end of these segments, which the log begins with."""
+        names = {name for name, _ in self.log.files.scan(self.log.directory)}
+        return replay(self.origin(), [Loaded(each) for each in segments], names)[0]
+
+    def origin(self) -> Origin:
+        """How segments of the log are loaded: its writer lives, so its indexes can be trusted."""
+        log = self.log
+        return Origin(
+            log.files,
+            log.directory,
+            log.config,
+            clean=True,
+            recovery_point=0,
+            log_start=0,
+            writable=False,
+            now_ms=self._clock_ns() // 1_000_000,
+            may_be_cleaned=log.may_be_cleaned,
+            booked_to=paths.MAX_OFFSET if log.is_booked else None,
+        )
 
 
 def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
-    """Whether the file that the segment's name leads to, as found, is the segment's."""
+    """Whether the file to which the segment's name leads, of stat ``found``, is the segment's."""
     identity = segment.files.identity
     if identity is None or identity[:2] != (found.st_dev, found.st_ino):
         return False
-    # No other has its inode while it is open.
+    # No other file has its inode while it is open.
     if segment.files.is_log_open:
         return True
     try:
@@ -254,7 +298,7 @@ def is_of(segment: Segment, found: os.stat_result, files: Files) -> bool:
 
 
 def _below(data: bytes, limit: int) -> int:
-    """How many bytes of these batches come before the first one that reaches ``limit``."""
+    """The bytes of these batches before the first one that reaches ``limit``."""
     at = 0
     while (read := at + LAST_OFFSET_DELTA_POSITION + 4) <= len(data):
         last = int.from_bytes(data[at : at + 8], "big", signed=True)

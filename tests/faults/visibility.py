@@ -643,8 +643,8 @@ FAULTS = [
     Fault(
         "follow-transactions-behind-the-high-watermark",
         "storage/follow/follow_tail.py",
-        "        log.producers, _ = replay(origin, [Loaded(each) for each in segments], names)\n",
-        "        _ = replay, origin, names\n",
+        "        log.producers = self.producers_of(segments)\n",
+        "        _ = self.producers_of\n",
         "until=high-watermark shows records of aborted transactions.",
         ("tests/kafkafs/tree/test_following.py", "tests/mount/test_following.py"),
     ),
@@ -658,10 +658,10 @@ FAULTS = [
     ),
     Fault(
         "follow-aborted-not-observed",
-        "storage/follow/followed_log.py",
-        "        for aborted in update.aborted:\n"
-        "            segment.files.txn_index.observe(aborted)\n",
-        "        _ = update.aborted\n",
+        "storage/follow/follow_tail.py",
+        "            for aborted in update.aborted:\n"
+        "                segment.files.txn_index.observe(aborted)\n",
+        "            _ = update.aborted\n",
         "Records that a broker has aborted are shown.",
         (FOLLOW,),
     ),

@@ -54,7 +54,7 @@ def test_a_log_without_a_sealed_segment_has_nothing_to_clean(tmp_path: Path) -> 
         put(log, (b"a", b"1"), (b"a", b"2"))
         assert cleaner.clean(log, Task()) is None
         assert cleaner.first_dirty(log) is None
-        assert cleaner.cleaning is None
+        assert not log.cleaning
         assert not log.cleaning
 
 
