@@ -1,21 +1,22 @@
 """Staged batches become one Kafka transaction, exactly once.
 
-Executors stage, the owner of the logs adopts: one request is one transaction, over as many
-partitions as it names.  In this order, which a crash may end at any point:
+Executors stage batches, the owner of the logs adopts them: one request is one transaction, over all
+partitions that it names.  In this order, which a crash may end at any point:
 
-1. The staged files are read and checked; what breaks a rule refuses the request, and nothing has
-   changed.
+1. The staged files are read and checked.  A batch that breaks a rule refuses the request, and
+nothing
+   has changed.
 2. The intent is written down (``adoptions``): which query and batch, which partitions, by which
    producer.
 3. The batches are appended with offsets, the producer's id and sequences, as transactional ones.
-   Appends of others come between; readers see nothing yet.
+   Other appends come between; readers see nothing yet.
 4. The logs are flushed.
-5. It is written down that the batch is committed.  This is the one moment at which it is.
+5. It is written down that the batch is committed.  From this moment on it is.
 6. A COMMIT marker goes to each partition: readers see the records.  The staged files are removed.
 
-A restart finds the last adoption that was begun: it writes the ABORT markers if that was not
-committed, else the missing COMMIT markers.  Nothing is ever cut.  An adoption begins when the
-markers of the one before are durable, as they are forgotten then.
+A restart finds the last adoption that was begun: it writes ABORT markers if that was not committed,
+else the missing COMMIT markers.  Nothing is ever cut.  An adoption begins when the markers of the
+one before are durable, as its intent replaces that of the one before.
 
 A query has one producer id, as a transactional id has with a coordinator; a new run of it gets a
 new epoch.
@@ -23,7 +24,7 @@ new epoch.
 Threads: ``adopt`` runs in a worker thread and touches logs by ``task.by_owner`` only, a mebibyte at
 a time.  One adoption at a time per data directory.
 
-Not here: how requests come (the mount, the command line), files that nobody asks for any more.
+Not here: how requests come (the mount, the command line), orphaned staged files (``owner``).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Protocol
 
@@ -60,8 +62,8 @@ Partition = tuple[str, int]
 class Adopted:
     """The outcome.  ``duplicate``: the batch had been adopted before, and nothing was appended.
 
-    ``offsets``: the first and the last offset of what was appended to each partition.  Others may
-    have appended in between.  ``size`` in bytes.
+    ``offsets``: by partition, the first and the last offset of what was appended; other appends may
+    lie between.  ``size`` in bytes.
     """
 
     duplicate: bool = False
@@ -81,18 +83,19 @@ class OpenTopic(Protocol):
 
 
 class OpenDirectory(Protocol):
-    """What an adoption needs of a data directory that is open for writing."""
+    """A data directory that is open for writing, as far as an adoption needs it."""
 
     files: Files
     path: str
     clock_ms: Callable[[], int]
     faults: list[str]
     keeps_faulty: bool
-    # What is written down of adoptions; what could not be written down yet; why it cannot be read.
+    # What is written down; what the disk refused, so that it is unknown whether it is written down;
+    # why the file cannot be read.
     adoptions: Adoptions
     undecided: Adoptions | None
     adoptions_fault: CorruptCheckpoint | None
-    # Held by an adoption: there is one at a time.
+    # Held by an adoption.
     adopting: Lock
 
     @property
@@ -106,12 +109,12 @@ def adopt(
 
     InvalidRecord and its kinds, CorruptRecord, RecordTooLarge where a staged batch breaks a rule,
     with its file and position; Fenced, BatchGap; UnknownTopicOrPartition; FileNotFoundError where a
-    staged file is gone; InvalidTxnState, OutOfOrderSequence and their like where others write as
-    its producer; OSError; TaskCancelled.  Then nothing of it can be read, now or later, and the
-    staged files are still there.
+    staged file is gone; InvalidTxnState, OutOfOrderSequence and other ProducerErrors where another
+    one writes as its producer; OSError; TaskCancelled.  Then nothing of it can be read, now or
+    later, and the staged files are still there.
 
-    An error of the disk in the last step, when the batch is committed already, is not raised: what
-    is missing is made up for by ``settle``, the next adoption, or a restart.
+    A disk error in the last step, when the batch is committed already, is not raised: ``settle``,
+    the next adoption, or a restart writes what is missing.
     """
     request.check()
     with directory.adopting:
@@ -131,7 +134,7 @@ def is_unsettled(directory: OpenDirectory) -> bool:
 def settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
     """Write the markers that could not be written when an adoption ended.  A worker's thread.
 
-    StorageError, OSError where they still cannot be.
+    StorageError, OSError where they still cannot be written.
     """
     with directory.adopting:
         _decide(directory)
@@ -139,10 +142,10 @@ def settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> N
 
 
 def recover(directory: OpenDirectory) -> None:
-    """End what a crash has left of an adoption; when the directory has just been opened.
+    """End an adoption that a crash has interrupted, when the directory was just opened.
 
-    Where the disk refuses that, the next adoption tries again, and until then readers do not see
-    what lies behind it: a line says so.  CorruptCheckpoint, OSError where it is not known what was
+    Where the disk refuses that, the next adoption tries again; until then readers do not see what
+    lies behind it, and a line says so.  CorruptCheckpoint, OSError where it is not known what was
     adopted.
     """
     try:
@@ -164,38 +167,33 @@ def recover(directory: OpenDirectory) -> None:
         _log.warning("%s", fault)
 
 
+@dataclass(slots=True)
 class _Adoption:
     """One request that is being carried out."""
 
-    def __init__(
-        self,
-        directory: OpenDirectory,
-        request: AdoptRequest,
-        task: Task,
-        now_ns: Callable[[], int],
-    ) -> None:
-        self._directory = directory
-        self._request = request
-        self._task = task
-        self._now_ns = now_ns
-        self._logs: dict[Partition, Log] = {}
-        self._adopted = Adopted()
+    directory: OpenDirectory
+    request: AdoptRequest
+    task: Task
+    now_ns: Callable[[], int]
+    logs: dict[Partition, Log] = field(default_factory=dict)
+    adopted: Adopted = field(default_factory=Adopted)
 
     def run(self) -> Adopted:
-        """The steps of the module."""
-        directory, request, task = self._directory, self._request, self._task
+        """Take the steps of the module."""
+        directory, request, task = self.directory, self.request, self.task
         _decide(directory)
         known = directory.adoptions.queries.get(request.query)
         if known is not None and known.is_done(request):
             return self._duplicate()
         if known is not None:
             known.check(request)
-        self._logs = task.by_owner(self._find_logs)
+        self.logs = task.by_owner(self._find_logs)
         total = sum(file.size for file in request.files)
         task.begin("checking", total)
         for file in request.files:
-            self._check(file)
-        _settle(directory, task, self._now_ns)
+            for size in self._batches(file).check(self.now_ns):
+                task.advance(size)
+        _settle(directory, task, self.now_ns)
         seen = task.by_owner(lambda: _largest_producer_id(directory))
         begun = directory.adoptions.begun(request, seen)
         if request.files:
@@ -205,7 +203,7 @@ class _Adoption:
                 for file in request.files:
                     self._append(file, begun.queries[request.query])
                 task.begin("flushing", 0)
-                _flush(self._logs.values(), task)
+                _flush(self.logs.values(), task)
                 task.by_owner(lambda: self._check_appended(begun.queries[request.query]))
             except BaseException:
                 self._end()
@@ -213,68 +211,63 @@ class _Adoption:
         self._commit(begun)
         self._end()
         self._remove_staged()
-        return self._adopted
+        return self.adopted
 
     def _commit(self, begun: Adoptions) -> None:
-        """Write down that the batch is committed, or have it not so for sure."""
+        """Write down that the batch is committed; where that fails, that it is not."""
         try:
-            _save(self._directory, begun.committed(self._request, self._now_ns() // 1_000_000))
+            _save(self.directory, begun.committed(self.request, self.now_ns() // 1_000_000))
         except BaseException:
-            # The file may say either now. Only once it says the one for sure may a marker do so.
-            self._directory.undecided = begun
+            # The file may say either now.  Before a marker goes out it has to say one for sure.
+            self.directory.undecided = begun
             with contextlib.suppress(OSError):
-                _decide(self._directory)
+                _decide(self.directory)
                 self._end()
             raise
 
     def _end(self) -> None:
-        """Write the markers.  What cannot be ended now is by ``settle`` and others, later."""
+        """Write the markers; what cannot be written now ``settle`` or a restart writes later."""
         with contextlib.suppress(StorageError, OSError):
-            _end(self._directory, self._task, self._now_ns)
+            _end(self.directory, self.task, self.now_ns)
 
     def _duplicate(self) -> Adopted:
-        """The batch is there; who asks may be a new run."""
-        changed = self._directory.adoptions.taken_over(self._request)
+        """The batch was adopted before; the request may come from a new run."""
+        changed = self.directory.adoptions.taken_over(self.request)
         if changed is not None:
-            _save(self._directory, changed)
+            _save(self.directory, changed)
         self._remove_staged()
         return Adopted(duplicate=True)
 
     def _find_logs(self) -> dict[Partition, Log]:
         found: dict[Partition, Log] = {}
-        for file in self._request.files:
-            topic = self._directory.topics.get(file.topic)
+        for file in self.request.files:
+            topic = self.directory.topics.get(file.topic)
             if topic is not None:
                 topic.check(file.partition)
             log = topic.partitions.get(file.partition) if topic is not None else None
             if log is None:
                 raise UnknownTopicOrPartition(
                     f"there is no partition {file.partition} of a topic {file.topic!r}",
-                    path=self._directory.path,
+                    path=self.directory.path,
                 )
             found[file.topic, file.partition] = log
         return found
 
     def _path(self, file: StagedFile) -> str:
         directory = paths.partition_directory(file.topic, file.partition)
-        return os.path.join(self._directory.path, directory, file.name)
+        return os.path.join(self.directory.path, directory, file.name)
 
     def _batches(self, file: StagedFile) -> StagedBatches:
-        log = self._logs[file.topic, file.partition]
-        return StagedBatches(self._directory.files, self._path(file), file.size, log.config)
-
-    def _check(self, file: StagedFile) -> None:
-        """Read all of a staged file, and refuse what the log would."""
-        for size in self._batches(file).check(self._now_ns):
-            self._task.advance(size)
+        log = self.logs[file.topic, file.partition]
+        return StagedBatches(self.directory.files, self._path(file), file.size, log.config)
 
     def _remove_staged(self) -> None:
-        for file in self._request.files:
+        for file in self.request.files:
             with contextlib.suppress(OSError):
-                self._directory.files.unlink(self._path(file))
+                self.directory.files.unlink(self._path(file))
 
     def _append(self, file: StagedFile, query: Query) -> None:
-        log, task = self._logs[file.topic, file.partition], self._task
+        log, task = self.logs[file.topic, file.partition], self.task
         producer_id, epoch = query.producer_id, query.producer_epoch
 
         def next_sequence() -> int:
@@ -284,7 +277,7 @@ class _Adoption:
             return sequence_after(producer.last_sequence, 1)
 
         sequence = task.by_owner(next_sequence)
-        stamped = self._batches(file).stamped(producer_id, epoch, sequence, self._now_ns)
+        stamped = self._batches(file).stamped(producer_id, epoch, sequence, self.now_ns)
         with contextlib.closing(stamped):
             for chunk in stamped:
 
@@ -292,19 +285,23 @@ class _Adoption:
                     appended = log.appender.append_batches(
                         chunk.data, now_ns=chunk.now_ns, checked=chunk.batches, defer_flush=True
                     )
+                    adopted, partition = self.adopted, (file.topic, file.partition)
                     first, last = appended[0].base_offset, appended[-1].last_offset
-                    self._count(file, len(chunk.data), first, last)
+                    adopted.size += len(chunk.data)
+                    adopted.records += last - first + 1
+                    adopted.offsets[partition] = adopted.offsets.get(partition, (first,))[0], last
 
                 task.by_owner(append)
                 task.advance(chunk.staged_size)
 
     def _check_appended(self, query: Query) -> None:
-        """That it is all of a transaction, which is open: others may write as this producer too.
+        """Check that what was appended is all of an open transaction: another one may write as this
+        producer, too.
 
-        Whoever copies batches and markers into a partition writes as whoever made them.
+        A copy of batches and markers from elsewhere comes into a partition with their producer.
         """
-        for partition, span in self._adopted.offsets.items():
-            log = self._logs[partition]
+        for partition, span in self.adopted.offsets.items():
+            log = self.logs[partition]
             producer = log.producers.get(query.producer_id)
             if (
                 producer is None
@@ -313,18 +310,12 @@ class _Adoption:
                 reason = "another one has written as this producer meanwhile; ask again"
                 raise InvalidTxnState(reason, query.producer_id, path=log.directory)
 
-    def _count(self, file: StagedFile, size: int, first: int, last: int) -> None:
-        adopted, partition = self._adopted, (file.topic, file.partition)
-        adopted.size += size
-        adopted.records += last - first + 1
-        adopted.offsets[partition] = (adopted.offsets.get(partition, (first, 0))[0], last)
-
 
 # -- ending --------------------------------------------------------------------------------------
 
 
 def _decide(directory: OpenDirectory) -> None:
-    """Where a disk that failed has left open whether a batch is committed: it is not.
+    """Write down that a batch is not committed where a disk error has left that open.
 
     OSError; CorruptCheckpoint where it is not known what was adopted.
     """
@@ -341,7 +332,7 @@ def _save(directory: OpenDirectory, changed: Adoptions) -> None:
 
 
 def _settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> None:
-    """See to it that the adoption begun last has ended for good, as it is about to be forgotten."""
+    """Make durable that the adoption begun last has ended: its intent is about to be replaced."""
     logs = _end(directory, task, now_ns)
     ends = task.by_owner(lambda: {log: log.log_end_offset for log in logs})
 
@@ -356,25 +347,25 @@ def _settle(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> 
         try:
             _flush(waiting, task)
         except (StorageError, OSError):
-            # Of a topic that was deleted meanwhile there is nothing more to be durable.
+            # A topic that was deleted meanwhile needs no flush.
             if not any(log.closed for log in waiting):
                 raise
 
 
 def _end(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> list[Log]:
-    """Write the markers that the adoption begun last still lacks; the logs that it wrote to."""
+    """Write the markers that the adoption begun last lacks; returns the logs that it wrote to."""
     pending = directory.adoptions.pending
     if pending is None:
         return []
     for topic, partition in pending.partitions:
         if topic in directory.topics:
-            # Its markers cannot be written before it is mended.
+            # The markers of a faulty partition cannot be written before it is mended.
             directory.topics[topic].check(partition)
     logs = task.by_owner(lambda: _logs_of(directory, pending))
     failure: StorageError | OSError | None = None
     for log in logs:
         try:
-            task.by_owner(lambda log=log: _write_marker(log, pending, now_ns()))  # type: ignore[misc]
+            task.by_owner(partial(_write_marker, log, pending, now_ns))
         except (StorageError, OSError) as error:
             failure = error
     if failure is not None:
@@ -383,7 +374,7 @@ def _end(directory: OpenDirectory, task: Task, now_ns: Callable[[], int]) -> lis
 
 
 def _logs_of(directory: OpenDirectory, pending: Pending) -> list[Log]:
-    """Those that are still there: a topic may have been deleted since."""
+    """The logs that an adoption wrote to, but for those of topics deleted since."""
     return [
         log
         for topic, partition in pending.partitions
@@ -397,17 +388,15 @@ def _lacks_marker(log: Log, pending: Pending) -> bool:
     return not log.closed and producer is not None and producer.in_transaction
 
 
-def _write_marker(log: Log, pending: Pending, now_ns: int) -> None:
-    if not _lacks_marker(log, pending):
-        return
-    if pending.committed:
-        log.appender.commit_transaction(pending.producer_id, now_ns)
-    else:
-        log.appender.abort_transaction(pending.producer_id, now_ns)
+def _write_marker(log: Log, pending: Pending, now_ns: Callable[[], int]) -> None:
+    if _lacks_marker(log, pending):
+        appender = log.appender
+        end = appender.commit_transaction if pending.committed else appender.abort_transaction
+        end(pending.producer_id, now_ns())
 
 
 def _flush(logs: Iterable[Log], task: Task) -> None:
-    """fsync logs, several at a time: the disk does many at once."""
+    """fsync logs, several at a time: a disk can do many at once."""
     plans: list[FlushPlan] = []
     try:
         for log in logs:
@@ -419,7 +408,7 @@ def _flush(logs: Iterable[Log], task: Task) -> None:
 
 
 def _largest_producer_id(directory: OpenDirectory) -> int:
-    """The largest one that the logs know."""
+    """The largest producer id that the logs know; -1: none."""
     return max(
         (
             producer_id

@@ -1,12 +1,12 @@
 """What has been adopted: the plain file ``kafkafs.adopted`` of a data directory.
 
-It is the memory of exactly once.  Of each query (who writes by staged files) it has the last batch
-that was adopted, the run that may ask for the next one, the runs that it has fenced off, and the
-producer whose transactions its batches are.  ``pending`` is the adoption that was begun last: what
-a restart has to end, by COMMIT markers if it says *committed*, else by ABORT markers.
+Adoption is exactly once because of this file.  Of each query (a writer of staged files) it has the
+last batch that was adopted, the run that may ask for the next one, the runs that are fenced off,
+and the producer whose transactions its batches are.  ``pending`` is the adoption that was begun
+last: a restart has to end it, by COMMIT markers if it is *committed*, else by ABORT markers.
 
 JSON, replaced atomically.  A file that cannot be understood is CorruptCheckpoint: to go on without
-it would append what is there already.  A broker ignores it.
+it would append again what was adopted.  A broker ignores it.
 
 Not here: adopting (``adopt``).
 """
@@ -25,9 +25,9 @@ from storage.files import Files
 
 FILE = "kafkafs.adopted"
 FIRST_PRODUCER_ID = 1 << 48
-"""Far above the ids that brokers give, which begin at 0, for when one gets the directory later."""
-# Where a directory's ids begin, at random: what is copied from one into another keeps its
-# producers, and of two of one id what the one has written would count as the other's, once more.
+"""Far above the ids that brokers give, which begin at 0: a broker may get the directory later."""
+# A directory's ids begin at random: what is copied from one directory into another keeps its
+# producers, and of two with one id what the one has written would count as the other's.
 _STARTS, _IDS_EACH = 1 << 40, 1 << 20
 MAX_EPOCH = 32766
 """As a coordinator's: the next run gets another producer id (``TransactionMetadata.java``)."""
@@ -38,15 +38,15 @@ _CURE = (
     "appended again, and a transaction that was open then stays open until it is aborted"
 )
 _FENCED_KEPT = 64
-# A query that writes once only is remembered as long as somebody may still ask what became of it.
+# A query that writes only once is remembered as long as its request may be repeated.
 _ONCE_MS = 24 * 3600 * 1000
 _ONCE_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Who writes.  ``batch``: the last one adopted, -1: none; ``once_ms``: when, of one that writes
-    once only (0: not yet), else -1.
+    """A writer.  ``batch``: the last one adopted, -1: none; ``once_ms``: when a query that writes
+    only once was adopted, 0: not yet; -1: another query.
     """
 
     producer_id: int
@@ -57,11 +57,11 @@ class Query:
     once_ms: int = -1
 
     def is_done(self, request: AdoptRequest) -> bool:
-        """Whether a request is for what has been adopted already."""
+        """Whether a request's batch was adopted already."""
         return request.batch <= self.batch
 
     def check(self, request: AdoptRequest) -> None:
-        """Fenced, BatchGap where a request may not come next."""
+        """Fenced, BatchGap where a request cannot come next."""
         if request.run in self.fenced:
             raise Fenced(
                 f"run {request.run} of {request.query} is over: run {self.run} has taken its place"
@@ -75,7 +75,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The adoption that was begun last.  ``files``: (topic, partition, name) of what it adopts."""
+    """The adoption that was begun last.  ``files``: (topic, partition, name) of its files."""
 
     query: str
     batch: int
@@ -85,13 +85,13 @@ class Pending:
 
     @property
     def partitions(self) -> list[tuple[str, int]]:
-        """The partitions that it has written to, or would have."""
+        """The partitions that it has written to, or was about to."""
         return list(dict.fromkeys((topic, partition) for topic, partition, _ in self.files))
 
 
 @dataclass(frozen=True, slots=True)
 class Adoptions:
-    """What the file says; changed by replacing all of it."""
+    """The file's content; a change makes another one."""
 
     next_producer_id: int = FIRST_PRODUCER_ID
     queries: dict[str, Query] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Adoptions:
 
     @classmethod
     def load(cls, files: Files, data_dir: str) -> Adoptions:
-        """Nothing where there is no file, with ids that no other directory has.
+        """Read the file; where there is none, nothing, with ids that no other directory has.
 
         CorruptCheckpoint, OSError.
         """
@@ -126,12 +126,12 @@ class Adoptions:
             ) from None
 
     def save(self, files: Files, data_dir: str) -> None:
-        """Replace the file; durable.  OSError: it is as it was."""
+        """Replace the file, durably.  OSError: the file may be the old or the new one."""
         text = json.dumps({"version": _VERSION, **asdict(self)}, separators=(",", ":"))
         files.replace_atomically(os.path.join(data_dir, FILE), text.encode() + b"\n")
 
     def begun(self, request: AdoptRequest, seen_producer_id: int) -> Adoptions:
-        """The same with the intent to adopt; ``seen_producer_id``: the largest that logs know.
+        """With the intent to adopt; ``seen_producer_id``: the largest that logs know.
 
         Fenced, BatchGap.
         """
@@ -140,7 +140,7 @@ class Adoptions:
             query.check(request)
         following = max(self.next_producer_id, seen_producer_id + 1)
         if query is None:
-            # One that writes once, and does not come to it, is forgotten with the next commit.
+            # One that writes once, and is not committed, is forgotten with the next commit.
             once_ms = 0 if request.once else -1
             query = Query(following, 0, request.run, once_ms=once_ms)
         elif request.run != query.run:
@@ -153,7 +153,7 @@ class Adoptions:
         return Adoptions(following, {**self.queries, request.query: query}, pending)
 
     def committed(self, request: AdoptRequest, now_ms: int) -> Adoptions:
-        """The same once all that was intended is durable."""
+        """With the intended batch committed, when all of it is durable."""
         assert self.pending is not None
         query = replace(
             self.queries[request.query],
@@ -168,7 +168,7 @@ class Adoptions:
         )
 
     def taken_over(self, request: AdoptRequest) -> Adoptions | None:
-        """The same when a new run asks for what is done; None where the run is not new."""
+        """With a new run that asks for what is done; None where the run is not new."""
         query = self.queries[request.query]
         if request.run == query.run or request.run in query.fenced:
             return None
@@ -178,7 +178,7 @@ class Adoptions:
 
 
 def _taken_over(query: Query, run: str) -> Query:
-    """Another run goes on; as for a coordinator, its producer has a new epoch."""
+    """Another run goes on; its producer gets a new epoch, as from a coordinator."""
     return replace(
         query,
         run=run,
@@ -188,7 +188,7 @@ def _taken_over(query: Query, run: str) -> Query:
 
 
 def _without_old(queries: dict[str, Query], now_ms: int) -> dict[str, Query]:
-    """Without those that wrote once, long ago."""
+    """The queries but for those that wrote once, long ago."""
     once = sorted((query.once_ms, name) for name, query in queries.items() if query.once_ms >= 0)
     kept = {name for at, name in once[-_ONCE_KEPT:] if now_ms - at < _ONCE_MS}
     return {name: query for name, query in queries.items() if query.once_ms < 0 or name in kept}

@@ -1,8 +1,7 @@
-"""Whether what is on the disk is right: checks that change nothing.
+"""Checks whether what is on the disk is right; all but `reindex` change nothing.
 
-`verify` checks a data directory that nobody need have open: each segment by `verify_segment`, its
-indexes by `verify_index`, in pieces that other processes can take (`verify_piece`); what of
-transactions reaches over segments `transactions` judges, in order. `verify_log` checks a log in
-use by the same; `log_checker` reads what is in use back all the time, in the background. `reindex`
-makes indexes anew.
+`verify` checks a data directory, open or not: each segment by `verify_segment`, its indexes by
+`verify_index`, in pieces that other processes can take (`verify_piece`), and transactions, which
+reach over segments, by `transactions`, in order. `verify_log` checks a log in use in the same way.
+`log_checker` reads logs in use back all the time, in the background. `reindex` makes indexes anew.
 """

@@ -1,21 +1,21 @@
-"""Reads logs back while they are in use, so that damage is known before it is needed.
+"""Reads logs back while they are in use, to find damage before a reader needs the data.
 
-Every kafkafs.check.interval.ms the *newest* segments: what was appended since the last check, also
-to a segment that was closed meanwhile, at ``NEWEST_BYTES_PER_SECOND``.  And all *sealed* ones,
-again and again, slowly: at ``SEALED_BYTES_PER_SECOND`` for all logs together, beginning anywhere,
-as a pass over a large directory takes longer than some processes live.
+Every kafkafs.check.interval.ms it reads the *newest* segments: what was appended since the last
+check, also to a segment that was closed meanwhile, at ``NEWEST_BYTES_PER_SECOND``.  And it reads
+all *sealed* segments, again and again, slowly: at ``SEALED_BYTES_PER_SECOND`` for all logs
+together.  A pass begins anywhere, as one over a large directory takes longer than some processes
+live.
 
 Damage is told to the log (``Log.note_damage``), which closes an active segment that has any and
-fails reads there, and is a line in the log of events.  Nothing is removed: that is for
-``kafkafs repair``.
+fails reads there, and is a line in the log of events.  Only ``kafkafs repair`` removes anything.
 
-Everything is read from the disk, past the page cache (``medium``): what was written minutes ago the
-cache still has, and would vouch for the disk; what is sealed would drive out of it what others
-read.
+Everything is read from the disk, past the page cache (``medium``): the cache still has what was
+written minutes ago, right even where the disk is wrong; and sealed segments would drive out of the
+cache what other processes read.
 
-Threads: ``run_newest`` and ``run_sealed`` each run in a worker thread, one of each at a time.  Of a
-log they take its tuple of segments and the sizes of these, which is safe from any thread; only
-damage has them ask the owner.
+Threads: ``run_newest`` and ``run_sealed`` each run in a worker thread, one of each at a time.  They
+read a log's tuple of segments and their sizes, which is safe in any thread; damage is noted on the
+owner's thread.
 
 Not here: what a damaged batch is (``batch_check``), the clock that calls, other processes' logs.
 """
@@ -36,7 +36,7 @@ from storage.segment.damage import Damage
 from storage.segment.segment import Segment
 from storage.task import Task
 
-#: Hardly noticed by who reads from the same disk, and more than most logs are given.
+#: Too slow to disturb other readers of the disk, and more than is appended to most logs.
 NEWEST_BYTES_PER_SECOND = 128 << 20
 #: Enough for 350 GB a day, and a twentieth of what a plain disk reads.
 SEALED_BYTES_PER_SECOND = 4 << 20
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Newest(NamedTuple):
-    """How far a log has been checked: all up to a position of the segment that was active."""
+    """How far a log was checked: up to a position of the segment that was active."""
 
     segment: Segment
     position: int
@@ -54,7 +54,7 @@ class Newest(NamedTuple):
 
 
 class LogChecker:
-    """Checks the ``logs`` of one data directory.  Its facts may be read from any thread."""
+    """Checks the ``logs`` of one data directory.  Any thread may read its facts."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LogChecker:
         self._clock_ms = clock_ms
         self._duties = duties or Duties()
         self._newest: dict[Log, Newest] = {}
-        # Bytes read, of each log and of all, also those that are gone; of each thread its own.
+        # Bytes read, of each log and of all, also of those that are gone; one writer thread each.
         self._all_newest = self._all_sealed = 0
         self._bytes_newest: dict[Log, int] = {}
         self._bytes_sealed: dict[Log, int] = {}
@@ -79,18 +79,18 @@ class LogChecker:
         return -1 if newest is None else newest.checked_ms
 
     def bytes_checked(self, log: Log) -> int:
-        """How much was read back since the directory was opened, some of it perhaps repeatedly."""
+        """Bytes read back since the directory was opened, repeated ones each time."""
         return self._bytes_newest.get(log, 0) + self._bytes_sealed.get(log, 0)
 
     @property
     def all_bytes_checked(self) -> int:
-        """The same of all logs, also of those that were deleted since."""
+        """``bytes_checked`` of all logs, also of those that were deleted since."""
         return self._all_newest + self._all_sealed
 
     # -- the newest ----------------------------------------------------------------------------
 
     def run_newest(self, task: Task) -> None:
-        """Check what every log was given since the last time.  TaskCancelled."""
+        """Check what was appended to every log since the last time.  TaskCancelled."""
         logs = list(self._logs())
         task.begin("reading back what was appended", 0)
         for log in logs:
@@ -107,7 +107,7 @@ class LogChecker:
             if segment.damages is not segment.told_damages or (
                 segment.damages and segment is log.active
             ):
-                # Who has read it found that; or no new segment could be begun behind it.
+                # A reader found it; or no new segment could be begun behind it.
                 task.by_owner(functools.partial(self._note, log, segment, ()))
         segments = log.segments
         newest = self._newest.get(log)
@@ -139,7 +139,7 @@ class LogChecker:
     # -- the sealed ----------------------------------------------------------------------------
 
     def run_sealed(self, task: Task) -> None:
-        """Check every sealed segment once; ``task`` is what makes it slow.  TaskCancelled."""
+        """Check every sealed segment once, at the rate of ``task``.  TaskCancelled."""
         logs = list(self._logs())
         first = random.randrange(len(logs)) if logs else 0
         logs = logs[first:] + logs[:first]
@@ -152,7 +152,7 @@ class LogChecker:
                 self._check_sealed(log, task)
 
     def _check_sealed(self, log: Log, task: Task) -> None:
-        """Those of one log; the OSError of one that cannot be read comes after the others."""
+        """Check those of one log; the OSError of one that cannot be read comes after the others."""
         sealed = log.segments[:-1]
         first = random.randrange(len(sealed)) if sealed else 0
         failure: OSError | None = None
@@ -177,7 +177,7 @@ class LogChecker:
     # -- both ----------------------------------------------------------------------------------
 
     def _check(self, log: Log, segment: Segment, part: Part, task: Task) -> int:
-        """Check a part of a segment; the next offset behind it, -1 where it has gone.  OSError."""
+        """Check a part of a segment; returns the next offset, -1 where it has gone.  OSError."""
         if log.closed or segment.files.deleted:
             return -1
         if segment.files.is_missing:
@@ -192,13 +192,13 @@ class LogChecker:
                 task.by_owner(lambda: self._note(log, segment, checked.damages))
             return checked.next_offset
         except FileNotFoundError:
-            # It was renamed a moment ago, and has left the log; or it is gone.
+            # It has left the log, renamed a moment ago; or its file is gone.
             return -1 if segment.open_log() else segment.next_offset
         finally:
             segment.files.release()
 
     def _note(self, log: Log, segment: Segment, damages: Sequence[Damage]) -> None:
-        """On the owner's thread."""
+        """Tell the log of damage; on the owner's thread."""
         if segment not in log.segments:
             return
         try:
@@ -212,7 +212,7 @@ class LogChecker:
 def checker_facts(checker: LogChecker, logs: Sequence[Log]) -> list[tuple[str, object]]:
     """What the checker knows of these logs, as names and values.
 
-    ``checked``: since when all of their newest segments have been (ms), -1: not yet.
+    ``checked``: when, in ms, all of their newest segments had been checked; -1: not yet.
     """
     damages = [
         f"{log.partition}: {place.error(segment.log_path)}"

@@ -1,12 +1,12 @@
 """Makes the indexes of segments anew from their logs, and says where the files differed.
 
-``.index`` and ``.timeindex`` become what a log of ours writes, byte for byte; a broker's that are
-as sound but made by other rules count as different.  ``.txnindex`` and producer snapshots may know
+``.index`` and ``.timeindex`` become what a log of ours writes, byte for byte; a broker's, which are
+sound but made by other rules, count as different.  ``.txnindex`` and producer snapshots may know
 what the log does not hold any more (compaction, retention), so a sound one stays; one that is
 missing, broken or contradicts the log is made from the newest snapshot before it and the log.
 
-Nobody has the directory open.  Each file is replaced atomically.  The indexes of a damaged log are
-left alone.
+No process has the directory open.  Each file is replaced atomically.  The indexes of a damaged log
+stay as they are.
 
 Not here: the log itself (``recovery``, ``salvage``).
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -26,33 +26,22 @@ from storage.index import txn_index
 from storage.index.txn_index import TxnEntry
 from storage.record._batch import Rebuild
 from storage.segment.walk import feed
-from storage.settings.config import LogConfig
 from storage.settings.settings import Settings
 from storage.state.producer_state import ABORT, ProducerBatch, ProducerState
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
 from storage.verify.verify_index import rebuilt_times, without_zero_tail
+from storage.verify.verify_segment import Fault
 
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """An index file that is not what it should be, and why."""
-
-    path: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
-
-
 @dataclass(slots=True)
 class Reindexed:
-    """Segments that were read, files that differed, logs that are damaged."""
+    """Segments that were read; index files that differed and why; logs that are damaged."""
 
     segments: int = 0
-    different: list[Difference] = field(default_factory=list)
-    damaged: list[Difference] = field(default_factory=list)
+    different: list[Fault] = field(default_factory=list)
+    damaged: list[Fault] = field(default_factory=list)
 
 
 def reindex(
@@ -82,10 +71,14 @@ def reindex(
 
 @dataclass(slots=True)
 class ReindexTarget:
-    """A partition's directory and those of its segments that are meant: None for all."""
+    """A partition's directory, and the base offsets of its segments to reindex; None: all."""
 
     directory: str
     bases: set[int] | None
+
+    def includes(self, base: int) -> bool:
+        """Whether this segment is to be reindexed."""
+        return self.bases is None or base in self.bases
 
 
 def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
@@ -96,12 +89,10 @@ def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
     found: dict[str, ReindexTarget] = {}
     for target in targets:
         path = os.path.realpath(target)
-        name = os.path.basename(path)
+        parent, name = os.path.split(path)
         base = paths.base_offset_of(name)
         if base is not None and not os.path.isdir(path):
-            partition = found.setdefault(
-                os.path.dirname(path), ReindexTarget(os.path.dirname(path), set())
-            )
+            partition = found.setdefault(parent, ReindexTarget(parent, set()))
             if partition.bases is not None:
                 partition.bases.add(base)
         elif not os.path.isdir(path):
@@ -117,12 +108,12 @@ def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
 
 
 def log_bytes(targets: Iterable[str], files: Files | None = None) -> int:
-    """How much ``reindex`` will read, or a little more: the bytes of the partitions' logs."""
+    """The bytes that ``reindex`` will read, or a little less: of the partitions' logs."""
     files = files or Files()
     total = 0
     for partition in find(targets, files):
         for base in _bases(files, partition.directory):
-            if partition.bases is None or base in partition.bases:
+            if partition.includes(base):
                 name = paths.file_name(base, paths.LOG)
                 total += files.file_stat(os.path.join(partition.directory, name)).st_size
     return total
@@ -137,56 +128,52 @@ def _bases(files: Files, directory: str) -> list[int]:
 
 
 class _Partition:
+    """A partition's directory, of which ``run`` reindexes the target's segments."""
+
     def __init__(
         self,
-        found: ReindexTarget,
+        target: ReindexTarget,
         files: Files,
         outcome: Reindexed,
         check_only: bool,
         progress: Progress,
     ) -> None:
-        self.directory = found.directory
-        self.wanted: Collection[int] | None = found.bases
+        self.target = target
         self.files = files
         self.outcome = outcome
         self.check_only = check_only
         self.progress = progress
-        self.bases = _bases(files, found.directory)
-        self.config = self._config()
-        self.state = ProducerState()
-
-    def _config(self) -> LogConfig:
-        data_dir, name = os.path.split(self.directory)
-        parsed = paths.parse_partition_directory(name)
-        return Settings.load(self.files, data_dir).log_config(parsed[0] if parsed else name)
+        self.bases = _bases(files, target.directory)
+        data_dir, name = os.path.split(target.directory)
+        topic, _ = paths.parse_partition_directory(name) or (name, -1)
+        self.index_interval = Settings.load(files, data_dir).log_config(topic).index_interval_bytes
+        # At the end of what was read.
+        self.producers = ProducerState()
 
     def run(self) -> None:
-        begin = self._begin()
-        end = max(self.bases if self.wanted is None else self.wanted, default=begin)
+        wanted = self.bases if self.target.bases is None else self.target.bases
+        begin = self._begin(min(wanted, default=self.bases[0] if self.bases else 0))
+        end = max(wanted, default=begin)
         for base in self.bases:
             if not begin <= base <= end:
                 continue
-            if base != begin:
+            if base != begin and self.target.includes(base):
                 self._snapshot(base)
             if not self._segment(base):
                 return
 
-    def _begin(self) -> int:
-        """The base of the first segment that must be read: the newest one with a sound snapshot.
-
-        What the producers were there is loaded.  For a whole partition, its first segment.
+    def _begin(self, first_wanted: int) -> int:
+        """The base of the segment to begin at: the newest one, up to the first wanted one, with a
+        sound snapshot, which is loaded; else the first segment of all.
         """
-        first = self.bases[0] if self.bases else 0
-        limit = first if self.wanted is None else min(self.wanted, default=first)
-        for base in sorted((base for base in self.bases if base <= limit), reverse=True):
-            state = self._read_snapshot(base)
-            if state is not None:
-                self.state = state
+        for base in reversed(self.bases):
+            if base <= first_wanted and (producers := self._read_snapshot(base)) is not None:
+                self.producers = producers
                 return base
-        return first
+        return self.bases[0] if self.bases else 0
 
     def _path(self, base: int, suffix: str) -> str:
-        return os.path.join(self.directory, paths.file_name(base, suffix))
+        return os.path.join(self.target.directory, paths.file_name(base, suffix))
 
     def _read_snapshot(self, base: int) -> ProducerState | None:
         path = self._path(base, paths.SNAPSHOT)
@@ -196,19 +183,16 @@ class _Partition:
             return None
 
     def _snapshot(self, base: int) -> None:
-        if self._is_wanted(base) and self._read_snapshot(base) is None:
+        if self._read_snapshot(base) is None:
             path = self._path(base, paths.SNAPSHOT)
             reason = "not readable" if self.files.exists(path) else "missing"
-            self._replace(path, self.state.encode(), reason)
-
-    def _is_wanted(self, base: int) -> bool:
-        return self.wanted is None or base in self.wanted
+            self._replace(path, self.producers.encode(), reason)
 
     # -- one segment ---------------------------------------------------------------------------
 
     def _segment(self, base: int) -> bool:
-        """Whether the log is whole, so that what follows it can be told from it."""
-        rebuild = Rebuild(base, self.config.index_interval_bytes)
+        """Reindex a segment; False where its log is damaged, so that what follows is not known."""
+        rebuild = Rebuild(base, self.index_interval)
         path = self._path(base, paths.LOG)
         fd = self.files.open(path, os.O_RDONLY)
         try:
@@ -220,11 +204,10 @@ class _Partition:
         self.outcome.segments += 1
         if rebuild.position < size:
             reason = rebuild.fault or "the last batch is incomplete"
-            fault = Difference(path, f"position {rebuild.position}: {reason}; not reindexed")
-            self.outcome.damaged.append(fault)
+            self.outcome.damaged.append(Fault(path, f"{reason}; not reindexed", rebuild.position))
             return False
         is_last = base == self.bases[-1]
-        if self._is_wanted(base):
+        if self.target.includes(base):
             offsets, times = (bytes(rebuild.offset_entries),), rebuilt_times(rebuild, is_last)
             self._compare(self._path(base, paths.INDEX), offsets, 8, is_last)
             self._compare(self._path(base, paths.TIMEINDEX), times, 12, is_last)
@@ -252,7 +235,7 @@ class _Partition:
         aborted: list[TxnEntry] = []
         aborts: dict[int, tuple[int, int | None]] = {}
         for batch in map(ProducerBatch._make, rebuild.producers):
-            entry = self.state.apply(batch)
+            entry = self.producers.apply(batch)
             if batch.marker_type == ABORT:
                 began = None if entry is None else entry.first_offset
                 aborts[batch.last_offset] = batch.producer_id, began
@@ -260,11 +243,10 @@ class _Partition:
                 aborted.append(entry)
         path = self._path(base, paths.TXNINDEX)
         data = self.files.read_whole(path) if self.files.exists(path) else b""
-        # What was open before the segment the producers' state knows.
-        faults = list(
-            OpenTransactions().faults(SegmentTransactions(txn_index.decode(data), aborts))
-        )
-        if not self._is_wanted(base):
+        # `producers` knows what was open before the segment.
+        seen = SegmentTransactions(txn_index.decode(data), aborts)
+        faults = list(OpenTransactions().faults(seen))
+        if not self.target.includes(base):
             return
         if len(data) % txn_index.ENTRY_SIZE:
             faults.append(("it ends inside an entry", None, None))
@@ -274,11 +256,11 @@ class _Partition:
             self._replace(path, txn_index.encode(aborted), at + reason)
 
     def _replace(self, path: str, data: bytes, reason: str) -> None:
-        self.outcome.different.append(Difference(path, reason))
+        self.outcome.different.append(Fault(path, reason))
         if self.check_only:
             return
         if data or not path.endswith(paths.TXNINDEX):
             self.files.replace_atomically(path, data)
         else:
             self.files.unlink(path)
-            self.files.sync_directory(self.directory)
+            self.files.sync_directory(self.target.directory)

@@ -3,11 +3,11 @@
 Each entry names an ABORT marker of its producer in this segment, and each marker that ended a
 transaction has an entry.
 
-A segment is read apart from the others, in any order, perhaps in another process:
-``SegmentTransactions`` is what it tells on its own.  ``OpenTransactions`` then goes over the
-segments of a log in order, knows what is open where each begins, and judges it.
+Segments are read apart from each other, in any order, perhaps in other processes:
+``SegmentTransactions`` is what one tells on its own.  ``OpenTransactions`` then goes over the
+segments of a log in order, knows what is open where each begins, and judges them.
 
-Pure.  Not here: what a transaction index is made of (``producer_state``).
+Pure.  Not here: what the entries of a transaction index are made of (``producer_state``).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from storage.verify.verify_index import Finding
 class SegmentTransactions:
     """What one segment tells of transactions.  ``entries``: those of its ``.txnindex``.
 
-    ``aborts``: of each ABORT marker, by its offset, the producer, and where its transaction begins
-    in this segment, None where it does not.  ``first_markers``: by producer the offset of its first
-    marker, which ends what was open before.  ``open``: by producer the first offset, in this
-    segment, of what is open at its end.
+    ``aborts``: by the offset of each ABORT marker, the producer and the offset at which its
+    transaction begins in this segment, or None.  ``first_markers``: by producer, the offset of its
+    first marker, which ends what was open before.  ``open``: by producer, the first offset in this
+    segment of the transaction that is open at its end.
     """
 
     entries: tuple[TxnEntry, ...] = ()
@@ -56,13 +56,13 @@ class SegmentTransactions:
 class OpenTransactions:
     """The transactions of a log that are open where its next segment begins.
 
-    ``log_start``: of those that ended below it a cleaner keeps no entry
+    ``log_start``: a cleaner keeps no entries of transactions that ended below it
     (``LocalLog.collectAbortedTransactions``).
     """
 
     def __init__(self, log_start: int = 0) -> None:
         self._log_start = log_start
-        # By producer the first offset.
+        # By producer: the first offset.
         self._open: dict[int, int] = {}
 
     def faults(self, seen: SegmentTransactions) -> Iterator[Finding]:

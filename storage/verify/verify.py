@@ -3,16 +3,16 @@
 Of each partition: every byte of every segment (``verify_segment``), that offsets rise from segment
 to segment, producer snapshots, leader epochs, ``partition.metadata``.  Of the directory: that its
 checkpoints can be read and claim nothing that the logs do not hold.  What an interrupted or a
-waiting deletion, a cleaner or recovery left beside them is named, and is no fault.
+waiting deletion, a cleaner or recovery left beside them is reported as left over, and is no fault.
 
-Where its writer was killed the next start puts in order what was not flushed: indexes and snapshots
-that can be made anew from the log are named as that, and are no faults either.
+Where the writer was killed the next start mends what was not flushed: indexes and snapshots that
+can be made anew from the log are left over, too.
 
 The directory may be a running broker's, or mounted.  Then what its writer is at work on is no
 fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
 what has vanished meanwhile was deleted.
 
-Not here: reading a segment (``verify_piece``), which other processes may do ahead of this; mending
+Not here: reading a segment (``verify_piece``), which other processes may do before; mending
 (``recovery``, ``salvage``, ``reindex``).
 """
 
@@ -58,8 +58,16 @@ _LEFT_OVER = {
     "be read of it anew",
 }
 
+_ASIDE = {
+    None: "not a partition's directory: no broker starts beside it",
+    "delete": "waits for its deletion",
+    "stray": "set aside by a broker that did not know it",
+    "future": "a broker was moving the partition here",
+}
+
 _ANEW = "the next start makes it anew"
 
+_Key: TypeAlias = tuple[str, int]
 ReadAhead: TypeAlias = Callable[[Sequence[LogPiece]], Sequence[Verified | None]]
 
 
@@ -75,7 +83,7 @@ class VerifyReport:
 
 
 def log_bytes(path: str, files: Files | None = None) -> int:
-    """How much ``verify`` will read: the bytes of the logs of a data directory or a partition."""
+    """The bytes that ``verify`` will read: of the logs of a data directory or a partition."""
     if files is None:
         path, files = os.path.realpath(path), Files()
     total = 0
@@ -107,10 +115,10 @@ def verify(
     wanted: Callable[[str, int], bool] | None = None,
     read_ahead: ReadAhead | None = None,
 ) -> VerifyReport:
-    """Read a data directory, or a partition's, whole; ``progress`` is told the bytes of log read.
+    """Check a data directory, or a partition's; ``progress`` gets the bytes of log that were read.
 
-    ``wanted``: which partitions of a directory.  ``read_ahead`` is handed all of their pieces, has
-    ``verify_piece`` called for each, wherever, and returns what that did, in their order.
+    ``wanted``: which partitions of a directory.  ``read_ahead`` gets all pieces of their logs, has
+    ``verify_piece`` called for each, in any process, and returns the results in the same order.
     OSError from the disk; InvalidConfig where its settings cannot be read.
     """
     if files is None:
@@ -134,18 +142,18 @@ def verify(
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition's directory as it was listed; ``epochs`` are those that were written down.
+    """A partition's directory as it was listed; ``epochs``: those that were written down.
 
     ``key``: (topic, partition), by which checkpoints name it; partition -1 where the directory's
     name is no partition's.  ``old_log``: what there is instead of segments in a log of 0.7.
     """
 
     directory: str
-    key: tuple[str, int]
+    key: _Key
     names: list[str]
     epochs: list[tuple[int, int]]
-    segments: list[SegmentPlace]
-    old_log: OldLog | None
+    segments: list[SegmentPlace] = field(default_factory=list)
+    old_log: OldLog | None = None
 
     @property
     def pieces(self) -> list[LogPiece]:
@@ -154,11 +162,13 @@ class _Partition:
 
     @property
     def bases(self) -> list[int]:
-        """Those of the segments, rising."""
+        """The base offsets of the segments, rising."""
         return [place.base_offset for place in self.segments]
 
 
 class _Directory:
+    """A data directory, of which ``run`` checks partitions."""
+
     def __init__(
         self, path: str, files: Files, progress: Progress, read_ahead: ReadAhead | None
     ) -> None:
@@ -169,77 +179,68 @@ class _Directory:
         self.report = VerifyReport()
         self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
         self.was_killed = not self.is_live and not checkpoint_file.has_marker(files, path)
-        self.recovery_points: dict[tuple[str, int], int] = {}
         self.settings = Settings.load(files, path)
-        self.log_starts: dict[tuple[str, int], int] = {}
+        self.checkpoints = {name: self._checkpoint(name) for name, _ in _CHECKPOINTS}
+        self.recovery_points = self.checkpoints[paths.RECOVERY_POINTS]
+        self.log_starts = self.checkpoints[paths.LOG_STARTS]
         self.topic_ids: dict[str, tuple[str, str]] = {}
-        # What was found by who has read ahead.
+        # What ``read_ahead`` returned.
         self.found: dict[LogPiece, Verified | None] = {}
+
+    def _checkpoint(self, name: str) -> dict[_Key, int]:
+        path = os.path.join(self.path, name)
+        try:
+            return checkpoint_file.read_offsets(self.files, path)
+        except StorageError as error:
+            self._fault(path, error.message)
+            return {}
 
     def run(self, partitions: list[str]) -> VerifyReport:
         """Check these partitions, and what the checkpoints say of them."""
-        claims = {name: self._claims(name) for name, _ in _CHECKPOINTS}
-        self.log_starts = claims[paths.LOG_STARTS]
-        self.recovery_points = claims[paths.RECOVERY_POINTS]
-        ends: dict[tuple[str, int], int] = {}
-        listings = map(self._list, partitions)
-        for listed in listings if self.read_ahead is None else self._ahead(listings):
-            if listed is None:
-                continue
+        ends: dict[_Key, int] = {}
+        listings: Iterable[_Partition] = filter(None, map(self._list, partitions))
+        if self.read_ahead is not None:
+            listings = list(listings)
+            pieces = [piece for listed in listings for piece in listed.pieces]
+            self.found = dict(zip(pieces, self.read_ahead(pieces), strict=True))
+        for listed in listings:
             end = self._check(listed)
             if end is not None:
                 ends[listed.key] = end
         for name, what in _CHECKPOINTS:
-            for key, offset in claims[name].items():
+            is_rebuilt = name in (paths.HIGH_WATERMARKS, paths.CLEANER_OFFSETS)
+            for key, offset in self.checkpoints[name].items():
                 if key in ends and offset > ends[key]:
                     reason = f"the {what} of {key[0]}-{key[1]} is beyond the log end {ends[key]}"
-                    told = self._fault
-                    if name in (paths.HIGH_WATERMARKS, paths.CLEANER_OFFSETS):
-                        told = self._rebuilt_or_fault
-                    told(os.path.join(self.path, name), reason, offset=offset)
+                    path = os.path.join(self.path, name)
+                    self._fault(path, reason, offset, is_rebuilt=is_rebuilt)
         return self.report
 
-    def _ahead(self, listings: Iterable[_Partition | None]) -> list[_Partition | None]:
-        """List all of them, and have their pieces read."""
-        assert self.read_ahead is not None
-        listed = list(listings)
-        pieces = [piece for each in listed if each is not None for piece in each.pieces]
-        self.found = dict(zip(pieces, self.read_ahead(pieces), strict=True))
-        return listed
+    def _fault(
+        self, path: str, reason: str, offset: int | None = None, *, is_rebuilt: bool = False
+    ) -> None:
+        self._add(Fault(path, reason, offset=offset), is_rebuilt=is_rebuilt)
 
-    def _fault(self, path: str, reason: str, offset: int | None = None) -> None:
-        self.report.faults.append(Fault(path, reason, offset=offset))
-
-    def _rebuilt_or_fault(self, path: str, reason: str, offset: int | None = None) -> None:
-        """What the next start makes anew after a kill is no fault."""
-        if self.was_killed:
-            self.report.left_over.append(Fault(path, f"{reason}: {_ANEW}", offset=offset))
+    def _add(self, fault: Fault, *, is_rebuilt: bool) -> None:
+        """Report a fault; ``is_rebuilt``: it is none after a kill, as the next start mends it."""
+        if is_rebuilt and self.was_killed:
+            self.report.left_over.append(replace(fault, reason=f"{fault.reason}: {_ANEW}"))
         else:
-            self._fault(path, reason, offset)
+            self.report.faults.append(fault)
 
-    def _claims(self, name: str) -> dict[tuple[str, int], int]:
-        try:
-            return checkpoint_file.read_offsets(self.files, os.path.join(self.path, name))
-        except StorageError as error:
-            self._fault(os.path.join(self.path, name), error.message)
-            return {}
+    def _left_over(self, directory: str, name: str, what: str) -> None:
+        self.report.left_over.append(Fault(os.path.join(directory, name), what))
 
     def name_left_over(self, directory: str, name: str) -> None:
-        """Report a file that some process did not get round to remove."""
+        """Report a file that a process has not got round to remove."""
         for suffix, what in _LEFT_OVER.items():
             if name.endswith(suffix):
-                self.report.left_over.append(Fault(os.path.join(directory, name), what))
+                self._left_over(directory, name, what)
 
     def name_directory(self, name: str) -> None:
         """Report a directory that is no partition's."""
         aside = paths.parse_aside_directory(name)
-        what = {
-            None: "not a partition's directory: no broker starts beside it",
-            "delete": "waits for its deletion",
-            "stray": "set aside by a broker that did not know it",
-            "future": "a broker was moving the partition here",
-        }[None if aside is None else aside.kind]
-        self.report.left_over.append(Fault(os.path.join(self.path, name), what))
+        self._left_over(self.path, name, _ASIDE[None if aside is None else aside.kind])
 
     # -- one partition -------------------------------------------------------------------------
 
@@ -257,73 +258,95 @@ class _Directory:
         for file in names:
             self.name_left_over(directory, file)
         self._metadata(directory, key[0])
-        epochs = self._epochs(directory)
+        listed = _Partition(directory, key, names, self._epochs(directory))
         old = tuple(file for _, file in entry_files(names))
         if old:
-            log = OldLog(self.files, self.path, directory, key[0], old, self.is_live)
-            return _Partition(directory, key, names, epochs, [], log)
-        segments = self._segments(directory, key, names)
-        return _Partition(directory, key, names, epochs, segments, None)
-
-    def _segments(
-        self, directory: str, key: tuple[str, int], names: list[str]
-    ) -> list[SegmentPlace]:
+            listed.old_log = OldLog(self.files, self.path, directory, key[0], old, self.is_live)
+            return listed
         bases = [
             base
             for file in names
             if file.endswith(paths.LOG) and (base := paths.base_offset_of(file)) is not None
         ]
-        interval = self.settings.log_config(key[0]).index_interval_bytes
-        flushed_end = None if self.is_live else self._flushed_end(key)
-        return [
+        # A batch of the log ended at its recovery point.
+        flushed_end = 0 if self.settings.is_brokers else self.recovery_points.get(key, 0)
+        is_known = flushed_end > self.log_starts.get(key, 0) and not self.is_live
+        listed.segments = [
             SegmentPlace(
                 self.files,
                 directory,
                 base,
-                interval,
+                self.settings.log_config(key[0]).index_interval_bytes,
                 base == bases[-1],
                 self.is_live,
                 was_killed=self.was_killed,
-                flushed_end=flushed_end,
+                flushed_end=flushed_end if is_known else None,
             )
             for base in bases
         ]
-
-    def _flushed_end(self, key: tuple[str, int]) -> int | None:
-        """Where a batch of a log ended, by its recovery point."""
-        flushed_end = 0 if self.settings.is_brokers else self.recovery_points.get(key, 0)
-        return flushed_end if flushed_end > self.log_starts.get(key, 0) else None
+        return listed
 
     def _check(self, listed: _Partition) -> int | None:
-        """Check one partition; its log end, as far as it can be told."""
+        """Check one partition; returns its log end, as far as that can be told."""
         if listed.old_log is not None:
             return self._old_log(listed.old_log)
-        directory = listed.directory
         transactions = OpenTransactions(self.log_starts.get(listed.key, 0))
         end = 0
         is_end_known = True
         seen: list[tuple[int, int]] = []
-        unflushed = self._unflushed(listed)
-        for place in listed.segments:
+        recovery_point = self.recovery_points.get(listed.key, 0)
+        followings = [*listed.bases[1:], paths.MAX_OFFSET]
+        for place, following in zip(listed.segments, followings, strict=False):
             if place.base_offset < end:
                 reason = f"the segment before it ends at {end}"
-                self._fault(place.path(paths.LOG), reason, offset=place.base_offset)
+                self._fault(place.path(paths.LOG), reason, place.base_offset)
             verified = self._segment(place, transactions)
-            if verified is not None:
-                self._sort_faults(verified, is_rebuilt=place.base_offset in unflushed)
-                end = max(end, verified.next_offset)
-                seen += verified.epochs
-                is_end_known = verified.is_read_whole
+            if verified is None:
+                continue
+            for fault in verified.faults:
+                is_index = fault.path.endswith(paths.INDEX_SUFFIXES)
+                self._add(fault, is_rebuilt=is_index and following >= recovery_point)
+            end = max(end, verified.next_offset)
+            seen += verified.epochs
+            is_end_known = verified.is_read_whole
         self._compare_book(listed)
-        self._orphans(listed)
-        # Behind a damaged batch nobody knows what there is.
+        for name in listed.names:
+            base = paths.base_offset_of(name)
+            is_orphan = base is not None and base not in listed.bases
+            if is_orphan and name.endswith(paths.INDEX_SUFFIXES):
+                self._left_over(listed.directory, name, "an index without a log")
+        # Nobody knows what lies behind a damaged batch.
         bound = end if is_end_known else paths.MAX_OFFSET
-        self._compare_epochs(directory, listed.epochs, seen, bound)
-        self._snapshots(directory, listed.names, bound, first=min(listed.bases, default=0))
+        self._compare_epochs(listed.directory, listed.epochs, seen, bound)
+        self._snapshots(listed, bound)
         return bound
 
+    def _segment(self, place: SegmentPlace, transactions: OpenTransactions) -> Verified | None:
+        found = None
+        if self.read_ahead is not None:
+            found = self.found[place]
+            if found is None:
+                return None
+        verified = verify_patiently(place, self.progress, transactions, found)
+        if verified is not None:
+            transactions.pass_over(verified.transactions)
+            self._count(verified)
+        return verified
+
+    def _old_log(self, log: OldLog) -> int | None:
+        found = verify_old_log(log, self.progress) if self.read_ahead is None else self.found[log]
+        if found is None:
+            return None
+        self._count(found)
+        self.report.faults += found.faults
+        return found.next_offset if found.is_read_whole else None
+
+    def _count(self, verified: Verified) -> None:
+        self.report.size += verified.size
+        self.report.records += verified.records
+
     def _compare_book(self, listed: _Partition) -> None:
-        """Name the segments that are gone, or shorter than they were, and that nobody deleted."""
+        """Report segments that are gone, or shorter than they were, and that nobody deleted."""
         directory, key = listed.directory, listed.key
         if self.settings.is_brokers or key[1] < 0 or book_file.FILE_NAME not in listed.names:
             return
@@ -333,7 +356,7 @@ class _Directory:
                 size = self.files.file_stat(place.path(paths.LOG)).st_size
                 sizes[place.base_offset] = size
         try:
-            # After the files were looked at: what was gone by then is not claimed any more.
+            # Read after the files' sizes: a claim for what was removed before is taken back by now.
             claims = book_file.read(self.files, directory).claims
         except CorruptCheckpoint as error:
             self._fault(os.path.join(directory, book_file.FILE_NAME), error.message)
@@ -350,60 +373,6 @@ class _Directory:
                 what = f"the file has {sizes[claim.base_offset]} bytes"
             reason = f"{what} of offsets {claim.base_offset} to {claim.next_offset - 1}"
             self._fault(path, f"{reason}, which had {claim.size}", claim.base_offset)
-
-    def _unflushed(self, listed: _Partition) -> set[int]:
-        """The bases of the segments whose indexes the next start makes anew."""
-        if not self.was_killed:
-            return set()
-        recovery_point = self.recovery_points.get(listed.key, 0)
-        followings = [*listed.bases[1:], paths.MAX_OFFSET]
-        return {
-            base
-            for base, following in zip(listed.bases, followings, strict=False)
-            if following >= recovery_point
-        }
-
-    def _sort_faults(self, verified: Verified, *, is_rebuilt: bool) -> None:
-        for fault in verified.faults:
-            if is_rebuilt and fault.path.endswith(paths.INDEX_SUFFIXES):
-                self.report.left_over.append(replace(fault, reason=f"{fault.reason}: {_ANEW}"))
-            else:
-                self.report.faults.append(fault)
-
-    def _segment(self, place: SegmentPlace, transactions: OpenTransactions) -> Verified | None:
-        found = None
-        if self.read_ahead is not None:
-            found = self.found[place]
-            if found is None:
-                return None
-        verified = verify_patiently(place, self.progress, transactions, found)
-        if verified is not None:
-            transactions.pass_over(verified.transactions)
-            self._count(verified)
-        return verified
-
-    def _count(self, verified: Verified) -> None:
-        self.report.size += verified.size
-        self.report.records += verified.records
-
-    def _old_log(self, log: OldLog) -> int | None:
-        found = verify_old_log(log, self.progress) if self.read_ahead is None else self.found[log]
-        if found is None:
-            return None
-        self._count(found)
-        self.report.faults += found.faults
-        return found.next_offset if found.is_read_whole else None
-
-    def _orphans(self, listed: _Partition) -> None:
-        for name in listed.names:
-            base = paths.base_offset_of(name)
-            if (
-                base is not None
-                and base not in listed.bases
-                and name.endswith(paths.INDEX_SUFFIXES)
-            ):
-                path = os.path.join(listed.directory, name)
-                self.report.left_over.append(Fault(path, "an index without a log"))
 
     def _metadata(self, directory: str, topic: str) -> None:
         path = os.path.join(directory, paths.PARTITION_METADATA)
@@ -428,28 +397,28 @@ class _Directory:
     def _compare_epochs(
         self, directory: str, known: list[tuple[int, int]], seen: list[tuple[int, int]], end: int
     ) -> None:
-        """An epoch that was recorded does not begin behind its own batches, or behind the log.
+        """Report recorded epochs that begin behind their own batches, or behind the log.
 
-        The first one may: it was moved to the log start when records were deleted.
+        The first one may begin behind its own batches: deleting records moves it to the log start.
         """
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         first = dict(reversed(seen))
         for number, (epoch, start) in enumerate(known):
             if start > end:
-                self._rebuilt_or_fault(
-                    path, f"epoch {epoch} begins beyond the log end {end}", offset=start
-                )
+                reason = f"epoch {epoch} begins beyond the log end {end}"
+                self._fault(path, reason, start, is_rebuilt=True)
             elif number and epoch in first and first[epoch] < start:
                 reason = f"epoch {epoch} has batches from offset {first[epoch]} on"
-                self._fault(path, reason, offset=start)
+                self._fault(path, reason, start)
 
-    def _snapshots(self, directory: str, names: list[str], end: int, *, first: int) -> None:
-        """``first``: where the first segment begins; what its snapshot knows no log says."""
-        for name in names:
+    def _snapshots(self, listed: _Partition, end: int) -> None:
+        # No log says what the snapshot of the first segment does.
+        first = min(listed.bases, default=0)
+        for name in listed.names:
             offset = paths.base_offset_of(name)
             if not name.endswith(paths.SNAPSHOT) or offset is None:
                 continue
-            path = os.path.join(directory, name)
+            path = os.path.join(listed.directory, name)
             try:
                 entries = producer_state.decode(self.files.read_whole(path), path=path)
             except FileNotFoundError:
@@ -457,14 +426,12 @@ class _Directory:
             except StorageError as error:
                 is_needed = first > 0 and offset <= first
                 if is_needed or not self.is_live:  # else it may be about to be written
-                    told = self._fault if is_needed else self._rebuilt_or_fault
-                    told(path, error.message)
+                    self._fault(path, error.message, is_rebuilt=not is_needed)
                 continue
             if offset > end:
-                self._rebuilt_or_fault(
-                    path, f"it speaks of offsets beyond the log end {end}", offset=offset
-                )
+                reason = f"it speaks of offsets beyond the log end {end}"
+                self._fault(path, reason, offset, is_rebuilt=True)
             for entry in entries:
                 if entry.last_offset >= offset:
                     reason = f"producer {entry.producer_id} has an offset beyond the snapshot's"
-                    self._fault(path, reason, offset=entry.last_offset)
+                    self._fault(path, reason, entry.last_offset)

@@ -1,9 +1,9 @@
-"""Whether a segment's ``.index`` and ``.timeindex`` fit its log, whoever wrote them.
+"""Whether a segment's ``.index`` and ``.timeindex`` fit its log, ours or a broker's.
 
 What our own log writes, and brokers from 4.1 on while they run, equals what a rebuild makes: that
 is one comparison.  Otherwise each entry is judged by what a reader relies on, because brokers
 index by the append (the oldest by its first offset, later ones by its last), and begin to count
-anew when they open a segment:
+again when they open a segment:
 
 ``.index``
     offsets and positions strictly rise; a position is a batch's start; the entry's offset is above
@@ -35,14 +35,14 @@ Batches = Callable[[], Iterable[tuple[int, BatchHeader]]]
 
 
 def without_zero_tail(data: bytes, entry_size: int) -> bytes:
-    """The whole entries of an index that may have been pre-sized and not been trimmed."""
+    """The whole entries of an index that was perhaps extended ahead and not trimmed."""
     used = len(data.rstrip(b"\0"))
     return data[: -(-used // entry_size) * entry_size]
 
 
 def rebuilt_times(rebuild: Rebuild, may_be_open: bool) -> tuple[bytes, ...]:
-    """The entries of a rebuilt time index: of a sealed segment, and of an active one where it may
-    be that.
+    """The entries of a rebuilt time index: of a sealed segment and, with ``may_be_open``, of an
+    active one.
     """
     sealed = sealed_times(rebuild)
     return (sealed, bytes(rebuild.time_entries)) if may_be_open else (sealed,)
@@ -84,8 +84,8 @@ def time_index_faults(
 ) -> Iterator[Finding]:
     """The faults of a ``.timeindex``.
 
-    ``expected``: what it may equal without a further look; ``largest``: the timestamp that its
-    last entry must have, None where it need not.
+    ``expected``: the contents that are right without a further look; ``largest``: the timestamp
+    that its last entry must have, None where it may have any.
     """
     if data in expected:
         return

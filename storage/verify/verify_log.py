@@ -1,8 +1,8 @@
 """Verifies logs that are in use: every batch, every record in it, every index entry, as ``verify``.
 
-What is appended meanwhile is not looked at: of the active segment what there was at the start.  A
-segment that leaves its log while it is read is passed over, and one that seems to have faults is
-read again, as it may have been closed, cleaned or renamed in between.
+The active segment is read up to where it ended at the start.  A segment that leaves its log while
+it is read is passed over, and one that seems to have faults is read again, as it may have been
+closed, cleaned or renamed in between.
 
 Runs in a worker thread, and changes nothing.
 """
@@ -31,7 +31,7 @@ _ATTEMPTS = 3
 
 
 def verify_logs(logs: Sequence[Log], task: Task) -> list[tuple[str, object]]:
-    """Names and values: how much was read, and a ``fault`` for each that was found.
+    """Returns names and values: how much was read, and a ``fault`` for each that was found.
 
     OSError, TaskCancelled.
     """
@@ -72,7 +72,7 @@ def _verify(
     try:
         attempts = 0
         while attempts < _ATTEMPTS:
-            # While it is appended to its end may be half written and its index pre-sized.
+            # While it is appended to, its end may be half written and its index extended ahead.
             active = segment is log.active
             renamed = _renamed(segment)
             place = SegmentPlace(
@@ -85,9 +85,11 @@ def _verify(
                 renamed=renamed,
             )
             try:
-                verified = verify_segment(place, task.advance if not attempts else _nothing)
+                # Its bytes count the first time.
+                progress = task.advance if not attempts else lambda size: None
+                verified = verify_segment(place, progress)
             except FileNotFoundError:
-                # A cleaner may just give it another name, which is done in the owner's turn.
+                # A cleaner may be renaming it; it does that in a turn of the owner's.
                 if renamed == task.by_owner(lambda: _renamed(segment)):
                     raise
                 continue
@@ -106,22 +108,17 @@ def _verify(
             return None
         if not log.files.exists(log.directory):
             raise
-        # Where nobody has noticed it yet, the log does now.
+        # The log notices it now, unless it has before.
         segment.open_log()
-        return _gone(segment)
+        reason = f"the file is gone, which had {segment.size} bytes"
+        fault = Fault(segment.log_path, reason, 0, segment.base_offset)
+        return Verified(next_offset=segment.next_offset, faults=[fault])
     finally:
         segment.files.release()
 
 
-def _gone(segment: Segment) -> Verified:
-    """What there is to say of one whose file is not there."""
-    reason = f"the file is gone, which had {segment.size} bytes"
-    fault = Fault(segment.log_path, reason, 0, segment.base_offset)
-    return Verified(next_offset=segment.next_offset, faults=[fault])
-
-
 def _renamed(segment: Segment) -> str:
-    """What its files' names have at their end besides what they are."""
+    """What is appended to its files' names."""
     name = paths.file_name(segment.base_offset, paths.LOG)
     return os.path.basename(segment.log_path).removeprefix(name)
 
@@ -138,7 +135,3 @@ def _further(log: Log, segment: Segment, known: set[int | None]) -> list[Fault]:
         for place in check_file(log.files, path, part, Task()).damages
         if place.start not in known
     ]
-
-
-def _nothing(size: int) -> None:
-    """It was counted the first time."""

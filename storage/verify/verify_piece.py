@@ -1,9 +1,9 @@
 """Reads a segment, or a whole log of 0.7, for ``verify``, in this process or in another one.
 
-A ``LogPiece`` says what to read.  Who reads a segment apart from those before it does not know
-which transactions are open where it begins: its transaction index is judged later, in order.
+A ``LogPiece`` says what to read.  A process that reads a segment apart from those before it does
+not know which transactions are open where it begins: ``verify`` judges its transaction index later.
 
-A living writer's segment that has faults is read again: what was seen half written is whole then.
+A living writer's segment that has faults is read again: what was half written may be whole then.
 
 Not here: what else there is in a directory (``verify``).
 """
@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.kafka07.segment import Segment07, load_entries
+from storage.kafka07.segment import load_entries
 from storage.log.read import plain_batches
 from storage.settings.settings import Settings
 from storage.verify.transactions import OpenTransactions
@@ -63,10 +63,10 @@ def verify_patiently(
     before: OpenTransactions | None = None,
     found: Verified | None = None,
 ) -> Verified | None:
-    """Read a segment, a living writer's with faults again; None where it has vanished.
+    """Read a segment, and read a living writer's with faults again; None where it has vanished.
 
-    ``before``: the transactions of the segments before it, where they are known.  ``found``: what
-    was found by who has read it already.
+    ``before``: the transactions of the segments before it, where they are known.  ``found``: the
+    outcome, where it was read already.
     """
     for attempt in range(_ATTEMPTS):
         if attempt:
@@ -95,25 +95,17 @@ def verify_old_log(log: OldLog, progress: Progress) -> Verified:
         found.faults.append(Fault(error.path or log.directory, error.message))
         return found
     for segment in segments:
+        path = segment.log_path
         try:
-            may_grow = log.is_live and segment is segments[-1]
-            _verify_old_segment(segment, found, progress, may_grow=may_grow)
+            good, reason = segment.check(progress)
+            found.size += segment.size
+            if reason is not None and not (log.is_live and segment is segments[-1]):
+                found.faults.append(Fault(path, reason, good))
+            for _, header in plain_batches(segment, 0, good):
+                found.records += header.records_count
+        except CorruptRecord as error:
+            found.faults.append(Fault(path, error.message, error.position, error.offset))
         finally:
             segment.files.close()
     found.next_offset, found.is_read_whole = segments[-1].next_offset, True
     return found
-
-
-def _verify_old_segment(
-    segment: Segment07, found: Verified, progress: Progress, *, may_grow: bool
-) -> None:
-    good, reason = segment.check(progress)
-    found.size += segment.size
-    if reason is not None and not may_grow:
-        found.faults.append(Fault(segment.log_path, reason, good))
-    try:
-        for _, header in plain_batches(segment, 0, good):
-            found.records += header.records_count
-    except CorruptRecord as error:
-        fault = Fault(segment.log_path, error.message, error.position, error.offset)
-        found.faults.append(fault)

@@ -1,8 +1,8 @@
 """Reads a whole segment and names every fault in it, without changing anything.
 
-Every batch: size, CRC, offsets that rise, and every record in it, through any codec and format.
-Then what the indexes say of them (``verify_index``), but for the transaction index: who knows what
-is open where the segment begins judges that (``transaction_faults``).
+Every batch: size, CRC, offsets that rise, and every record in it, of any codec and format.  Then
+what the indexes say of them (``verify_index``), but for the transaction index: for that one has to
+know which transactions are open where the segment begins (``transaction_faults``).
 
 The segment that a living process appends to may end in a part of a batch, or in zeros that were
 allocated ahead; its index may be longer than it is used.
@@ -35,15 +35,15 @@ from storage.verify.verify_index import (
     without_zero_tail,
 )
 
-# What is decoded at a time, because it may be compressed a thousandfold.
+# What is decoded at a time: it may be compressed a thousandfold.
 _PIECE_BYTES = 256 * 1024
-#: A file that is wrong everywhere is named this often.
+#: So many faults of one file are reported.
 MAX_FAULTS_PER_FILE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong where: position in bytes of the file (of an index: of its log), offset."""
+    """What is wrong, and where: position in bytes of the file (of an index: of its log), offset."""
 
     path: str
     reason: str
@@ -58,11 +58,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """A segment to be read: its log, whether it is the last one, whether its writer lives.
+    """A segment to be read.  ``is_live``: its writer is at work.
 
-    ``was_killed``: its writer has not ended orderly, and nobody has put in order what that left.
-    ``flushed_end``: where a batch of its log ended, None: nobody knows.
-    ``renamed``: what its files' names have at their end at the moment, as a cleaner's new ones.
+    ``was_killed``: its writer has not ended orderly, and no start has mended what that left.
+    ``flushed_end``: where a batch of its log ended; None: that is not known.
+    ``renamed``: what its files' names end in, as a cleaner's new ones do for a while.
     """
 
     files: Files
@@ -82,10 +82,10 @@ class SegmentPlace:
 
 @dataclass(slots=True)
 class Verified:
-    """What was read of one segment (control records do not count) and what is wrong with it.
+    """What was read of one segment, without control records, and what is wrong with it.
 
-    ``transactions``: nothing where the log is damaged.  ``is_read_whole``: it ends at
-    ``next_offset``, which nobody knows of a damaged one.
+    ``transactions``: empty where the log is damaged.  ``is_read_whole``: it ends at
+    ``next_offset``; of a damaged one that is not known.
     """
 
     size: int = 0
@@ -98,37 +98,88 @@ class Verified:
 
 
 def verify_segment(place: SegmentPlace, progress: Callable[[int], None]) -> Verified:
-    """Read one segment whole; ``progress`` is told the bytes read.  OSError from the disk."""
+    """Read one segment whole; ``progress`` gets the bytes that were read.  OSError from the
+    disk.
+    """
     log_path = place.path(paths.LOG)
     # The indexes first: a living writer's log only grows beyond what they say.
     indexes = {suffix: _read(place, suffix) for suffix in paths.INDEX_SUFFIXES}
     rebuild = Rebuild(place.base_offset, place.index_interval_bytes)
+    found = Verified()
     fd = place.files.open(log_path, os.O_RDONLY)
     try:
-        walk = _Walk(place, fd, place.files.size(fd), rebuild, progress)
-        faults = [Fault(log_path, *finding) for finding in walk.run()]
+        found.size = place.files.size(fd)
+        for finding in _log_findings(place, fd, rebuild, found, progress):
+            found.faults.append(Fault(log_path, *finding))
         if place.is_last and rebuild.fault is None:
-            faults += _last_fault(place, fd, rebuild)
-        seen = SegmentTransactions()
-        if not faults or rebuild.fault is None:
-            faults += _index_faults(place, rebuild, indexes, fd)
+            found.faults += _last_fault(place, fd, rebuild)
+        if not found.faults or rebuild.fault is None:
+            found.faults += _index_faults(place, rebuild, indexes, fd)
             entries = txn_index.decode(indexes[paths.TXNINDEX] or b"")
-            seen = SegmentTransactions.of(rebuild.producers, entries)
+            found.transactions = SegmentTransactions.of(rebuild.producers, entries)
     finally:
         place.files.close(fd)
-    return Verified(
-        size=walk.size,
-        records=walk.records,
-        next_offset=rebuild.next_offset,
-        is_read_whole=rebuild.fault is None,
-        epochs=rebuild.epochs,
-        faults=faults,
-        transactions=seen,
-    )
+    found.next_offset, found.epochs = rebuild.next_offset, rebuild.epochs
+    found.is_read_whole = rebuild.fault is None
+    return found
+
+
+def _log_findings(
+    place: SegmentPlace,
+    fd: int,
+    rebuild: Rebuild,
+    found: Verified,
+    progress: Callable[[int], None],
+) -> Iterator[Finding]:
+    """What is wrong with the batches of a log; counts their records in ``found``."""
+    size = found.size
+    for window, taken, start in feed(place.files, fd, size, rebuild):
+        progress(taken)
+        yield from _record_findings(window[:taken], start, found)
+    left = size - rebuild.position
+    progress(left)
+    # The next start cuts off what a killed writer has begun.
+    growing = place.is_last and (place.is_live or place.was_killed)
+    if left and rebuild.fault is None and not growing:
+        yield f"the last batch is incomplete, {left} bytes", rebuild.position, None
+    if left and rebuild.fault is not None:
+        if growing and _is_zeros(place.files, fd, rebuild.position, size):
+            return
+        yield rebuild.fault, rebuild.position, rebuild.next_offset
+
+
+def _record_findings(data: memoryview, start: int, found: Verified) -> Iterator[Finding]:
+    """What is wrong in whole batches, whose CRCs are right; ``data[0]`` lies at ``start``."""
+    last = -1
+    walk = Walk(lambda at, size: data[at : at + size], 0, len(data), _PIECE_BYTES)
+    for piece in walk:
+        at = start + walk.position
+        try:
+            columns = decode_columns(piece, 0, len(piece), keys=False, values=False)
+        except CorruptRecord as error:
+            position = error.position or 0
+            yield error.message, at + position, error.offset
+            walk.position += position + size_at(piece, position)
+            continue
+        with memoryview(columns.offsets) as view, view.cast("q") as array:
+            offsets = array.tolist()
+        if offsets and (offsets[0] <= last or not all(map(lt, offsets, islice(offsets, 1, None)))):
+            yield "a record's offset is not above the one before it", at, offsets[0]
+        last = offsets[-1] if offsets else last
+        walk.position += columns.consumed
+        found.records += columns.rows
+
+
+def _is_zeros(files: Files, fd: int, position: int, end: int) -> bool:
+    while position < end and (data := files.pread(fd, _PIECE_BYTES, position)):
+        if data.count(0) != len(data):
+            return False
+        position += len(data)
+    return True
 
 
 def _last_fault(place: SegmentPlace, fd: int, rebuild: Rebuild) -> Iterator[Fault]:
-    """The last batch of a log, where that lies across where the log has ended."""
+    """The last batch of a log, where that lies across the log's flushed end."""
 
     def read(position: int, size: int) -> bytes:
         return place.files.pread(fd, size, position)
@@ -141,7 +192,9 @@ def _last_fault(place: SegmentPlace, fd: int, rebuild: Rebuild) -> Iterator[Faul
 def transaction_faults(
     place: SegmentPlace, before: OpenTransactions, seen: SegmentTransactions
 ) -> Iterator[Fault]:
-    """What is wrong in a segment's transaction index; ``before``: of the segments before it."""
+    """The faults of a segment's transaction index; ``before``: what the segments before it
+    leave.
+    """
     return _some(place.path(paths.TXNINDEX), 0, before.faults(seen))
 
 
@@ -150,79 +203,6 @@ def _read(place: SegmentPlace, suffix: str) -> bytes | None:
         return place.files.read_whole(place.path(suffix))
     except FileNotFoundError:
         return None
-
-
-class _Walk:
-    """Takes a log's file through ``Rebuild`` and the records in it through their decoder."""
-
-    def __init__(
-        self,
-        place: SegmentPlace,
-        fd: int,
-        size: int,
-        rebuild: Rebuild,
-        progress: Callable[[int], None],
-    ) -> None:
-        self.place = place
-        self.fd = fd
-        self.size = size
-        self.rebuild = rebuild
-        self.progress = progress
-        self.records = 0
-
-    def run(self) -> Iterator[Finding]:
-        rebuild = self.rebuild
-        for window, taken, start in feed(self.place.files, self.fd, self.size, rebuild):
-            self.progress(taken)
-            yield from self._record_faults(window[:taken], start)
-        self.progress(self.size - rebuild.position)
-        if rebuild.position < self.size:
-            yield from self._end()
-
-    def _end(self) -> Iterator[Finding]:
-        """Why the walk ended before the file."""
-        rebuild = self.rebuild
-        # What a killed writer has begun, the next start takes off.
-        growing = self.place.is_last and (self.place.is_live or self.place.was_killed)
-        if rebuild.fault is None:
-            if not growing:
-                left = self.size - rebuild.position
-                yield f"the last batch is incomplete, {left} bytes", rebuild.position, None
-        elif not (growing and self._only_zeros(rebuild.position)):
-            yield rebuild.fault, rebuild.position, rebuild.next_offset
-
-    def _record_faults(self, data: memoryview, start: int) -> Iterator[Finding]:
-        """What is wrong inside of whole batches, whose CRCs are right; ``data[0]`` lies at
-        ``start``.
-        """
-        last = -1
-        walk = Walk(lambda at, size: data[at : at + size], 0, len(data), _PIECE_BYTES)
-        for piece in walk:
-            at = start + walk.position
-            try:
-                columns = decode_columns(piece, 0, len(piece), keys=False, values=False)
-            except CorruptRecord as error:
-                position = error.position or 0
-                yield error.message, at + position, error.offset
-                walk.position += position + size_at(piece, position)
-                continue
-            with memoryview(columns.offsets) as view, view.cast("q") as offsets:
-                found = offsets.tolist()
-            if found and (found[0] <= last or not all(map(lt, found, islice(found, 1, None)))):
-                yield "a record's offset is not above the one before it", at, found[0]
-            last = found[-1] if found else last
-            walk.position += columns.consumed
-            self.records += columns.rows
-
-    def _only_zeros(self, position: int) -> bool:
-        while position < self.size:
-            data = self.place.files.pread(self.fd, _PIECE_BYTES, position)
-            if data.count(0) != len(data):
-                return False
-            if not data:
-                break
-            position += len(data)
-        return True
 
 
 # -- the indexes ---------------------------------------------------------------------------------
@@ -264,16 +244,16 @@ def _index_faults(
 
 
 def _entries(place: SegmentPlace, data: bytes, size: int) -> tuple[bytes, int]:
-    """The whole entries that are used, and how many bytes are left behind them."""
+    """The whole entries that are used, and how many bytes lie behind them."""
     if place.is_last:
-        # Its writer, living or killed, had it extended.
+        # Its writer extends it ahead, and only a clean end trims it.
         data = without_zero_tail(data, size)
     odd = len(data) % size
     return data[: len(data) - odd], odd
 
 
 def _some(path: str, odd: int, findings: Iterator[Finding]) -> Iterator[Fault]:
-    """The faults of a file, as many as are worth reading; ``odd``: bytes behind its entries."""
+    """The first faults of a file, and how many more; ``odd``: bytes behind its entries."""
     if odd:
         yield Fault(path, f"{odd} bytes are left behind its last entry")
     more = 0

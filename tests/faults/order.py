@@ -24,7 +24,7 @@ FAULTS = [
     Fault(
         "adopt-what-the-disk-left-open-is-forgotten",
         "storage/adopt/adopt.py",
-        "            self._directory.undecided = begun\n",
+        "            self.directory.undecided = begun\n",
         "            _ = begun\n",
         "EIO at one fsync of the commit, a restart, the same batch again: its rows never appear.",
         (ADOPT_FAULTS,),
@@ -40,7 +40,7 @@ FAULTS = [
     Fault(
         "adopt-committed-before-it-is-flushed",
         "storage/adopt/adopt.py",
-        "                _flush(self._logs.values(), task)\n",
+        "                _flush(self.logs.values(), task)\n",
         "                _ = _flush\n",
         "A batch is committed whose records a power cut takes.",
         (ADOPT_CRASH,),
@@ -64,7 +64,7 @@ FAULTS = [
     Fault(
         "adopt-the-one-before-is-forgotten-unsettled",
         "storage/adopt/adopt.py",
-        "        _settle(directory, task, self._now_ns)\n        seen",
+        "        _settle(directory, task, self.now_ns)\n        seen",
         "        seen",
         "The markers of the adoption before are never written.",
         (ADOPT_FAULTS, ADOPT),
