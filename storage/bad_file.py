@@ -1,7 +1,7 @@
 """Small files that cannot be read are set aside by name: ``NAME.bad`` beside where they lay.
 
-What they said is rebuilt from elsewhere, or taken for unknown; who wants to know what is in one
-finds it there until ``repair --purge``.  Brokers ignore the suffix.
+Their content is rebuilt from elsewhere, or counts as unknown.  The file stays, for people to look
+at, until ``repair --purge``.  Brokers ignore the suffix.
 
 Not here: what is rebuilt from what (``checkpoints``, ``loader``, ``history``, ``recovery``).
 """
@@ -15,9 +15,9 @@ from storage.files import Files
 
 
 def set_aside(files: Files, path: str) -> str:
-    """Give a file, or whatever is in its place, another name; the name.  OSError.
+    """Rename a file, or whatever is in its place; returns the new name.  OSError.
 
-    A link is renamed itself.  Not durable: what comes back is set aside again.
+    A link itself is renamed.  Not durable: what comes back is set aside again.
     """
     number, target = 0, path + paths.BAD
     while files.exists(target):
@@ -25,8 +25,3 @@ def set_aside(files: Files, path: str) -> str:
         target = f"{path}.{number}{paths.BAD}"
     files.rename(path, target)
     return os.path.basename(target)
-
-
-def is_bad(name: str) -> bool:
-    """Whether this is the name of something that was set aside."""
-    return name.endswith(paths.BAD)

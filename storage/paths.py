@@ -8,8 +8,8 @@ characters.
 Sources: ``Topic.java``, ``LocalLog.java`` (parseTopicPartitionName, logDeleteDirName),
 ``LogFileUtils.java``.  Pure: no file is touched.
 
-Stricter than Kafka where the strictness costs nothing: a partition number is written as we would
-write it (no sign, no leading zero), and its topic has a valid name.  No broker makes others.
+Stricter than Kafka where no broker makes other names: a partition number has no sign and no leading
+zero, and its topic has a valid name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LINES = ".lines"
 # A segment file of Kafka 0.7, named by its first byte's position in the partition.
 OLD_LOG = ".kafka"
 INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
-# What the mount keeps beside a segment, one file for each kind of text that it shows.
+# Files of the mount beside a segment, one for each kind of text that it shows.
 LINES_SUFFIXES = (
     *(LINES, ".uncommitted.lines"),
     *(".kv.lines", ".kv-uncommitted.lines"),
@@ -45,7 +45,7 @@ SWAP = ".swap"
 CUT = ".cut"
 # A small file that could not be read (``bad_file``).
 BAD = ".bad"
-# Batches that are finished and wait for the log's owner to adopt them.
+# Finished batches that wait for the log's owner to adopt them.
 STAGED = ".staged"
 
 # Files of a partition directory.
@@ -60,9 +60,9 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-# Partitions whose log start is not known any more (``checkpoints``).
+# The partitions whose log start is lost (``checkpoints``).
 LOST_STARTS = "kafkafs.lost-log-starts"
-# Who has it open and shows it (``owner_file``).
+# The process that has it open and shows it (``owner_file``).
 OWNER = "kafkafs.owner"
 # In a partition's directory: an fsync has failed, and its files are not trusted (``rescue``).
 UNSYNCED = "kafkafs.unsynced"
@@ -116,13 +116,13 @@ def check_topic_name(topic: str) -> None:
 
 
 def is_reserved(topic: str) -> bool:
-    """Whether a broker, or we, keep such a name for something else than a topic of users."""
+    """Whether a broker, or kafkafs, uses such a name for something else than a users' topic."""
     is_metadata = partition_directory(topic, 0) == METADATA_LOG
     return is_metadata or topic.endswith(("-delete", "-future", "-stray"))
 
 
 def is_topic_name(topic: str) -> bool:
-    """Whether ``check_topic_name`` passes."""
+    """Whether ``check_topic_name`` accepts the name."""
     try:
         check_topic_name(topic)
     except InvalidTopic:
@@ -177,11 +177,7 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 def base_offset_of(name: str) -> int | None:
     """The number before the first dot of a segment file's name; None where it is no such file."""
-    match = _BASE_OFFSET.match(name)
-    if match is None:
-        return None
-    base_offset = int(match[1])
-    return base_offset if base_offset <= MAX_OFFSET else None
+    return _offset_in(_BASE_OFFSET.match(name))
 
 
 def log_bases(names: Iterable[str]) -> list[int]:
@@ -196,7 +192,10 @@ def old_base_offset_of(name: str) -> int | None:
 
     0.7 writes 20 digits; its documentation, and copies made by hand, have other counts.
     """
-    match = _OLD_LOG.fullmatch(name)
+    return _offset_in(_OLD_LOG.fullmatch(name))
+
+
+def _offset_in(match: re.Match[str] | None) -> int | None:
     if match is None:
         return None
     base_offset = int(match[1])

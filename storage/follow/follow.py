@@ -40,8 +40,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from storage import paths
@@ -76,9 +75,9 @@ class Listing(NamedTuple):
     """
 
     logs: Mapping[int, os.stat_result]
-    deleted: Mapping[int, os.stat_result] = MappingProxyType({})
-    is_mixed: bool = False
-    swapped: frozenset[int] = frozenset()
+    deleted: Mapping[int, os.stat_result]
+    is_mixed: bool
+    swapped: frozenset[int]
 
 
 class LogFollower:
@@ -144,7 +143,7 @@ class LogFollower:
 
     def _look_at_names(self, stamp: int) -> bool:
         """Whether the log's segments are now those in its directory; ``stamp``: its time."""
-        found = self._list()
+        found = self._list(self._names())
         self._replaced = self._decide_swaps() if found.is_mixed else (0, 0)
         if found.is_mixed:
             all_can = self._keep_readable(*self._replaced)
@@ -188,8 +187,8 @@ class LogFollower:
             return False
         return is_of(segment, found, self.log.files)
 
-    def _list(self) -> Listing:
-        """Look at names, then at the logs.
+    def _list(self, names: Iterable[str], swapped: frozenset[int] = frozenset()) -> Listing:
+        """Look at the logs among these names.
 
         FileNotFoundError where a cleaner has put several into one meanwhile: that one has the name
         of the first.
@@ -197,22 +196,22 @@ class LogFollower:
         files, directory = self.log.files, self.log.directory
         logs: dict[int, os.stat_result] = {}
         deleted: dict[int, os.stat_result] = {}
-        names = self._names()
+        is_mixed = False
         for name in names:
             base = paths.base_offset_of(name)
             if base is None:
                 continue
             path = os.path.join(directory, name)
             if name.endswith(paths.LOG):
-                logs[base] = files.file_stat(path)
+                logs[base] = files.file_stat(path + paths.SWAP if base in swapped else path)
             elif name == paths.file_name(base, paths.LOG + paths.DELETED):
                 with contextlib.suppress(FileNotFoundError):
                     deleted[base] = files.file_stat(path)
-        is_mixed = any(name.endswith(paths.LOG + paths.SWAP) for name in names)
-        return Listing(logs, deleted, is_mixed)
+            is_mixed |= name.endswith(paths.LOG + paths.SWAP)
+        return Listing(logs, deleted, is_mixed, swapped)
 
     def _names(self) -> list[str]:
-        """The names of all files at one moment; Moved where that cannot be known."""
+        """The names of all files at one moment, sorted; Moved where that cannot be known."""
         scan, directory = self.log.files.scan, self.log.directory
         names = sorted(name for name, is_directory in scan(directory) if not is_directory)
         if len(names) > _LISTED_AT_ONCE:
@@ -223,7 +222,7 @@ class LogFollower:
 
     def _list_unmixed(self) -> Listing:
         """The listing while no cleaner swaps; Moved where one does."""
-        found = self._list()
+        found = self._list(self._names())
         if found.is_mixed or not found.logs:
             raise Moved
         return found
@@ -232,15 +231,8 @@ class LogFollower:
         """The listing as it will be when the writer, which was stopped in the middle of a swap, has
         finished it: what it replaces is gone already.
         """
-        files, directory = self.log.files, self.log.directory
-        names, swapped = as_if_finished(files, directory, self._names())
-        logs: dict[int, os.stat_result] = {}
-        for name in sorted(names):
-            base = paths.base_offset_of(name)
-            if base is not None and name.endswith(paths.LOG):
-                suffix = paths.SWAP if base in swapped else ""
-                logs[base] = files.file_stat(os.path.join(directory, name + suffix))
-        return Listing(logs, found.deleted, swapped=swapped)
+        names, swapped = as_if_finished(self.log.files, self.log.directory, self._names())
+        return self._list(sorted(names), swapped)._replace(deleted=found.deleted)
 
     def _decide_swaps(self) -> tuple[int, int]:
         """The offsets that a cleaner is replacing, which are below the limit.
@@ -511,15 +503,12 @@ class LogFollower:
 
     def _is_written_over(self, found: Listing) -> bool:
         """Whether a sealed segment's file is the same and holds something else: only cuts do so."""
-        for segment in self.log.segments:
-            now = found.logs.get(segment.base_offset)
-            if (
-                now is not None
-                and is_of(segment, now, self.log.files)
-                and not self._is_kept(segment, found)
-            ):
-                return True
-        return False
+        return any(
+            (now := found.logs.get(segment.base_offset)) is not None
+            and is_of(segment, now, self.log.files)
+            and not self._is_kept(segment, found)
+            for segment in self.log.segments
+        )
 
     def _outlive(self, found: Listing, *, may_swap: bool) -> bool:
         """Go on behind an active segment that was deleted or cleaned, and so had followers.

@@ -69,21 +69,17 @@ class DirectoryFollower:
         it was loaded, or cannot be read.
         """
         try:
-            self._follow(log)
+            identity = self._identity(log.directory)
+            if identity is not None:
+                self._directories[log] = identity
+            limit = self._limit(log) if self._until_high_watermark else None
+            self._followers[log] = LogFollower(log, self._clock_ns, limit)
         except (StorageError, OSError) as error:
             self._end(log)
             if not isinstance(error, (FileNotFoundError, SegmentGone)):
                 self._manager.topics.set_fault((log.topic, log.partition), error)
             return False
         return True
-
-    def _follow(self, log: Log) -> None:
-        identity = self._identity(log.directory)
-        if identity is not None:
-            self._directories[log] = identity
-        self._followers[log] = LogFollower(
-            log, self._clock_ns, self._limit(log) if self._until_high_watermark else None
-        )
 
     def _limit(self, log: Log) -> Callable[[], int]:
         """The high watermark as the broker last wrote it down; 0 where it never has."""

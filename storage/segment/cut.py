@@ -13,7 +13,6 @@ import os
 from dataclasses import dataclass
 
 from storage import paths
-from storage.bad_file import is_bad
 from storage.files import Files
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -91,7 +90,11 @@ def purge(files: Files, directory: str) -> list[str]:
 
     OSError from the disk.
     """
-    bad = [name for name, kind in files.listing(directory) if is_bad(name) and kind != "directory"]
+    bad = [
+        name
+        for name, kind in files.listing(directory)
+        if name.endswith(paths.BAD) and kind != "directory"
+    ]
     removed = [*cut_files(files, directory), *(os.path.join(directory, name) for name in bad)]
     for path in removed:
         files.unlink(path)
