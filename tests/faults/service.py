@@ -395,8 +395,7 @@ FAULTS = [
     Fault(
         "cleaner-aborted-are-kept",
         "storage/compaction/passes.py",
-        "        elif self.transactions.is_aborted(header):\n"
-        "            self._keeper.records_read",
+        "        elif self.transactions.is_aborted(header):\n            self._keeper.records_read",
         "        elif header.records_count < 0:\n            self._keeper.records_read",
         "Aborted records stay, and are shown when their marker goes.",
         (CLEANER,),
