@@ -28,7 +28,7 @@ from pyspark import TaskContext
 
 from kafkafs.spark.data_source import KafkafsDataSource
 from kafkafs.spark.location import owner_client
-from kafkafs.spark.sink.sink import Staged, StreamWriter
+from kafkafs.spark.sink.sink import StagedTask, StreamWriter
 from kafkafs.spark.sink.sink_options import SinkOptions, parse
 from storage import LogManager
 from storage.adopt.adoptions import FILE
@@ -95,7 +95,7 @@ class SteeredWriter(StreamWriter):
         self._point, self._batch = steer
         self._flag = flag
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         staged = super().write(iterator)
         context = TaskContext.get()
         assert context is not None

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, TopicPartition
-from kafkafs.spark.source.options import InvalidOption, parse
-from kafkafs.spark.source.source_options import Limit, SourceOptions, Subscription
+from kafkafs.spark.source.options import Limit, SourceOptions, Subscription, parse
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 LEAST = {"path": "/data", "subscribe": "a"}

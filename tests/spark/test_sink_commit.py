@@ -12,9 +12,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from kafkafs.spark.sink.sink import (
     BatchWriter,
-    Staged,
+    SinkWrite,
+    StagedTask,
     StreamWriter,
-    Write,
     batch_writer,
     stream_writer,
 )
@@ -26,7 +26,7 @@ from storage.errors import BatchGap, Fenced, InvalidRecord, StorageError
 from storage.files import Files
 
 SCHEMA = StructType([StructField("value", BinaryType())])
-STREAM = Write("stream", 0, "run")
+STREAM = SinkWrite("stream", 0, "run")
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def streams(data: Path) -> StreamWriter:
     return writer
 
 
-def task(data: Path, write: Write, number: int, *values: bytes, tries: int = 0) -> Staged:
+def task(data: Path, write: SinkWrite, number: int, *values: bytes, tries: int = 0) -> StagedTask:
     """What a task leaves behind that writes these values."""
     name = StagedName(write.query, write.batch, number, tries)
     staging = Staging(str(data), name, topic="orders")
     staging.add(pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())}))
     files, records = staging.finish()
-    return Staged(number, tries, write, tuple(files), records)
+    return StagedTask(number, tries, write, tuple(files), records)
 
 
 def values(data: Path) -> list[bytes | None]:
@@ -69,9 +69,9 @@ def staged(data: Path) -> list[str]:
     return sorted(path.name for path in data.rglob("*.staged"))
 
 
-def of(writer: BatchWriter) -> Write:
+def of(writer: BatchWriter) -> SinkWrite:
     found = vars(writer)["_write"]
-    assert isinstance(found, Write)
+    assert isinstance(found, SinkWrite)
     return found
 
 
@@ -104,7 +104,7 @@ def test_nothing_to_write(data: Path) -> None:
 def test_messages_that_cannot_be(data: Path, wrong: str) -> None:
     writer = batches(data)
     good = task(data, of(writer), 0, b"a")
-    other = Staged(1, 0, of(batches(data)), (), 0)
+    other = StagedTask(1, 0, of(batches(data)), (), 0)
     more = {"silent": None, "twice": good, "another": other}[wrong]
     with pytest.raises(InvalidRecord, match=r"sent nothing|of one task|several batches"):
         writer.commit([good, more])
@@ -142,7 +142,7 @@ def test_batches_of_a_stream(data: Path, streams: StreamWriter) -> None:
     """Each once and in their order; empty ones count; a run that was replaced writes no more."""
     streams.commit([task(data, STREAM, 0, b"0")], 0)
     streams.commit([task(data, STREAM._replace(batch=1), 0)], 1)
-    again = Write("stream", 1, "another run")
+    again = SinkWrite("stream", 1, "another run")
     streams.commit([task(data, again, 0, b"again")], 1)
     assert staged(data) == []
     with pytest.raises(BatchGap):

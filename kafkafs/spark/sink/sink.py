@@ -55,7 +55,7 @@ RUN_ID = "spark.jobGroup.id"
 _TRIES = 3
 
 
-class Write(NamedTuple):
+class SinkWrite(NamedTuple):
     """The query, batch and run of a write; `once`: no other write has that query's name."""
 
     query: str
@@ -65,7 +65,7 @@ class Write(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
+class StagedTask(WriterCommitMessage):
     """What a task has staged: its number, its batch, its files, how many records they have.
 
     `tries`: earlier attempts, which may have left unknown files.
@@ -73,7 +73,7 @@ class Staged(WriterCommitMessage):
 
     task: int
     tries: int
-    write: Write
+    write: SinkWrite
     files: tuple[StagedFile, ...]
     records: int
 
@@ -113,7 +113,7 @@ def _options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
 # -- tasks ---------------------------------------------------------------------------------------
 
 
-def _stage(options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch]) -> Staged:
+def _stage(options: SinkOptions, write: SinkWrite, batches: Iterator[pa.RecordBatch]) -> StagedTask:
     from kafkafs.spark.sink.staging import Staging
 
     context = TaskContext.get()
@@ -130,10 +130,10 @@ def _stage(options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch]
     except BaseException:
         staging.discard()
         raise
-    return Staged(task, context.attemptNumber(), write, tuple(files), records)
+    return StagedTask(task, context.attemptNumber(), write, tuple(files), records)
 
 
-def _write_of_stream() -> Write:
+def _write_of_stream() -> SinkWrite:
     """The batch that this task of a streaming query writes."""
     context = TaskContext.get()
     assert context is not None
@@ -142,45 +142,38 @@ def _write_of_stream() -> Write:
         raise InvalidRecord(
             f"not a task of a streaming query: it lacks one of {QUERY_ID}, {BATCH_ID}, {RUN_ID}"
         )
-    return Write(query, int(batch), run)
+    return SinkWrite(query, int(batch), run)
 
 
 # -- the driver ----------------------------------------------------------------------------------
 
 
-def _request(messages: Sequence[Staged]) -> AdoptRequest:
-    """A request for one transaction of all staged files, in the order of the tasks."""
-    writes = {message.write for message in messages}
-    if len(writes) != 1:
-        raise InvalidRecord(f"tasks of several batches: {sorted(writes)}")
-    write = writes.pop()
-    ordered = sorted(messages, key=lambda message: message.task)
-    if len({message.task for message in ordered}) != len(ordered):
-        raise InvalidRecord("two messages of one task")
-    files = tuple(file for message in ordered for file in message.files)
-    return AdoptRequest(write.query, write.batch, write.run, files, write.once)
-
-
 def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    staged = [message for message in messages if isinstance(message, Staged)]
+    """Ask the owner for one transaction of all staged files, in the order of the tasks."""
+    staged = [message for message in messages if isinstance(message, StagedTask)]
     if len(staged) != len(messages):
         raise InvalidRecord(f"{len(messages) - len(staged)} of {len(messages)} tasks sent nothing")
-    request = _request(staged)
-    if request.once and not request.files:
+    writes = {message.write for message in staged}
+    if len(writes) != 1:
+        raise InvalidRecord(f"tasks of several batches: {sorted(writes)}")
+    if len({message.task for message in staged}) != len(staged):
+        raise InvalidRecord("two messages of one task")
+    query, batch, run, once = writes.pop()
+    staged.sort(key=lambda message: message.task)
+    files = tuple(file for message in staged for file in message.files)
+    if once and not files:
         return
-    records = sum(message.records for message in staged)
-    is_duplicate = _is_duplicate(path, request)
+    is_duplicate = _is_duplicate(path, AdoptRequest(query, batch, run, files, once))
     if is_duplicate or any(message.tries for message in staged):
-        _remove_all(path, request.query, request.batch)
+        _remove_all(path, query, batch)
+    records = sum(message.records for message in staged)
     if is_duplicate:
         _log.warning(
             "batch %d of %s is a duplicate: its %d records are not appended again",
-            request.batch,
-            request.query,
-            records,
+            *(batch, query, records),
         )
     else:
-        _log.info("batch %d of %s: %d records", request.batch, request.query, records)
+        _log.info("batch %d of %s: %d records", batch, query, records)
 
 
 def _is_duplicate(path: str, request: AdoptRequest) -> bool:
@@ -201,17 +194,15 @@ def _is_duplicate(path: str, request: AdoptRequest) -> bool:
 
 def _abort(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     files = Files(path)
-    for message in messages:
-        if not isinstance(message, Staged):
-            continue
-        for file in message.files:
-            directory = paths.partition_directory(file.topic, file.partition)
-            try:
-                files.unlink(os.path.join(path, directory, file.name))
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                _log.warning("a staged file stays until it expires: %s", error)
+    staged = (message for message in messages if isinstance(message, StagedTask))
+    for file in (file for message in staged for file in message.files):
+        directory = paths.partition_directory(file.topic, file.partition)
+        try:
+            files.unlink(os.path.join(path, directory, file.name))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _log.warning("a staged file stays until it expires: %s", error)
 
 
 def _remove_all(path: str, query: str, batch: int) -> None:
@@ -237,9 +228,9 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         name = options.transaction
         # A second run of a named write is another run of the same query.
-        self._write = Write(name or str(uuid.uuid4()), 0, str(uuid.uuid4()), once=name is None)
+        self._write = SinkWrite(name or str(uuid.uuid4()), 0, str(uuid.uuid4()), once=name is None)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         return _stage(self._options, self._write, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -259,7 +250,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage a task's rows."""
         return _stage(self._options, _write_of_stream(), iterator)
 
@@ -270,7 +261,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     ) -> None:
         """Ask the owner to adopt the staged files, even none: the next batch must follow this."""
         for message in messages:
-            if isinstance(message, Staged) and message.write.batch != batchId:
+            if isinstance(message, StagedTask) and message.write.batch != batchId:
                 raise StorageError(f"a task of batch {message.write.batch} in batch {batchId}")
         _commit(self._options.path, messages)
 

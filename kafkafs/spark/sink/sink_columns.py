@@ -76,7 +76,7 @@ def _is_taken(name: str, kind: DataType) -> bool:
     )
 
 
-class Columns(NamedTuple):
+class EncoderColumns(NamedTuple):
     """A batch of rows in the encoder's form."""
 
     keys: BytesColumn | None
@@ -86,12 +86,12 @@ class Columns(NamedTuple):
     partitions: NumbersColumn | None
 
 
-def columns_of(batch: pa.RecordBatch) -> Columns:
+def columns_of(batch: pa.RecordBatch) -> EncoderColumns:
     """The columns of a batch, without a copy."""
     found = dict(zip(batch.schema.names, batch.columns, strict=True))
     keys, headers = found.get("key"), found.get("headers")
     timestamps, partitions = found.get("timestamp"), found.get("partition")
-    return Columns(
+    return EncoderColumns(
         None if keys is None else _bytes_column(keys),
         _bytes_column(found["value"]),
         None if headers is None else _headers_column(headers),

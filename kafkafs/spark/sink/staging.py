@@ -67,6 +67,7 @@ class Staging:
         open_files: int = OPEN_FILES,
     ) -> None:
         """StorageError if the settings are invalid; OSError."""
+        files = files or Files(data_dir)
         self._data_dir = data_dir
         self._name = name
         self._topic = topic
@@ -74,18 +75,13 @@ class Staging:
         self._held_bytes = held_bytes
         self._rows = 0
         self._topics: dict[str, _TopicRows] = {}
-        self._files = _StagedFiles(files or Files(data_dir), open_files)
-        self._partitions = self._scan()
-        self._settings = Settings.load(self._files.files, data_dir)
-
-    def _scan(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for name, is_directory in self._files.files.scan(self._data_dir):
-            if is_directory and paths.is_partition_directory(name):
-                parsed = paths.parse_partition_directory(name)
-                assert parsed is not None
-                found.setdefault(parsed[0], []).append(parsed[1])
-        return found
+        self._files = _StagedFiles(files, open_files)
+        self._partitions: dict[str, list[int]] = {}
+        for directory, is_directory in files.scan(data_dir):
+            parsed = paths.parse_partition_directory(directory) if is_directory else None
+            if parsed is not None and directory not in paths.BROKERS_OWN:
+                self._partitions.setdefault(parsed[0], []).append(parsed[1])
+        self._settings = Settings.load(files, data_dir)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a batch.
@@ -121,7 +117,7 @@ class Staging:
         self._flush()
         self._files.sync()
         staged = [
-            StagedFile(topic, partition, str(self._name), self._files.size(path))
+            StagedFile(topic, partition, str(self._name), self._files.sizes[path])
             for topic, rows in self._topics.items()
             for partition, path in sorted(rows.written.items())
         ]
@@ -133,7 +129,8 @@ class Staging:
 
     def _flush(self) -> None:
         for rows in self._topics.values():
-            rows.flush()
+            for partition in rows.partitions:
+                rows.encoder.flush(partition)
 
     def _rows_of(self, topic: str | None) -> _TopicRows:
         if topic is None:
@@ -150,58 +147,68 @@ class Staging:
                     path=self._data_dir,
                 )
             config = self._settings.log_config(topic)
-            rows = _TopicRows(topic, sorted(partitions), config, self)
+            rows = _TopicRows(topic, sorted(partitions), config, self._write, self._clock_ms)
             self._topics[topic] = rows
         return rows
 
-    def write(self, topic: str, partition: int, batches: memoryview | bytearray) -> str:
+    def _write(self, topic: str, partition: int, batches: memoryview | bytearray) -> str:
         """Add batches to a partition's file; return its path."""
         directory = paths.partition_directory(topic, partition)
         path = os.path.join(self._data_dir, directory, str(self._name))
         self._files.append(path, batches)
         return path
 
-    def now_ms(self) -> int:
-        return self._clock_ms()
-
     def _describe(self, batch: pa.RecordBatch, rows: _TopicRows) -> str:
         """Describe the row that the encoder has refused."""
         row = rows.encoder.row
-        fields = {name: batch.column(name) for name in batch.schema.names}
-        facts = [f"topic {rows.topic!r}"]
-        if "partition" in fields and fields["partition"][row].is_valid:
-            facts.append(f"partition {fields['partition'][row].as_py()}")
-        if "key" in fields:
-            key = fields["key"][row].as_py()
+        names = {"partition", "key"} & set(batch.schema.names)
+        values = {name: batch.column(name)[row].as_py() for name in names}
+        known = [f"topic {rows.topic!r}"]
+        if values.get("partition") is not None:
+            known.append(f"partition {values['partition']}")
+        if "key" in values:
+            key = values["key"]
             shown = key if key is None else key[:_KEY_SHOWN]
-            facts.append(f"key {shown!r}{'' if shown == key else '…'}")
-        return f"row {self._rows + row + 1} of task {self._name.task} ({', '.join(facts)})"
+            known.append(f"key {shown!r}{'' if shown == key else '…'}")
+        return f"row {self._rows + row + 1} of task {self._name.task} ({', '.join(known)})"
 
 
 class _TopicRows:
-    """The rows of one topic on their way to its partitions' files."""
+    """The rows of one topic on their way to its partitions' files.
+
+    `write` adds batches to the file of a partition, and returns its path; `written` has these.
+    """
 
     def __init__(
-        self, topic: str, partitions: list[int], config: LogConfig, staging: Staging
+        self,
+        topic: str,
+        partitions: list[int],
+        config: LogConfig,
+        write: Callable[[str, int, memoryview | bytearray], str],
+        clock_ms: Callable[[], int],
     ) -> None:
         self.topic = topic
+        self.partitions = partitions
         self.written: dict[int, str] = {}
-        self._partitions = partitions
-        self._staging = staging
         # Without times of their own (LogAppendTime) the owner stamps records when it appends them.
         self.has_times = config.message_timestamp_type == "CreateTime"
+        limit = config.max_message_bytes
         # The encoder checks the times.
-        self._config = replace(
+        unchecked = replace(
             config, message_timestamp_type="CreateTime", message_timestamp_before_max_ms=LONG_MAX
         )
-        limit = config.max_message_bytes
-        self._rewrites = rewrites(self._config)
+        is_rewritten = rewrites(unchecked)
+
+        def stage(partition: int, batches: memoryview) -> None:
+            stored = rewritten(batches, unchecked, clock_ms()) if is_rewritten else batches
+            self.written[partition] = write(topic, partition, stored)
+
         self.encoder = RowEncoder(
             partitions,
-            self._write,
+            stage,
             lambda before: another(partitions, before),
             # Compression makes incompressible batches longer.
-            batch_bytes=min(BATCH_BYTES, limit - limit // 16) if self._rewrites else BATCH_BYTES,
+            batch_bytes=min(BATCH_BYTES, limit - limit // 16) if is_rewritten else BATCH_BYTES,
             max_batch_bytes=limit,
             stay_bytes=STAY_BYTES,
             keys_required=config.is_compacted,
@@ -209,80 +216,63 @@ class _TopicRows:
             after_ms=config.message_timestamp_after_max_ms,
         )
 
-    def flush(self) -> None:
-        for partition in self._partitions:
-            self.encoder.flush(partition)
-
-    def _write(self, partition: int, batches: memoryview) -> None:
-        stored: memoryview | bytearray = batches
-        if self._rewrites:
-            stored = rewritten(batches, self._config, self._staging.now_ms())
-        self.written[partition] = self._staging.write(self.topic, partition, stored)
-
 
 class _StagedFiles:
-    """Files to append to, by path; only `open_files` are open at a time."""
+    """Files to append to, with their `sizes` by path; only `open_files` are open at a time."""
 
     def __init__(self, files: Files, open_files: int) -> None:
-        self.files = files
+        self._files = files
         self._limit = open_files
-        self._sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
         # The open ones, the last used at the end.
         self._open: OrderedDict[str, int] = OrderedDict()
-
-    def size(self, path: str) -> int:
-        return self._sizes[path]
 
     def append(self, path: str, data: memoryview | bytearray) -> None:
         fd = self._opened(path)
         with _located(path):
-            self.files.pwrite(fd, data, self._sizes[path])
-        self._sizes[path] += len(data)
+            self._files.pwrite(fd, data, self.sizes[path])
+        self.sizes[path] += len(data)
 
     def _opened(self, path: str) -> int:
-        fd = self._open.get(path)
-        if fd is not None:
+        if path in self._open:
             self._open.move_to_end(path)
-            return fd
+            return self._open[path]
         if len(self._open) >= self._limit:
-            self.files.close(self._open.popitem(last=False)[1])
-        is_new = path not in self._sizes
-        flags = os.O_CREAT | os.O_EXCL if is_new else 0
-        fd = self.files.open(path, os.O_WRONLY | flags)
-        self._open[path] = fd
-        if is_new:
-            self._sizes[path] = 0
+            self._files.close(self._open.popitem(last=False)[1])
+        flags = 0 if path in self.sizes else os.O_CREAT | os.O_EXCL
+        fd = self._open[path] = self._files.open(path, os.O_WRONLY | flags)
+        self.sizes.setdefault(path, 0)
         return fd
 
     def sync(self) -> None:
         """Flush all bytes and names to the disk, and close the files."""
-        side_by_side(self._sync, list(self._sizes), _SYNCING_THREADS, "staging")
+        side_by_side(self._sync, list(self.sizes), _SYNCING_THREADS, "staging")
         self._close()
 
     def _sync(self, path: str) -> None:
         kept = self._open.get(path)
-        fd = self.files.open(path, os.O_WRONLY) if kept is None else kept
+        fd = self._files.open(path, os.O_WRONLY) if kept is None else kept
         try:
             with _located(path):
-                self.files.fdatasync(fd)
+                self._files.fdatasync(fd)
         finally:
             if kept is None:
-                self.files.close(fd)
-        self.files.sync_directory(os.path.dirname(path))
+                self._files.close(fd)
+        self._files.sync_directory(os.path.dirname(path))
 
     def _close(self) -> None:
         while self._open:
-            self.files.close(self._open.popitem()[1])
+            self._files.close(self._open.popitem()[1])
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
             self._close()
-        for path in self._sizes:
+        for path in self.sizes:
             try:
-                self.files.unlink(path)
+                self._files.unlink(path)
             except OSError as error:
                 _log.warning("%s: %s", path, error)
-        self._sizes.clear()
+        self.sizes.clear()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from kafkafs.spark.location.followed_directory import FollowedDirectory, locatio
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
-from kafkafs.spark.source.source_options import Limit, SourceOptions
+from kafkafs.spark.source.options import Limit, SourceOptions
 from storage.errors import UnknownTopicOrPartition
 from storage.log.log import Log
 
@@ -56,24 +56,22 @@ class Assigned:
             self.refresh()
             assert self._opened is not None
         wants = self._options.subscription.wants_partition
-        found = {}
-        for log in self._opened.manager.logs():
-            name = TopicPartition(log.topic, log.partition)
-            if wants(name):
-                found[name] = log
-        return found
+        return {
+            name: log
+            for log in self._opened.manager.logs()
+            if wants(name := TopicPartition(log.topic, log.partition))
+        }
 
     def all_logs(self) -> dict[TopicPartition, Log]:
         """As `logs`; UnknownTopicOrPartition if one that the options name does not exist."""
         found = self.logs()
         subscription = self._options.subscription
-        missing: Iterable[object] = ()
+        missing: Iterable[object] = (subscription.partitions or frozenset()) - found.keys()
+        kind = "partition"
         if subscription.topics is not None:
             missing = subscription.topics - {name.topic for name in found}
-        elif subscription.partitions is not None:
-            missing = subscription.partitions - found.keys()
+            kind = "topic"
         if missing:
-            kind = "topic" if subscription.topics is not None else "partition"
             raise UnknownTopicOrPartition(
                 f"there is no {kind} {', '.join(sorted(map(str, missing)))}",
                 path=str(self.location),
@@ -97,13 +95,15 @@ class Assigned:
         InvalidOption if the limit does not name them all, or no record is as young as it says.
         """
         logs = self.all_logs()
+        side = "start" if is_start else "end"
         if limit.offset is not None:
             found: Mapping[TopicPartition, int] = dict.fromkeys(logs, limit.offset)
         elif limit.offsets is not None:
-            what = "start" if is_start else "end"
-            _check_all_named(limit.offsets, logs, f"{what} offsets", _SENTINELS)
+            _check_all_named(limit.offsets, logs, f"{side} offsets", _SENTINELS)
             found = limit.offsets
         else:
+            if limit.timestamps is not None:
+                _check_all_named(limit.timestamps, logs, f"timestamp based {side} offsets", "")
             found = self._by_timestamps(limit, logs, is_start=is_start)
         result = {}
         for name, offset in found.items():
@@ -118,11 +118,8 @@ class Assigned:
     def _by_timestamps(
         self, limit: Limit, logs: Mapping[TopicPartition, Log], *, is_start: bool
     ) -> Offsets:
-        if limit.timestamps is not None:
-            what = "start" if is_start else "end"
-            _check_all_named(limit.timestamps, logs, f"timestamp based {what} offsets", "")
-            times: Mapping[TopicPartition, int] = limit.timestamps
-        else:
+        times = limit.timestamps
+        if times is None:
             assert limit.timestamp is not None
             times = dict.fromkeys(logs, limit.timestamp)
         result = {}

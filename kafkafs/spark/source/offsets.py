@@ -39,7 +39,7 @@ Nested: TypeAlias = dict[str, dict[str, int]]
 
 def names(partitions: Iterable[TopicPartition]) -> str:
     """Partitions for people: `[events-0, orders-0, orders-1]`."""
-    return f"[{', '.join(str(each) for each in sorted(partitions))}]"
+    return f"[{', '.join(map(str, sorted(partitions)))}]"
 
 
 # -- their JSON --------------------------------------------------------------------------------
@@ -135,27 +135,24 @@ def limited(
 def divided(
     ranges: Iterable[OffsetRange], *, at_least: int | None = None, most_records: int | None = None
 ) -> list[OffsetRange]:
-    """Cut ranges into about `at_least` ranges of `most_records` offsets or less; drop empty ones.
+    """Divide ranges into about `at_least` of `most_records` offsets or less; drop empty ones.
 
     Larger ranges become more ranges.
     """
-    pieces = [each for each in ranges if each.size > 0]
+    wanted = [each for each in ranges if each.size > 0]
     if most_records is not None:
-        pieces = [
-            piece for each in pieces for piece in _pieces(each, -(-each.size // most_records))
-        ]
-    if at_least is None or len(pieces) >= at_least:
-        return pieces
-    total = sum(each.size for each in pieces)
-    whole = [each for each in pieces if _count(each.size, total, at_least) == 1]
+        wanted = [part for each in wanted for part in _parts(each, -(-each.size // most_records))]
+    if at_least is None or len(wanted) >= at_least:
+        return wanted
+    total = sum(each.size for each in wanted)
+    whole = {each for each in wanted if _count(each.size, total, at_least) == 1}
     # Ranges that stay whole do not count for the shares of the others.
     rest = total - sum(each.size for each in whole)
-    wanted = max(at_least - len(whole), 1)
-    kept = set(whole)
+    more = max(at_least - len(whole), 1)
     return [
-        piece
-        for each in pieces
-        for piece in ([each] if each in kept else _pieces(each, _count(each.size, rest, wanted)))
+        part
+        for each in wanted
+        for part in ([each] if each in whole else _parts(each, _count(each.size, rest, more)))
     ]
 
 
@@ -163,7 +160,7 @@ def _count(size: int, total: int, wanted: int) -> int:
     return max((2 * size * wanted + total) // (2 * total), 1)
 
 
-def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
+def _parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
     result = []
     start = whole.start
     for left in range(count, 0, -1):

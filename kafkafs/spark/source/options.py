@@ -23,60 +23,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from kafkafs.spark import option_values as values
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
-from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets
-from kafkafs.spark.source.source_options import (
-    MAX_TRIGGER_DELAY_MS,
-    PARTITION_BYTES,
-    Limit,
-    SourceOptions,
-    Subscription,
-)
+from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from storage.log.read import Isolation
 
-__all__ = ["InvalidOption", "parse"]
-
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+STREAMING_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 KNOWN = {
     name.lower(): name
     for name in (
         *SUBSCRIPTIONS,
-        "startingOffsets",
-        "startingOffsetsByTimestamp",
-        "startingTimestamp",
+        *("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp"),
         "startingOffsetsByTimestampStrategy",
-        "endingOffsets",
-        "endingOffsetsByTimestamp",
-        "endingTimestamp",
-        "failOnDataLoss",
-        "minPartitions",
-        "maxRecordsPerPartition",
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-        "includeHeaders",
-        "isolationLevel",
-        "path",
-        "maxPartitionBytes",
-        "untilHighWatermark",
+        *("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"),
+        *("failOnDataLoss", "minPartitions", "maxRecordsPerPartition"),
+        *STREAMING_ONLY,
+        *("includeHeaders", "isolationLevel", "path", "maxPartitionBytes", "untilHighWatermark"),
     )
 }
 # Only a consumer of brokers needs these.
 WITHOUT_EFFECT = frozenset(
     (
-        "groupidprefix",
-        "kafkaconsumer.polltimeoutms",
-        "fetchoffset.numretries",
-        "fetchoffset.retryintervalms",
+        *("groupidprefix", "kafkaconsumer.polltimeoutms"),
+        *("fetchoffset.numretries", "fetchoffset.retryintervalms"),
     )
 )
 KAFKA = "kafka."
 KAFKA_ISOLATION = "kafka.isolation.level"
-STREAMING_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY = {
     "endingOffsets": "ending offset not valid in streaming queries",
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
@@ -91,6 +69,65 @@ REFUSED = {
     "kafka.enable.auto.commit": "Spark's checkpoint says how far a query has come.",
     "kafka.interceptor.classes": "Interceptors could change what is read.",
 }
+MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
+PARTITION_BYTES = 128 * 1024 * 1024
+_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """The wanted partitions of a data directory; exactly one field is set."""
+
+    topics: frozenset[str] | None = None
+    pattern: str | None = None
+    partitions: frozenset[TopicPartition] | None = None
+
+    def wants(self, topic: str) -> bool:
+        if self.topics is not None:
+            return topic in self.topics
+        if self.partitions is not None:
+            return any(each.topic == topic for each in self.partitions)
+        assert self.pattern is not None
+        if topic in _INTERNAL_TOPICS:
+            return False
+        return re.fullmatch(self.pattern, topic) is not None
+
+    def wants_partition(self, name: TopicPartition) -> bool:
+        return self.wants(name.topic) if self.partitions is None else name in self.partitions
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Where to start or end: at `offset` (`EARLIEST`, `LATEST`) or the time `timestamp` (in ms) of
+    all partitions, or at an offset or a time (in ms) for each.
+    """
+
+    offset: int | None = None
+    offsets: Mapping[TopicPartition, int] | None = None
+    timestamps: Mapping[TopicPartition, int] | None = None
+    timestamp: int | None = None
+    error_without_match: bool = True
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The checked options; `remarks` are warnings about options without effect."""
+
+    path: str
+    subscription: Subscription
+    starting: Limit
+    ending: Limit
+    isolation: Isolation = "read_committed"
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    min_partitions: int | None = None
+    max_records: int | None = None
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = MAX_TRIGGER_DELAY_MS
+    partition_bytes: int = PARTITION_BYTES
+    until_high_watermark: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 Mode = Literal["batch", "stream", "any"]
@@ -102,10 +139,9 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
     The mode "any" stands for a kind of query that is not known yet.
     """
     options = {name.lower(): value for name, value in given.items()}
-    if mode == "stream":
-        for name, reason in BATCH_ONLY.items():
-            if name.lower() in options:
-                raise InvalidOption(reason)
+    for name, reason in BATCH_ONLY.items() if mode == "stream" else ():
+        if name.lower() in options:
+            raise InvalidOption(reason)
     remarks = _check_names(options)
     path = options.get("path", "")
     if not path:
@@ -213,37 +249,33 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
 
 
 def _limit(options: Mapping[str, str], side: str, default: int, *, error: bool) -> Limit:
-    timestamp = options.get(f"{side}timestamp")
-    if timestamp is not None:
-        name = f"{side}Timestamp"
-        number = values.long(timestamp, f"Expected a single long value for {name!r}")
+    name = f"{side}Timestamp"
+    if (text := options.get(name.lower())) is not None:
+        number = values.long(text, f"Expected a single long value for {name!r}")
         if number < 0:
-            raise InvalidOption(f"Option {name!r} must not be negative, got {timestamp!r}")
+            raise InvalidOption(f"Option {name!r} must not be negative, got {text!r}")
         return Limit(timestamp=number, error_without_match=error)
-    timestamps = options.get(f"{side}offsetsbytimestamp")
-    if timestamps is not None:
+    name = f"{side}OffsetsByTimestamp"
+    if (text := options.get(name.lower())) is not None:
         example = '{"topicA":{"0":123456789,"1":123456789}}'
-        name = f"{side}OffsetsByTimestamp"
-        times = values.parsed(timestamps, offsets.parse, example, name)
-        _check_least(times, 0, name)
+        times = _by_partition(text, example, name, least=0)
         return Limit(timestamps=times, error_without_match=error)
     name = f"{side}Offsets"
-    text = options.get(name.lower())
-    if text is None:
+    if (text := options.get(name.lower())) is None:
         return Limit(offset=default)
-    text = text.strip()
-    if text.lower() in ("earliest", "latest"):
-        return Limit(offset=EARLIEST if text.lower() == "earliest" else LATEST)
+    if (word := text.strip().lower()) in ("earliest", "latest"):
+        return Limit(offset=EARLIEST if word == "earliest" else LATEST)
     example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+    return Limit(offsets=_by_partition(text.strip(), example, name, least=EARLIEST))
+
+
+def _by_partition(text: str, example: str, name: str, *, least: int) -> Offsets:
+    """The offsets or times of an option. InvalidOption if one is below `least`."""
     found = values.parsed(text, offsets.parse, example, name)
-    _check_least(found, EARLIEST, name)
-    return Limit(offsets=found)
-
-
-def _check_least(numbers: Offsets, least: int, name: str) -> None:
-    for each, number in numbers.items():
+    for each, number in found.items():
         if number < least:
             raise InvalidOption(f"Option {name!r} has {number} for {each}")
+    return found
 
 
 def _check_batch(starting: Limit, ending: Limit) -> None:
@@ -278,20 +310,20 @@ def _check_batch(starting: Limit, ending: Limit) -> None:
 
 
 def _isolation(options: Mapping[str, str]) -> Isolation:
-    given = [
-        (name, options[name.lower()].lower())
+    given = {
+        name: options[name.lower()].lower()
         for name in (KAFKA_ISOLATION, "isolationLevel")
         if name.lower() in options
-    ]
-    if len({value for _, value in given}) > 1:
+    }
+    if len(set(given.values())) > 1:
         raise InvalidOption(
             f"Options {KAFKA_ISOLATION!r} and 'isolationLevel' contradict each other"
         )
-    if not given or given[0][1] == "read_committed":
-        return "read_committed"
-    if given[0][1] == "read_uncommitted":
-        return "read_uncommitted"
-    raise InvalidOption(
-        f"Option {given[0][0]!r} must be 'read_committed' or 'read_uncommitted', got "
-        f"{given[0][1]!r}"
-    )
+    for name, value in given.items():
+        if value == "read_uncommitted":
+            return "read_uncommitted"
+        if value != "read_committed":
+            raise InvalidOption(
+                f"Option {name!r} must be 'read_committed' or 'read_uncommitted', got {value!r}"
+            )
+    return "read_committed"

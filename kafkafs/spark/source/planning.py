@@ -1,12 +1,12 @@
 """Makes tasks of ranges of offsets, and reads the split of a task.
 
-`minPartitions` and `maxRecordsPerPartition` cut ranges first, then the size of splits does. Offsets
-that are gone are data loss: planning sees it, or the task if retention deletes them later.
+`minPartitions` and `maxRecordsPerPartition` divide ranges first, then the size of splits does.
+Offsets that are gone are data loss: planning sees it, or the task if retention deletes them later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -16,7 +16,7 @@ from kafkafs.spark.source import offsets, rows
 from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy, unreadable
 from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
-from kafkafs.spark.source.source_options import SourceOptions
+from kafkafs.spark.source.options import SourceOptions
 from storage.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from storage.log.log import Log
 from storage.split.split import Split, plan_splits
@@ -36,30 +36,29 @@ class SplitPartition(InputPartition):
 
 
 def plan(
-    options: SourceOptions,
-    assigned: Assigned,
-    ranges: Iterable[OffsetRange],
-    policy: LossPolicy,
+    options: SourceOptions, assigned: Assigned, ranges: Iterable[OffsetRange], policy: LossPolicy
 ) -> list[SplitPartition]:
     """The tasks for these ranges, by partition and offset. DataLoss."""
     logs = assigned.logs()
-    there = [_there(each, logs.get(each.partition), assigned, policy) for each in sorted(ranges)]
+    readable = [
+        _readable(each, logs.get(each.partition), assigned, policy) for each in sorted(ranges)
+    ]
     return [
         SplitPartition(assigned.location, split, options.fail_on_data_loss)
-        for piece in offsets.divided(
-            there, at_least=options.min_partitions, most_records=options.max_records
+        for name, start, end in offsets.divided(
+            readable, at_least=options.min_partitions, most_records=options.max_records
         )
         for split in plan_splits(
-            logs[piece.partition],
-            piece.start,
-            piece.end,
+            logs[name],
+            start,
+            end,
             target_bytes=options.partition_bytes,
             isolation=options.isolation,
         )
     ]
 
 
-def _there(
+def _readable(
     wanted: OffsetRange, log: Log | None, assigned: Assigned, policy: LossPolicy
 ) -> OffsetRange:
     """The readable part of a range; reports the rest as lost."""
@@ -94,8 +93,8 @@ def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         try:
             yield from rows.record_batches(files, split, schema)
         except UnknownTopicOrPartition as error:
-            why = error.message
-            policy.report(name, unreadable(name, split.from_offset, split.to_offset, why))
+            lost = unreadable(name, split.from_offset, split.to_offset, error.message)
+            policy.report(name, lost)
         except OffsetOutOfRange as error:
             start, end, why = _gap(error, split)
             policy.report(name, unreadable(name, start, end, why))
@@ -111,10 +110,3 @@ def _gap(error: OffsetOutOfRange, split: Split) -> tuple[int, int, str]:
         return error.log_end, split.to_offset, f"the log ends at {error.log_end}"
     end = min(error.log_start, split.to_offset)
     return error.offset, end, f"the log starts at {error.log_start}"
-
-
-def ranges(
-    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-) -> list[OffsetRange]:
-    """The ranges of the partitions that have a start and an end."""
-    return [OffsetRange(name, start[name], end[name]) for name in end if name in start]

@@ -12,6 +12,7 @@ from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import options, planning, rows
 from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy
+from kafkafs.spark.source.offsets import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,12 +42,8 @@ class BatchReader(DataSourceReader):
                         f"The resolved start offset {start[name]} is greater than the resolved end "
                         f"offset {end[name]} for topic {name.topic} partition {name.partition}."
                     )
-            return planning.plan(
-                chosen,
-                assigned,
-                planning.ranges(start, end),
-                LossPolicy(chosen.fail_on_data_loss),
-            )
+            ranges = [OffsetRange(name, start[name], end[name]) for name in end if name in start]
+            return planning.plan(chosen, assigned, ranges, LossPolicy(chosen.fail_on_data_loss))
         finally:
             assigned.close()
 

@@ -124,36 +124,23 @@ def record_batches(
     names = [_NAMES[name.lower()] for name in schema.names]
     needed = {_DECODED.get(name) for name in names}
     wanted = Wanted(**{field: field in needed for field in Wanted._fields})
-    same = _Same(split)
+    # The columns that are the same in all rows, as long as the longest batch so far.
+    same = {
+        "topic": pa.array([split.topic], pa.string()),
+        "partition": pa.array([split.partition], pa.int32()),
+    }
+
+    def repeated(name: str, rows: int) -> pa.Array:
+        if len(same[name]) < rows:
+            same[name] = pa.repeat(same[name][0], rows)
+        return same[name][:rows]
+
     for columns in read_split(files, split, wanted, chunk_bytes=chunk_bytes):
         arrays = [
-            same.array(name, columns.rows)
-            if name in ("topic", "partition")
-            else _ARRAYS[name](columns, type_)
+            repeated(name, columns.rows) if name in same else _ARRAYS[name](columns, type_)
             for name, type_ in zip(names, schema.types, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-class _Same:
-    """The columns that are the same in all rows of a split, cut to size."""
-
-    def __init__(self, split: Split) -> None:
-        import pyarrow as pa
-
-        self._values = {
-            "topic": pa.scalar(split.topic, pa.string()),
-            "partition": pa.scalar(split.partition, pa.int32()),
-        }
-        self._made: dict[str, pa.Array] = {}
-
-    def array(self, name: str, rows: int) -> pa.Array:
-        import pyarrow as pa
-
-        made = self._made.get(name)
-        if made is None or len(made) < rows:
-            made = self._made[name] = pa.repeat(self._values[name], rows)
-        return made[:rows]
 
 
 def _fixed(buffer: bytearray | None, rows: int, type_: pa.DataType) -> pa.Array:

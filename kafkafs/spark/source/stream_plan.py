@@ -19,7 +19,7 @@ from kafkafs.spark.source import offsets, planning
 from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import LATEST, OffsetRange, Offsets, TopicPartition
-from kafkafs.spark.source.source_options import Limit, SourceOptions
+from kafkafs.spark.source.options import Limit, SourceOptions
 from storage import clock
 from storage.log.log import Log
 
@@ -91,8 +91,15 @@ class StreamPlan:
         for name in end.keys() & start.keys() & self._seen.keys():
             if name in anew and 0 < start[name] <= end[name]:
                 end[name] = start[name] - 1
-            elif name in known and name not in anew and end[name] < start[name]:
-                end[name] = self._waiting(name, start[name], end[name])
+            elif (
+                end[name] < start[name]
+                and name in known
+                and name not in anew
+                and not self._policy.fail
+            ):
+                # The log has become shorter: wait until it is as long again.
+                self._policy.report(name, _changed(name, start[name], end[name]))
+                end[name] = start[name]
         if not is_limited:
             return end
         first = dict(start)
@@ -125,23 +132,15 @@ class StreamPlan:
             )
         }
 
-    def _waiting(self, name: TopicPartition, start: int, end: int) -> int:
-        """The end of a batch for a log that has become shorter than `start`."""
-        if self._policy.fail:
-            return end
-        self._policy.report(name, _changed(name, start, end))
-        return start
-
     def _is_delayed(self, start: Offsets, end: Offsets) -> bool:
         """Whether to wait for more records: there are too few, and the delay is not over."""
         least = self._options.min_offsets
         if least is None or self._target is not None or any(end[n] < start[n] for n in end):
             return False
         now_ms = self._monotonic_ms()
-        if now_ms - self._triggered_ms < self._options.max_delay_ms:
-            new = sum(max(end[name] - start[name], 0) for name in end)
-            if new < least:
-                return True
+        is_over = now_ms - self._triggered_ms >= self._options.max_delay_ms
+        if not is_over and sum(end[name] - start[name] for name in end) < least:
+            return True
         self._triggered_ms = now_ms
         return False
 
@@ -159,34 +158,25 @@ class StreamPlan:
         lost = start.keys() - end.keys()
         if lost and not is_first_again:
             self._policy.report(None, f"Partitions {offsets.names(lost)} have been deleted.")
-        return planning.plan(
-            self._options,
-            self._assigned,
-            [
-                each
-                for name in end
-                if not self._is_another(name, anew)
-                and (each := self._range(name, start.get(name), end[name], logs)) is not None
-            ],
-            self._policy,
-        )
-
-    def _is_another(self, name: TopicPartition, anew: set[TopicPartition]) -> bool:
-        """Whether a log was recreated after the batch was planned: the next batch reads it."""
-        if name in anew:
-            self._policy.report(name, f"The topic of partition {name} was recreated.")
-        return name in anew
+        ranges = []
+        for name in end:
+            if name in anew:
+                # Recreated after the batch was planned: the next batch reads it.
+                self._policy.report(name, f"The topic of partition {name} was recreated.")
+            else:
+                ranges.append(self._range(name, start.get(name), end[name], logs.get(name)))
+        return planning.plan(self._options, self._assigned, ranges, self._policy)
 
     def _range(
-        self, name: TopicPartition, start: int | None, end: int, logs: dict[TopicPartition, Log]
-    ) -> OffsetRange | None:
-        log = logs.get(name)
+        self, name: TopicPartition, start: int | None, end: int, log: Log | None
+    ) -> OffsetRange:
+        """What a batch reads of a partition, after a report of what is lost; it may be nothing."""
         if start is None:
             if log is None:
                 self._policy.report(
                     name, f"Cannot find initial offsets for partition {name}. It may be deleted."
                 )
-                return None
+                return OffsetRange(name, end, end)
             start = log.log_start_offset
             if start > 0:
                 self._policy.report(
@@ -195,7 +185,7 @@ class StreamPlan:
         elif end < start:
             self._policy.report(name, _changed(name, start, end))
             if log is None:
-                return None
+                return OffsetRange(name, end, end)
             start = log.log_start_offset
         return OffsetRange(name, start, end)
 
