@@ -10,7 +10,6 @@ from kafkafs.cli.spark.job import (
     choice_argument,
     job_options,
     name_and_value,
-    report_and_exit,
     run_job,
 )
 
@@ -63,12 +62,10 @@ def command(
     if follow and snapshot:
         raise click.UsageError("--follow and --snapshot exclude each other")
     chosen = export.ExportOptions(choice, as_text, interval if follow else None, snapshot, options)
-    if dry_run:
-        report_and_exit(lambda: export.plan(data_dir, out, chosen), spark)
-    else:
-        run_job(
-            "export",
-            spark,
-            check=lambda: export.check(data_dir, out, chosen),
-            work=lambda session: export.run(session, data_dir, out, chosen),
-        )
+    run_job(
+        "export",
+        spark,
+        plan=(lambda: export.plan(data_dir, out, chosen)) if dry_run else None,
+        check=lambda: export.check(data_dir, out, chosen),
+        work=lambda session: export.run(session, data_dir, out, chosen),
+    )

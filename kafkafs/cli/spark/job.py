@@ -79,35 +79,26 @@ def run_job(
     *,
     check: Callable[[], object],
     work: Callable[[Session], JobReport],
+    plan: Callable[[], JobReport] | None = None,
 ) -> None:
-    """Start Spark, do the work, print its report, and exit.
+    """Start Spark, do the work, print its report or its error, and exit unless all is well.
 
-    `check` finds wrong arguments before Spark starts, which takes seconds.
+    `check` finds wrong arguments before Spark starts, which takes seconds. `plan`: do this instead,
+    without Spark.
     """
-    from kafkafs.spark.jobs.session import check_installed, job_session
-
-    def in_session() -> JobReport:
-        check_installed()
-        check()
-        with job_session(
-            f"kafkafs {name}",
-            master=spark["master"],
-            settings=spark["settings"],
-            is_verbose=spark["verbose"],
-        ) as session:
-            return work(session)
-
-    report_and_exit(in_session, spark)
-
-
-def report_and_exit(work: Callable[[], JobReport], spark: dict[str, Any]) -> None:
-    """Do the work, print its report or its error, and exit unless all is well."""
+    from kafkafs.spark.jobs import session
     from kafkafs.spark.jobs.report import print_report
-    from kafkafs.spark.jobs.session import CannotStartError, is_sparks, reason
     from storage.errors import StorageError
 
     try:
-        report = work()
+        if plan is not None:
+            report = plan()
+        else:
+            session.check_installed()
+            check()
+            title, master, settings = f"kafkafs {name}", spark["master"], spark["settings"]
+            with session.job_session(title, master, settings, spark["verbose"]) as running:
+                report = work(running)
     except KeyboardInterrupt:
         click.echo("kafkafs: cancelled", err=True)
         sys.exit(CANCELLED)
@@ -116,12 +107,12 @@ def report_and_exit(work: Callable[[], JobReport], spark: dict[str, Any]) -> Non
         if package not in ("matplotlib", "pyarrow", "pyspark"):
             raise
         raise fail(f"{package} missing: pip install 'kafkafs[spark]'") from None
-    except (OSError, StorageError, CannotStartError) as error:
+    except (OSError, StorageError, session.CannotStartError) as error:
         raise fail(str(error)) from None
     except Exception as error:
-        if not is_sparks(error) or spark["verbose"]:
+        if not session.is_sparks(error) or spark["verbose"]:
             raise
-        raise fail(reason(error)) from None
+        raise fail(session.reason(error)) from None
     print_report(report, as_json=spark["as_json"])
     if report.faults:
         sys.exit(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli.spark.job import choice_argument, job_options, report_and_exit, run_job
+from kafkafs.cli.spark.job import choice_argument, job_options, run_job
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
@@ -65,12 +65,10 @@ def command(
     from kafkafs.spark.jobs import stats
 
     options = stats.StatsOptions(choice, gap_ms, not no_keys, isolation)
-    if dry_run:
-        report_and_exit(lambda: stats.plan(data_dir, options), spark)
-    else:
-        run_job(
-            "stats",
-            spark,
-            check=lambda: stats.check(data_dir, options, chart),
-            work=lambda session: stats.run(session, data_dir, options, chart=chart),
-        )
+    run_job(
+        "stats",
+        spark,
+        plan=(lambda: stats.plan(data_dir, options)) if dry_run else None,
+        check=lambda: stats.check(data_dir, options, chart),
+        work=lambda session: stats.run(session, data_dir, options, chart=chart),
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli.spark.job import choice_argument, job_options, report_and_exit, run_job
+from kafkafs.cli.spark.job import choice_argument, job_options, run_job
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
@@ -27,12 +27,10 @@ def command(data_dir: str, choice: Choice, dry_run: bool, **spark: Any) -> None:
     """
     from kafkafs.spark.jobs import verify
 
-    if dry_run:
-        report_and_exit(lambda: verify.plan(data_dir, choice), spark)
-    else:
-        run_job(
-            "verify",
-            spark,
-            check=lambda: choice.location_of(data_dir),
-            work=lambda session: verify.run(session, data_dir, choice),
-        )
+    run_job(
+        "verify",
+        spark,
+        plan=(lambda: verify.plan(data_dir, choice)) if dry_run else None,
+        check=lambda: choice.location_of(data_dir),
+        work=lambda session: verify.run(session, data_dir, choice),
+    )

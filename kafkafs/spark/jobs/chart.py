@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from kafkafs.spark.jobs.stats_report import TopicStats
@@ -60,10 +61,9 @@ def _topics(partitions: Sequence[RangeStats]) -> dict[str, RangeStats]:
     """The figures of each topic, most records first; the topics past the most lines are one."""
     from kafkafs.spark.jobs.range_stats import total_of
 
-    topics: dict[str, list[RangeStats]] = {}
-    for stats in partitions:
-        topics.setdefault(stats.topic, []).append(stats)
-    totals = [total_of(topic, parts) for topic, parts in topics.items()]
+    # They are in the order of topics.
+    topics = groupby(partitions, key=lambda stats: stats.topic)
+    totals = [total_of(topic, parts) for topic, parts in topics]
     totals.sort(key=lambda total: -total.records)
     if len(totals) > _MOST_LINES:
         others = totals[_MOST_LINES - 1 :]
@@ -143,9 +143,9 @@ def _sizes(axes: Any, counted: TopicStats, colours: dict[str, str]) -> None:
         values.append(sum(size for _, size in rest))
         shades.append("0.6")
     factor, unit = next(each for each in _UNITS if each[0] <= max([*values, 1]))
-    places = range(len(values))
-    axes.bar(places, [value / factor for value in values], color=shades, width=0.75)
-    axes.set_xticks(places, names)
+    positions = range(len(values))
+    axes.bar(positions, [value / factor for value in values], color=shades, width=0.75)
+    axes.set_xticks(positions, names)
     if len(names) > 8 or max(map(len, names), default=0) > 12:
         axes.tick_params(axis="x", labelrotation=45, labelsize=8)
         for label in axes.get_xticklabels():

@@ -61,7 +61,7 @@ class ExportOptions(NamedTuple):
         options = (each for each in self.source.items() if each[0].lower() not in _SAY_HOW_ONLY)
         fields = {
             "data": data_name(path),
-            "places": self.choice.places,
+            "places": self.choice.chosen,
             "as_text": self.as_text,
             "options": sorted(options),
         }
@@ -158,12 +158,12 @@ def _rows(reader: Any, session: SparkSession, path: str, options: ExportOptions)
 
 def _subscription(choice: Choice) -> dict[str, str]:
     """The option of the source for this choice."""
-    if not choice.places:
+    if not choice.chosen:
         return {"subscribePattern": ".*"}
-    if all(partition is None for _, partition in choice.places):
-        return {"subscribe": ",".join(dict.fromkeys(topic for topic, _ in choice.places))}
+    if all(partition is None for _, partition in choice.chosen):
+        return {"subscribe": ",".join(dict.fromkeys(topic for topic, _ in choice.chosen))}
     assigned: dict[str, list[int]] = {}
-    for topic, partition in choice.places:
+    for topic, partition in choice.chosen:
         if partition is not None and partition not in assigned.setdefault(topic, []):
             assigned[topic].append(partition)
     return {"assign": json.dumps(assigned)}

@@ -148,10 +148,10 @@ class RangeStats:
 
     def _count_bins(self, times: _Longs, sizes: _Longs) -> None:
         width_ms = self.width_ms
-        found, places = np.unique(times // width_ms, return_inverse=True)
-        records = np.bincount(places)
-        total = np.bincount(places, weights=sizes)
-        for number, count, size in zip(found.tolist(), records, total, strict=True):
+        starts, bins = np.unique(times // width_ms, return_inverse=True)
+        records = np.bincount(bins)
+        total = np.bincount(bins, weights=sizes)
+        for number, count, size in zip(starts.tolist(), records, total, strict=True):
             self._add_bin(number * width_ms, int(count), int(size))
         self._bound_bins()
 

@@ -41,7 +41,7 @@ _ALWAYS = {
 }
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-_TOLD_LINES = 3
+_SHOWN_LINES = 3
 _ENDED_BY = (signal.SIGINT, signal.SIGTERM)
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*): (.+)$")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -72,27 +72,22 @@ def _java() -> str | None:
 
 @contextmanager
 def job_session(
-    name: str,
-    *,
-    master: str | None,
-    settings: Mapping[str, str],
-    is_verbose: bool,
+    name: str, master: str | None, settings: Mapping[str, str], is_verbose: bool
 ) -> Iterator[SparkSession]:
     """A session for one job, in the main thread; stop it at the end if this started it.
 
     Meanwhile SIGTERM raises KeyboardInterrupt as Ctrl-C does, and `progress.working` then cancels
     the job's tasks. CannotStartError.
     """
-    check_installed()
     from pyspark.sql import SparkSession
 
     there = SparkSession.getActiveSession()
     if there is not None:
         yield there
         return
-    with tempfile.TemporaryFile("w+b") as said:
+    with tempfile.TemporaryFile("w+b") as log:
         before = {number: signal.getsignal(number) for number in _ENDED_BY}
-        session = _start(name, master, settings, None if is_verbose else said)
+        session = _start(name, master, settings, None if is_verbose else log)
         for number in _ENDED_BY:
             # Spark's own handler calls Spark. A signal often interrupts such a call, and a second
             # one then breaks the connection.
@@ -123,25 +118,24 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 
 
 def _start(
-    name: str, master: str | None, settings: Mapping[str, str], said: IO[bytes] | None
+    name: str, master: str | None, settings: Mapping[str, str], log: IO[bytes] | None
 ) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    is_submitted = _SUBMITTED in os.environ
-    conf = SparkConf(loadDefaults=is_submitted)
-    _configure(conf, name, master, settings, is_submitted)
+    conf = SparkConf(loadDefaults=_SUBMITTED in os.environ)
+    _configure(conf, name, master, settings)
     try:
         gateway: Any = None
-        if not is_submitted:
+        if _SUBMITTED not in os.environ:
             launch: Callable[..., Any] = launch_gateway
-            gateway = launch(conf, {} if said is None else {"stderr": said})
+            gateway = launch(conf, {} if log is None else {"stderr": log})
         context = SparkContext(conf=conf, gateway=gateway)
     except Exception as error:
         # Py4J and the JVM raise errors of many kinds here.
-        why = _last_lines(said) or str(error).strip().partition("\n")[0]
+        why = _last_lines(log) or str(error).strip().partition("\n")[0]
         if "UnsupportedClassVersionError" in why:
             why = "Java is too old for Spark, which needs 17 or later"
         if not isinstance(error, PySparkException) and _package(error) != "py4j":
@@ -150,18 +144,12 @@ def _start(
     return SparkSession(context)
 
 
-def _configure(
-    conf: SparkConf,
-    name: str,
-    master: str | None,
-    settings: Mapping[str, str],
-    is_submitted: bool,
-) -> None:
+def _configure(conf: SparkConf, name: str, master: str | None, settings: Mapping[str, str]) -> None:
     for key, value in settings.items():
         conf.set(key, value)
     if master is not None:
         conf.setMaster(master)
-    elif not is_submitted:
+    elif _SUBMITTED not in os.environ:
         conf.setIfMissing("spark.master", "local[*]")
     conf.setIfMissing("spark.app.name", name)
     is_local = str(conf.get("spark.master")).startswith("local")
@@ -174,14 +162,14 @@ def _configure(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-def _last_lines(said: IO[bytes] | None) -> str:
+def _last_lines(log: IO[bytes] | None) -> str:
     """The line of the JVM's output that says why it ended, else its last ones."""
-    if said is None:
+    if log is None:
         return ""
-    said.seek(0)
-    lines = [line.strip() for line in said.read().decode(errors="replace").strip().splitlines()]
+    log.seek(0)
+    lines = [line.strip() for line in log.read().decode(errors="replace").strip().splitlines()]
     errors = (line for line in lines if "Exception" in line or "Error" in line)
-    return next(errors, " ".join(lines[-_TOLD_LINES:]))
+    return next(errors, " ".join(lines[-_SHOWN_LINES:]))
 
 
 # -- errors of Spark -----------------------------------------------------------------------------

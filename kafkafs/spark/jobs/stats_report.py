@@ -5,7 +5,9 @@ Times are ISO 8601 in UTC; sizes are of keys and values, in bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.spark.jobs.report import JobReport, Table, Value
@@ -31,24 +33,24 @@ class TopicStats(NamedTuple):
 
 def fill(report: JobReport, counted: TopicStats) -> None:
     """Put the tables and totals into a report."""
+    partitions = counted.partitions
     report.tables = [_topics(counted), _partitions(counted), _times(counted)]
     gaps = _gaps(counted)
     if gaps.rows:
         report.tables.append(gaps)
-    records = sum(stats.records for stats in counted.partitions)
     report.figures = {
-        "topics": len({stats.topic for stats in counted.partitions}),
-        "partitions": len(counted.partitions),
-        "records": records,
+        "topics": len({stats.topic for stats in partitions}),
+        "partitions": len(partitions),
+        "records": sum(stats.records for stats in partitions),
         "bytes": sum(counted.log_bytes.values()),
-        "record_bytes": sum(stats.key_bytes + stats.value_bytes for stats in counted.partitions),
-        "batches": sum(sum(stats.batches) for stats in counted.partitions),
-        "time_gaps": sum(len(stats.gaps) + stats.more_gaps for stats in counted.partitions),
-        "offset_gaps": sum(stats.offset_gaps for stats in counted.partitions),
+        "record_bytes": sum(stats.key_bytes + stats.value_bytes for stats in partitions),
+        "batches": sum(sum(stats.batches) for stats in partitions),
+        "time_gaps": sum(len(stats.gaps) + stats.more_gaps for stats in partitions),
+        "offset_gaps": sum(stats.offset_gaps for stats in partitions),
     }
     if counted.keys:
         report.figures["keys_are_exact"] = counted.is_exact
-    gone = sum(stats.gone for stats in counted.partitions)
+    gone = sum(stats.gone for stats in partitions)
     if gone:
         report.notes.append(f"retention deleted {gone} offsets before they were read")
 
@@ -56,73 +58,56 @@ def fill(report: JobReport, counted: TopicStats) -> None:
 def _topics(counted: TopicStats) -> Table:
     from kafkafs.spark.jobs.range_stats import total_of
 
-    table = Table(
-        "topics",
-        ("topic", "partitions", "records", "bytes", "keys", "no_key", "tombstones", "codecs"),
-    )
-    topics: dict[str, list[RangeStats]] = {}
-    for stats in counted.partitions:
-        topics.setdefault(stats.topic, []).append(stats)
-    for topic, parts in topics.items():
+    columns = ("topic", "partitions", "records", "bytes", "keys", "no_key", "tombstones", "codecs")
+    table = Table("topics", columns)
+    # They are in the order of topics.
+    for topic, group in groupby(counted.partitions, key=lambda stats: stats.topic):
+        parts = list(group)
         total = total_of(topic, parts)
         size = sum(counted.log_bytes[topic, stats.partition] for stats in parts)
+        sizes = (len(parts), total.records, size, counted.keys.get(topic))
         table.rows.append(
-            (
-                *(topic, len(parts), total.records, size, counted.keys.get(topic)),
-                *(total.without_key, total.tombstones, _codecs(total)),
-            )
+            (topic, *sizes, total.without_key, total.tombstones, _codecs(total.batches))
         )
     return table
 
 
-def _codecs(stats: RangeStats) -> str:
+def _codecs(batches: Sequence[int]) -> str:
     """The codecs in use and, if there are several, the share of batches of each."""
-    total = sum(stats.batches)
-    names = [*CODECS, *map(str, range(len(CODECS), len(stats.batches)))]
-    used = [(count, name) for name, count in zip(names, stats.batches, strict=True) if count]
+    names = [*CODECS, *map(str, range(len(CODECS), len(batches)))]
+    used = [(count, name) for name, count in zip(names, batches, strict=True) if count]
     if len(used) == 1:
         return used[0][1]
-    return ", ".join(f"{name} {count * 100 / total:.3g}%" for count, name in sorted(used)[::-1])
+    shares = ((name, count * 100 / sum(batches)) for count, name in sorted(used)[::-1])
+    return ", ".join(f"{name} {share:.3g}%" for name, share in shares)
 
 
 def _partitions(counted: TopicStats) -> Table:
-    table = Table(
-        "partitions",
-        (
-            *("topic", "partition", "records", "bytes", "batches", "size_avg", "size_p50"),
-            *("size_p95", "size_max", "offset_gaps", "missing_offsets"),
-        ),
-    )
+    sizes = ("size_avg", "size_p50", "size_p95", "size_max")
+    columns = ("topic", "partition", "records", "bytes", "batches", *sizes)
+    table = Table("partitions", (*columns, "offset_gaps", "missing_offsets"))
     for stats in counted.partitions:
-        some = stats.records > 0
-        average = (stats.key_bytes + stats.value_bytes) / stats.records if some else None
-        table.rows.append(
-            (
-                *(stats.topic, stats.partition, stats.records),
-                *(counted.log_bytes[stats.topic, stats.partition], sum(stats.batches), average),
-                *(stats.quantile(part) if some else None for part in (0.5, 0.95, 1.0)),
-                *(stats.offset_gaps, stats.missing_offsets),
-            )
-        )
+        log_bytes = counted.log_bytes[stats.topic, stats.partition]
+        measured: tuple[Value, ...] = (None, None, None, None)
+        if stats.records:
+            average = (stats.key_bytes + stats.value_bytes) / stats.records
+            measured = (average, *map(stats.quantile, (0.5, 0.95, 1.0)))
+        counts = (stats.records, log_bytes, sum(stats.batches))
+        gaps = (stats.offset_gaps, stats.missing_offsets)
+        table.rows.append((stats.topic, stats.partition, *counts, *measured, *gaps))
     return table
 
 
 def _times(counted: TopicStats) -> Table:
-    table = Table(
-        "times",
-        ("topic", "partition", "oldest", "newest", "records_per_s", "peak_per_s", "peak_at"),
-    )
+    columns = ("topic", "partition", "oldest", "newest", "records_per_s", "peak_per_s", "peak_at")
+    table = Table("times", columns)
     for stats in counted.partitions:
         span_s = (stats.newest_ms - stats.oldest_ms) / 1000
-        timed = stats.records - stats.without_time
-        rate: Value = timed / span_s if span_s > 0 else None
+        rate = (stats.records - stats.without_time) / span_s if span_s > 0 else None
         peak, at = stats.peak
-        table.rows.append(
-            (
-                *(stats.topic, stats.partition, _time(stats.oldest_ms), _time(stats.newest_ms)),
-                *(rate, peak if at >= 0 else None, _time(at)),
-            )
-        )
+        ends = (_time(stats.oldest_ms), _time(stats.newest_ms))
+        rates = (rate, peak if at >= 0 else None, _time(at))
+        table.rows.append((stats.topic, stats.partition, *ends, *rates))
     return table
 
 

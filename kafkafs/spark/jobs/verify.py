@@ -87,7 +87,7 @@ class _SegmentsCounted(Exception):  # noqa: N818 - it is no error
 
 
 def _wanted(choice: Choice) -> Callable[[str, int], bool] | None:
-    return choice.wants if choice.places else None
+    return choice.wants if choice.chosen else None
 
 
 def _size(files: Files, piece: LogPiece) -> int:

@@ -1,19 +1,8 @@
 """Parses the options of the source, which are those of Spark's Kafka source. Pure.
 
-Partitions (one option of three): `subscribe` (names, by commas), `subscribePattern` (a regular
-expression that matches a whole name), `assign` (`{"orders": [0, 1]}`).
-
-Start: `startingTimestamp`, else `startingOffsetsByTimestamp`, else `startingOffsets` (`earliest`,
-`latest`, or JSON with every partition). End of a batch query: `endingTimestamp`,
-`endingOffsetsByTimestamp`, `endingOffsets`. Times are in ms since 1970, and mean the first record
-that is not older; without one, `startingOffsetsByTimestampStrategy` chooses an `error` or `latest`.
-
-Amount at a time: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger` with `maxTriggerDelay`;
-`minPartitions`, `maxRecordsPerPartition`. Others: `failOnDataLoss`, `includeHeaders`.
-
-Our own: `path`, the data directory; `isolationLevel`, as `kafka.isolation.level`, but with
-`read_committed` as default; `untilHighWatermark`, for the directory of a broker with replicas;
-`maxPartitionBytes`, about how many bytes of a log a task reads.
+`REFERENCE.md` describes each. A query starts by `startingTimestamp`, else by
+`startingOffsetsByTimestamp`, else by `startingOffsets`; it ends by the `ending…` ones in the same
+order. Times are in ms since 1970, and mean the first record that is not older.
 
 Options for connections (`kafka.bootstrap.servers` …) have no effect, so that a pipeline can move
 over by changing its format. Any other name is an error.

@@ -39,7 +39,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options.parse(given, "stream")
         self._schema = rows.chosen(schema)
         self._plan = StreamPlan(self._options)
-        self._has_remarked = False
+        self._remarks = self._options.remarks
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what tasks need."""
@@ -61,17 +61,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan.stop_at_latest()
 
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:
-        self._remark()
+        for remark in self._remarks:
+            _log.warning("%s", remark)
+        self._remarks = ()
         is_limited = not isinstance(limit, ReadAllAvailable)
         end = self._plan.next_end(offsets.from_nested(start), is_limited=is_limited)
         return offsets.nested(end)
-
-    def _remark(self) -> None:
-        """Warn once of options without effect."""
-        if not self._has_remarked:
-            self._has_remarked = True
-            for remark in self._options.remarks:
-                _log.warning("%s", remark)
 
     def reportLatestOffset(self) -> Nested | None:
         return offsets.nested(self._plan.latest) if self._plan.latest else None

@@ -19,7 +19,12 @@ from typing import Any
 import pytest
 
 from kafkafs.spark.location import owner_client
-from kafkafs.spark.location.owner_client import OwnerNotReached, ask_owner
+from kafkafs.spark.location.owner_client import (
+    OwnerNotReached,
+    ask_owner,
+    create_topic,
+    partitions_of,
+)
 from storage.adopt.adopt import Adopted
 from storage.adopt.staged import AdoptRequest
 from storage.directory.manager import LogManager
@@ -29,6 +34,7 @@ from storage.errors import (
     Fenced,
     InvalidRecord,
     TaskCancelled,
+    TopicExists,
     UnknownTopicOrPartition,
 )
 from storage.files import Files
@@ -224,6 +230,14 @@ def test_told_to_stop(place: str) -> None:
     assert ask(place, asked).records == 1
 
 
+def test_a_topic_is_created(place: str) -> None:
+    for _ in range(2):
+        create_topic(place, "new", 3)
+    assert partitions_of(place, "new") == 3
+    create_topic(place, "t", 7)
+    assert partitions_of(place, "t") == 2
+
+
 # -- nobody has it ---------------------------------------------------------------------------------
 
 
@@ -255,6 +269,13 @@ def test_no_directory(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_topic_whose_name_collides(data: str) -> None:
+    create_topic(data, "new.topic", 1)
+    with pytest.raises(TopicExists):
+        create_topic(data, "new_topic", 1)
+    assert partitions_of(data, "new_topic") == 0
+
+
 # -- somebody else has it --------------------------------------------------------------------------
 
 
@@ -282,6 +303,16 @@ def test_another_process_that_stays_is_named(data: str) -> None:
         ask(data, asked, patience_s=BRIEFLY)
     assert left(data) == [asked.files[0].name]
     assert ask(data, asked).records == 1
+
+
+def test_another_process_creates_no_topics(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_client, "TOPIC_PATIENCE_S", BRIEFLY)
+    with held(data) as holder:
+        create_topic(data, "t", 7)
+        with pytest.raises(OwnerNotReached, match=f"{holder.pid} .* creates no topics") as refused:
+            create_topic(data, "new", 1)
+        assert (refused.value.pid, refused.value.path) == (holder.pid, data)
+    assert partitions_of(data, "new") == 0
 
 
 def test_a_mount_that_is_not_there(data: str, tmp_path: Path) -> None:
