@@ -37,7 +37,7 @@ import stat
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, Protocol, TypeVar
 
 from storage.beneath import Beneath
@@ -217,6 +217,15 @@ class Files:
             os.close(fd)
             raise unusable(path, found)
         return fd
+
+    @contextlib.contextmanager
+    def held_open(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+        """``open``; the descriptor is closed when the block ends."""
+        fd = self.open(path, flags)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
 
     def close(self, fd: int) -> None:
         os.close(fd)

@@ -180,12 +180,8 @@ def _remove(files: Files, directory: str, segment: SegmentFacts) -> None:
     book_file.drop(files, directory)
     # What is known of the producers of these records is in the next segment's snapshot only.
     snapshot = os.path.join(directory, paths.file_name(segment.next_offset, paths.SNAPSHOT))
-    with contextlib.suppress(FileNotFoundError):
-        fd = files.open(snapshot, os.O_RDONLY)
-        try:
-            files.fdatasync(fd)
-        finally:
-            files.close(fd)
+    with contextlib.suppress(FileNotFoundError), files.held_open(snapshot) as fd:
+        files.fdatasync(fd)
     suffixes = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)
     for suffix in suffixes:
         with contextlib.suppress(FileNotFoundError):

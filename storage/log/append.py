@@ -163,13 +163,13 @@ class Appender:
         for batch in checked:
             written = update.batches
             next_offset = written[-1].last_offset + 1 if written else log.log_end_offset
-            facts = _facts(batch.header, next_offset, len(data), batch.marker)
-            duplicate = self._duplicate(update, facts, memory)
-            outcome.append(duplicate or Appended(facts.base_offset, facts.last_offset, False))
+            new = _producer_batch(batch.header, next_offset, len(data), batch.marker)
+            duplicate = self._duplicate(update, new, memory)
+            outcome.append(duplicate or Appended(new.base_offset, new.last_offset, False))
             if duplicate is None:
-                update.add(facts)
+                update.add(new)
                 data += batch.data
-                if facts.last_offset - log.log_end_offset > MAX_OFFSET_SPAN:
+                if new.last_offset - log.log_end_offset > MAX_OFFSET_SPAN:
                     # They would go into one segment.
                     reason = f"batches of more than {MAX_OFFSET_SPAN} offsets"
                     raise InvalidRecord(f"{reason}: append fewer at a time")
@@ -183,27 +183,27 @@ class Appender:
         return outcome
 
     def _duplicate(
-        self, update: ProducerUpdate, facts: ProducerBatch, trusted: dict[int, int] | None
+        self, update: ProducerUpdate, batch: ProducerBatch, trusted: dict[int, int] | None
     ) -> Appended | None:
         """Whether this batch is in the log already; what its producer may not write is refused."""
-        if not facts.counts:
+        if not batch.counts:
             return None
-        producer = update.get(facts.producer_id)
+        producer = update.get(batch.producer_id)
         follows = False
         if producer is not None:
-            if facts.marker_type < 0 and (earlier := producer.duplicate(facts)) is not None:
+            if batch.marker_type < 0 and (earlier := producer.duplicate(batch)) is not None:
                 if trusted is not None and earlier is producer.batches[-1]:
-                    trusted[facts.producer_id] = earlier.last_offset
+                    trusted[batch.producer_id] = earlier.last_offset
                 return Appended(earlier.first_offset, earlier.last_offset, True)
             # A batch of another handle, or one that only a snapshot knows, breaks the chain.
-            follows = trusted is not None and trusted.get(facts.producer_id) == producer.last_offset
-            producer.check(facts, follows=follows)
+            follows = trusted is not None and trusted.get(batch.producer_id) == producer.last_offset
+            producer.check(batch, follows=follows)
         if trusted is not None:
-            if facts.marker_type < 0:
-                trusted[facts.producer_id] = facts.last_offset
-            elif producer is None or (follows and facts.producer_epoch != producer.epoch):
+            if batch.marker_type < 0:
+                trusted[batch.producer_id] = batch.last_offset
+            elif producer is None or (follows and batch.producer_epoch != producer.epoch):
                 # The chain goes on, though a new epoch has no batch yet.
-                trusted[facts.producer_id] = -1
+                trusted[batch.producer_id] = -1
         return None
 
     def abort_transaction(self, producer_id: int, now_ns: int) -> int:
@@ -235,9 +235,8 @@ class Appender:
             leader_epoch=self._epochs.latest,
         )
         entries = assign_offsets(batch, offset, self._epochs.latest)
-        facts = _facts(parse_header(batch), offset, 0, parse_marker(batch))
         update = ProducerUpdate(log.producers)
-        update.add(facts)
+        update.add(_producer_batch(parse_header(batch), offset, 0, parse_marker(batch)))
         log.write(batch, entries, offset, now_ns, update)
         return offset
 
@@ -260,25 +259,19 @@ class Appender:
                 offset=header.base_offset,
             )
         update = ProducerUpdate(log.producers)
-        for entry in entries:
-            update.add(facts_of(batches, entry[0]))
-        log.write(batches, entries, header.base_offset, now_ns, update)
         headers = [parse_header(batches, entry[0]) for entry in entries]
+        for (at, *_), each in zip(entries, headers, strict=True):
+            is_marker = each.is_control and each.is_transactional
+            marker = parse_marker(batches, at) if is_marker else None
+            update.add(_producer_batch(each, each.base_offset, at, marker))
+        log.write(batches, entries, header.base_offset, now_ns, update)
         self._epochs.assign((each.leader_epoch, each.base_offset) for each in headers)
 
 
-def facts_of(batches: Buffer, at: int) -> ProducerBatch:
-    """What the v2 batch at ``batches[at:]``, whose position that is, says of its producer."""
-    header = parse_header(batches, at)
-    marker = None
-    if header.is_control and header.is_transactional:
-        marker = parse_marker(batches, at)
-    return _facts(header, header.base_offset, at, marker)
-
-
-def _facts(
+def _producer_batch(
     header: BatchHeader, base_offset: int, position: int, marker: Marker | None
 ) -> ProducerBatch:
+    """What a v2 batch at ``position`` (in bytes of what is appended) says of its producer."""
     return ProducerBatch(
         base_offset,
         base_offset + header.last_offset_delta,

@@ -169,19 +169,6 @@ class Durability:
 class FlushPlan:
     """One flush.  ``finish`` must follow ``run``, also when that raised."""
 
-    __slots__ = (
-        "_directory",
-        "_directory_changes",
-        "_durability",
-        "_epochs",
-        "_log",
-        "_ns",
-        "_segments",
-        "_snapshots",
-        "_target",
-        "done",
-    )
-
     def __init__(self, log: LogCore, durability: Durability, segments: list[Segment]) -> None:
         self._log = log
         self._durability = durability

@@ -170,16 +170,13 @@ def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
 def _copy(log: Log, segment: Segment, task: Task) -> _Copied:
     files = log.files
     path = segment.log_path + _NEW
-    fd = files.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    try:
+    with files.held_open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
         _copy_bytes(files, segment, fd)
         files.fdatasync(fd)
         base, largest = segment.base_offset, log.config.max_message_bytes
         part = Part(base, 0, base, segment.size, largest, named=segment.index_behind)
         damages = check_file(files, path, part, task).damages
         offsets, times = _entries(files, fd, segment, damages, log.config.index_interval_bytes)
-    finally:
-        files.close(fd)
     new = [path]
     kinds = [(paths.INDEX, offsets), (paths.TIMEINDEX, times)]
     if segment.files.aborted:
@@ -218,12 +215,9 @@ def _walk(files: Files, fd: int, end: int, rebuild: Rebuild) -> None:
 
 
 def _write(files: Files, path: str, data: bytes) -> None:
-    fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
+    with files.held_open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
         files.pwrite(fd, data, 0)
         files.fdatasync(fd)
-    finally:
-        files.close(fd)
 
 
 def _write_snapshots(log: Log) -> None:

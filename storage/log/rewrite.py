@@ -25,38 +25,29 @@ from storage.log.log import Log
 from storage.segment.segment import Segment
 
 
-def prepare_removal(log: Log, count: int, *, log_start: int | None = None) -> Callable[[], None]:
+def prepare_removal(log: Log, count: int, *, log_start: int = 0) -> Callable[[], None]:
     """The first ``count`` segments will leave the log (0: only its start moves).
 
     ``log_start``: the log start offset afterwards, where it is not the first segment's or as it is.
     """
-    return _prepare(log, log.segments[:count], (), log_start)
+    return prepare_replacement(log, log.segments[:count], (), log_start=log_start)
 
 
 def prepare_replacement(
-    log: Log, old: Sequence[Segment], new: Sequence[Segment]
+    log: Log, old: Sequence[Segment], new: Sequence[Segment], *, log_start: int = 0
 ) -> Callable[[], None]:
     """``new`` will take the place of ``old``, a run of segments from the log's head on.
 
     Both can be read, ``new`` under whatever names its files have by now.
     """
-    return _prepare(log, old, new, None)
-
-
-def _prepare(
-    log: Log, old: Sequence[Segment], new: Sequence[Segment], log_start: int | None
-) -> Callable[[], None]:
     first = (*new, *log.segments[len(old) :])[0].base_offset
-    start = max(log.log_start_offset, first, log_start or 0)
+    start = max(log.log_start_offset, first, log_start)
     assert start <= log.log_end_offset, "the log start is not behind the log's end"
-    writers = [
-        write
-        for listener in log.listeners
-        if (write := listener.preparing(log, old, new, start)) is not None
-    ]
+    writers = [listener.preparing(log, old, new, start) for listener in log.listeners]
 
     def write_all() -> None:
         for write in writers:
-            write()
+            if write is not None:
+                write()
 
     return write_all

@@ -59,20 +59,35 @@ class Salvaged:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Bytes ``start`` to ``end`` of the file at ``path``, cut off the segment ``base_offset``, of
-    whose log they were those from ``position`` on.
+@dataclass(slots=True)
+class _CutBytes:
+    """Bytes ``start`` to ``end`` of the file at ``path``, cut off the segment ``base_offset``.
 
-    ``index``: where its offset index may be.
+    Read in positions of its log, of which they were those from ``position`` on.  ``index``: where
+    its offset index may be.
     """
 
+    files: Files
     path: str
     start: int
     end: int
     base_offset: int
     position: int
     index: str
+    fd: int = -1
+
+    def size(self) -> int:
+        return self.position + self.end - self.start
+
+    def read_at(self, position: int, size: int) -> bytes:
+        size = min(size, self.size() - position)
+        return self.files.pread(self.fd, max(size, 0), position - self.position + self.start)
+
+    def read(self, position: int, size: int) -> memoryview:
+        return memoryview(self.read_at(position, size))
+
+    def settle(self) -> None:
+        """Nobody writes to it."""
 
 
 def salvage(log: Log, now_ns: int) -> list[Salvaged]:
@@ -109,7 +124,7 @@ def plan_salvage(log: Log) -> list[Salvaged]:
     return outcome
 
 
-def _set_aside(log: Log) -> Iterator[_Source]:
+def _set_aside(log: Log) -> Iterator[_CutBytes]:
     for path in cut_files(log.files, log.directory):
         name = os.path.basename(path)
         base = paths.base_offset_of(name)
@@ -121,10 +136,10 @@ def _set_aside(log: Log) -> Iterator[_Source]:
         # Of a whole segment the number, if there is one, tells apart what has the same name: it is
         # less than a header's size, where no batch can be cut.
         start = int(position) if position.isdecimal() else 0
-        yield _Source(path, 0, size, base, start if start > HEADER_SIZE else 0, index)
+        yield _CutBytes(log.files, path, 0, size, base, start if start > HEADER_SIZE else 0, index)
 
 
-def _to_be_cut(log: Log) -> Iterator[_Source]:
+def _to_be_cut(log: Log) -> Iterator[_CutBytes]:
     """What lies behind the end of a log that was opened to be read."""
     last = log.segments[-1]
     names = [name for name, _ in log.files.scan(log.directory) if name.endswith(paths.LOG)]
@@ -136,41 +151,15 @@ def _to_be_cut(log: Log) -> Iterator[_Source]:
         start = last.size if base == last.base_offset else 0
         size = log.files.file_stat(path).st_size
         if start < size:
-            yield _Source(path, start, size, base, start, index)
-
-
-class _File:
-    """A piece of a file, in positions of the log that it was cut off."""
-
-    def __init__(self, files: Files, source: _Source, fd: int) -> None:
-        self.path = source.path
-        self._files = files
-        self._fd = fd
-        self._source = source
-
-    def size(self) -> int:
-        return self._source.position + self._source.end - self._source.start
-
-    def read_at(self, position: int, size: int) -> bytes:
-        size = min(size, self.size() - position)
-        at = position - self._source.position + self._source.start
-        return self._files.pread(self._fd, max(size, 0), at)
-
-    def read(self, position: int, size: int) -> memoryview:
-        return memoryview(self.read_at(position, size))
-
-    def settle(self) -> None:
-        """Nobody writes to it."""
+            yield _CutBytes(log.files, path, start, size, base, start, index)
 
 
 def _batches(
-    log: Log, source: _Source, log_end: int, salvaged: Salvaged
+    log: Log, source: _CutBytes, log_end: int, salvaged: Salvaged
 ) -> Iterator[tuple[bytes, BatchHeader]]:
     """The batches to be taken, which are counted; and what is left is named."""
-    fd = log.files.open(source.path, os.O_RDONLY)
-    try:
-        file = _File(log.files, source, fd)
-        end = file.size()
+    with log.files.held_open(source.path) as source.fd:
+        end = source.size()
         largest = max(log.config.max_message_bytes, 1 << 20)
         index = OffsetIndex(
             *(log.files, source.index, source.base_offset, 0),
@@ -184,15 +173,15 @@ def _batches(
                 named=index.behind,
                 may_be_torn=True,
             )
-            damages = check_part(file, part, Task()).damages
+            damages = check_part(source, part, Task()).damages
         finally:
             index.close()
         position = source.position
         for place in [*damages, None]:
             until = end if place is None else place.start
             known = 0
-            for at, header in batches(file, position, until):
-                data = file.read_at(at, header.size)
+            for at, header in batches(source, position, until):
+                data = source.read_at(at, header.size)
                 if _first_offset(data, header) < log_end:
                     known += header.size
                     continue
@@ -209,8 +198,6 @@ def _batches(
                 size = place.end - place.start
                 left = f"{size} bytes from position {place.start}: {place.reason}{why}"
                 salvaged.left.append(left)
-    finally:
-        log.files.close(fd)
 
 
 def _first_offset(data: bytes, header: BatchHeader) -> int:

@@ -90,8 +90,7 @@ class StagedBatches:
     def _chunks(self) -> Iterator[tuple[int, bytearray]]:
         """Whole batches, and where they lie."""
         files = self._files
-        fd = files.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
-        try:
+        with files.held_open(self._path, os.O_RDONLY | os.O_NOFOLLOW) as fd:
             size = files.size(fd)
             if size != self._size:
                 reason = f"{size} bytes where {self._size} were announced"
@@ -113,8 +112,6 @@ class StagedBatches:
             if walk.position < size:
                 with self._located(walk.position):
                     raise CorruptRecord("the last batch is cut off", position=0)
-        finally:
-            files.close(fd)
 
     @contextlib.contextmanager
     def _located(self, position: int) -> Iterator[None]:

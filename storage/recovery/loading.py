@@ -529,11 +529,8 @@ def is_empty(origin: Origin, segment: Segment) -> bool:
         return True
     if not origin.config.preallocate:
         return False
-    fd = files.open(segment.log_path, os.O_RDONLY)
-    try:
+    with files.held_open(segment.log_path) as fd:
         return not any(files.pread(fd, HEADER_SIZE, 0))
-    finally:
-        files.close(fd)
 
 
 def reaches(origin: Origin, segment: Segment, offset: int) -> bool:

@@ -231,10 +231,7 @@ def _is_snapshot(data: bytes, path: str) -> bool:
 
 def _read_small(files: Files, path: str) -> bytes:
     """A file that most often is an empty snapshot."""
-    fd = files.open(path, os.O_RDONLY)
-    try:
+    with files.held_open(path) as fd:
         size = len(EMPTY_SNAPSHOT) + 1
         data = files.pread(fd, size, 0)
         return data if len(data) < size else files.pread(fd, files.size(fd), 0)
-    finally:
-        files.close(fd)

@@ -162,12 +162,9 @@ def replaced_range(files: Files, directory: str, swaps: list[str]) -> tuple[int,
         assert base is not None
         low, high = min(low, base), max(high, base + 1)
         path = os.path.join(directory, name)
-        fd = files.open(path, os.O_RDONLY)
-        try:
+        with files.held_open(path) as fd:
             for _, header in batches(FileSource(files, fd, path), 0):
                 high = max(high, header.last_offset + 1)
-        finally:
-            files.close(fd)
     return low, high
 
 

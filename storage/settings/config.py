@@ -12,6 +12,7 @@ Not here: the files that keep settings (``settings``), what the settings do.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -58,36 +59,24 @@ def _long(low: int) -> Parser:
     return whole_number(low, LONG_MAX)
 
 
-def _fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise ValueError("a number from 0 to 1")
-    return value
+def _double(is_right: Callable[[float], bool], words: str) -> Parser:
+    """The rule of a number that Kafka writes as a double: 0.5, 1.7976931348623157E308."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not is_right(value):
+            raise ValueError(words)
+        return value
+
+    return parse
 
 
-def _share(text: str) -> float:
-    """As ``_fraction``, but not 0."""
-    try:
-        value = _fraction(text)
-    except ValueError:
-        value = 0.0
-    if not value:
-        raise ValueError("a number above 0, to 1")
-    return value
-
-
-def _positive(text: str) -> float:
-    """A double, as Kafka writes a rate that is not limited: 1.7976931348623157E308."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not value > 0:
-        raise ValueError("a number above 0")
-    return value
+_fraction = _double(lambda value: 0 <= value <= 1, "a number from 0 to 1")
+_share = _double(lambda value: 0 < value <= 1, "a number above 0, to 1")
+_positive = _double(lambda value: value > 0, "a number above 0")
 
 
 def _boolean(text: str) -> bool:

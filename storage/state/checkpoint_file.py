@@ -43,11 +43,6 @@ _COLON = re.compile(r":\s+")
 MAX_EPOCH = 2**31 - 1
 
 
-def replace_atomically(files: Files, path: str, data: bytes, *, sync: bool = True) -> None:
-    """``files.replace_atomically``: ``path`` is as it was or holds ``data``, nothing between."""
-    files.replace_atomically(path, data, sync=sync)
-
-
 # -- offset checkpoints --------------------------------------------------------------------------
 
 

@@ -225,34 +225,17 @@ class Producer(NamedTuple):
         """What a snapshot keeps."""
         last = self.batches[-1] if self.batches else WrittenBatch(-1, -1, 0, -1)
         return ProducerEntry(
-            self.producer_id,
-            self.epoch,
-            last.last_sequence,
-            last.last_offset,
-            last.offset_delta,
-            self.timestamp,
-            self.coordinator_epoch,
-            self.transaction_first_offset,
+            *(self.producer_id, self.epoch),
+            *(last.last_sequence, last.last_offset, last.offset_delta),
+            *(self.timestamp, self.coordinator_epoch, self.transaction_first_offset),
         )
 
     @classmethod
     def from_entry(cls, entry: ProducerEntry) -> Producer:
-        """What a snapshot's entry tells."""
-        batches: tuple[WrittenBatch, ...] = ()
-        if entry.last_offset >= 0:
-            batches = (
-                WrittenBatch(
-                    entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp
-                ),
-            )
-        return cls(
-            entry.producer_id,
-            entry.epoch,
-            batches,
-            entry.timestamp,
-            entry.coordinator_epoch,
-            entry.transaction_first_offset,
-        )
+        """The producer of a snapshot's entry."""
+        producer_id, epoch, sequence, offset, delta, timestamp, *rest = entry
+        last = (WrittenBatch(sequence, offset, delta, timestamp),) if offset >= 0 else ()
+        return cls(producer_id, epoch, last, timestamp, *rest)
 
 
 class ProducerState:

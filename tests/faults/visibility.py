@@ -190,7 +190,7 @@ FAULTS = [
         "producer-trusted-by-another-handle",
         "storage/log/append.py",
         "            follows = trusted is not None and"
-        " trusted.get(facts.producer_id) == producer.last_offset",
+        " trusted.get(batch.producer_id) == producer.last_offset",
         "            follows = trusted is not None",
         "A gap in a producer's sequences is taken.",
         (APPEND, "tests/kafkafs/tree/append/test_batches_handle.py"),
