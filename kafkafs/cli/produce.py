@@ -27,11 +27,11 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
     What was appended survives the machine when this returns.
     """
     from storage.directory.manager import LogManager
-    from storage.log.produce import Producer
+    from storage.log.produce import StreamAppender
 
     if sys.stdin is None:
         raise fail("standard input is closed")
-    producer: Producer | None = None
+    producer: StreamAppender | None = None
     path = os.path.realpath(data_dir)
     if not os.path.isdir(os.path.join(path, f"{place[0]}-{place[1]}")):
         # Checked first: opening would create files in a directory that is no data directory.
@@ -43,7 +43,7 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
                 stdin = sys.stdin.fileno()
                 if os.path.samestat(os.fstat(stdin), os.stat(log.active.log_path)):
                     raise fail("standard input is the log itself")
-                producer = Producer(log, time.time_ns)
+                producer = StreamAppender(log, time.time_ns)
                 # Closing the directory flushes what was appended, after an error, too.
                 producer.run(lambda size: os.read(stdin, size))
         finally:

@@ -1,10 +1,10 @@
-"""Appending to a log: what becomes of batches before they are written.
+"""Appending to a log: batches are checked and get their offsets before they are written.
 
-Invariants: offsets are dense within what is appended here (``UnifiedLog.append``); what is refused
-leaves nothing behind.
+Invariants: offsets are dense within one append (``UnifiedLog.append``); a refused append changes
+nothing.
 
-Not here: what batches must be like (``validator``), what producers may do (``producer_state``),
-writing and rolling (``log``).
+Not here: the rules for batches (``validator``) and producers (``producer_state``), writing and
+rolling (``log``).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from storage.settings.config import LogConfig
 from storage.state.producer_state import ProducerBatch, ProducerUpdate
 
 Assigned = tuple[bytearray, list[BatchEntry]]
-"""Batches that have their offsets, and an entry for each."""
+"""Batches with their offsets, and an entry for each."""
 
 
 class Appended(NamedTuple):
-    """One batch that was given to ``append_batches``, and the offsets that it has in the log.
+    """One batch that was given to ``append_batches``, and its offsets in the log.
 
-    ``duplicate``: its producer had written it before; nothing was written, and the offsets are
-    those of then.
+    ``duplicate``: its producer had written it before; nothing was written, and the offsets are the
+    earlier ones.
     """
 
     base_offset: int
@@ -49,7 +49,7 @@ class Appended(NamedTuple):
 
 
 def check_last_offset(first: int, last_offset: int) -> None:
-    """InvalidRecord where a log would end behind the largest offset that there is."""
+    """InvalidRecord where a log would end behind the largest possible offset."""
     # In 64 bits what is too large is negative.
     if not first <= last_offset < paths.MAX_OFFSET:
         raise InvalidRecord(
@@ -67,8 +67,8 @@ class Appender:
         self.set_config(log.config)
 
     def set_config(self, config: LogConfig) -> None:
-        """The topic has new settings."""
-        # Whether there is more to an append than the common checks.
+        """Apply new settings of the topic."""
+        # Whether an append needs more than the common checks.
         self._is_special = config.is_compacted or rewrites(config)
 
     def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
@@ -79,20 +79,20 @@ class Appender:
         message.timestamp.type leave them as they are.  ``now_ns``: wall time in ns.
         ``defer_flush``: the caller looks at ``flush_due`` itself.
 
-        What ``assign`` refuses, and OSError from the disk; nothing is appended then.
+        Errors as ``assign``, and OSError from the disk; nothing is appended then.
         """
         first = self.append_assigned(self.assign(batches, now_ns=now_ns), now_ns=now_ns)
         self._flush_if_due(defer_flush)
         return first
 
     def assign(self, batches: bytearray, *, now_ns: int) -> Assigned:
-        """Batches for ``append`` as they will be stored, if nothing else is appended before.
+        """Check batches for ``append`` and give them the offsets that follow the log end.
 
-        So that those of several logs can be looked at before the first one is written to.
+        They stay valid until the next append.  So the batches of several logs can be checked before
+        any is written.
 
         RecordTooLarge over max.message.bytes, InvalidTimestamp, InvalidRecord for a record without
-        a key in a compacted topic, and what a log is that takes nothing: LogClosed, ReadOnlyLog,
-        OSError after a failed fsync.
+        a key in a compacted topic; LogClosed, ReadOnlyLog, OSError after a failed fsync.
         """
         log = self._log
         log.check_writable()
@@ -115,7 +115,7 @@ class Appender:
         return batches, entries
 
     def append_assigned(self, assigned: Assigned, *, now_ns: int) -> int:
-        """Append what ``assign`` has given; returns the first offset.  OSError from the disk.
+        """Append what ``assign`` has returned; returns the first offset.  OSError from the disk.
 
         The caller looks at ``flush_due``.
         """
@@ -139,13 +139,13 @@ class Appender:
     ) -> list[Appended]:
         """Append whole batches from elsewhere, of any format and kind, with new offsets.
 
-        What is asked of a batch says ``validator.admitted``, what of a producer's next one
-        ``producer_state``: a duplicate is not written again, an old epoch and a gap in the
-        sequences are refused.  A gap is let through where the producer's previous batch in the log
-        came through the same handle: ``trusted`` is the handle's memory of that, by producer id
-        the last offset of the last batch that it brought; it is kept up to date here.
-        ``checked``: what ``admitted`` has made of these batches by the settings of now, if it was
-        asked before: that takes as long as decoding them, and may be done in any thread.
+        ``validator.admitted`` has the rules for a batch, ``producer_state`` those for a producer's
+        next one: a duplicate is not written again, an old epoch and a gap in the sequences are
+        refused.  A gap is let through where the producer's previous batch in the log came through
+        the same handle: ``trusted`` is the handle's memory, the last offset of the last batch that
+        it wrote by producer id; it is updated here.  ``checked``: the result of ``admitted`` for
+        these batches and the current settings, if the caller has it: that takes as long as decoding
+        them, and may run in any thread.
 
         InvalidRecord and its kinds (OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
         InvalidTimestamp), RecordTooLarge, OSError; nothing of ``batches`` is appended then.
@@ -156,7 +156,7 @@ class Appender:
         outcome: list[Appended] = []
         data = bytearray()
         update = ProducerUpdate(log.producers)
-        # What the handle will remember if all goes well; without one no gap is let through.
+        # What the handle remembers if all is appended; without a handle no gap is let through.
         memory = None if trusted is None else dict(trusted)
         if checked is None:
             checked = admitted(batches, log.config, now_ns // 1_000_000)
@@ -170,7 +170,7 @@ class Appender:
                 update.add(new)
                 data += batch.data
                 if new.last_offset - log.log_end_offset > MAX_OFFSET_SPAN:
-                    # They would go into one segment.
+                    # One segment would get all of them.
                     reason = f"batches of more than {MAX_OFFSET_SPAN} offsets"
                     raise InvalidRecord(f"{reason}: append fewer at a time")
         if update.batches:
@@ -185,7 +185,9 @@ class Appender:
     def _duplicate(
         self, update: ProducerUpdate, batch: ProducerBatch, trusted: dict[int, int] | None
     ) -> Appended | None:
-        """Whether this batch is in the log already; what its producer may not write is refused."""
+        """The earlier append of this batch, if there is one; refuses what its producer may not
+        write.
+        """
         if not batch.counts:
             return None
         producer = update.get(batch.producer_id)
@@ -207,14 +209,14 @@ class Appender:
         return None
 
     def abort_transaction(self, producer_id: int, now_ns: int) -> int:
-        """Write the ABORT marker of a transaction that nobody will end; returns its offset.
+        """Write the ABORT marker of an open transaction; returns its offset.
 
         InvalidTxnState where the producer is unknown or has none open; OSError from the disk.
         """
         return self._end_transaction(producer_id, ABORT, now_ns)
 
     def commit_transaction(self, producer_id: int, now_ns: int) -> int:
-        """Write the COMMIT marker of a transaction whose coordinator we are; as the other one."""
+        """Write the COMMIT marker of an open transaction; errors as ``abort_transaction``."""
         return self._end_transaction(producer_id, COMMIT, now_ns)
 
     def _end_transaction(self, producer_id: int, kind: int, now_ns: int) -> int:
@@ -245,8 +247,7 @@ class Appender:
     ) -> None:
         """Append batches that keep their offsets, which must not lie below the log end.
 
-        Gaps are allowed, of offsets and of sequences (``UnifiedLog.appendAsFollower``).  OSError
-        from the disk.
+        Gaps of offsets and of sequences are allowed (``UnifiedLog.appendAsFollower``).  OSError.
         """
         log = self._log
         log.check_writable()
@@ -271,7 +272,7 @@ class Appender:
 def _producer_batch(
     header: BatchHeader, base_offset: int, position: int, marker: Marker | None
 ) -> ProducerBatch:
-    """What a v2 batch at ``position`` (in bytes of what is appended) says of its producer."""
+    """The producer's facts of a v2 batch at ``position`` (in bytes of what is appended)."""
     return ProducerBatch(
         base_offset,
         base_offset + header.last_offset_delta,

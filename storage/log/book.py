@@ -19,30 +19,29 @@ from storage.state.book_file import BookContent, Claim
 
 
 class Book:
-    """The book of an open log.  Any thread may save it, or have it let go."""
+    """The book of an open log.  Any thread may call it."""
 
     def __init__(self, log: LogCore, recorded: BookContent | None) -> None:
         """``recorded``: what the file says; None: none is kept."""
         self._log = log
         self._is_kept = recorded is not None and not log.read_only
         recorded = recorded or BookContent()
-        # Held while the file is written, and while it is decided what it shall say.
+        # Held while the file and what it claims change.
         self._lock = threading.Lock()
         self._claims = recorded.claims
-        # What is about to leave the log, as often as it was let go.
+        # Segments that are about to leave the log, as often as they were let go.
         self._leaving: Counter[Segment] = Counter()
-        # The log's segments when it was last saved, each change of which makes another tuple; and
-        # where the log began.
+        # The log's segments (each change makes another tuple) and its start when last saved.
         self._saved: tuple[Segment, ...] | None = None
         self._log_start = recorded.log_start
         if list(recorded.claims) == self._wanted(log.segments):
             self._saved = log.segments
 
     def save(self) -> None:
-        """Claim every sealed segment that stays, durably; where nothing has changed, do nothing.
+        """Claim every sealed segment that stays, durably; do nothing where nothing has changed.
 
-        On a full disk what is claimed already has to do, or nothing, where a part of it went away
-        as the log was opened, or was given up.  OSError from the disk.
+        On a full disk the older claims stay, or none, where a segment of theirs went away as the
+        log was opened, or was given up.  OSError from the disk.
         """
         log = self._log
         with self._lock:
@@ -58,10 +57,10 @@ class Book:
                         self._drop()
 
     def let_go(self, segments: Iterable[Segment]) -> None:
-        """Claim none of them any longer, durably, until ``keep`` or until they have left the log.
+        """Take back the claims for these segments, durably, until ``keep`` or until they leave the
+        log.
 
-        Where nothing was claimed of them it waits for nothing.  OSError from the disk: it is as
-        it was.
+        Waits for nothing where nothing was claimed of them.  OSError: nothing has changed.
         """
         gone = list(segments)
         with self._lock:
@@ -76,13 +75,13 @@ class Book:
                 raise
 
     def keep(self, segments: Iterable[Segment]) -> None:
-        """They have left the log, or stay after all: the next ``save`` sees which."""
+        """End ``let_go``: the segments have left the log, or stay; the next ``save`` sees which."""
         with self._lock:
             self._leaving.subtract(segments)
             self._leaving = +self._leaving
 
     def _write_or_drop(self) -> None:
-        """On a full disk a file can still be removed."""
+        """Write the book; on a full disk remove it, which still is possible."""
         try:
             self._write()
         except OSError:

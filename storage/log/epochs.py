@@ -20,7 +20,7 @@ class LeaderEpochs:
     """``entries``: (epoch, offset), both rising; a change makes another list.
 
     ``latest``: the epoch that appends carry, 0 where there is none yet.  ``is_unflushed``: the file
-    does not say so yet.
+    lacks the last change.
     """
 
     def __init__(self, entries: list[tuple[int, int]]) -> None:
@@ -31,7 +31,7 @@ class LeaderEpochs:
         self._writing = threading.Lock()
 
     def assign(self, batches: Iterable[tuple[int, int]]) -> None:
-        """Batches of these epochs and base offsets have been appended."""
+        """Add the epochs and base offsets of appended batches."""
         entries = list(self.entries)
         for epoch, offset in batches:
             if epoch > (entries[-1][0] if entries else -1):
@@ -39,7 +39,7 @@ class LeaderEpochs:
         self._set(entries)
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log starts at ``offset`` now."""
+        """Drop the epochs below the new log start."""
         past = [epoch for epoch, start in self.entries if start <= offset]
         if past:
             self._set([(past[-1], offset), *self.entries[len(past) :]])
@@ -51,12 +51,12 @@ class LeaderEpochs:
             self.is_unflushed = True
 
     def write(self, files: Files, directory: str, entries: list[tuple[int, int]]) -> None:
-        """Write ``entries``, those of the moment when the flush began.  Any thread; OSError."""
+        """Write ``entries`` as they were when the flush began.  Any thread; OSError."""
         with self._writing:
             path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
             checkpoint_file.write_epochs(files, path, entries)
 
     def written(self, entries: list[tuple[int, int]]) -> None:
-        """``entries`` are durable."""
+        """Note that ``entries`` are durable."""
         if entries == self.entries:
             self.is_unflushed = False

@@ -2,11 +2,11 @@
 
 A flush has three steps, so that its fsyncs can run in a thread that may wait: the owner's thread
 starts it, any thread runs it, the owner's thread finishes it.  A slow disk then delays neither
-readers nor the appends of others.
+readers nor appends to other logs.
 
 Invariant: the recovery point moves only over what every fsync has confirmed (``UnifiedLog.flush``).
 
-Not here: when to flush (``manager.due_flushes``), what to do after a failed fsync (``rescue``).
+Not here: when to flush (``manager.due_flushes``), the repair after a failed fsync (``rescue``).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from storage.task import ByOwner, call
 class Durability:
     """Up to where a log is on the disk, and whether its files can be trusted to be.
 
-    ``recovery_point``: the offset up to which.  ``point_counts``: whether a checkpoint may name it.
-    By its line a gap between segments behind it is a loss; of a log that came without one, or of
-    which all is checked, it is a cleaner's gap, until this process has flushed all of it.
+    ``recovery_point``: the offset up to which.  ``point_counts``: whether a checkpoint may name it:
+    by its line a gap between segments behind it is a loss.  In a log that came without one, or of
+    which all is checked, a gap is a cleaner's, until this process has flushed all of it.
     ``unflushed_since_ms``: since when there is something to flush, by the monotonic clock, or None.
     ``flush_error``: why the files cannot be trusted, or None.
     """
@@ -52,7 +52,7 @@ class Durability:
         self.point_counts = point_counts or recovery_point == log.log_end_offset
         self.unflushed_since_ms: int | None = None
         self.flush_error: OSError | None = None
-        # How often the names in the directory have changed, and the count that a flush has covered.
+        # How often names in the directory have changed, and how many changes a flush has synced.
         self.directory_changes = 0
         self._directory_synced = 0
 
@@ -82,7 +82,7 @@ class Durability:
         )
 
     def mark_unflushed(self) -> None:
-        """There is something to flush, whether anything was appended or not."""
+        """Have the next flush write what there is, whether anything was appended or not."""
         if self.unflushed_since_ms is None and not self._log.closed:
             self.unflushed_since_ms = self._log.monotonic_ms()
             self._log.became_unflushed()
@@ -95,7 +95,7 @@ class Durability:
         log.check_writable()
         since = [
             segment
-            # Also the one that ends there: it may have been sealed since.
+            # Also the segment that ends there: it may have been sealed since.
             for segment in log.segments_from(max(self.recovery_point - 1, 0))
             if segment.next_offset >= self.recovery_point or segment is log.active
         ]
@@ -115,7 +115,7 @@ class Durability:
             by_owner(plan.finish)
 
     def flushed_to(self, offset: int) -> None:
-        """A flush has made everything below ``offset`` durable."""
+        """Move the recovery point: everything below ``offset`` is durable."""
         assert offset <= self._log.log_end_offset
         self.recovery_point = max(self.recovery_point, offset)
         self.point_counts = True
@@ -126,8 +126,9 @@ class Durability:
     # -- distrust ------------------------------------------------------------------------------
 
     def mark_distrusted(self, error: OSError) -> None:
-        """The files do not hold what was written to them; a file says so to the next start.  Any
-        thread; ``mark_unflushed`` is to follow.
+        """Note that the files do not hold what was written, also in a file for the next start.
+
+        Any thread; the owner's then calls ``mark_unflushed``.
         """
         self.flush_error = error
         path = os.path.join(self._log.directory, paths.UNSYNCED)
@@ -136,12 +137,12 @@ class Durability:
             files.close(files.open(path, os.O_WRONLY | os.O_CREAT))
 
     def distrust(self, error: OSError) -> None:
-        """Have the log take nothing until ``rescue`` has written its files anew."""
+        """Refuse appends until ``rescue`` has written the files anew."""
         self.mark_distrusted(error)
         self.mark_unflushed()
 
     def distrust_as_before(self) -> None:
-        """An fsync had failed before the last start, and no rescue was finished."""
+        """Refuse appends: an fsync had failed before the last start, and no rescue was finished."""
         log = self._log
         reason = "an fsync that failed before the last start"
         self.flush_error = OSError(errno.EIO, reason, log.directory)
@@ -184,12 +185,12 @@ class FlushPlan:
             segment.files.lease()
 
     def run(self) -> None:
-        """The fsyncs: every segment from the recovery point on, snapshots, epochs, the directory.
+        """Sync every segment from the recovery point on, snapshots, epochs, the directory.
 
-        After an fsync that failed the log takes nothing more until ``rescue`` is done: the kernel
-        has dropped what it could not write, so that a later fsync which succeeds would prove
-        nothing.  A checkpoint that could not be replaced is written anew, and the fsync of a
-        directory repeated: its names are in the file system's journal, which ends at such an error.
+        After a failed fsync the log takes nothing more until ``rescue`` is done: the kernel has
+        dropped what it could not write, so that a later fsync which succeeds would prove nothing.
+        A checkpoint that could not be replaced is written anew, and the fsync of a directory
+        repeated: its names are in the file system's journal, which ends at such an error.
 
         OSError.  CorruptRecord where the file of a sealed segment is gone: all else is flushed, and
         the next flush goes on without it.
@@ -222,7 +223,7 @@ class FlushPlan:
             raise gone
 
     def _sync_snapshot(self, offset: int) -> None:
-        """Make durable what may be known of producers by this snapshot only."""
+        """Sync a snapshot, which may be all that is known of some producers."""
         files = self._log.files
         try:
             fd = files.open(self._durability.snapshots.path(offset), os.O_RDONLY)
@@ -244,7 +245,7 @@ class FlushPlan:
             raise
 
     def finish(self) -> None:
-        """Move the recovery point if everything was written, and let go of the segments."""
+        """Move the recovery point if everything was written, and release the segments."""
         for segment in self._segments:
             segment.files.release()
         self._segments = []

@@ -1,9 +1,9 @@
-"""What a log tells those who watch it.
+"""What a log tells its listeners.
 
-Only the listener points up: a log knows nothing of views, indexes of text or mounts, but calls
-these methods, synchronously, on the thread that changed it.  What must be written down before the
-past changes (``removing``, ``swapping``) is written down when the method returns; where it was
-``preparing``, another thread has done that before (``rewrite``).
+A log knows nothing of views, indexes of text or mounts, but calls these methods, synchronously, on
+the thread that changed it.  What must be written down before the past changes (``removing``,
+``swapping``) is written down when the method returns; after ``preparing`` another thread has done
+that before (``rewrite``).
 
 A listener may read the log; it may not change it, must be quick, and raises nothing.
 """
@@ -20,7 +20,7 @@ L = TypeVar("L", contravariant=True)
 
 
 class LogListener(Generic[L]):
-    """Does nothing; watchers override what they need."""
+    """Does nothing; listeners override what they need."""
 
     def appended(
         self, log: L, segment: Segment, position: int, data: bytes | bytearray | memoryview
@@ -37,7 +37,7 @@ class LogListener(Generic[L]):
         """
 
     def rolled(self, log: L, sealed: Segment, active: Segment) -> None:
-        """``sealed`` takes no more appends; ``active``, empty, is now the last segment."""
+        """``sealed`` gets no more appends; ``active``, empty, is now the last segment."""
 
     def preparing(
         self, log: L, old: Sequence[Segment], new: Sequence[Segment], log_start: int
@@ -63,10 +63,10 @@ class LogListener(Generic[L]):
         """The files of a segment that had left the log are gone."""
 
     def swapping(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """``new`` is about to take the place of ``old``; both can be read."""
+        """``new`` is about to replace ``old``; both can be read."""
 
     def swapped(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """``new`` has taken the place of ``old``, which can be read until it is removed.
+        """``new`` has replaced ``old``, which can be read until it is removed.
 
         Of another process's log ``old`` may not have been read to its end: a segment's
         ``next_offset`` is before the next one's base then, and ``new`` has the rest of it.
@@ -80,7 +80,7 @@ class LogListener(Generic[L]):
     ) -> None:
         """Another process, whose log this is, has cut it back and perhaps gone on elsewhere.
 
-        ``new``, the last segments now, have taken the place of ``old``.  What the first one of
-        ``old`` holds below ``offset`` is in the first one of ``new`` too; the rest of ``old`` is
-        lost, and reading it may find anything.
+        ``new``, the last segments now, have replaced ``old``.  What the first one of ``old`` holds
+        below ``offset`` is in the first one of ``new`` too; the rest of ``old`` is lost, and
+        reading it may find anything.
         """

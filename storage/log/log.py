@@ -1,7 +1,7 @@
-"""One partition: its segments, its offsets, and what becomes of its past.
+"""One partition's log: its segments, its offsets, and how its past changes.
 
-A log is a tuple of segments in order of base offset; the last one is active.  The tuple is replaced
-as a whole (copy-on-write), so that another thread reads a consistent one.
+The segments are a tuple in order of base offset; the last one is active.  The tuple is replaced as
+a whole (copy-on-write), so that another thread reads a consistent one.
 
 Invariants: log start ≤ last stable ≤ high watermark ≤ log end; recovery point ≤ log end; an append
 is in the file before a listener hears of it.
@@ -9,11 +9,11 @@ is in the file before a listener hears of it.
 One thread owns a log.  Only ``FlushPlan.run`` and reads that hold a segment's lease may run
 elsewhere.
 
-A log has parts, each with a module of its own: ``appender`` (``append``), ``reader`` (``read``),
+A log has parts, each in a module: ``appender`` (``append``), ``reader`` (``read``),
 ``transactions``, ``snapshots`` of its producers, ``epochs``, ``durability`` (``flush``), ``book``.
 
-Not here: what is deleted or cleaned (``retention``, ``compaction``), what a crash left behind
-(``recovery``), the other partitions (``manager``).
+Not here: which segments go (``retention``, ``compaction``), what a crash left (``recovery``), other
+partitions (``manager``).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LogGroup:
 
 
 def in_turns(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
-    """As many at a time as may be renamed while nobody else gets a turn."""
+    """Parts of them that are small enough to be renamed in one turn of the owner's."""
     for at in range(0, len(segments), RENAMED_AT_ONCE):
         yield segments[at : at + RENAMED_AT_ONCE]
 
@@ -105,16 +105,16 @@ class Log:
         self.read_only = read_only
         self.may_be_cleaned = may_be_cleaned or config.is_compacted
         self.closed = False
-        # Whether a cleaner is at it: what it may replace stays until it has done so.
+        # Whether a cleaner is at work: the segments that it may replace stay until it is done.
         self.cleaning = False
         self.listeners: list[LogListener[Log]] = []
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self._retired: list[tuple[int, Segment]] = []
         self.log_start_offset = max(log_start, self.segments[0].base_offset)
-        # Where the log start is about to be moved to.
+        # Offsets to which the log start is about to move.
         self.intended_log_starts: list[int] = []
         self.log_end_offset = self.segments[-1].next_offset
-        # Where a log ends that was flushed further: up to where it was. 0: it was not.
+        # The offset up to which a log was flushed that ends before it; 0: it does not.
         self.lost_end = 0
         self._active_since_ms = self.monotonic_ms()
         self._roll_after_ms = self._draw_roll_time()
@@ -129,13 +129,12 @@ class Log:
         self.reader = Reader(self, self.transactions)
         self.appender = Appender(self, self.epochs, self.durability)
         self._recovered_clean = clean
-        # What a kill has left half written was never shown.
+        # A batch that a kill has left half written was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
-        # Whether there is a book in which it is written down what this log must hold.
         self.is_booked = recovered.book is not None
         self.book = Book(self, recovered.book)
         self._history: History | None = None
-        # Where the history of a log that is read-only is kept instead.
+        # Where the history of a read-only log is kept instead.
         self.history_directory: str | None = None
         if self.producers.first_undecided_offset is not None:
             self.transactions.stabilize()
@@ -198,7 +197,7 @@ class Log:
 
     @property
     def retired(self) -> list[tuple[int, Segment]]:
-        """Segments that have left the log, and until when (monotonic) readers are left to them."""
+        """Segments that have left the log, each with the monotonic time of its release."""
         return self._retired
 
     @retired.setter
@@ -235,11 +234,11 @@ class Log:
         self.durability.flush(by_owner)
 
     def became_unflushed(self) -> None:
-        """``Durability`` has something to flush."""
+        """``Durability`` calls this when there is something to flush."""
         self._group.unflushed.add(self)
 
     def became_flushed(self) -> None:
-        """``Durability`` has flushed everything."""
+        """``Durability`` calls this when all is flushed."""
         self._group.unflushed.discard(self)
 
     def check_writable(self) -> None:
@@ -254,7 +253,7 @@ class Log:
             raise OSError(errno.EIO, self.what_is_lost, self.directory)
 
     def check_active(self) -> None:
-        """CutShort where somebody has cut the active segment's file; OSError."""
+        """CutShort where another process has cut the active segment's file; OSError."""
         try:
             self.active.check_whole()
         except CutShort as error:
@@ -277,7 +276,7 @@ class Log:
         last_offset = entries[-1][2]
         check_last_offset(first, last_offset)
         active = self.segments[-1]
-        # Those that keep their offsets may lie too far behind the base of an empty segment too.
+        # Batches that keep their offsets may lie too far behind an empty segment's base, too.
         is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
         if is_far or (active.size and self._should_roll(active, batches, entries)):
             # No gap between two segments, if the new one reaches as far.
@@ -308,7 +307,7 @@ class Log:
         stabilized = False
         if update is not None:
             if update.aborted and len(update.aborted) == len(active.files.aborted):
-                # They have made the segment's transaction index.
+                # The append has made the segment's transaction index.
                 self.durability.directory_unsynced = True
             stabilized = self.transactions.update_stable_sizes(undecided, first)
         for listener in self.listeners:
@@ -353,7 +352,7 @@ class Log:
         return self.close_active(now_ms)
 
     def close_active(self, now_ms: int) -> bool:
-        """``roll`` for a log that takes no appends now, or whose active segment was cut."""
+        """``roll``, also while the log takes no appends or its active segment's file was cut."""
         if not self.active.size:
             return False
         self._roll(self.log_end_offset, now_ms)
@@ -369,7 +368,7 @@ class Log:
                 self.files, self.directory, base_offset, self.config, now_ms=now_ms
             )
         except OSError:
-            # What was made of the new one, and removed, shall not come back.
+            # Files of the new one, which were removed, must not come back.
             self.durability.directory_unsynced = True
             sealed.unseal()
             raise
@@ -391,22 +390,22 @@ class Log:
 
     @property
     def flushed_end(self) -> int | None:
-        """What the checkpoint of recovery points has to say, also where that is lost; None: it has
-        nothing to say.
+        """The log's entry in the checkpoint of recovery points, also where its end is lost; None:
+        it has no entry.
         """
         if not self.durability.point_counts and not self.lost_end:
             return None
         return max(self.durability.recovery_point, self.lost_end)
 
     def note_lost_end(self, flushed_end: int) -> None:
-        """It was flushed up to there, and ends before: it takes nothing until that is settled."""
+        """Refuse appends: the log was flushed up to ``flushed_end`` and ends before it."""
         assert flushed_end > self.log_end_offset
         self.lost_end = flushed_end
         self._was_cut = True
 
     @property
     def what_is_lost(self) -> str:
-        """Of a log whose end was lost, what is gone and what to do."""
+        """Which offsets of a log's lost end are gone, and what to do, for people."""
         return (
             f"offsets {self.log_end_offset} to {self.lost_end - 1} were flushed and are gone; "
             "nothing is taken, so that they are not given out again, until they are back (kafkafs "
@@ -415,12 +414,12 @@ class Log:
 
     @property
     def _lacking(self) -> list[Segment]:
-        """The sealed segments that lack their end, or all, of what they had."""
+        """The sealed segments of which the end, or all, is gone."""
         return [each for each in self.segments[:-1] if each.files.is_missing or each.lacking]
 
     @property
     def losses(self) -> list[str]:
-        """What is gone of what the log had, and was not deleted: a line for each place."""
+        """A line for each place where something is gone that was not deleted."""
         lines = [segment.loss for segment in self._lacking]
         return [*lines, self.what_is_lost] if self.lost_end else lines
 
@@ -433,8 +432,8 @@ class Log:
         return [*ranges, (self.log_end_offset, self.lost_end - 1)] if self.lost_end else ranges
 
     def accept_loss(self) -> None:
-        """Give up what was lost: the next append gets the offsets of the lost end, and between
-        segments and at the head a gap stays as compaction leaves one.
+        """Give up what was lost: the next append gets the offsets of the lost end; between segments
+        and at the head a gap stays, as compaction leaves one.
         """
         self.lost_end = 0
         for segment in self._lacking:
@@ -448,9 +447,10 @@ class Log:
 
     @property
     def remembered_log_start(self) -> int | None:
-        """What the checkpoint of log starts has to say; None: what the first segment says will do.
+        """The log's entry in the checkpoint of log starts; None: the first segment's base offset
+        says it.
 
-        It will not while the log start lies inside a segment, or is about to move
+        It does not while the log start lies inside a segment, or is about to move
         (``intended_log_starts``), or while a crash could bring segments below it back.
         """
         start = max([self.log_start_offset, *self.intended_log_starts])
@@ -468,10 +468,10 @@ class Log:
         self.log_start_moved()
 
     def log_start_moved(self) -> None:
-        """Tell that the log start lies inside a segment now.
+        """Tell the listeners that the log start lies inside a segment now.
 
-        It may lie inside an open transaction too: what comes before it counts as stable, as no
-        reader gets it.
+        It may lie inside an open transaction: what comes before it counts as stable, as nothing
+        reads it.
         """
         if self.producers.first_undecided_offset is not None:
             self.transactions.stabilize()
@@ -490,9 +490,9 @@ class Log:
     def detach_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
         """Take the first ``count`` segments (never the active one) out of the log; returns them.
 
-        The log start moves to the next one.  The caller has their files renamed at once
-        (``mark_detached``); ``release_retired`` lets go of them when file.delete.delay.ms is over,
-        by the monotonic clock, as is ``now_ms``.
+        The log start moves to the next segment.  The caller renames their files at once
+        (``mark_detached``); ``release_retired`` releases them file.delete.delay.ms after ``now_ms``
+        (monotonic).
         """
         self.check_writable()
         assert 0 < count < len(self.segments)
@@ -522,11 +522,11 @@ class Log:
             segment.files.leave(paths.DELETED)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment], now_ms: int) -> None:
-        """Staged segments take the place of ``old``, sealed ones one behind the other.
+        """Put ``new`` segments in the place of ``old``, sealed ones in a row.
 
-        Readers may stay in the old ones until file.delete.delay.ms after ``now_ms``, which is by
-        the monotonic clock.  The caller then renames the old files (``mark_detached``), makes that
-        durable, and gives ``new`` their names (``finish_replacement``).
+        Readers may stay in the old ones until file.delete.delay.ms after ``now_ms`` (monotonic).
+        The caller then renames the old files (``mark_detached``), syncs the directory, and renames
+        the files of ``new`` (``finish_replacement``).
         """
         self.check_writable()
         first = self.segments.index(old[0])
@@ -545,22 +545,21 @@ class Log:
             listener.swapped(self, old, new)
 
     def finish_replacement(self, new: Segment) -> None:
-        """Give a segment of a swap its name; the old ones' renaming is durable by now."""
+        """Rename a replacement's files to the log's names; the old ones' renaming is durable."""
         if not new.files.deleted:
             new.files.set_suffix("")
         self.durability.directory_unsynced = True
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
-        """Let go of retired segments whose delay is over; the paths that can be removed now.
-
-        ``most``: of no more segments than that.
+        """Release retired segments whose delay is over, ``most`` at a time; returns the paths to
+        remove.
         """
         doomed: list[str] = []
         left = len(self.retired) if most is None else most
         waiting: list[tuple[int, Segment]] = []
         bases = {segment.base_offset for segment in self.segments}
         for due_ms, segment in self.retired:
-            # One that was replaced and still has its name: the new one is about to get that.
+            # A replaced segment whose name the new one is about to get.
             has_others_name = not segment.files.deleted and segment.base_offset in bases
             if not left or due_ms > now_ms or segment.files.leased or has_others_name:
                 waiting.append((due_ms, segment))
@@ -570,7 +569,7 @@ class Log:
                 listener.removed(self, segment)
             doomed += segment.files.let_go()
             if segment.base_offset not in bases:
-                # A cleaned segment and the one that it took the place of have the same base.
+                # (A cleaned segment has the base of the one that it replaces.)
                 bases.add(segment.base_offset)
                 snapshot = self.snapshots.path(segment.base_offset)
                 if self.files.exists(snapshot):
@@ -579,8 +578,8 @@ class Log:
         return doomed
 
     def age_descriptors(self) -> bool:
-        """Close the files of segments that were not used since the last call; whether any stay
-        open.
+        """Close the files of segments that were not used since the last call; returns whether any
+        stay open.
         """
         stay = False
         for segment in self.segments:
@@ -595,7 +594,7 @@ class Log:
     # -- settings, end -------------------------------------------------------------------------
 
     def set_config(self, config: LogConfig) -> None:
-        """New settings of the topic, valid from the next append on."""
+        """Apply new settings of the topic, from the next append on."""
         self.config = config
         self._roll_after_ms = self._draw_roll_time()
         self.appender.set_config(config)
@@ -603,7 +602,7 @@ class Log:
             segment.files.config = config
 
     def relocate(self, directory: str) -> None:
-        """The partition's directory was renamed (topic deletion)."""
+        """Follow a renaming of the partition's directory (topic deletion)."""
         self.directory = directory
         for segment in (*self.segments, *(segment for _, segment in self.retired)):
             segment.files.relocate(directory)
@@ -611,14 +610,16 @@ class Log:
             self._history.relocate(directory)
 
     def retire(self, due_ms: int) -> None:
-        """The topic was deleted: no more appends; reading ends when the files go at ``due_ms``."""
+        """Refuse appends, as the topic was deleted; reads go on until the files are removed at
+        ``due_ms``.
+        """
         self.closed = True
         self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
 
     def release_all(self, most: int | None = None) -> bool:
-        """Let go of every file of a deleted partition; of no more segments than ``most``.
+        """Release the segments of a deleted partition, ``most`` at a time.
 
-        False while some are left, or somebody reads one.
+        False while some are left, or one is being read.
         """
         left = [segment for _, segment in self.retired]
         if any(segment.files.leased for segment in left):
@@ -639,7 +640,7 @@ class Log:
             self.snapshots.write_last()
             self.durability.directory_unsynced = True
             with contextlib.suppress(CorruptRecord):
-                # A sealed segment is gone, which the book tells the next start.
+                # A sealed segment is gone: the book says it to the next start.
                 self.flush()
             self.book.save()
         if self._history is not None:
@@ -658,10 +659,10 @@ class Log:
     # -- faults --------------------------------------------------------------------------------
 
     def note_damage(self, segment: Segment, found: Iterable[Damage], now_ms: int) -> int:
-        """Note places of ``segment`` that were found damaged; returns how many of them are news.
+        """Note damaged places of ``segment``; returns how many were not known before.
 
-        Reading them fails from now on, and nothing is appended behind them: the log rolls where it
-        is the active segment.  OSError where it cannot: call it again.
+        Reading them fails from now on.  Nothing is appended behind them: the log rolls where
+        ``segment`` is the active one.  OSError where it cannot: call it again.
         """
         if self.closed:
             return 0

@@ -1,15 +1,13 @@
 """Which partition a record goes to, as Kafka's own producer has it.
 
-A record with a key, also an empty one: the hash of the key decides (``KafkaProducer.partition``,
+A record with a key, also an empty one, goes by the key's hash (``KafkaProducer.partition``,
 ``BuiltInPartitioner.partitionForKey``: ``toPositive(murmur2(key)) % partitions``).  The count of
 partitions is that of the topic, so a new partition gets some of the old ones' keys from then on.
 
 A record without a key (null) goes where the one before it went, until ``STAY_BYTES`` of such
-records are there, then to another partition, chosen at random (KIP-480 for what sticks and that it
-is another one, KIP-794 for how long).
+records are there, then to another partition, chosen at random (KIP-480, KIP-794).
 
-Pure but for its memory of where records without a key go.  Not here: what the partitions then
-refuse (``log``).
+Pure but for its memory of where records without a key go.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ def another(
     before: int,
     choose: Callable[[Sequence[int]], int] = random.choice,
 ) -> int:
-    """Where records without a key go once partition ``before`` has had its share."""
+    """The next partition for records without a key, after ``before``."""
     others = list(partitions)
     if before in partitions and len(others) > 1:
         others.remove(before)
@@ -39,37 +37,37 @@ def another(
 
 
 class Sticky(NamedTuple):
-    """Where records without a key go, and how many bytes more of them."""
+    """The partition of records without a key, and how many bytes more it gets."""
 
     partition: int = -1
     left: int = 0
 
 
 class Routed(NamedTuple):
-    """Record batches by partition, and what the partitioner remembers once they are there."""
+    """Record batches by partition, and the partitioner's ``sticky`` once they are appended."""
 
     batches: dict[int, bytearray]
     sticky: Sticky
 
 
 class Partitioner:
-    """Of one topic.  ``choose`` takes one of several partitions' numbers."""
+    """Chooses the partitions of one topic.  ``choose`` picks one of several numbers."""
 
     def __init__(self, choose: Callable[[Sequence[int]], int] = random.choice) -> None:
         self._choose = choose
         self.sticky = Sticky()
-        # How many partitions there were last, and the count that keys go by.
+        # The number of partitions that were last given, and the count that keys go by.
         self._known = 0
         self._count = 0
 
     def route(self, batches: Buffer, partitions: Collection[int], max_batch_bytes: int) -> Routed:
-        """Split batches that were made here over the partitions that there are.
+        """Split batches that were made here over ``partitions``.
 
-        Each partition's are within ``max_batch_bytes`` and keep the order.  Nothing is remembered:
-        the caller sets ``sticky`` to that of the answer when the records are in the logs.
+        Each partition's batches are within ``max_batch_bytes`` and keep the order.  Nothing is
+        remembered: the caller sets ``sticky`` to the answer's when the records are in the logs.
 
-        UnknownTopicOrPartition where a key's partition is not among ``partitions``: a copied
-        directory need not hold all of a topic; or where there is none at all.
+        UnknownTopicOrPartition where ``partitions`` is empty, or lacks the one of a key: a copied
+        directory need not hold all of a topic.
         """
         if not partitions:
             raise UnknownTopicOrPartition("the topic has no partitions")
@@ -93,7 +91,7 @@ class Partitioner:
         return Routed(parts, Sticky(partition, left))
 
     def _count_of(self, partitions: Collection[int]) -> int:
-        """One more than the highest number.  A topic gets partitions at its end and loses none."""
+        """One more than the highest number: a topic gets partitions at its end and loses none."""
         if len(partitions) != self._known:
             numbers = list(partitions)
             self._known, self._count = len(numbers), max(numbers) + 1

@@ -1,9 +1,9 @@
 """Appends a stream of ready record batches, of any size in bounded memory.
 
-Batches of any format lie back to back, as in a ``.log`` file or a fetch; the appender checks them
-and gives them new offsets (``Appender.append_batches``).  A whole chunk is appended at once; where
-a batch in it is refused, those before it are appended and the stream ends there, so that the log
-always holds a prefix of the stream, by whole batches.
+Batches of any format lie back to back, as in a ``.log`` file or a fetch
+(``Appender.append_batches`` checks them and gives them new offsets).  A whole chunk is appended at
+once; where a batch in it is refused, those before it are appended and the stream ends there.  So
+the log always holds a prefix of the stream, by whole batches.
 
 Not here: where the stream comes from, and who flushes the log.
 """
@@ -25,8 +25,8 @@ _CHUNK_BYTES = 1024 * 1024
 class Produced:
     """How much of a stream is in the log: bytes read, batches, offsets from first to last.
 
-    ``duplicates`` are batches that their producers had written before; they are not written again.
-    The offsets are -1 where nothing was.
+    ``duplicates``: batches that their producers had written before, which are not written again.
+    The offsets are -1 where nothing was written.
     """
 
     size: int = 0
@@ -41,7 +41,7 @@ class Produced:
         return f"{self.batches} batches, {where}{known}"
 
 
-class Producer:
+class StreamAppender:
     """One stream into one log.  ``produced`` says how far it has come, also after an error."""
 
     def __init__(self, log: Log, now_ns: Callable[[], int]) -> None:
@@ -51,11 +51,11 @@ class Producer:
         self._trusted: dict[int, int] = {}
 
     def run(self, read: Callable[[int], bytes]) -> None:
-        """Append what ``read(size)``, which returns at most that, gives until it is empty.
+        """Append what ``read(size)`` returns, at most ``size`` bytes, until it returns none.
 
         A StorageError's position is the byte in the stream: CorruptRecord for an incomplete batch
-        at its end, InvalidRecord and its kinds, RecordTooLarge for a batch that is refused.
-        OSError from the disk.
+        at its end, InvalidRecord and its kinds, RecordTooLarge for a batch that is refused. OSError
+        from the disk.
         """
         pending = bytearray()
         while data := read(_CHUNK_BYTES):
@@ -71,7 +71,7 @@ class Producer:
             )
 
     def _whole(self, data: bytearray) -> tuple[int, int]:
-        """How many bytes are whole batches, and how many the one behind them has or needs."""
+        """How many bytes are whole batches, and how many the batch behind them has or needs."""
         at = 0
         while True:
             if len(data) - at <= MAGIC_POSITION:
@@ -89,7 +89,7 @@ class Producer:
         try:
             self._append_all(batches)
         except StorageError:
-            # One of them is refused; which, and why, is found out one by one.
+            # One by one, to find out which is refused, and why.
             at = 0
             while at < len(batches):
                 size = size_at(batches, at)

@@ -54,11 +54,11 @@ class Reader:
     ) -> bytes:
         """Whole segment bytes from the batch that holds ``offset``, at most ``max_bytes``.
 
-        The first batch is returned whole even if it is larger;
-        the last one may be cut; the first may begin before ``offset``; no read crosses a segment
-        (``LocalLog.read``, ``LogSegment.read``).  Nothing lies at or above the isolation's bound,
-        and nothing is left out below it: control batches and aborted ones are for the reader to
-        skip.  Empty from the bound on.  OffsetOutOfRange outside of log start..log end.
+        The first batch is returned whole even if it is larger, and may begin before ``offset``; the
+        last one may be cut; no read crosses a segment (``LocalLog.read``, ``LogSegment.read``).
+        Nothing lies at or above the isolation's bound, and nothing is left out below it: the reader
+        skips control batches and aborted ones.  Empty from the bound on.  OffsetOutOfRange outside
+        of log start..log end.
         """
         self._check_within(offset)
         if offset >= self._bound(isolation):
@@ -120,9 +120,9 @@ class Reader:
         """(timestamp, offset) of the first record with a timestamp ≥ ``timestamp_ms``, or None.
 
         Only the first segment that can hold it is searched (``UnifiedLog.searchOffsetInLocalLog``,
-        ``LogSegment.findOffsetByTimestamp``), and what is found at or above the isolation's bound
-        is nothing.  As in Kafka, a control record or an aborted one counts.  What lies below the
-        log start as a whole, and is still to be deleted, can hold none.
+        ``LogSegment.findOffsetByTimestamp``); a record at or above the isolation's bound is none.
+        As in Kafka, control records and aborted ones count.  Segments below the log start that are
+        still to be deleted are passed over.
 
         In a log of Kafka 0.7 only files have a time: the start of the newest one that was last
         written at or before ``timestamp_ms`` (0.7.2: ``Log.getOffsetsBefore``).
@@ -164,7 +164,7 @@ class Reader:
 def plain_batches(
     segment: Segment, position: int, end: int
 ) -> Iterator[tuple[Buffer, BatchHeader]]:
-    """The plain form and its header of each batch from ``position``, where one begins, to ``end``.
+    """The plain form and its header of each batch from ``position``, a batch's start, to ``end``.
 
     CorruptRecord, with path and position in the log, where a batch is damaged.
     """

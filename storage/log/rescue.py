@@ -1,5 +1,5 @@
-"""What there is to do when an fsync has failed, or somebody has cut the file that is appended to:
-write what the page cache still holds to new files.
+"""The repair of a log after a failed fsync, or after another process has cut its active file: write
+what the page cache still holds to new files.
 
 Linux marks the pages that it could not write as clean.  A later fsync of the file then succeeds and
 proves nothing, and any time the page may be dropped and read back as it is on the disk.  So the old
@@ -7,24 +7,22 @@ files are never trusted again:
 
 1. The active segment is closed, so that nothing changes any more; appends are refused meanwhile.
 2. The log of every segment from the recovery point on is copied to a new file, as it can be read
-   now, and the new file is fsynced and read back from the disk.  Batches
-   whose CRC is wrong there are lost, and nothing else: no reader is shown them, and a line names
-   their offsets.
+   now, and the new file is fsynced and read back from the disk.  Batches whose CRC is wrong there
+   are lost, and nothing else: no reader is shown them, and a line names their offsets.
 3. The indexes are made anew from that file, the snapshots of producers are written once more.
 4. When all of them are durable it is decided: ``paths.UNSYNCED`` says up to which offset the log is
    on the disk, with what it has lost.  From then on a start goes on with the next step.
 5. The new files take the old ones' names, one by one: each has the bytes of the old one, at their
-   places.  Who reads goes on: positions, and what is shown, are as they were, but for what is lost.
-6. All is flushed as ever, and where anything is lost the checkpoints are written: by older ones a
-   start would end the log there.
+   places.  Readers go on: positions, and what is shown, stay, but for what is lost.
+6. All is flushed, and where anything is lost the checkpoints are written: by older ones a start
+   would end the log there.
 
 Where that fails, everything is as before: the log takes nothing, and the caller tries again.
 
 The page cache outlives the process, and no start could tell that an fsync had failed before it.  So
-there is a file in the partition's directory from then on until step 6 is done (``paths.UNSYNCED``),
-which makes the next start do the same, and not end the log at damage that whole batches
-follow.  Until step 4 it need not be durable: with the machine the cache is gone, and recovery finds
-what is on the disk.
+``paths.UNSYNCED`` lies in the partition's directory from then on until step 6 is done: the next
+start does the same, and does not end the log at damage that whole batches follow.  Until step 4 it
+need not be durable: with the machine the cache is gone, and recovery finds what is on the disk.
 
 Not here: when it is tried again.
 """
@@ -60,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Copied(NamedTuple):
-    """A segment whose new files are there, and what of it is lost."""
+    """A segment whose new files are there, and its lost places."""
 
     segment: Segment
     new: list[str]
@@ -70,9 +68,9 @@ class _Copied(NamedTuple):
 def rescue(
     log: Log, task: Task, now_ms: int, write_checkpoints: Callable[[], None] = lambda: None
 ) -> None:
-    """Carry it out, where an fsync of ``log`` has failed; in a worker's thread.
+    """Repair ``log`` where an fsync of it has failed; in a worker's thread.
 
-    OSError, StorageError: it has to be tried again.
+    OSError, StorageError: call it again.
     """
     segments = task.by_owner(lambda: _begin(log, now_ms))
     if segments is None:
@@ -103,7 +101,9 @@ def rescue(
 
 
 def decided(files: Files, directory: str) -> int:
-    """Up to which offset a log is on the disk by a rescue that was not finished; 0: none was."""
+    """The offset up to which a rescue that was decided and not finished has a log on the disk; 0:
+    there is none.
+    """
     try:
         said = files.read_whole(os.path.join(directory, paths.UNSYNCED)).strip()
     except OSError:
@@ -112,8 +112,7 @@ def decided(files: Files, directory: str) -> int:
 
 
 def finish(files: Files, directory: str, names: Iterable[str]) -> None:
-    """Give the new files of a rescue that was decided the old ones' names; ``names``: of all files.
-
+    """Give the new files of a decided rescue the old ones' names; ``names``: of all files.
     OSError.
     """
     for name in names:
@@ -124,7 +123,9 @@ def finish(files: Files, directory: str, names: Iterable[str]) -> None:
 
 
 def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
-    """Have nothing change any more; the segments that cannot be trusted."""
+    """Close the active segment; the segments that cannot be trusted, or None: there is nothing to
+    do.
+    """
     if log.closed or log.durability.flush_error is None:
         return None
     if log.cleaning:
@@ -150,7 +151,7 @@ def _end(log: Log, segments: Sequence[Segment]) -> None:
 
 
 def _take_over(log: Log, copied: Sequence[_Copied], now_ms: int) -> None:
-    """The new files have the old ones' names."""
+    """Go on with the new files, which have the old ones' names."""
     for segment, _, damages in copied:
         segment.files.renewed()
         places = [segment.bounded(place) for place in damages]
@@ -188,7 +189,7 @@ def _copy(log: Log, segment: Segment, task: Task) -> _Copied:
 
 
 def _copy_bytes(files: Files, segment: Segment, fd: int) -> None:
-    """All that can be read; zeros for the rest."""
+    """Copy all that can be read; zeros for the rest."""
     chunk = bytearray(_CHUNK_BYTES)
     for position in range(0, segment.size, _CHUNK_BYTES):
         view = memoryview(chunk)[: min(_CHUNK_BYTES, segment.size - position)]
@@ -221,7 +222,9 @@ def _write(files: Files, path: str, data: bytes) -> None:
 
 
 def _write_snapshots(log: Log) -> None:
-    """Those that no fsync has confirmed; one that cannot be read is made again by a recovery."""
+    """Write the snapshots that no fsync has confirmed; remove those that cannot be read, which a
+    recovery makes again.
+    """
     for offset in sorted(log.snapshots.unsynced):
         path = log.snapshots.path(offset)
         try:

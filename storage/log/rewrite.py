@@ -1,18 +1,16 @@
-"""What is written down before a log's past changes, without holding up the thread that owns it.
+"""Writes down, off the owner's thread, what a change of a log's past needs.
 
 A listener writes down what readers were shown before the past changes (``removing``,
-``swapping``), which waits for the disk.  Who is about to change the past can have that done in
-another thread before::
+``swapping``), which waits for the disk.  Another thread can do that before::
 
     write = owner(lambda: prepare_removal(log, 3))      # on the owner's thread
     write()                                             # in any thread; waits for the disk
     owner(lambda: log.detach_head(3, now_ms))           # nothing is left to be written
 
-It comes before anything from which a restart would carry the change out.
-
-An OSError or StorageError of ``write`` says that the past must not be changed now.  What was
-prepared and is not carried out does no harm, and what is carried out without having been prepared,
-or otherwise than it was prepared, is written down then.
+It comes before anything from which a restart would carry the change out.  An OSError or
+StorageError of ``write`` says that the past must not be changed now.  A change that is prepared and
+not carried out does no harm; one that was not prepared, or otherwise, is written down when it is
+carried out.
 
 Not here: what is written (``listener``), the change itself (``log``).
 """
@@ -26,7 +24,7 @@ from storage.segment.segment import Segment
 
 
 def prepare_removal(log: Log, count: int, *, log_start: int = 0) -> Callable[[], None]:
-    """The first ``count`` segments will leave the log (0: only its start moves).
+    """Prepare that the first ``count`` segments leave the log (0: only its start moves).
 
     ``log_start``: the log start offset afterwards, where it is not the first segment's or as it is.
     """
@@ -36,7 +34,7 @@ def prepare_removal(log: Log, count: int, *, log_start: int = 0) -> Callable[[],
 def prepare_replacement(
     log: Log, old: Sequence[Segment], new: Sequence[Segment], *, log_start: int = 0
 ) -> Callable[[], None]:
-    """``new`` will take the place of ``old``, a run of segments from the log's head on.
+    """Prepare that ``new`` takes the place of ``old``, segments from the log's head on.
 
     Both can be read, ``new`` under whatever names its files have by now.
     """

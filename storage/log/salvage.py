@@ -1,12 +1,11 @@
 """Takes back what is valid behind a damaged place.
 
 Recovery ends a log at its first damaged batch, as Kafka does, and keeps what it cuts in ``*.cut``
-files.  Salvage is explicit: it searches those files for batches of the log, by the rule of
-``batch_check``: what begins a segment's file, or where an index or the damaged batch's own length
-leads to, and what follows from there on with right CRCs and rising offsets.  What looks like a
-batch inside of a user's value is left where it is.  Those that begin at or above the log end are
-appended with the offsets they had.  What was damaged becomes a gap of offsets, as compaction leaves
-them.
+files.  Salvage searches those files, when it is called, for batches of the log by the rule of
+``batch_check``: the batch at a segment's start, or where an index or the damaged batch's own length
+leads, and those that follow it with right CRCs and rising offsets.  What looks like a batch inside
+of a user's value is left.  Batches that begin at or above the log end are appended with their
+offsets.  What was damaged becomes a gap of offsets, as compaction leaves them.
 
 Invariants: nothing is invented, reordered or written twice (a second run finds every batch below
 the log end); the ``*.cut`` files stay until ``cut.purge``.
@@ -36,7 +35,7 @@ from storage.task import Task
 class Salvaged:
     """One file: bytes that were cut off, what of it was appended again, and why the rest is left.
 
-    ``left``: pieces of it, as lines.
+    ``left``: a line for each part of it that is left.
     """
 
     path: str
@@ -50,11 +49,11 @@ class Salvaged:
         return self.text("took back")
 
     def text(self, verb: str) -> str:
-        """The figures in a line, and one for each piece that is left."""
+        """The figures in a line, and one for each part that is left."""
         lines = [
             f"{self.path}: {verb} {self.records} records in {self.batches} batches, "
             f"{self.bytes} of {self.size} bytes",
-            *(f"{self.path}: left {piece}" for piece in self.left),
+            *(f"{self.path}: left {part}" for part in self.left),
         ]
         return "\n".join(lines)
 
@@ -93,7 +92,7 @@ class _CutBytes:
 def salvage(log: Log, now_ns: int) -> list[Salvaged]:
     """Append the valid batches of every ``*.cut`` file and flush.  OSError from the disk.
 
-    A log whose end was lost takes these; it is whole again where they reach as far as it did.
+    A log whose end was lost takes them, and is whole again where they reach as far as it did.
     """
     lost_end, log.lost_end = log.lost_end, 0
     outcome = []
@@ -112,8 +111,9 @@ def salvage(log: Log, now_ns: int) -> list[Salvaged]:
 
 
 def plan_salvage(log: Log) -> list[Salvaged]:
-    """What ``salvage`` would do, after what recovery would cut.  Of a log that was opened to be
-    read, all of it checked: it ends where it would be cut.  OSError.
+    """What ``salvage`` would do after a recovery.  OSError.
+
+    ``log``: opened to be read, and checked as a whole, so that it ends where it would be cut.
     """
     outcome = []
     end = log.log_end_offset
@@ -133,8 +133,8 @@ def _set_aside(log: Log) -> Iterator[_CutBytes]:
         position = name.split(".")[2]
         index = os.path.join(log.directory, name.replace(paths.LOG, paths.INDEX, 1))
         size = log.files.file_stat(path).st_size
-        # Of a whole segment the number, if there is one, tells apart what has the same name: it is
-        # less than a header's size, where no batch can be cut.
+        # A whole segment's name may have a number against others of its name: less than a header's
+        # size, where no batch can be cut.
         start = int(position) if position.isdecimal() else 0
         yield _CutBytes(log.files, path, 0, size, base, start if start > HEADER_SIZE else 0, index)
 
@@ -157,7 +157,7 @@ def _to_be_cut(log: Log) -> Iterator[_CutBytes]:
 def _batches(
     log: Log, source: _CutBytes, log_end: int, salvaged: Salvaged
 ) -> Iterator[tuple[bytes, BatchHeader]]:
-    """The batches to be taken, which are counted; and what is left is named."""
+    """The batches to append; counts them, and names what is left."""
     with log.files.held_open(source.path) as source.fd:
         end = source.size()
         largest = max(log.config.max_message_bytes, 1 << 20)
@@ -201,7 +201,7 @@ def _batches(
 
 
 def _first_offset(data: bytes, header: BatchHeader) -> int:
-    """Of a batch; -1 of a wrapper that is damaged inside."""
+    """A batch's first offset; -1 of a wrapper that is damaged inside."""
     try:
         return first_offset(data, header)
     except CorruptRecord:

@@ -16,9 +16,9 @@ from storage.log.core import LogCore
 
 
 class ProducerSnapshots:
-    """``newest_offset``: up to where the newest snapshot speaks; -1: there is none.
+    """``newest_offset``: up to which offset the newest snapshot reaches; -1: there is none.
 
-    ``unsynced``: the offsets of those that the next flush has to make durable.
+    ``unsynced``: the offsets of snapshots that the next flush makes durable.
     """
 
     def __init__(self, log: LogCore, newest_offset: int) -> None:
@@ -27,7 +27,7 @@ class ProducerSnapshots:
         self.unsynced: set[int] = set()
 
     def path(self, offset: int) -> str:
-        """Where the snapshot that speaks up to ``offset`` is."""
+        """The path of the snapshot of the producers up to ``offset``."""
         return os.path.join(self._log.directory, paths.file_name(offset, paths.SNAPSHOT))
 
     def write(self, offset: int) -> None:
@@ -36,9 +36,10 @@ class ProducerSnapshots:
         self.unsynced.add(offset)
 
     def set_newest(self, offset: int) -> str | None:
-        """The newest snapshot is that of ``offset``; the path of the one that can go, if any.
+        """Note the newest snapshot; returns the path of the one before it, where that can be
+        removed.
 
-        Those where a segment begins stay.
+        Snapshots at a segment's base stay.
         """
         before, self.newest_offset = self.newest_offset, offset
         if before in {-1, offset, *(segment.base_offset for segment in self._log.segments)}:
@@ -74,7 +75,7 @@ class ProducerSnapshots:
         return write
 
     def write_last(self) -> None:
-        """As the log is closed: write one at its end, and remove those that nothing needs."""
+        """Write a snapshot at the log's end and remove those without use, as the log is closed."""
         log, end = self._log, self._log.log_end_offset
         self.write(end)
         self.newest_offset = end

@@ -1,6 +1,6 @@
 """The batches of a staged file: read, checked, and made those of a producer's transaction.
 
-A mebibyte or so at a time, by whole batches.  Any thread: nothing of a log is touched.
+A mebibyte or so at a time, by whole batches.  Any thread: no log is touched.
 
 Not here: appending them (``adopt``).
 """
@@ -34,13 +34,13 @@ def _rising(first: int, count: int) -> bytes:
     return array("q", range(first, first + count)).tobytes()
 
 
-# Of any batch that a task stages, at hand: to make them takes longer than to compare them.
+# Those of any batch that a task stages: making them takes longer than comparing them.
 _RISING_COUNT = 1 << 13
 _RISING = _rising(0, _RISING_COUNT)
 
 
 class Stamped(NamedTuple):
-    """Batches that are ready but for their offsets; ``staged_size``: what they stand for."""
+    """Batches that lack only their offsets; ``staged_size``: their bytes in the staged file."""
 
     data: bytearray
     batches: list[Admitted]
@@ -49,7 +49,7 @@ class Stamped(NamedTuple):
 
 
 class StagedBatches:
-    """See the module.  ``size``: the bytes that were announced; ``config``: the topic's."""
+    """``size``: the bytes that were announced; ``config``: the topic's."""
 
     def __init__(self, files: Files, path: str, size: int, config: LogConfig) -> None:
         self._files = files
@@ -58,7 +58,7 @@ class StagedBatches:
         self._config = config
 
     def check(self, now_ns: Callable[[], int]) -> Iterator[int]:
-        """Read everything, and refuse what an append would; yields sizes as it is done.
+        """Read everything, and refuse what an append would; yields the size of each part.
 
         InvalidRecord and its kinds, CorruptRecord, RecordTooLarge, with path and position; OSError.
         """
@@ -70,7 +70,7 @@ class StagedBatches:
     def stamped(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ns: Callable[[], int]
     ) -> Generator[Stamped]:
-        """The same batches as they will be appended, with sequences from ``sequence`` on.
+        """The batches as they are appended, with sequences from ``sequence`` on.
 
         Errors as ``check``.
         """
@@ -88,7 +88,7 @@ class StagedBatches:
             yield Stamped(data, list(_admitted(data)), now, size)
 
     def _chunks(self) -> Iterator[tuple[int, bytearray]]:
-        """Whole batches, and where they lie."""
+        """Whole batches, each with its position."""
         files = self._files
         with files.held_open(self._path, os.O_RDONLY | os.O_NOFOLLOW) as fd:
             size = files.size(fd)
@@ -96,7 +96,7 @@ class StagedBatches:
                 reason = f"{size} bytes where {self._size} were announced"
                 raise InvalidRecord(reason, path=self._path)
 
-            # Each has a buffer of its own: the one before it may still be appended.
+            # A new buffer each time: the one before it may still be appended.
             def read(at: int, count: int) -> bytearray:
                 return bytearray(files.pread(fd, count, at))
 
@@ -115,7 +115,7 @@ class StagedBatches:
 
     @contextlib.contextmanager
     def _located(self, position: int) -> Iterator[None]:
-        """What is wrong with a batch is said with its file and where it lies there."""
+        """Add path and position to an error about a batch."""
         try:
             yield
         except (CorruptRecord, InvalidRecord, RecordTooLarge) as error:
@@ -126,8 +126,8 @@ class StagedBatches:
 
 
 def _ahead(items: Generator[Stamped]) -> Generator[Stamped]:
-    """The same, each made in another thread, where there is one, while the one before it is
-    appended.
+    """The same items, each made in another thread, where there is one, during the append of the one
+    before.
     """
 
     def one() -> Stamped | None:
@@ -148,7 +148,7 @@ def _ahead(items: Generator[Stamped]) -> Generator[Stamped]:
 
 
 def _check(chunk: bytearray, config: LogConfig, now_ms: int) -> None:
-    """Everything that an append would refuse."""
+    """Refuse what an append would."""
     _, _, largest, max_timestamp, codecs = survey_staged(chunk)
     if largest > config.max_message_bytes:
         raise RecordTooLarge(largest, config.max_message_bytes)
@@ -166,7 +166,7 @@ def _check(chunk: bytearray, config: LogConfig, now_ms: int) -> None:
 
 
 def _check_offsets(chunk: bytearray, offsets: bytearray) -> None:
-    """Those of a batch's records must rise from its own on by one: it has as many as they."""
+    """InvalidRecord unless the offsets of a batch's records rise from its own by one."""
     at = done = 0
     while at < len(chunk):
         header = parse_header(chunk, at)
@@ -182,7 +182,7 @@ def _check_offsets(chunk: bytearray, offsets: bytearray) -> None:
 
 
 def _changes(codecs: int, config: LogConfig) -> bool:
-    """Whether the topic wants batches of these codecs, a bit each, otherwise than they are."""
+    """Whether the topic stores batches of these codecs, a bit each, otherwise than they are."""
     kind = config.compression_type
     wanted = 1 << CODECS.index(kind) if kind in CODECS else 1
     return (
@@ -193,7 +193,7 @@ def _changes(codecs: int, config: LogConfig) -> bool:
 
 
 def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
-    """The batches as the topic wants them; the same ones where it has no wishes."""
+    """The batches as the topic stores them."""
     if not rewrites(config) or not _changes(survey_staged(chunk)[4], config):
         return chunk
     stored = admitted(chunk, config, now_ms, keeps_fitting=True)

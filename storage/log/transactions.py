@@ -1,15 +1,15 @@
-"""What a log knows of transactions: which are open, which were aborted, up to where it is stable.
+"""A log's transactions: which are open, which were aborted, up to where the log is stable.
 
 The last stable offset is the first one of the oldest open transaction (there are no replicas), and
-each segment knows how many of its bytes lie below it.  The log replaces its tuple of segments as a
-whole, so that another thread reads a consistent one; this module replaces what is known of aborted
-transactions in the same way.
+each segment knows how many of its bytes lie below it.  As the log replaces its tuple of segments,
+this module replaces the aborted transactions as a whole, so that another thread reads consistent
+ones.
 
 Invariants: an aborted transaction is known before the last stable offset passes its records; a
 segment's stable size is never ahead of the last stable offset.
 
-Not here: what producers may do (``producer_state``), how a restart finds all this (``replay``),
-the markers that end transactions (``append``).
+Not here: what producers may do (``producer_state``), how a restart finds all this (``replay``), the
+markers that end transactions (``append``).
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ class Transactions:
         return aborted
 
     def _remember_aborted(self, entry: TxnEntry) -> None:
-        """This entry was added to a transaction index.
+        """Add an entry of a transaction index.
 
-        Behind all others, unless another process writes it: its file may have told of later ones.
+        It comes behind all others, unless another process writes the log: its file may have had
+        later ones.
         """
         span = entry.first_offset, entry.last_offset
         with self._aborted_lock:
@@ -88,7 +89,7 @@ class Transactions:
                 aborted[entry.producer_id] = [*spans[:number], span, *spans[number:]]
 
     def _forget_aborted(self) -> None:
-        """An entry has been taken back that another thread may have read."""
+        """Drop what is cached: an entry was taken back that another thread may have read."""
         with self._aborted_lock:
             self._aborted_version += 1
             self._aborted = (), {}
@@ -151,10 +152,8 @@ class Transactions:
     def stabilize(self, *, known: bool = True) -> None:
         """Work out every segment's stable size anew.
 
-        ``known``: what comes before a segment that is stable is so, too.
-
-        Reads the log where it is not known where the oldest open transaction begins (OSError,
-        CorruptRecord).
+        ``known``: segments before one that is stable are stable, too.  Reads the log where it is
+        not known where the oldest open transaction begins (OSError, CorruptRecord).
         """
         place = self._first_unstable()
         for segment in reversed(self._log.segments):
@@ -184,8 +183,8 @@ class Transactions:
         return None
 
     def replaced(self) -> None:
-        """The log has other producers: forget where their transactions begin, and set the stable
-        size of every segment.
+        """Begin anew with other producers of the log: forget where their transactions begin, and
+        set the stable size of every segment.
         """
         self._undecided.clear()
         self.stabilize(known=False)

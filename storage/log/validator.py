@@ -1,12 +1,12 @@
-"""From batches that somebody wants appended to those that a log stores (``LogValidator.java``).
+"""From batches that are to be appended to those that a log stores (``LogValidator.java``).
 
-Rules, each from the topic's settings: the codec (compression.type), who says the time
+Rules, each from the topic's settings: the codec (compression.type), who sets the time
 (message.timestamp.type) and how far it may be off, keys in a compacted topic, the largest batch.
 Everything else about a batch is kept.
 
 ``rewritten`` is for batches that we have just made: uncompressed v2, sound, without a producer.
-``admitted`` is for bytes from anywhere.  It follows a follower's rules with new offsets: batches
-of any format, of any codec, control batches, empty and sparse ones pass, but each must be whole and
+``admitted`` is for bytes from anywhere.  It follows a follower's rules with new offsets: batches of
+any format, of any codec, control batches, empty and sparse ones pass, but each must be whole and
 sound in every byte.
 
 Pure.  Not here: offsets, sequences of producers, transactions (``log``).
@@ -44,7 +44,7 @@ _LEVELS = {
 }
 
 
-# What is appended together is in memory; compression.type may take a small batch's codec away.
+# An append is in memory as a whole, and may be larger without its codec (compression.type).
 MAX_TOGETHER_BYTES = 256 << 20
 
 
@@ -68,8 +68,7 @@ def rewrites(config: LogConfig) -> bool:
 def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
     """Sound uncompressed batches back to back, as the topic's settings want them stored.
 
-    A batch that fits into max.message.bytes as it is, but not when it is compressed, stays as it
-    is: what cannot be compressed becomes some bytes longer by it.
+    A batch stays as it is where only compressing it would make it larger than max.message.bytes.
 
     InvalidTimestamp where a record is too old.
     """
@@ -92,8 +91,8 @@ def admitted(
 ) -> Iterator[Admitted]:
     """Whole batches of any format back to back, checked and as the topic's settings want them.
 
-    ``keeps_fitting``: one that fits into max.message.bytes as it is, but not in the topic's codec,
-    keeps its own, as of ``rewritten``; else that is refused, as a broker does.
+    ``keeps_fitting``: a batch that fits into max.message.bytes only as it is keeps its codec; else
+    it is refused, as a broker does.
 
     InvalidRecord with the reason where one is cut off or breaks a rule, or where they have become
     more than MAX_TOGETHER_BYTES, InvalidTimestamp, RecordTooLarge.
@@ -140,7 +139,7 @@ def check_not_ahead(max_timestamp: int, config: LogConfig, now_ms: int) -> None:
 
 
 def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
-    """The batch at ``at`` in format v2, and the bytes that it stands for."""
+    """The batch at ``at`` in format v2, and its size as it is."""
     header = parse_header(batches, at)
     if header.magic < MAGIC:
         made, size = to_v2(batches, at, len(batches))
@@ -183,7 +182,9 @@ def _admit(batch: Buffer, config: LogConfig, now_ms: int, keeps_fitting: bool) -
 
 
 def _check_records(made: Buffer, header: BatchHeader, config: LogConfig) -> None:
-    """Offsets must rise within the batch's bounds, and where keys are asked for there are."""
+    """CorruptRecord unless offsets rise within the batch's bounds; checks keys where the topic
+    needs them.
+    """
     if config.is_compacted:
         check_keys(made, 0, len(made))
     columns = decode_columns(made, 0, len(made), keys=False, values=False)
@@ -228,7 +229,7 @@ def _as_configured(batch: Buffer, config: LogConfig, now_ms: int) -> bytes | byt
 
 
 def _stamp(batch: bytearray, attributes: int, now_ms: int) -> None:
-    """All records have the append time; their deltas stay as they are (``LogValidator``)."""
+    """Set the append time for all records; their deltas stay as they are (``LogValidator``)."""
     assert len(batch) >= HEADER_SIZE
     struct.pack_into(">h", batch, ATTRIBUTES_POSITION, attributes | APPEND_TIME_BIT)
     struct.pack_into(">q", batch, MAX_TIMESTAMP_POSITION, now_ms)

@@ -17,7 +17,7 @@ from storage.errors import (
     RecordTooLarge,
     StorageError,
 )
-from storage.log.produce import Produced, Producer
+from storage.log.produce import Produced, StreamAppender
 from storage.record.batch import encode
 from tests.made_logs import MadeLog
 from tests.made_logs import logs as made_logs
@@ -30,13 +30,13 @@ def new_log(manager: LogManager) -> Log:
 
 
 def produce(log: Log, data: bytes) -> Produced:
-    producer = Producer(log, lambda: NOW_MS * 1_000_000)
+    producer = StreamAppender(log, lambda: NOW_MS * 1_000_000)
     producer.run(io.BytesIO(data).read)
     return producer.produced
 
 
 def refused(log: Log, data: bytes, kind: type[StorageError]) -> tuple[Produced, StorageError]:
-    producer = Producer(log, lambda: NOW_MS * 1_000_000)
+    producer = StreamAppender(log, lambda: NOW_MS * 1_000_000)
     with pytest.raises(kind) as error:
         producer.run(io.BytesIO(data).read)
     return producer.produced, error.value
@@ -66,7 +66,7 @@ def test_a_stream_of_many_chunks_in_odd_pieces(tmp_path: Path) -> None:
     sizes = iter([1, 2, 16, 61, 100_000, 3] * 10_000)
     with opened(tmp_path) as manager:
         log = new_log(manager)
-        producer = Producer(log, lambda: NOW_MS * 1_000_000)
+        producer = StreamAppender(log, lambda: NOW_MS * 1_000_000)
         producer.run(lambda size: stream.read(min(size, next(sizes))))
         assert producer.produced.size == len(whole)
         assert producer.produced.batches == 6001
@@ -147,7 +147,7 @@ def test_any_log_is_copied(
     with opened(tmp_path_factory.mktemp("log")) as manager:
         log = new_log(manager)
         stream = io.BytesIO(made.data)
-        producer = Producer(log, lambda: NOW_MS * 1_000_000)
+        producer = StreamAppender(log, lambda: NOW_MS * 1_000_000)
         producer.run(lambda size: stream.read(min(size, step)))
         assert producer.produced.size == len(made.data)
         copied = b"".join(segment.read_at(0, segment.size) for segment in log.segments)
