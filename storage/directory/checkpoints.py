@@ -3,14 +3,14 @@
 A file that cannot be read is set aside by name (``bad_file``):
 
 - recovery points and the cleaner's offsets count as 0: all is checked and cleaned again;
-- log starts come from ``kafkafs.history``; a partition without one is a fault until ``repair`` is
-  told where it begins, since records that were deleted must not be shown again.  Until then
+- log starts come from ``kafkafs.history``; a partition without one is a fault until ``repair`` gets
+  its log start, since records that were deleted must not be shown again.  Until then
   ``kafkafs.lost-log-starts`` names it.
 
-Invariants: what the checkpoints say of partitions that could not be opened stays; an older state
-is never written after a later one.
+Invariants: the lines of partitions that could not be opened stay; an older state is never written
+after a later one.
 
-Not here: what a log has to say (``Log.flushed_end``, ``Log.remembered_log_start``).
+Not here: a log's own lines (``Log.flushed_end``, ``Log.remembered_log_start``).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ CHECKPOINTS = (
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """What a repair has been told.  ``log_starts``: where partitions begin whose log start is not
-    known any more; ``rest_at_first``: all others of them at their first record.
+    """What a repair knows.  ``log_starts``: of partitions whose log start is lost;
+    ``rest_at_first``: all others of them begin at their first record.
     """
 
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class Mending:
 
 class Checkpoints:
     """``cleaned_before``: up to where each partition had been cleaned before it was loaded, also of
-    topics that are gone.  ``has_log_starts``: whether there was a checkpoint of log starts; each
-    directory of ours has one, if an empty one.  ``lost_starts``: partitions whose log start is not
-    known any more, with one that is not above it.
+    deleted topics.  ``has_log_starts``: whether there was a checkpoint of log starts; each
+    directory of ours has one, if an empty one.  ``lost_starts``: partitions whose log start is
+    lost, each with an offset that is not above it.
     """
 
     def __init__(self, files: Files, path: str, faults: list[str], *, read_only: bool) -> None:
@@ -63,15 +63,15 @@ class Checkpoints:
         self.cleaned_before: dict[TopicPartition, int] = {}
         self.has_log_starts = True
         self.lost_starts: dict[TopicPartition, int] = {}
-        # What each said when the directory was opened, by the file's name.
+        # The content of each when the directory was opened, by the file's name.
         self._at_open: dict[str, dict[TopicPartition, int]] = {}
         # Any thread writes them.
         self._lock = threading.Lock()
         self._started = 0
         self._done = 0
-        # What each says, as far as this process has written it.
+        # The content of each that this process has written.
         self._written: dict[str, dict[TopicPartition, int]] = {}
-        # The topics that those on disk may speak of; None: they were not read for it.
+        # The topics that the files may name; None: not yet read.
         self._topics: frozenset[str] | None = None
 
     # -- reading -------------------------------------------------------------------------------
@@ -109,12 +109,12 @@ class Checkpoints:
         return points, starts, are_known
 
     def look_at_cleaner_offsets(self) -> dict[TopicPartition, int]:
-        """Before partitions are loaded: up to where each has been cleaned."""
+        """Read up to where each partition has been cleaned, before partitions are loaded."""
         self.cleaned_before, _ = self.read(paths.CLEANER_OFFSETS)
         return self.cleaned_before
 
     def _kept(self, name: str, faulty: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """What a checkpoint says of partitions that are faults, which has to outlive that."""
+        """A checkpoint's lines of partitions that are faults, which outlive that."""
         if not faulty:
             return {}
         if name not in self._at_open:
@@ -123,7 +123,7 @@ class Checkpoints:
         return {item: offsets[item] for item in faulty if item in offsets}
 
     def set_aside(self, path: str, error: Exception) -> None:
-        """A small file cannot be read: give it another name, where that may be, and say so."""
+        """Rename a small file that cannot be read, unless read-only, and note the fault."""
         line = str(error)
         if not self._read_only:
             line += f"; kept as {set_aside(self._files, path)}"
@@ -131,7 +131,7 @@ class Checkpoints:
             self._faults.append(line)
 
     def set_others_aside(self) -> None:
-        """What is in the place of small files that are written here and not read."""
+        """Set aside what is in the place of small files that are written here and not read."""
         for name in (paths.HIGH_WATERMARKS, paths.CLEAN_SHUTDOWN):
             path = os.path.join(self._path, name)
             with contextlib.suppress(FileNotFoundError):
@@ -144,7 +144,7 @@ class Checkpoints:
     def _read_log_starts(
         self, found: Sequence[TopicPartition], mending: Mending
     ) -> dict[TopicPartition, int]:
-        """Where logs start; ``lost_starts`` are those of which nothing tells."""
+        """The log starts; ``lost_starts`` become those that neither file nor history tells."""
         path = os.path.join(self._path, paths.LOG_STARTS)
         self.has_log_starts = self._files.exists(path)
         fault: CorruptCheckpoint | None = None
@@ -160,7 +160,7 @@ class Checkpoints:
             return starts
         self.lost_starts = {item: offset for item, offset in lost.items() if item in found}
         if fault is not None and not self._read_only:
-            # Before anything else: the bad file is all that says it, and goes.
+            # Before the bad file, the only sign of it, is renamed.
             self._write_lost_starts()
         for item in list(self.lost_starts):
             start = self._told_log_start(item, mending)
@@ -175,7 +175,7 @@ class Checkpoints:
         return starts
 
     def _told_log_start(self, item: TopicPartition, mending: Mending) -> int | None:
-        """By the repair, or by the partition's own history."""
+        """A lost log start by the repair, or by the partition's own history."""
         if item in mending.log_starts:
             return mending.log_starts[item]
         directory = os.path.join(self._path, paths.partition_directory(*item))
@@ -186,7 +186,7 @@ class Checkpoints:
         return 0 if start is None and mending.rest_at_first else start
 
     def check_log_start(self, item: TopicPartition) -> None:
-        """CorruptCheckpoint where the partition's log start is not known any more."""
+        """CorruptCheckpoint where the partition's log start is lost."""
         if item in self.lost_starts:
             name = paths.partition_directory(*item)
             raise CorruptCheckpoint(
@@ -197,7 +197,7 @@ class Checkpoints:
             )
 
     def forget_lost_starts(self, topic: str) -> None:
-        """The topic has been deleted.  OSError."""
+        """Drop the lost starts of a deleted topic.  OSError."""
         lost = {item: start for item, start in self.lost_starts.items() if item[0] != topic}
         if lost != self.lost_starts:
             self.lost_starts = lost
@@ -214,7 +214,7 @@ class Checkpoints:
     # -- writing -------------------------------------------------------------------------------
 
     def topics(self) -> frozenset[str]:
-        """The topics that the checkpoints on disk may speak of."""
+        """The topics that the checkpoints on disk may name."""
         if self._topics is None:
             self._topics = frozenset(
                 topic for name in CHECKPOINTS for topic, _ in self.read(name)[0]
@@ -227,9 +227,9 @@ class Checkpoints:
         topics: frozenset[str],
         faulty: Sequence[TopicPartition],
     ) -> Callable[[], None]:
-        """Take what the checkpoints should say now; returns a function that writes it (any thread).
+        """Take a state of the checkpoints; returns a function that writes it (any thread).
 
-        ``offsets``: by the file's name.  ``topics``: all that these speak of.  ``faulty``: the
+        ``offsets``: by the file's name.  ``topics``: all that these name.  ``faulty``: the
         partitions that could not be opened.  Where a later state has been written, the function
         writes nothing: when it returns, this state or a later one is durable.  OSError.
         """
@@ -246,7 +246,7 @@ class Checkpoints:
                     if each != self._written.pop(name, None):
                         path = os.path.join(self._path, name)
                         checkpoint_file.write_offsets(self._files, path, each)
-                    # Where that has failed nobody knows what the file says.
+                    # (Unknown where the write has failed.)
                     self._written[name] = each
                 self._topics = topics
                 self._done = number

@@ -1,4 +1,4 @@
-"""What was deleted, and is removed when nobody is to read it any more.
+"""Removes what was deleted, after its last readers.
 
 A segment that has left its log, and a topic's directory, are renamed at once and removed when
 file.delete.delay.ms is over; segments that are read longer wait for their readers.  A file that
@@ -17,7 +17,7 @@ from storage.duties import Duties
 from storage.files import Files
 from storage.log.log import Log, LogGroup
 
-# Deleted segments that are let go of at a time, some 50 µs each, while nobody else gets a turn.
+# Deleted segments that are released in one turn of the owner's, some 50 µs each.
 SWEPT_AT_ONCE = 100
 
 
@@ -42,9 +42,9 @@ class Deleted:
         self._reserve = reserve
         self._read_only = read_only
         self._logs = logs
-        # Directories, with when they are due and the partition that was there.
+        # Directories, each with when it is due and the partition that was there.
         self._doomed: list[tuple[int, str, Log | None]] = []
-        # What could not be removed, to be tried again: paths, and whether it is a directory.
+        # Paths that could not be removed yet, and whether each is a directory.
         self._unremoved: set[tuple[str, bool]] = set()
 
     def add(self, due_ms: int, directory: str, log: Log | None) -> None:
@@ -52,10 +52,10 @@ class Deleted:
         self._doomed.append((due_ms, directory, log))
 
     def remove(self, now_ms: int, *, again: bool = False) -> Callable[[], None] | None:
-        """Let go of deleted files that have waited long enough, a part of them at a time.
+        """Release deleted files whose delay is over, some at a time.
 
         Returns a function that removes them from the disk, in any thread, or None: there are none.
-        ``again``: with them goes what could not be removed before.
+        ``again``: together with those that could not be removed before.
         """
         doomed_paths = list(self._unremoved) if again else []
         left = SWEPT_AT_ONCE
@@ -88,7 +88,7 @@ class Deleted:
             failure: OSError | None = None
             for path, is_directory in doomed_paths:
                 try:
-                    # That of a topic which was deleted meanwhile lies elsewhere, and goes with it.
+                    # A file of a topic that was deleted meanwhile has moved with it.
                     with contextlib.suppress(FileNotFoundError):
                         if is_directory:
                             remove_directory(self._files, path)
@@ -105,7 +105,7 @@ class Deleted:
         return remove
 
     def abandon(self) -> None:
-        """Let go of everything; the next start removes it."""
+        """Release everything; the next start removes it."""
         for _, _, doomed in self._doomed:
             if doomed is not None:
                 doomed.abandon()

@@ -1,12 +1,12 @@
 """Makes a broker's directory one of our own, and takes that back.
 
 A broker that comes back to its directory takes topics and partitions that its metadata log does not
-know for stray, and deletes them; so none are made there before somebody has said that it will not.
-Detaching writes down what is known of its topics' settings (``broker_settings``), and then gives
-what makes the directory a broker's other names: the suffix ``.detached``.  A broker that is started
-on it all the same refuses to, by that directory's name.
+know for stray, and deletes them; so none are made there before the user says that it will not.
+Detaching writes down what is known of its topics' settings (``broker_settings``), and then adds the
+suffix ``.detached`` to the names that make the directory a broker's.  A broker that is started on
+it all the same refuses to, by that directory's name.
 
-A crash leaves what is not done: it is done when detaching, or taking it back, is repeated.
+Both can be repeated: that does what a crash has left undone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NAMES = (paths.METADATA_LOG, paths.META_PROPERTIES)
 
 
 def detach(files: Files, data_dir: str) -> list[str]:
-    """Make the directory one of our own; durable.  ``data_dir`` is held alone.
+    """Make the directory one of our own; durable.  Only this process has ``data_dir``.
 
-    What there is to say of topics whose settings are not known.  InvalidConfig where no broker has
-    written it, OSError.
+    Returns a line for each topic whose settings are not known.  InvalidConfig where no broker has
+    written the directory, OSError.
     """
     if not broker_settings.is_brokers(files, data_dir):
         if broker_settings.is_detached(files, data_dir):
@@ -47,7 +47,7 @@ def detach(files: Files, data_dir: str) -> list[str]:
         broker_settings.write(files, data_dir, theirs, found)
     for topic, numbers in found.items():
         for number in numbers:
-            # From the time before the broker, which has deleted and cleaned without knowing of it.
+            # It is older than what the broker has deleted and cleaned.
             book_file.drop(files, os.path.join(data_dir, paths.partition_directory(topic, number)))
     for name in _NAMES:
         if files.exists(os.path.join(data_dir, name)):
@@ -59,7 +59,7 @@ def detach(files: Files, data_dir: str) -> list[str]:
 
 
 def undo(files: Files, data_dir: str) -> None:
-    """Make it its broker's again; durable.  ``data_dir`` is held alone.
+    """Make it its broker's again; durable.  Only this process has ``data_dir``.
 
     PolicyViolation where topics or partitions have been made since, which the broker would delete;
     InvalidConfig where it was not detached, OSError.

@@ -34,16 +34,16 @@ from storage.state import book_file, checkpoint_file, history
 
 _log = logging.getLogger(__name__)
 
-# How often a partition is loaded again whose files its writer renames meanwhile.
+# How often to load a partition again whose files its writer renames meanwhile.
 _TRIES = 5
-# How long its cleaner may take to name what it puts into the log, and how often one looks.
+# How long a cleaner may take to name what it puts into the log, and how often to look.
 _SWAP_S = 1.0
 _LOOK_S = 0.005
 
 
 class Loader:
     """``stopped_clean``: whether the directory was closed cleanly, and its checkpoints can be read.
-    ``cuts``, ``skipped``: what recovery has cut off, and which names are no partition's.
+    ``cuts``: what recovery has cut off; ``skipped``: names that are no partition's.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Loader:
         mends_ids: bool,
     ) -> None:
         """``wanted``: which topics to look at, by name; None: all.  ``mends_ids``: whether a topic
-        whose id nothing tells gets a new one.
+        without a readable id gets a new one.
         """
         self._files = files
         self._path = path
@@ -83,7 +83,7 @@ class Loader:
         doomed: list[str] = []
         for name, kind in self._files.listing(self._path):
             if kind == "file" and is_temporary(name) and not self._read_only:
-                # What a kill has left; nobody else writes here.
+                # A kill has left it: only this process writes here.
                 self._files.unlink(os.path.join(self._path, name))
             if kind == "file" or name in paths.BROKERS_OWN:
                 continue
@@ -107,8 +107,8 @@ class Loader:
     def refuse_old(self, found: Sequence[TopicPartition]) -> None:
         """ReadOnlyFormat where a partition is one of Kafka 0.7, before anything is changed."""
         for item in found:
-            directory = os.path.join(self._path, paths.partition_directory(*item))
-            # What cannot be looked into is found out where it is loaded.
+            directory = self._directory(item)
+            # Loading finds out what cannot be looked into.
             with contextlib.suppress(OSError):
                 if holds_entries([name for name, _ in self._files.scan(directory)]):
                     raise refusal(directory)
@@ -128,32 +128,36 @@ class Loader:
         """Load a partition.
 
         None where another process, whose directory this is, removes it meanwhile; where that one
-        renames files under us, they are looked for anew.  ``awaits_swap``: wait until a cleaner has
-        given what it puts into the log its names.
+        renames files under us, they are looked for again.  ``awaits_swap``: wait until a cleaner
+        has named what it puts into the log.
         """
-        facts = (clean, recovery_point, log_start, now_ms, advance, verify)
+        directory = self._directory(item)
         tries = _TRIES if self._read_only else 1
         while True:
             tries -= 1
             try:
                 if self._read_only and awaits_swap:
-                    self._await_swap(item)
-                return self._load_partition(item, *facts)
+                    self._await_swap(directory)
+                return self._load_partition(
+                    *(item, directory, clean, recovery_point, log_start, now_ms, advance, verify)
+                )
             except (FileNotFoundError, SegmentGone):
-                directory = os.path.join(self._path, paths.partition_directory(*item))
                 if self._read_only and not self._files.exists(directory):
                     return None
                 if not tries:
                     raise
 
-    def _await_swap(self, item: TopicPartition) -> None:
-        """Wait while a cleaner that lives replaces segments, so that files keep their names
-        meanwhile.  Of one that was stopped all is shown as if it had finished.
+    def _directory(self, item: TopicPartition) -> str:
+        return os.path.join(self._path, paths.partition_directory(*item))
+
+    def _await_swap(self, directory: str) -> None:
+        """Wait while a living cleaner replaces segments, so that files keep their names meanwhile.
+
+        What a stopped one has left is shown as if it had finished.
         """
-        directory = os.path.join(self._path, paths.partition_directory(*item))
         end = time.monotonic() + _SWAP_S
+        lock = os.path.join(self._path, paths.LOCK)
         while any(name.endswith(paths.LOG + paths.SWAP) for name, _ in self._files.scan(directory)):
-            lock = os.path.join(self._path, paths.LOCK)
             if time.monotonic() > end or self._files.locked_by(lock) is None:
                 return
             time.sleep(_LOOK_S)
@@ -161,6 +165,7 @@ class Loader:
     def _load_partition(
         self,
         item: TopicPartition,
+        directory: str,
         clean: bool,
         recovery_point: int | None,
         log_start: int,
@@ -168,24 +173,43 @@ class Loader:
         advance: Callable[[int], None],
         verify: bool,
     ) -> Log:
+        files, settings, checkpoints = self._files, self._settings, self._checkpoints
         topic, partition = item
-        directory = os.path.join(self._path, paths.partition_directory(topic, partition))
         topic_id = self._topic_id(directory)
-        self._settings.identify(topic, topic_id)
-        config = self._settings.log_config(topic)
-        if recovery_point is None or not self._checkpoints.has_log_starts:
+        settings.identify(topic, topic_id)
+        config = settings.log_config(topic)
+        # A broker deletes and cleans without writing it down as we do; another cluster tells where
+        # a copy that still grows ends.
+        is_ours = files.in_order and not settings.is_brokers
+        if is_ours and (recovery_point is None or not checkpoints.has_log_starts):
             log_start = max(log_start, self._own_log_start(directory))
-        may_be_cleaned = self._may_be_cleaned(item)
-        rescued_to = 0 if clean else decided(self._files, directory)
+        # Of a broker's topics nothing tells whether a cleaner was there, unless they are a copy.
+        may_be_cleaned = item in checkpoints.cleaned_before or (
+            files.in_order and settings.is_brokers_topic(topic)
+        )
+        rescued_to = 0 if clean else decided(files, directory)
         if rescued_to and not self._read_only:
-            finish(self._files, directory, [name for name, _ in self._files.scan(directory)])
+            finish(files, directory, [name for name, _ in files.scan(directory)])
             recovery_point = max(recovery_point or 0, rescued_to)
-        flushed_to = 0 if verify or recovery_point is None else recovery_point
-        holes_to = self._holes_to(item, recovery_point)
+        point = recovery_point or 0
+        # Our cleaner leaves gaps between segments only where the recovery point is written down
+        # behind them.  A broker's may have come further, and so may the one of a log that was
+        # copied without its checkpoints.
+        holes_to = point
+        if (
+            settings.is_brokers
+            or checkpoints.cleaned_before.get(item, 0) > point
+            or (recovery_point is None and not book_file.is_blank(files, directory))
+        ):
+            holes_to = paths.MAX_OFFSET
+        booked_to = flushed_end = None
+        if is_ours:
+            booked_to = paths.MAX_OFFSET if self.stopped_clean else point
+            # At the log start no batch need end: the recovery point was moved there with it.
+            flushed_end = recovery_point if point > log_start else None
+        flushed_to = 0 if verify else point
         origin = Origin(
-            self._files,
-            directory,
-            config,
+            *(files, directory, config),
             clean=clean,
             # What lies below the log start is not read: a deletion may have been half done.
             recovery_point=max(flushed_to, log_start),
@@ -194,25 +218,18 @@ class Loader:
             now_ms=now_ms,
             may_be_cleaned=may_be_cleaned,
             holes_to=holes_to,
-            booked_to=self._booked_to(recovery_point),
-            flushed_end=self._flushed_end(recovery_point, log_start),
-            producer_expiration_ms=self._settings.broker.producer_id_expiration_ms,
+            booked_to=booked_to,
+            flushed_end=flushed_end,
+            producer_expiration_ms=settings.broker.producer_id_expiration_ms,
             progress=advance,
         )
-        recovered = self._files.spend(lambda: recover(origin))
+        recovered = files.spend(lambda: recover(origin))
         self.cuts.extend(recovered.cuts)
         self._faults.extend(recovered.faults)
         start = max(log_start, recovered.segments[0].base_offset)
         end = recovered.segments[-1].next_offset
         log = Log(
-            self._files,
-            directory,
-            topic,
-            partition,
-            topic_id,
-            config,
-            recovered,
-            self._logs,
+            *(files, directory, topic, partition, topic_id, config, recovered, self._logs),
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
             epochs=self._load_epochs(directory, start, end, recovered),
@@ -222,7 +239,7 @@ class Loader:
             point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
-        if not clean and not self._read_only and self._files.exists(unsynced):
+        if not clean and not self._read_only and files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
 
@@ -255,14 +272,11 @@ class Loader:
         )
 
     def _own_log_start(self, directory: str) -> int:
-        """Where a partition that has come without its lines in the checkpoints begins, by its own
-        files; 0 where nothing tells, or a broker may know more.
+        """The log start by a partition's own files; 0 where they do not tell.
 
-        Of one that has its lines these count alone: what is to go is written down here before it is
-        decided there.
+        Only for a partition that has come without its lines in the checkpoints: these files say
+        what is to go before it is decided.
         """
-        if self._settings.is_brokers or not self._files.in_order:
-            return 0
         start = 0
         with contextlib.suppress(CorruptCheckpoint, OSError):
             start = book_file.read(self._files, directory).log_start
@@ -271,53 +285,15 @@ class Loader:
         return start
 
     def compare_end(self, log: Log, flushed_end: int) -> None:
-        """Hold where a log ends against what was written down when it was flushed."""
+        """Note a lost end: the log ends before ``flushed_end``, which was written down when it was
+        flushed.
+        """
         if flushed_end > log.log_end_offset:
             log.note_lost_end(flushed_end)
             self._faults.append(f"{log.directory}: {log.what_is_lost}")
 
-    def _may_be_cleaned(self, item: TopicPartition) -> bool:
-        """Whether a cleaner was there or may have been: of a broker's topics nothing tells.
-
-        But for what it has written down, where records may be missing for other reasons.
-        """
-        if self._settings.is_brokers_topic(item[0]) and self._files.in_order:
-            return True
-        return item in self._checkpoints.cleaned_before
-
-    def _holes_to(self, item: TopicPartition, recovery_point: int | None) -> int:
-        """Up to where a cleaner may have left gaps between segments, whatever the topic's settings
-        say now.
-
-        Ours has the recovery point written down first, and leaves none behind it.  A broker's may
-        have come further; so may that of whoever copied segments without their checkpoints.
-        """
-        if self._settings.is_brokers or self._checkpoints.cleaned_before.get(item, 0) > (
-            recovery_point or 0
-        ):
-            return paths.MAX_OFFSET
-        if recovery_point is not None:
-            return recovery_point
-        directory = os.path.join(self._path, paths.partition_directory(*item))
-        return 0 if book_file.is_blank(self._files, directory) else paths.MAX_OFFSET
-
-    def _booked_to(self, recovery_point: int | None) -> int | None:
-        """Up to where a log's book counts, all of which was flushed; None: a broker keeps none."""
-        if self._settings.is_brokers or not self._files.in_order:
-            return None
-        return paths.MAX_OFFSET if self.stopped_clean else recovery_point or 0
-
-    def _flushed_end(self, recovery_point: int | None, log_start: int) -> int | None:
-        """Where a batch of a log ended when it was flushed; None where that is not known, as the
-        recovery point was moved up to the log start, or a broker's is told by another cluster.
-        """
-        if self._settings.is_brokers or not self._files.in_order:
-            return None
-        is_end = recovery_point is not None and recovery_point > log_start
-        return recovery_point if is_end else None
-
     def _topic_id(self, directory: str) -> str:
-        """That of ``partition.metadata``; empty where ``find_topic_id`` has to find it out."""
+        """The id of ``partition.metadata``; empty where ``find_topic_id`` has to find it."""
         path = os.path.join(directory, paths.PARTITION_METADATA)
         try:
             return checkpoint_file.read_partition_metadata(self._files, path) or ""
@@ -353,10 +329,11 @@ class Loader:
         return epochs
 
     def find_topic_id(self, log: Log, known: str) -> None:
-        """Give a log the id of its topic's other partitions, else that of the broker's metadata log
-        where its own is there and cannot be read, else a new one.
+        """Give a log the id of its topic's other partitions, else the one of the broker's metadata
+        log where its own file is there and cannot be read, else a new one.
 
-        CorruptCheckpoint where its own cannot be read and there are no others: until ``repair``.
+        CorruptCheckpoint where its own cannot be read and there are no others: ``repair`` ends
+        that.
         """
         path = os.path.join(log.directory, paths.PARTITION_METADATA)
         fault: CorruptCheckpoint | None = None

@@ -1,16 +1,16 @@
-"""Room on a disk that is found full, made by nothing but unlinking.
+"""Makes room on a disk that is found full, by nothing but unlinking.
 
-Opening a data directory writes little, but it writes: checkpoints, indexes, what is cut.  So what
-may go anyway goes before anything is opened, until there is room:
+Opening a data directory writes checkpoints, indexes, what is cut.  So before anything is opened
+files are removed, until there is room:
 
 1. the files of segments and topics that were deleted and wait for file.delete.delay.ms: opening
    removes them too;
 2. where there is no reserve (``reserve``), as in a directory that a broker has left or whose
    reserve was used up before a kill, whole segments that retention lets go of now, the oldest
-   first.  Only those below the recovery point count: their time indexes are on the disk, with the
+   first, if they lie below the recovery point: then their time indexes are on the disk, with the
    newest record's timestamp.
 
-No log start is written down for them: the segments that stay say it.
+No log start is written down for them: the remaining segments say it.
 
 The caller has the lock.  Not here: what retention lets go of (``retention``).
 """
@@ -71,7 +71,7 @@ def make_room(
 
 
 def _deleted(files: Files, path: str) -> Iterator[str]:
-    """Remove what waits for deletion, a directory's files at a time."""
+    """Remove files that wait for deletion, a directory's at a time."""
     for name, is_directory in files.scan(path):
         aside = paths.parse_aside_directory(name)
         whole = aside is not None and aside.kind == "delete"
@@ -87,7 +87,7 @@ def _deleted(files: Files, path: str) -> Iterator[str]:
             files.unlink(os.path.join(directory, file))
         if whole:
             with contextlib.suppress(OSError):
-                # One with something else in it is left to who tries again, and says so.
+                # Where something else is in it, opening tries again, and says so.
                 files.rmdir(directory)
         if doomed or whole:
             yield f"{directory}: {len(doomed)} files that had been deleted"
@@ -98,7 +98,7 @@ def _expired(
 ) -> Iterator[str]:
     """Remove segments that retention lets go of, one at a time.
 
-    A partition whose small files cannot be read is passed over: opening says what is wrong.
+    Skips a partition whose small files cannot be read: opening says what is wrong.
     """
     recovery_points = checkpoints.readable(paths.RECOVERY_POINTS)
     log_starts = checkpoints.readable(paths.LOG_STARTS)
@@ -133,10 +133,9 @@ def _doomed(
 
 
 def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFacts | None:
-    """What can be said of a log without opening it; None where that is too little.
+    """A log's facts, found without opening it; None where they are too few.
 
-    ``durable``: its recovery point.  Segments behind it count as if they were part of the active
-    one.
+    ``durable``: its recovery point.  Segments behind it count as part of the active one.
     """
     names = [name for name, is_directory in files.scan(directory) if not is_directory]
     bases = paths.log_bases(names)
@@ -164,7 +163,7 @@ def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFac
 
 
 def _newest_timestamp(files: Files, directory: str, base: int, following: int) -> int | None:
-    """The largest timestamp of a sealed segment, by its time index; None where it is not known."""
+    """A sealed segment's largest timestamp by its time index; None where that does not tell."""
     path = os.path.join(directory, paths.file_name(base, paths.TIMEINDEX))
     index = TimeIndex(files, path, base, 0, writable=False, mapped=False)
     try:
@@ -176,7 +175,7 @@ def _newest_timestamp(files: Files, directory: str, base: int, following: int) -
 
 
 def _remove(files: Files, directory: str, segment: SegmentFacts) -> None:
-    """The log goes first: of what is left of a segment without one opening makes nothing."""
+    """Remove a segment, its log first: from the rest opening makes nothing."""
     book_file.drop(files, directory)
     # What is known of the producers of these records is in the next segment's snapshot only.
     snapshot = os.path.join(directory, paths.file_name(segment.next_offset, paths.SNAPSHOT))

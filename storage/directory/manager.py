@@ -8,14 +8,13 @@ Start: take the lock, look for the marker and remove it, load every partition (i
 recovery has to read), delete what was half deleted.  End: close every log, write the checkpoints,
 then the marker.
 
-Invariants: one writer per directory, also across processes; a checkpoint never claims more than
-has been fsynced.
+Invariants: one writer per directory, also across processes; a checkpoint never claims more than has
+been fsynced.
 
 Its parts: the ``topics``, the offset ``checkpoints``, the ``loader`` of partitions, and what was
 ``deleted``.
 
-It has no threads of its own: the owner calls ``due_flushes``, ``checkpoint`` and ``sweep`` often
-enough.
+It has no threads: the owner calls ``due_flushes``, ``checkpoint`` and ``sweep`` often enough.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ __all__ = ["LogManager", "Progress", "Topic"]
 
 _log = logging.getLogger(__name__)
 
-# A log that is closed waits for several fsyncs, of which the disk does many at once: that of many
-# logs takes a third of the time, or less where others use the disk too.
+# A closing log waits for several fsyncs.  The disk does many at once: many logs take a third of the
+# time, or less where others use the disk, too.
 CLOSING_THREADS = 8
 # How often expired producers are looked for (``producer.id.expiration.check.interval.ms``).
 EXPIRATION_CHECK_MS = 600_000
@@ -102,17 +101,15 @@ def check_topic(files: Files, path: str, topic: str) -> None:
 class LogManager:
     """An open data directory.  One thread owns it; see ``Log`` for what others may do.
 
-    ``cuts``, ``faults``: what recovery has cut off, and a line for each thing that was wrong.
+    ``cuts``: what recovery has cut off; ``faults``: a line for each thing that was wrong.
     """
 
     def __init__(
         self,
         path: str,
         files: Files,
-        settings: Settings,
         *,
         read_only: bool,
-        clean: bool,
         wanted: Callable[[str], bool] | None,
         keeps_faulty: bool,
         mending: Mending | None,
@@ -121,13 +118,14 @@ class LogManager:
     ) -> None:
         self.path = path
         self.files = files
-        self.settings = settings
         self.read_only = read_only
-        self.clean = clean
+        self.clean = clean = checkpoint_file.has_marker(files, path)
+        # A retention policy that is not there can do no harm where nothing is deleted.
+        check = no_check if read_only else check_policy
+        self.settings = settings = Settings.load(files, path, check, keeps_faulty=keeps_faulty)
         self.clock_ms = clock_ms
         self.monotonic_ms = monotonic_ms
         self.reserve = Reserve(files, path)
-        # Whether a partition that cannot be opened is a fault of its own, or an error for all.
         self.keeps_faulty = keeps_faulty
         self._mending = mending or Mending()
         self.faults: list[str] = []
@@ -142,18 +140,18 @@ class LogManager:
         self.cleaner_offsets: dict[TopicPartition, int] = {}
         # Why logs could not be cleaned when that was tried last.
         self.uncleanable: dict[Log, str] = {}
-        # What was adopted; one at a time may adopt. What the disk is to say of it before anything
-        # else is done, as it could not be told.
+        # What was adopted; one at a time may adopt.  ``undecided``: what has to be written down of
+        # it before anything else, as that has failed.
         self.adoptions = Adoptions()
         self.adopting = threading.Lock()
         self.undecided: Adoptions | None = None
-        # Why it is not known what was adopted, so that nothing may be.
+        # Why it is not known what was adopted, so that nothing may be adopted.
         self.adoptions_fault: CorruptCheckpoint | None = None
-        # What opening took: bytes of log that recovery has read, and the time.
+        # Bytes of log that recovery has read, and the time that opening took.
         self.opening_bytes = 0
         self.opening_s = 0.0
         self._lock_fd = -1
-        # Whether nobody else uses ``files``.
+        # Whether only this manager uses ``files``.
         self._made_files = False
         self.deleted = Deleted(files, self.duties, self.reserve, self._logs, read_only=read_only)
         self.loader = Loader(
@@ -168,7 +166,6 @@ class LogManager:
             wanted=wanted,
             mends_ids=mending is not None,
         )
-        # What recovery has cut off.
         self.cuts = self.loader.cuts
         # Whether files of segments may be open that age closes.
         self._opened_before = -1
@@ -196,16 +193,17 @@ class LogManager:
     ) -> LogManager:
         """Open a data directory, which must exist, and every partition in it.
 
-        ``verify`` reads everything as after a crash, whatever the marker says.  ``wanted``, with
-        ``read_only``: which topics there are to be, by name.  ``keeps_faulty``: a partition that
-        cannot be opened is a fault of its topic, instead of an error here; ``mending``: what a
-        repair knows of such.  LogLocked where
-        another process has it (not with ``read_only``, which takes no lock and writes nothing),
-        CorruptCheckpoint, InvalidConfig, ReadOnlyFormat, OSError; the lock is
-        released then.  HandoverRefused where topics are half handed over to it.
+        ``verify``: read everything as after a crash, whatever the marker says.  ``wanted``, with
+        ``read_only``: which topics to show, by name.  ``keeps_faulty``: a partition that cannot be
+        opened is a fault of its topic, instead of an error here; ``mending``: what a repair knows
+        of such.
+
+        LogLocked where another process has it (not with ``read_only``, which takes no lock and
+        writes nothing), HandoverRefused where topics are half handed over to it, CorruptCheckpoint,
+        InvalidConfig, ReadOnlyFormat, OSError; the lock is released then.
 
         ``clock_ms`` is the wall clock, ``monotonic_ms`` measures intervals and delays: the
-        system's, but where one clock only is given it is both.
+        system's, or both the one that is given.
         """
         path = os.path.abspath(path)
         made, files = files is None, files or Files(path)
@@ -217,16 +215,10 @@ class LogManager:
             raise HandoverRefused(reason, path=path)
         lock_fd = -1 if read_only else files.lock(os.path.join(path, paths.LOCK))
         try:
-            clean = checkpoint_file.has_marker(files, path)
-            # A retention policy that is not there can do no harm where nothing is deleted.
-            check = no_check if read_only else check_policy
-            settings = Settings.load(files, path, check, keeps_faulty=keeps_faulty)
             manager = cls(
                 path,
                 files,
-                settings,
                 read_only=read_only,
-                clean=clean,
                 wanted=wanted,
                 keeps_faulty=keeps_faulty,
                 mending=mending,
@@ -241,7 +233,7 @@ class LogManager:
             manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
             if not read_only:
-                if not clean and (manager.topics or manager.checkpoints.topics()):
+                if not manager.clean and (manager.topics or manager.checkpoints.topics()):
                     # What recovery has cut must not count as flushed when it is written again.
                     manager.start_checkpoint(snapshots=False)()
                 for log in manager.logs():
@@ -273,7 +265,7 @@ class LogManager:
     @staticmethod
     @contextlib.contextmanager
     def settings_of(path: str, topic: str) -> Iterator[Settings]:
-        """The settings of a data directory to change a topic's; nothing but its lock is taken.
+        """The settings of a data directory, to change a topic's; only its lock is taken.
 
         LogLocked, UnknownTopicOrPartition, InvalidConfig, OSError.
         """
@@ -284,7 +276,7 @@ class LogManager:
     @staticmethod
     @contextlib.contextmanager
     def alone(path: str) -> Iterator[Files]:
-        """A data directory that nobody else has open; nothing but its lock is taken.
+        """A data directory that no other process has open; only its lock is taken.
 
         LogLocked, OSError.
         """
@@ -376,7 +368,9 @@ class LogManager:
                 _log.warning("%s", line)
 
     def kept_topics(self) -> list[str]:
-        """Of which topics nothing goes as their settings are not known: a line for each reason."""
+        """The topics of which nothing is deleted as their settings are not known: a line for each
+        reason.
+        """
         topics: dict[str, list[str]] = {}
         for name in sorted(self.topics):
             why = self.settings.why_kept(name, "TOPIC")
@@ -389,7 +383,7 @@ class LogManager:
 
     @contextlib.contextmanager
     def _as_fault(self, item: TopicPartition, log: Log | None = None) -> Iterator[None]:
-        """What goes wrong with a partition in this block is its own fault, where those are kept."""
+        """Make an error in this block the partition's fault, where faults are kept."""
         try:
             yield
         except Exception as error:
@@ -405,7 +399,7 @@ class LogManager:
     def add(self, log: Log) -> None:
         """Make a loaded partition part of its topic; all of a topic's share one id.
 
-        CorruptCheckpoint where they do not, or nothing tells what the id was.
+        CorruptCheckpoint where they do not, or the id is not known any more.
         """
         if not log.topic_id:
             self.loader.find_topic_id(log, self.topics.id_of(log.topic))
@@ -434,12 +428,13 @@ class LogManager:
     def create_topic(
         self, name: str, partitions: int | None = None, *, owner: TopicOwner | None = None
     ) -> Topic:
-        """Create a topic with ``partitions`` (default: num.partitions) empty partitions.
+        """Create a topic with ``partitions`` (default: num.partitions) empty partitions; durable.
 
-        ``owner``: whose it is, and its mode; nobody sees it before that is written down.
-        Durable when it returns.  InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation of a
-        reserved name or in a broker's directory, CorruptCheckpoint where the defaults cannot be
-        read, OSError; what was made of a topic that failed is removed again.
+        ``owner``: its uid, gid and mode, which are written down before the topic can be seen.
+
+        InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation of a reserved name or in a broker's
+        directory, CorruptCheckpoint where the defaults cannot be read, OSError; what was made of a
+        topic that failed is removed again.
         """
         self._check_writable()
         self.files.check_room()
@@ -455,7 +450,7 @@ class LogManager:
         topic = Topic(name, checkpoint_file.new_topic_id())
         self.settings.identify(name, topic.id)
         if name in self.checkpoints.topics():
-            # Of a topic that is gone: this one begins at offset 0.
+            # These are a deleted topic's: the new one begins at offset 0.
             self.start_checkpoint(snapshots=False)()
         try:
             for partition in range(count):
@@ -484,9 +479,9 @@ class LogManager:
                 )
 
     def _begin_topic(self, name: str, directory: str, owner: TopicOwner | None) -> None:
-        """Make the directory of a new topic's partition 0, with whose it is inside.
+        """Make the directory of a new topic's partition 0, with the topic's owner inside.
 
-        Until then it has a name that the next start removes: who finds it after a kill finds both.
+        Until that is written down it has a name that the next start removes.
         """
         if self.files.exists(directory):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
@@ -545,12 +540,12 @@ class LogManager:
     def delete_topic(self, name: str) -> None:
         """Delete a topic with everything in it (``LogManager.asyncDelete``).
 
-        Its directories are renamed at once, highest partition first, and removed by ``sweep``
-        after file.delete.delay.ms; who reads it goes on until then. A directory that somebody else
-        has removed is none to rename.
+        Its directories are renamed at once, highest partition first, and removed by ``sweep`` after
+        file.delete.delay.ms; readers go on until then.  A directory that somebody else has removed
+        is skipped.
 
-        OSError, CorruptCheckpoint where it is not known what holds for the directory: the topic is
-        as it was.
+        OSError, CorruptCheckpoint where the directory's settings cannot be read: the topic is as it
+        was.
         """
         self._check_writable()
         self.settings.check_known()
@@ -597,7 +592,7 @@ class LogManager:
 
     @contextlib.contextmanager
     def _vanished(self, directory: str) -> Iterator[None]:
-        """A partition's directory may be missing where something is done to it."""
+        """Pass over a partition's directory that is missing."""
         try:
             yield
         except FileNotFoundError:
@@ -608,7 +603,7 @@ class LogManager:
     def drop(self, log: Log, directory: str | None) -> None:
         """Another process has deleted a partition; its directory is ``directory`` now, if any.
 
-        Who reads it goes on until file.delete.delay.ms is over, as ``delete_topic`` has it.
+        Readers go on until file.delete.delay.ms is over, as in ``delete_topic``.
         """
         assert self.read_only
         topic = self.topics[log.topic]
@@ -654,11 +649,11 @@ class LogManager:
         return [log for log in list(self._logs.unflushed) if log.durability.is_due(now_ms)]
 
     def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
-        """What the checkpoints should say now, as a function that writes them (any thread).
+        """Take the state for the checkpoints now; returns a function that writes it (any thread).
 
-        With them goes a snapshot of the producers of every partition that has grown, unless
-        ``snapshots`` is false.  Where a later checkpoint has been written, this one says nothing:
-        when the function returns, what it should say or what came after it is durable.
+        With ``snapshots`` also a snapshot of the producers of every partition that has grown.
+        Where a later checkpoint has been written, the function writes nothing: when it returns,
+        this state or a later one is durable.
         """
         self._check_writable()
         logs = list(self.logs())
@@ -712,7 +707,7 @@ class LogManager:
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
         """Age descriptors, forget producers, and remove what was deleted (``Deleted.remove``).
 
-        Where nothing was opened, and nothing is to be removed, no log is looked at.
+        Looks at no log where nothing was opened and nothing is to be removed.
         """
         self._age_descriptors()
         if now_ms >= self._expiring_ms:
@@ -753,7 +748,7 @@ class LogManager:
         try:
             if not self.read_only:
                 self.checkpoint()
-                # Of what could not be opened nobody can say that it was closed.
+                # A partition that could not be opened was not closed, either.
                 if failure is None and (self.clean or not self.topics.faulty):
                     checkpoint_file.write_marker(self.files, self.path)
         finally:
@@ -762,9 +757,9 @@ class LogManager:
             raise failure
 
     def rescue(self, log: Log, task: Task) -> None:
-        """Have what is left of a log on the disk, after an fsync that failed; in any thread.
+        """Bring what is left of a log to the disk after a failed fsync; in any thread.
 
-        OSError, StorageError: it has to be tried again.
+        OSError, StorageError: call it again.
         """
         rescue(
             log,
@@ -774,13 +769,15 @@ class LogManager:
         )
 
     def _rescue(self, log: Log) -> None:
-        """Where an fsync of it has failed; if this does too, the next flush tries again."""
+        """Rescue a log where an fsync of it has failed; where this fails, the next flush tries
+        again.
+        """
         if log.durability.flush_error is not None:
             with self.duties.attempt("flush", log.name):
                 self.rescue(log, Task())
 
     def _close_log(self, log: Log) -> OSError | None:
-        """Close a log, or let go of it: then this is the error."""
+        """Close a log, or abandon it: then this is the error."""
         if not (self.read_only or log.closed or log.lost_end):
             with contextlib.suppress(OSError, StorageError):
                 log.check_active()

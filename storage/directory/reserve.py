@@ -1,15 +1,15 @@
 """The reserve: room on the disk that is kept for what makes room.
 
 Plain files beside the partitions, ``kafkafs.reserve.0`` and so on, hold blocks and inodes that
-nothing else can take.  Work that frees space, or says what is gone, may use them up, one after the
-other, where the disk is full (``Files.spend``): checkpoints, settings, deletions, recovery,
+nothing else can take.  Where the disk is full, work that frees space or writes down what is gone
+may use them up, one after the other (``Files.spend``): checkpoints, settings, deletions, recovery,
 shutdown.  Appends never do, and are refused while a part of the reserve is missing, so that they do
 not take what was given up.  Each part is taken again as soon as there is room for it.
 
-Where nothing is left of it, the files go that are made again from the log when somebody asks: those
-of line indexes (``.lines``), a partition's at a time.
+Where nothing of it is left, files go that can be made again from the log: those of line indexes
+(``.lines``), a partition's at a time.
 
-The daemon keeps a reserve (``keep``).  Whoever else opens the directory uses what is there.
+The daemon keeps a reserve (``keep``).  Other processes that open the directory use what is there.
 
 Any thread may call anything.  Not here: what may use it (``Files.spend``), and a disk that is found
 full without a reserve (``make_room``).
@@ -34,7 +34,7 @@ _NAME = "kafkafs.reserve."
 class Reserve:
     """The reserve of one data directory.
 
-    ``is_whole``: whether appends may go on.  It is, too, where none is wanted.
+    ``is_whole``: whether appends may go on; also true where no reserve is wanted.
     """
 
     def __init__(self, files: Files, directory: str) -> None:
@@ -42,14 +42,14 @@ class Reserve:
         self._directory = directory
         self._part = 0
         self._lock = threading.Lock()
-        # How often something was given up, and how many of these are room for certain.
+        # How often something was given up, and how many of these times it is free for certain.
         self._given = self._settled = 0
         self.is_whole = True
 
     def keep(self, size: int) -> bool:
-        """From now on keep ``size`` bytes, less on a small file system; 0: give up what is there.
+        """Keep ``size`` bytes from now on, less on a small file system; 0: give up what is there.
 
-        Whether all of it is there.  OSError but for a full disk.
+        Returns whether all of it is there.  OSError, but not for a full disk.
         """
         with self._lock:
             if not size:
@@ -71,8 +71,8 @@ class Reserve:
         return any(self._files.exists(path) for path in self._paths())
 
     def give_up(self) -> bool:
-        """Give a part of it to the disk, or files that are made again; where nothing is left, wait
-        until all that was given is room.  False where it is already.
+        """Give a part of it to the disk, or files that can be made again; where nothing is left,
+        wait until all that was given up is free.  False where it is already.
         """
         with self._lock:
             if self._give_up_one() or self._give_up_lines():
@@ -90,9 +90,9 @@ class Reserve:
         return True
 
     def restore(self) -> bool:
-        """Take again what was given up, as far as there is room; whether it is whole.
+        """Take again what was given up, as far as there is room; returns whether it is whole.
 
-        OSError but for a full disk.
+        OSError, but not for a full disk.
         """
         with self._lock:
             if self.is_whole:
@@ -126,7 +126,7 @@ class Reserve:
         try:
             self._files.allocate(fd, self._part)
         except OSError:
-            # What it has got is less than nothing: appends would stay refused for it.
+            # Appends would stay refused for a part that is too small.
             with contextlib.suppress(OSError):
                 self._files.unlink(path)
             raise
@@ -141,7 +141,7 @@ class Reserve:
         return False
 
     def _give_up_lines(self) -> bool:
-        """Remove those of one partition.  Whoever renames or maps one of them may find it gone."""
+        """Remove one partition's.  A thread that renames or maps one of them may find it gone."""
         for name, is_directory in self._files.scan(self._directory):
             if not is_directory or paths.parse_partition_directory(name) is None:
                 continue

@@ -8,11 +8,11 @@ In this order, which a crash may end at any point:
    start is in its checkpoint, durably.  After a crash from here on the records are gone.  What
    readers were shown is written down (``rewrite``).
 3. The owner takes the segments out of the log; their files get the suffix ``.deleted``, some at a
-   time, and go when file.delete.delay.ms is over (``LogManager.sweep``), the snapshots of producers
-   at their bases too.
+   time, and are removed when file.delete.delay.ms is over (``LogManager.sweep``), with the
+   snapshots of producers at their bases.
 
-A log whose plan no longer fits at step 3, because it was deleted or a cleaner is at it, is left for
-the next time.  One that fails keeps no other from its turn.
+A log whose plan no longer fits at step 3, because it was deleted or a cleaner is at work, is left
+for the next time.  An error of one log does not keep the others from their turn.
 
 Not here: the rules (``retention``), when to run.
 """
@@ -48,9 +48,9 @@ HIGH_WATERMARK = -1
 class RetentionPlan:
     """What would go from one log now: ``doomed``, which are its ``segments``.
 
-    ``offsets``: how many offsets of records that can be read go with the segments, transactions'
-    markers and what compaction has left out included.  ``rolls``: all segments go, so that a new
-    one is begun first.  ``fault``: why the topic's policy does not count.
+    ``offsets``: how many offsets go, with markers of transactions and gaps of compaction.
+    ``rolls``: all segments go, so that a new one is begun first.  ``fault``: why the topic's policy
+    does not count.
     """
 
     log: Log
@@ -63,7 +63,7 @@ class RetentionPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the settings, and the segments that go, still are what it was made from."""
+        """Whether the settings, and the segments that go, still are those of the plan."""
         log, segments = self.log, self.segments
         if log.config is not self.config or log.segments[: len(segments)] != segments:
             return False
@@ -102,7 +102,7 @@ class Retained:
 
 
 def facts_of(log: Log, segments: tuple[Segment, ...]) -> LogFacts:
-    """What a decision about a log, which has these segments, is made from."""
+    """The facts for a decision about a log that has these segments."""
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
     return LogFacts(
         tuple(
@@ -150,7 +150,7 @@ def retain(
 ) -> Retained:
     """Apply retention to ``logs`` now.  A worker's thread.
 
-    What goes wrong with a log is a note of the outcome.  TaskCancelled between two logs; OSError
+    An error of one log becomes a note of the outcome.  TaskCancelled between two logs; OSError
     where the log starts cannot be written down: nothing was deleted then.
     """
     now = manager.clock_ms() if now_ms is None else now_ms
@@ -161,7 +161,7 @@ def retain(
         for log in logs:
             task.check()
             with _noted(outcome, log):
-                # Facts of the moment, and perhaps a policy of somebody that takes its time.
+                # Not on the owner's thread: a user's policy may take long.
                 plan = plan_retention(log, now)
                 move = task.by_owner(partial(_begin, plan, now, outcome))
                 if move is not None:
@@ -188,7 +188,7 @@ def retain(
 
 
 def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _Move | None:
-    """The owner's first step: the plan still has to fit, and the log to be free."""
+    """The owner's first step: check that the plan still fits, and that the log is free."""
     log = plan.log
     if log.closed:
         return None
@@ -212,11 +212,11 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
     log, start = move.log, move.log.log_start_offset
 
     def detach() -> tuple[Segment, ...]:
-        # A cleaner may have begun to work on it, or have done so.
+        # A cleaner may be at work, or have been.
         outcome.cleaning += log.cleaning
         if log.closed or log.cleaning or log.segments[: len(move.segments)] != move.segments:
             return ()
-        # By other settings they may have to stay.
+        # They may have to stay by other settings.
         changed = log.config is not move.config
         if changed and len(plan_retention(log, now_ms).doomed) < len(move.segments):
             return ()
@@ -236,13 +236,13 @@ def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
 
 @contextlib.contextmanager
 def _noted(outcome: Retained, log: Log) -> Iterator[None]:
-    """What goes wrong with a log keeps no other from its turn."""
+    """Make an error in this block a note of the outcome."""
     try:
         yield
     except TaskCancelled:
         raise
     except (OSError, StorageError) as error:
-        # Of one that was deleted meanwhile nothing is to be said.
+        # (Unless the log was deleted meanwhile.)
         if not log.closed:
             outcome.notes.append(f"{log.topic}-{log.partition}: {error}")
 
@@ -290,7 +290,7 @@ class _Move:
         self.log.intended_log_starts.append(self.log_start)
 
     def end(self) -> None:
-        """It was carried out, or is given up."""
+        """End the move, which was carried out or given up."""
         if self._is_let_go:
             self.log.book.keep(self.segments)
         if self._is_intended:
@@ -300,7 +300,7 @@ class _Move:
 def remove_now(log: Log) -> None:
     """Remove the files of what was deleted without waiting for file.delete.delay.ms.
 
-    For who has a data directory alone.
+    Only for a process that has the data directory alone.
     """
     for path in log.release_retired(LONG_MAX):
         log.files.unlink(path)
@@ -338,7 +338,7 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
 
 
 def _begin_move(log: Log, offset: int) -> _Move | None:
-    """What ``delete_records`` asks for; None where it changes nothing."""
+    """The move for ``delete_records``; None where it changes nothing."""
     if log.closed:
         raise LogClosed("this log has been closed", path=log.directory)
     if log.read_only:

@@ -1,7 +1,6 @@
 """The topics of a data directory, with those of their partitions that lie in it.
 
-A partition that is there and could not be opened is a fault of its topic, of which the others know
-nothing.
+A partition that could not be opened is a fault of its topic and does not concern the others.
 
 Not here: finding and loading partitions (``loader``), making and deleting them (``manager``).
 """
@@ -34,7 +33,7 @@ TopicPartition = tuple[str, int]
 class Topic:
     """A topic and those of its partitions that lie in this directory, by number.
 
-    ``faults``: why those that could not be opened could not be.
+    ``faults``: why partitions could not be opened.
     """
 
     name: str
@@ -101,14 +100,14 @@ class Topics(dict[str, Topic]):
         return log
 
     def id_of(self, name: str) -> str:
-        """The id that the topic's partitions share; empty where none is there."""
+        """The id that the topic's partitions share; empty where there are none."""
         topic = self.get(name)
         return topic.id if topic is not None and topic.partitions else ""
 
     def add(self, log: Log) -> None:
         """Make a loaded partition part of its topic.
 
-        CorruptCheckpoint where its topic id is not that of the topic's other partitions.
+        CorruptCheckpoint where its topic id differs from that of the topic's other partitions.
         """
         known = self.id_of(log.topic)
         if known and log.topic_id != known:
@@ -125,7 +124,7 @@ class Topics(dict[str, Topic]):
     # -- faults --------------------------------------------------------------------------------
 
     def set_fault(self, item: TopicPartition, error: Exception) -> None:
-        """A partition that is there cannot be shown; said once as long as it is for one reason."""
+        """Note why a partition cannot be shown; logged once for each reason."""
         name, number = item
         if not isinstance(error, (StorageError, OSError)):
             _log.error("%s-%d: not foreseen", name, number, exc_info=error)
@@ -139,7 +138,7 @@ class Topics(dict[str, Topic]):
             self._faults.append(reason)
 
     def forget_faults(self, there: Container[TopicPartition]) -> None:
-        """Those of partitions that are not there any more."""
+        """Forget the faults of partitions that are not ``there`` any more."""
         for item in self.faulty:
             if item not in there:
                 topic = self[item[0]]

@@ -1,22 +1,22 @@
 """Which segments a log lets go of: facts and settings in, a head of the log out.
 
-Nothing here touches a file, a log or a clock; ``retain`` gathers the facts and carries out what is
-decided.  The rules are Kafka's (``UnifiedLog.deleteOldSegments``), in this order:
+Nothing here touches a file, a log or a clock; ``retain`` gathers the facts and carries out the
+decision.  The rules are Kafka's (``UnifiedLog.deleteOldSegments``), in this order:
 
-- **log start**: a segment whose successor begins at or below the log start holds nothing that
-  anybody can read.  Holds whatever cleanup.policy says.
-- where cleanup.policy has ``delete``, and all that decides is known (``LogConfig.unknown``), what
-  the topic's policy says of the rest.  Kafka's is
-  **size** (the log keeps at least retention.bytes) and then **time** (the newest record, or where
-  none has a timestamp the file, is older than retention.ms).
+- **log start**: a segment whose successor begins at or below the log start has no readable record.
+  Holds whatever cleanup.policy is.
+- where cleanup.policy has ``delete``, and all that decides is known (``LogConfig.unknown``), the
+  topic's policy decides about the rest.  Kafka's is **size** (the log keeps at least
+  retention.bytes) and then **time** (the newest record, or where none has a timestamp the file, is
+  older than retention.ms).
 
-Whatever a policy says, it is a head of the log that goes, a segment above the high watermark stays,
-and so does the last one if it is empty.  Where everything else goes the caller rolls first.
+Only a head of the log goes, whatever a policy says; a segment above the high watermark stays, and
+so does the last one if it is empty.  Where everything else goes the caller rolls first.
 
-A **policy** is a function ``(facts, config, now_ms) -> [Doomed, …]``.  Besides ``kafka`` there can
-be any that an installed package offers as an entry point of the group ``kafkafs.retention``: a
-function that is given the text behind the colon of ``kafkafs.retention.policy=NAME:ARGUMENT``
-(empty where there is none) and returns the policy, or raises ValueError with what would be right.
+A **policy** is a function ``(facts, config, now_ms) -> [Doomed, …]``.  Besides ``kafka`` an
+installed package can offer any as an entry point of the group ``kafkafs.retention``: a function
+that gets the text behind the colon of ``kafkafs.retention.policy=NAME:ARGUMENT`` (empty where there
+is none) and returns the policy, or raises ValueError with what would be right.
 ``storage.retention.mtime`` is an example.
 
 Offsets count records, sizes are in bytes, times in ms since 1970.
@@ -59,7 +59,7 @@ class LogFacts(NamedTuple):
 
 
 class Doomed(NamedTuple):
-    """A segment that shall go, and why, in plain words with the numbers."""
+    """A segment to delete, and why, in plain words with the numbers."""
 
     segment: SegmentFacts
     why: str
@@ -70,14 +70,14 @@ Policy = Callable[[LogFacts, LogConfig, int], Sequence[Doomed]]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``fault``: what was wrong with the topic's policy, of which nothing counts then."""
+    """``fault``: what was wrong with the topic's policy, which counts for nothing then."""
 
     doomed: tuple[Doomed, ...]
     fault: str | None = None
 
 
 def decide(facts: LogFacts, config: LogConfig, now_ms: int) -> Decision:
-    """What goes now by the topic's policy, oldest first.  Raises nothing that a policy raises."""
+    """The segments that go now, oldest first.  Errors of a policy become the decision's fault."""
     doomed = _admitted(below_log_start(facts), facts)
     if config.unknown or "delete" not in config.cleanup_policy:
         return Decision(doomed)
@@ -92,7 +92,7 @@ def decide(facts: LogFacts, config: LogConfig, now_ms: int) -> Decision:
 
 
 def _admitted(doomed: Sequence[Doomed], facts: LogFacts) -> tuple[Doomed, ...]:
-    """What may go of what a policy says; ValueError where that is no head of the log."""
+    """What may go of a policy's answer; ValueError where that is no head of the log."""
     admitted: list[Doomed] = []
     if len(doomed) > len(facts.segments):
         raise ValueError(f"it named {len(doomed)} of {len(facts.segments)} segments")
@@ -110,7 +110,7 @@ def _admitted(doomed: Sequence[Doomed], facts: LogFacts) -> tuple[Doomed, ...]:
 
 
 def oldest_while(facts: LogFacts, why: Callable[[SegmentFacts], str | None]) -> list[Doomed]:
-    """From the oldest on those for which ``why`` gives a reason, up to the first None."""
+    """Segments from the oldest on, up to the first for which ``why`` gives no reason."""
     doomed: list[Doomed] = []
     for segment in facts.segments:
         reason = why(segment)
@@ -152,7 +152,7 @@ def by_size(facts: LogFacts, config: LogConfig) -> list[Doomed]:
 
 
 def by_time(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
-    """Those older than retention.ms; one from the future holds back all behind it."""
+    """Those older than retention.ms; one with a later timestamp holds back all behind it."""
     limit = config.retention_ms
     if limit < 0:
         return []
@@ -200,8 +200,8 @@ def find_policy(text: str) -> Policy:
 
 
 def _factory(name: str) -> Callable[[str], Policy]:
-    """What the entry point of that name is."""
-    # Takes some milliseconds, which who uses Kafka's policy need not pay.
+    """The function of the entry point of that name."""
+    # Takes some milliseconds, which Kafka's policy need not cost.
     from importlib.metadata import entry_points
 
     found = {point.value: point for point in entry_points(group=GROUP, name=name)}

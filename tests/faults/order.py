@@ -248,7 +248,7 @@ FAULTS = [
         "storage/directory/manager.py",
         """\
                 self.checkpoint()
-                # Of what could not be opened nobody can say that it was closed.
+                # A partition that could not be opened was not closed, either.
                 if failure is None and (self.clean or not self.topics.faulty):
                     checkpoint_file.write_marker(self.files, self.path)
 """,

@@ -246,7 +246,7 @@ FAULTS = [
     Fault(
         "a-restored-partition-begins-at-its-first-record",
         "storage/directory/loader.py",
-        "        if recovery_point is None or not self._checkpoints.has_log_starts:\n",
+        "        if is_ours and (recovery_point is None or not checkpoints.has_log_starts):\n",
         "        if False:\n",
         "Deleted records are shown again in a partition that came from a backup.",
         ("tests/storage/directory/test_restored_partition.py",),
