@@ -69,11 +69,11 @@ class Origin:
     progress: Callable[[int], None] = lambda size: None
     # Segments whose files' names end in ``.swap``: where nothing may be changed they stay so.
     swapped: frozenset[int] = frozenset()
-    # Up to where what the book says of segments counts; None: a broker's log has none.
+    # Up to where the book's claims count; None: a broker's log has none.
     booked_to: int | None = None
-    # Where a batch of the log ended, as it was flushed up to there; None: nobody knows.
+    # Where a batch of the log ended when it was flushed; None: unknown.
     flushed_end: int | None = None
-    # An fsync has failed, and the page cache still has, or new files do, what can be read.
+    # An fsync has failed: the page cache, or new files, still have what can be read.
     is_unsynced: bool = False
 
     def segment(self, base: int, *, writable: bool = False) -> Segment:
@@ -190,9 +190,9 @@ class _Loading:
             self._refuse_gap(end, following)
 
     def _may_lack_end(self) -> bool:
-        """Whether a sealed segment's bytes were flushed, and perhaps not how it was sealed: the
-        last entry of its time index, and its files' lengths.  That holds for one that ends at the
-        recovery point, as a flush that comes before the roll leaves the recovery point there.
+        """Whether a sealed segment was flushed before it was sealed: its time index may lack the
+        last entry, and its files their lengths.  That may be where the recovery point lies at its
+        end.
         """
         origin = self.origin
         return not origin.clean and origin.log_start < origin.recovery_point == self.following
@@ -268,7 +268,7 @@ class _Loading:
         active = self.following is None
         largest = -1 if self.first is None else self.first.max_timestamp
         if self.last_time_entry is not None:
-            # Of a file that was to be trimmed the last entries may still be zeros.
+            # The last entries of a file that was not trimmed yet are zeros.
             timestamp, offset = self.last_time_entry
             return base <= offset < upper and (active or timestamp >= largest)
         # A sealed log whose records have timestamps ends with a final time entry.
@@ -462,8 +462,8 @@ class _Loading:
     def _is_torn(self, position: int, used: int) -> bool:
         """Whether the batch at ``position`` was being written when its writer was killed.
 
-        The kernel takes over a write page by page.  So it ends with the file, or where the file had
-        been made longer before, at ``used``, in an earlier page than its own last one.
+        The kernel takes a write page by page.  So it ends with the file, or where the file had been
+        made longer before, at ``used``, in an earlier page than its own last one.
         """
         head = self._read_at(position, HEADER_SIZE)
         if used - position < HEADER_SIZE or len(head) < HEADER_SIZE:
@@ -493,7 +493,7 @@ class _Loading:
         leaves a segment whose indexes are made anew once more.  Returns the index's new content.
         """
         files, rebuild, first_untrusted = self.segment.files, self.rebuild, self._first_untrusted
-        # (Asking for one that is not there would make it.)
+        # (A read of one that is not there would make it.)
         kept = b"" if first_untrusted < 0 else files.offset_index.entries_before(first_untrusted)
         files.close_descriptors()
         self.files.replace_atomically(files.file_path(paths.INDEX), b"\0")
@@ -562,9 +562,9 @@ def read_on(
     *,
     check_crc: bool = True,
 ) -> None:
-    """Feed ``rebuild`` on from its position to ``end``, or to its first fault.
+    """Feed ``rebuild`` from its position on to ``end``, or to its first fault.
 
-    ``take`` gets the batches of producers, some at a time.
+    ``take`` is called with the batches of producers, some at a time.
     """
     for _, taken, _ in feed(origin.files, fd, end, rebuild, check_crc=check_crc):
         origin.progress(taken)
@@ -576,9 +576,9 @@ def read_on(
 def missing_segment(files: Files, directory: str, claim: Claim, config: LogConfig) -> Segment:
     """A sealed segment whose file is gone, in the place that it has in its log.
 
-    By the book it was there, and nobody has deleted it.  All of it is damage: a reader who comes to
-    it is told so, and positions before and behind it stay.  It is in memory only; where the file
-    comes back, the next start finds it.
+    By the book it was there, and was not deleted.  All of it is damage, which reading it says;
+    positions before and behind it stay.  It is in memory only; where the file comes back, the next
+    start finds it.
     """
     segment = Segment(files, directory, claim.base_offset, config, writable=False)
     segment.restore(

@@ -25,9 +25,9 @@ Read = Callable[[int, int], bytes]
 
 
 def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: bool) -> Damage | None:
-    """The batch with a wrong base offset for which a walk has stopped, or should have.
+    """The batch with a wrong base offset at which a walk has stopped, or should have.
 
-    ``limit``: where a batch ended, or the segment does if it ``is_sealed``; None: nobody knows.
+    ``limit``: where a batch ended, or the segment does if it ``is_sealed``; None: unknown.
     """
     if rebuild.fault is not None:
         found = _in_order(read, rebuild, limit)
@@ -38,7 +38,7 @@ def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: boo
         return None
     frame = read(last, FRAME_SIZE)
     base = _base(frame)
-    # The header of an older format may be that of a wrapper, which tells only its last offset.
+    # A header of an older format may be a wrapper's, which has only the last offset.
     if not is_sealed and (base == before or frame[MAGIC_POSITION] < MAGIC):
         return None
     reason = f"base offset {base} is not below {limit}, where the segment ends"
@@ -46,7 +46,9 @@ def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: boo
 
 
 def _in_order(read: Read, rebuild: Rebuild, limit: int | None) -> Damage | None:
-    """The one of two batches that is wrong, where the offsets of the second one do not go on."""
+    """The one of two batches that is wrong, where the second one's offsets do not continue the
+    first's.
+    """
     at, next_offset = rebuild.position, rebuild.next_offset
     batch = _batch(read, at)
     walked = walk_batches(batch, len(batch), rebuild.base_offset, next_offset, paths.MAX_OFFSET)
@@ -73,7 +75,7 @@ def _base(batch: bytes) -> int:
 
 
 def _batch(read: Read, position: int) -> bytes:
-    """The one there, as long as it says it is; b"" where it is not whole."""
+    """The batch there; b"" where it is not whole."""
     frame = read(position, FRAME_SIZE)
     size = size_at(frame, 0) if len(frame) == FRAME_SIZE else 0
     batch = read(position, size) if size > FRAME_SIZE else b""

@@ -5,18 +5,17 @@ The passes are those of Kafka's ``LogLoader``, numbered as there:
 1. remove what a cleaner or a deletion left half done (``.deleted``, ``.cleaned``, late ``.swap``);
 2. of a swap that had been decided, remove the files that it replaces;
 3. finish that swap by renaming its files;
-4. load the segments in order of their base offsets (``loading``), and then what is known of
-   producers and transactions (``replay``).
+4. load the segments in order of their base offsets (``loading``), and then the producers and
+   transactions (``replay``).
 
 At the first batch that is torn or damaged the log ends.  Unlike Kafka nothing is thrown away: the
-bytes behind it are copied to ``BASE.log.POSITION.cut`` and later segments are renamed to
-``….cut``; each is reported as a ``Cut``.
+bytes behind it are copied to ``BASE.log.POSITION.cut`` and later segments are renamed to ``….cut``;
+each is reported as a ``Cut``.
 
 Invariants: afterwards every segment but the last is sealed, offsets rise from segment to segment,
 the recovery point is ≤ the log end, and every index equals a rebuilt one.
 
-Not here: taking back what is valid behind a damaged place (``log.salvage``), and other
-partitions.
+Not here: taking back what is valid behind a damaged place (``log.salvage``), other partitions.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Recovered:
 def recover(origin: Origin) -> Recovered:
     """Load one partition's directory.
 
-    ReadOnlyFormat where Kafka 0.7 has written it and it was to be written; OSError from the disk.
+    ReadOnlyFormat for a partition of Kafka 0.7 that is opened for writing; OSError from the disk.
     With ``writable`` false nothing on disk changes: what a writable load would cut or rebuild is
     not shown.
     """
@@ -93,7 +92,7 @@ def recover(origin: Origin) -> Recovered:
         origin = dataclasses.replace(origin, swapped=swapped)
     bases = paths.log_bases(names)
     if origin.swapped:
-        # What a cleaner has just made may have holes up to the segment behind it.
+        # A segment that a cleaner has just made may have gaps up to the one behind it.
         behind = next((base for base in bases if base > max(origin.swapped)), -1)
         origin = dataclasses.replace(origin, holes_to=max(origin.holes_to, behind))
     bases, names = _without_half_rolled(origin, bases, names)
@@ -152,10 +151,10 @@ def _without_half_rolled(
 
 
 def _files_of(origin: Origin) -> tuple[list[str], list[str]]:
-    """The names of the files of the directory, and of what is in the place of files that can be
-    made again (a link, a pipe, a directory).
+    """The names of the directory's files, and of what is in the place of files that can be made
+    again (a link, a pipe, a directory).
 
-    UnusableFile where a log is none.
+    UnusableFile where a log is no file.
     """
     names: list[str] = []
     bad: list[str] = []
@@ -197,12 +196,12 @@ def _read_book(
 ) -> tuple[BookContent | None, list[Claim]]:
     """The book, None where none is kept; and its claims that count.
 
-    One that cannot be read is set aside.
+    A book that cannot be read is set aside.
     """
     is_there = book_file.FILE_NAME in names
     if origin.booked_to is None:
         if is_there and origin.writable:
-            # From the time before a broker had the directory.
+            # It is older than the broker in the directory.
             origin.files.unlink(os.path.join(origin.directory, book_file.FILE_NAME))
         return None, []
     recorded = BookContent()
@@ -219,9 +218,8 @@ def _read_book(
 def _missing(
     origin: Origin, claims: list[Claim], bases: list[int]
 ) -> tuple[list[Claim], list[Claim]]:
-    """The segments that should be among those of ``bases``, ascending; and the claims that count.
-
-    None where somebody else has rewritten the log.
+    """The claimed segments that are not among ``bases``, ascending; and the claims that count: none
+    where another program has rewritten the log.
     """
     if not bases or {claim.base_offset for claim in claims}.issubset(bases):
         return [], claims
@@ -244,7 +242,7 @@ def _sizes(origin: Origin, bases: list[int]) -> dict[int, int]:
 def _with_missing(
     origin: Origin, result: Recovered, loaded: list[Loaded], gone: list[Claim]
 ) -> list[Loaded]:
-    """Put a segment in the place of each that is missing, and say so."""
+    """Add a segment in the place of each that is missing, and a fault."""
     made = list(loaded)
     for claim in gone:
         if claim.base_offset < loaded[-1].segment.base_offset:
@@ -257,7 +255,7 @@ def _with_missing(
 def _expect_all(
     origin: Origin, result: Recovered, loaded: list[Loaded], claims: list[Claim]
 ) -> None:
-    """Have the segments that are shorter than they were end where they did."""
+    """Make segments that are shorter than claimed end where they did."""
     sealed = {item.segment.base_offset: item.segment for item in loaded[:-1]}
     sizes = {base: segment.size for base, segment in sealed.items()}
     for claim in book_file.short(claims, sizes):
@@ -273,8 +271,8 @@ def _load_all(
 ) -> Iterable[Loaded]:
     """Each segment in order, some at a time where that is worth it.
 
-    Where the book says that one ends before the next one begins, that is no loss of its own.  One
-    of which the book says more had been flushed: it ends no log, as no kill or power cut made it.
+    Where a claim says that one ends before the next one begins, that is no loss.  One that is
+    shorter than claimed had been flushed: it ends no log, as no kill or power cut made it.
     """
     ends = {claim.base_offset: claim.next_offset for claim in claims}
     shorter: set[int] = set()
@@ -296,7 +294,7 @@ def _load_all(
 
 
 def _load_old(origin: Origin, names: list[str]) -> Recovered:
-    """A partition of Kafka 0.7; ReadOnlyFormat where it was to be written."""
+    """Load a partition of Kafka 0.7; ReadOnlyFormat where it was opened for writing."""
     if origin.writable:
         raise refusal(origin.directory)
     segments, faults = load_entries(
@@ -340,7 +338,7 @@ def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
 
 
 def _first_base(origin: Origin) -> int:
-    """The offset of the first segment that positions hang on; beyond all where none do."""
+    """The base offset of the first segment that positions hang on; MAX_OFFSET where none do."""
     try:
         bases = read_history(origin.files, origin.directory).bases
     except CorruptCheckpoint:

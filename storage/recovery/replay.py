@@ -2,15 +2,15 @@
 
 ``ProducerStateManager.java``, ``UnifiedLog.rebuildProducerState``.
 
-The newest snapshot that is usable says what was known at its offset; the headers of the batches
-behind it say the rest.  A snapshot is used only where the log has everything below it, so one
-beyond the log's end is of no use, and neither is one below the first segment's base: what it knows
-of open transactions may have been deleted with their records.
+The newest usable snapshot has the state at its offset; the headers of the batches behind it add the
+rest.  A snapshot is used only where the log has everything below it: not beyond the log's end, and
+not below the first segment's base, as what it knows of open transactions may have been deleted with
+their records.
 
-On the way what is missing is made again: the snapshot at each segment's base, and of the segments
-whose logs were read to load them the transaction index.  For that an older snapshot is begun with;
-whatever newer one is there counts more than what the log says, since a cleaner may have taken
-records of which only the snapshot still knows.
+On the way missing files are made again: the snapshot at each segment's base, and the transaction
+index of segments whose logs were read to load them.  For that the walk begins at an older snapshot;
+a newer one that is there overrules the log, since a cleaner may have removed records of which only
+the snapshot still knows.
 
 Not here: CRCs and offset indexes (``loading``).
 """
@@ -69,7 +69,9 @@ def replay(
 
 
 def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
-    """Add what a segment has from ``start`` on; its aborted transactions where it was read."""
+    """Add a segment's batches from ``start`` on; returns its aborted transactions where it was
+    read.
+    """
     rebuilt: list[TxnEntry] = []
     if item.segment.files.is_missing:
         return rebuilt
@@ -100,7 +102,7 @@ def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> lis
 def _is_before_producers(segment: Segment) -> bool:
     """Whether the segment was written before there were producers: by its first and last batch."""
     try:
-        # Its header is enough: nobody is given a record of it here.
+        # Its header is enough: no record is read here.
         first = next(scan.batches(segment.source(), 0, segment.size), None)
         last = segment.last_batch()
     except CorruptRecord:
@@ -117,7 +119,7 @@ def _read_headers(
     end: int,
     take: Callable[[list[tuple[int, ...]]], None],
 ) -> None:
-    """Batches of producers in a part of a log whose CRCs nobody asks for; up to any damage."""
+    """Read batches of producers in a part of a log, without checking CRCs, up to any damage."""
     rebuild = Rebuild(segment.base_offset, origin.config.index_interval_bytes, position=position)
     fd = segment.files.open_apart()
     try:
@@ -144,12 +146,12 @@ def _put_transactions(
 
 
 class Snapshots:
-    """The usable ``.snapshot`` files of a partition, by offset; each is read when asked for."""
+    """The usable ``.snapshot`` files of a partition, by offset; each is read when it is needed."""
 
     def __init__(self, origin: Origin, names: Iterable[str], log_start: int, log_end: int) -> None:
-        """Those between the first segment's base and the log's end.
+        """Take the snapshots between the first segment's base and the log's end.
 
-        Where the origin is writable the others are removed, and so is later what is no snapshot.
+        Where the origin is writable the others are removed, and later those that cannot be read.
         """
         self._origin = origin
         self._states: dict[int, bytes | None] = {}
@@ -188,31 +190,33 @@ class Snapshots:
         return self.newest_up_to(paths.MAX_OFFSET)
 
     def newest_up_to(self, offset: int) -> int:
-        """That of the newest one at or below ``offset``."""
+        """The offset of the newest one at or below ``offset``; -1 where there is none."""
         for candidate in sorted(self._states, reverse=True):
             if candidate <= offset and candidate in self:
                 return candidate
         return -1
 
     def load(self, offset: int) -> ProducerState:
-        """What the snapshot at ``offset``, which there is, knows."""
+        """The state of the snapshot at ``offset``, which exists."""
         data = self._states[offset]
         assert data is not None
         return ProducerState.decode(data, path=self._path(offset))
 
     def write(self, offset: int, state: ProducerState) -> None:
-        """Make one again, where the origin is writable."""
+        """Make a snapshot again, where the origin is writable."""
         if self._origin.writable:
             data = self._states[offset] = state.encode()
             self._origin.files.replace_atomically(self._path(offset), data, sync=False)
 
     def drop_others(self, bases: Sequence[int]) -> None:
-        """Remove those that are neither at a segment's base nor the newest, and what is none."""
+        """Remove those that are neither at a segment's base nor the newest, and those that cannot
+        be read.
+        """
         if self._origin.writable:
             for offset in self._states.keys() - {*bases, self.newest}:
                 del self._states[offset]
                 self._origin.files.unlink(self._path(offset))
-            # The first segment's has not been asked for, where there is a newer one.
+            # The first segment's was not read where there is a newer one.
             _ = bases[0] in self
 
     def _path(self, offset: int) -> str:

@@ -5,11 +5,11 @@ it replaces to ``*.deleted``, then strips ``.swap``.  So after a crash:
 
 - some ``.cleaned`` is left: the swap was not decided; its files go, the old ones stay;
 - only ``.swap`` is left: it was decided; what lies in its range goes, the rest is renamed;
-- ``.deleted`` and ``.tmp`` are of no use to anybody.
+- ``.deleted`` and ``.tmp`` are of no use.
 
 ``decide`` is the second step of these.  ``publish`` is the whole of a swap, for segments that are
-rewritten under their own base and that nobody has open (of a log that is: ``replacing``).
-Files that recovery had set aside (``.cut``) belong to nobody's swap.
+rewritten under their own base in a partition that is not open (in an open one: ``replacing``).
+Files that recovery had set aside (``.cut``) belong to no swap.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from storage.state import book_file
 
 _LOG_SWAP = paths.LOG + paths.SWAP
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES)
-# What a swap that takes these offsets' place leaves alone.  Of the snapshots those that fit no
-# segment any more go later.
+# Files in its range that a swap does not replace.  Snapshots that fit no segment any more are
+# removed later.
 _KEPT = (paths.SWAP, paths.CUT, paths.SNAPSHOT)
-# What a segment that is rewritten with the same offsets loses; producer snapshots stay right.
+# Files that a rewritten segment with the same offsets loses; producer snapshots stay right.
 _REPLACED = (*_KINDS, *paths.LINES_SUFFIXES, paths.OLD_LOG)
 
 
 def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
-    """Let ``new``, durable ``.cleaned`` segments in the order of the log, be ``.swap``: from now on
-    they take the place of what lies in their range, whoever carries that out.
+    """Rename ``new``, durable ``.cleaned`` segments in the order of the log, to ``.swap``: from now
+    on they replace what lies in their range, whether this process or the next start carries it out.
 
-    As long as one name of the lowest is the old one nothing is decided, and it gets the new ones
-    when those of the others are durable.  OSError: nothing is decided.
+    Nothing is decided while a name of the lowest is the old one, and it is renamed when the others'
+    names are durable.  OSError: nothing is decided.
     """
     files.sync_directory(directory)
     for segment in reversed(new[1:]):
@@ -50,9 +50,9 @@ def decide(files: Files, directory: str, new: Sequence[Segment]) -> None:
 
 
 def publish(files: Files, directory: str, bases: Collection[int]) -> None:
-    """Let the ``.cleaned`` files of these bases, which are durable, take the old ones' place.
+    """Replace segments by the ``.cleaned`` files of these bases, which are durable.
 
-    Durable when it returns (``LocalLog.replaceSegments``).  Nobody has the partition open.
+    Durable when it returns (``LocalLog.replaceSegments``).  The partition is not open anywhere.
     """
     book_file.drop(files, directory)
     new = [
@@ -70,7 +70,7 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
     files.sync_directory(directory)
     for segment in new:
         segment.files.set_suffix("")
-        # What a restart finds between two that are still ``.swap`` it takes for replaced.
+        # (A restart takes what it finds between two ``.swap`` for replaced.)
         files.sync_directory(directory)
     for path in old:
         files.unlink(path + paths.DELETED)
@@ -79,8 +79,8 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
 def _sorted_out(
     files: Files, directory: str, names: list[str]
 ) -> tuple[set[str], set[str], set[str], list[str]]:
-    """What happens to a directory's names: swaps that are late go first, as long as there is any
-    ``.cleaned``, then what is of no use, then what is replaced; the rest loses its ``.swap``.
+    """Sort a directory's names: late swaps are removed first, where any ``.cleaned`` is left, then
+    what is of no use, then what is replaced; the rest loses its ``.swap``.
     """
     unfinished = _between(names, 0, paths.MAX_OFFSET, paths.CLEANED)
     first = min((paths.base_offset_of(name) or 0 for name in unfinished), default=paths.MAX_OFFSET)
@@ -90,8 +90,8 @@ def _sorted_out(
     swaps = [name for name in left if name.endswith(_LOG_SWAP)]
     replaced = _between(left, *replaced_range(files, directory, swaps))
     replaced = {name for name in replaced if not name.endswith(_KEPT)}
-    # Some of these may be the swap's own, which had its name already: the transaction index too,
-    # which nobody misses. Where there is no offset index loading makes all of them from the log.
+    # Some of these may be the swap's own, already renamed, also the transaction index, which is
+    # not missed. Without an offset index loading makes all of them from the log.
     own = {f"{name.removesuffix(_LOG_SWAP)}{paths.INDEX}{paths.SWAP}" for name in swaps}
     replaced |= own.intersection(left)
     return late, useless, replaced, [name for name in left if name not in replaced]
@@ -118,8 +118,7 @@ def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
     _remove(files, directory, useless, then_sync=False)
     _remove(files, directory, replaced, then_sync=True)
     swapped = sorted(name for name in rest if name.endswith(paths.SWAP))
-    # One segment after the other: what a restart finds between two that are still ``.swap`` it
-    # takes for replaced.
+    # One segment after the other: a restart takes what it finds between two ``.swap`` for replaced.
     for _, some in itertools.groupby(swapped, key=paths.base_offset_of):
         for name in some:
             path = os.path.join(directory, name)
@@ -131,10 +130,10 @@ def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
 def as_if_finished(
     files: Files, directory: str, names: list[str]
 ) -> tuple[list[str], frozenset[int]]:
-    """What ``finish_swaps`` would return, without a change; and the base offsets of the segments
-    whose files' names still end in ``.swap``.
+    """The result of ``finish_swaps``, without a change; and the base offsets of the segments whose
+    files' names still end in ``.swap``.
 
-    Of a segment that has a part of its names only there is no offset index: the others count by it.
+    A segment that is half renamed has no offset index then: the others count by it.
     """
     *_, rest = _sorted_out(files, directory, names)
     swapped = {paths.base_offset_of(name) for name in rest if name.endswith(_LOG_SWAP)}

@@ -1,16 +1,16 @@
-"""What a broker has written down of its topics' settings, in a directory that is its own.
+"""The settings of a broker's topics, as it has written them down, in a directory of its own.
 
-A data directory is a *broker's* where it has ``meta.properties`` or a metadata log.  What its
-topics are set to is not beside them then, as ours is (``settings``), and a default of ours would
-delete what the broker keeps.  It comes from
+A data directory is a *broker's* where it has ``meta.properties`` or a metadata log.  Its topics'
+settings are not beside them then, as ours are (``settings``), and a default of ours would delete
+what the broker keeps.  They come from
 
 - the metadata log (``metadata_log``), of the same directory or of another one that the broker's
   file or ``kafkafs.metadata.log.dir`` names: what is set on a topic, on the broker, on all brokers;
 - the broker's file, ``server.properties``, which ``kafkafs.broker.config`` names: only where that
-  is known, what nobody has set has Kafka's default.
+  is known, a setting that is nowhere has Kafka's default.
 
-Whoever reads this learns what is known, and of what is not known, why.  Files that are missing or
-damaged raise nothing: nothing can be known then, and so nothing is deleted.
+The result says what is known, and of what is not known, why.  Files that are missing or damaged
+raise nothing: nothing is known then, and so nothing is deleted.
 
 Not here: what the settings mean, and which of them wins (``settings``).
 """
@@ -36,10 +36,9 @@ PROTECTING = ("log.cleaner.enable", "delete.topic.enable")
 
 
 class BrokerTopic(NamedTuple):
-    """A topic as its broker knows it: its id, and what is set on it by Kafka's topic names.
+    """A topic as its broker knows it: its id, and its settings by Kafka's topic names.
 
-    Of a directory that was detached: the partitions that it had then, and why it is not known what
-    is set on it.
+    Of a detached directory: the partitions that it had then, and why its settings are not known.
     """
 
     id: str
@@ -62,14 +61,14 @@ class BrokerSettings:
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
     defaults: dict[str, Given] = field(default_factory=dict)
     topics_fault: str | None = None
-    """Why it is not known what is set on any topic."""
+    """Why no topic's settings are known."""
     defaults_fault: str | None = None
-    """Why it is not known what the defaults are that are not among them."""
+    """Why the other defaults are not known."""
     is_detached: bool = False
-    """Whether the broker will not come back: only the ``topics`` are its own then."""
+    """Whether the broker will not come back: only the ``topics`` are its then."""
 
     def why_unknown(self, topic: str, topic_id: str) -> str | None:
-        """Why it is not known what is set on a topic; None where it is.  The id may be empty."""
+        """Why a topic's settings are not known; None where they are.  The id may be empty."""
         if self.topics_fault is not None:
             return self.topics_fault
         known = self.topics.get(topic)
@@ -93,7 +92,7 @@ def is_brokers(files: Files, data_dir: str) -> bool:
 def read(
     files: Files, data_dir: str, broker_config: str | None, metadata_dir: str | None
 ) -> BrokerSettings | None:
-    """What is known of a data directory; None where no broker has written it.
+    """The settings of a broker's data directory; None where no broker has written it.
 
     ``broker_config``: the broker's file; ``metadata_dir``: where its metadata log is.
     """
@@ -109,7 +108,7 @@ def read(
     except (CorruptRecord, OSError) as error:
         found.topics_fault = _why_unread(files, directory, error)
         return found
-    # The more special one last, as it hides the others.
+    # The narrowest last, as it hides the others.
     _take(found, metadata.configs.get((BROKER, ""), {}), "the cluster's default")
     node = _node_id(files, data_dir)
     if node is not None:
@@ -125,7 +124,7 @@ def read(
 
 
 def is_detached(files: Files, data_dir: str) -> bool:
-    """Whether a broker that has written a data directory will not come back to it."""
+    """Whether a broker has written a data directory, and will not come back to it."""
     return not is_brokers(files, data_dir) and files.exists(_detached(data_dir))
 
 
@@ -186,7 +185,7 @@ def write(
 
 
 def remove(files: Files, data_dir: str) -> None:
-    """Forget what was written down; durable."""
+    """Remove what ``write`` has written; durable."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(_detached(data_dir))
     files.sync_directory(data_dir)
@@ -225,8 +224,8 @@ def _read_properties(files: Files, path: str | None, found: BrokerSettings) -> M
 
 
 def _take(found: BrokerSettings, given: Mapping[str, str], source: str) -> None:
-    """Have these hide what is there: one name of a topic's setting all of its names
-    (``DynamicBrokerConfig.brokerConfigSynonyms``).
+    """Add settings that hide the ones that are there: one name of a topic's setting all of its
+    names (``DynamicBrokerConfig.brokerConfigSynonyms``).
     """
     for name in given:
         if name in SYNONYMS:

@@ -1,10 +1,10 @@
-"""What there is to set: Kafka's names, defaults and rules for topics and for the daemon.
+"""All settings: Kafka's names, defaults and rules for topics and for the daemon.
 
-All of Kafka's topic settings are known, so that a listing is complete, also those that mean
-nothing to one log without replicas or tiers.  Two defaults differ: ``flush.ms`` is 1000, because
-there are no replicas to get a lost second back from, and ``retention.ms`` is -1, because a file
-system deletes nothing that nobody asked it to delete (``LogConfig.java``,
-``ServerLogConfigs.java``, ``CleanerConfig.java``).
+All of Kafka's topic settings are known, so that a listing is complete, also those without a meaning
+for one log without replicas or tiers.  Two defaults differ: ``flush.ms`` is 1000, because there are
+no replicas to get a lost second back from, and ``retention.ms`` is -1, because a file system
+deletes nothing without being told (``LogConfig.java``, ``ServerLogConfigs.java``,
+``CleanerConfig.java``).
 
 Not here: the files that keep settings (``settings``), what the settings do.
 """
@@ -33,7 +33,7 @@ NO_POLICY = "none"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _POLICY = re.compile(r"[A-Za-z0-9._-]+(:.*)?")
 
-# From the text of a value to the value; ValueError says what would be right.
+# From a value's text to the value; ValueError says what would be right.
 Parser = Callable[[str], Any]
 
 
@@ -125,7 +125,7 @@ def _policy_name(text: str) -> str:
     return text
 
 
-# What a number of a duration or of a size may be followed by where people write one.
+# What may follow the number of a duration or of a size where people write one.
 _UNITS = {
     ".ms": {"ms": 1, "s": 1000, "m": _MINUTE_MS, "h": _HOUR_MS, "d": _DAY_MS},
     ".bytes": {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
@@ -136,7 +136,7 @@ _WITH_UNIT = re.compile(r"([0-9]{1,19}) ?([A-Za-z]+)")
 def without_unit(name: str, text: str) -> str:
     """A setting's value as Kafka has it: ``7d`` of ``retention.ms`` is ``604800000``.
 
-    ValueError where there is a unit that is none of the setting.
+    ValueError where it has a unit that the setting does not have.
     """
     match = _WITH_UNIT.fullmatch(text)
     units = next((units for suffix, units in _UNITS.items() if name.endswith(suffix)), None)
@@ -154,7 +154,7 @@ def format_value(value: Any) -> str:
     return ",".join(value) or NO_POLICY if isinstance(value, tuple) else str(value)
 
 
-# -- what there is to set ------------------------------------------------------------------------
+# -- the settings --------------------------------------------------------------------------------
 
 
 class Synonym(NamedTuple):
@@ -186,7 +186,7 @@ def _retention(unit: str, factor: int) -> Synonym:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogConfig:
-    """A topic's settings; a field is called as the setting, with ``_`` for ``.``."""
+    """A topic's settings; a field is named as the setting, with ``_`` for ``.``."""
 
     segment_bytes: int = _topic(1 << 30, _int(1 << 20), "log.segment.bytes")
     segment_ms: int = _topic(
@@ -246,8 +246,8 @@ class LogConfig:
     local_retention_bytes: int = _topic(-2, _long(-2), "log.local.retention.bytes")
     kafkafs_retention_policy: str = _topic("kafka", _policy_name, "kafkafs.retention.policy")
     unknown: tuple[str, ...] = ()
-    """Names of settings that decide what goes and that nobody knows here: nothing is deleted by
-    age or size, and nothing compacted, where there are any.  Not itself a setting."""
+    """Names of deciding settings that are not known: while there are any, nothing is deleted by age
+    or size, and nothing compacted.  Not itself a setting."""
 
     @property
     def is_compacted(self) -> bool:
@@ -256,13 +256,13 @@ class LogConfig:
 
     @property
     def may_be_cleaned(self) -> bool:
-        """Whether a cleaner may take what need not stay: also, that all is known that decides."""
+        """Whether a cleaner may remove records; not while a setting that decides is unknown."""
         return self.is_compacted and not self.unknown
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """What is set for the daemon and not for a topic; fields are called as in LogConfig."""
+    """The daemon's settings; fields are named as in LogConfig."""
 
     num_partitions: int = _topic(1, _int(1))
     delete_topic_enable: bool = _topic(True, _boolean)
@@ -308,12 +308,12 @@ SYNONYMS = {
     for synonym in setting.synonyms
 }
 
-# What decides whether something goes, by what cleanup.policy has.
+# The settings that decide whether something is deleted, by what cleanup.policy has.
 DECIDES_DELETION = ("cleanup.policy", "retention.ms", "retention.bytes")
 DECIDES_COMPACTION = ("cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms")
 DECISIVE = frozenset(DECIDES_DELETION + DECIDES_COMPACTION)
 
-# What Kafka itself sets on the topics that it makes for itself, of what decides
+# Those of them that Kafka sets on its internal topics
 # (``GroupCoordinatorConfig``, ``TransactionLogConfig``, ``ShareCoordinatorConfig``).
 INTERNAL_TOPICS: Mapping[str, Mapping[str, Any]] = {
     "__consumer_offsets": {"cleanup.policy": ("compact",)},

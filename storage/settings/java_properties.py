@@ -1,8 +1,8 @@
 """Java's properties files, as a broker's are (``Properties.load``).
 
 ``name=value``, ``name:value`` or ``name value``; blank lines, and comments from ``#`` or ``!`` at a
-line's start; a line that ends with an odd number of backslashes goes on in the next one, without
-the white space that begins that; ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` stand for
+line's start; a line that ends with an odd number of backslashes continues in the next one, without
+the white space at that one's start; ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX`` stand for
 characters, another backslash for what follows it.  Of a name that is there twice the last one
 counts.  Pure.
 """
@@ -32,7 +32,7 @@ def parse(data: bytes) -> dict[str, str]:
 
 
 def line(name: str, value: str) -> str:
-    """A line that says so, with its end; there is nothing special in ``name``."""
+    """A line with its end; ``name`` has no special characters."""
     for character, escaped in _ESCAPED:
         value = value.replace(character, escaped)
     return f"{name}={value}\n"

@@ -1,13 +1,13 @@
 """The messages that Kafka keeps in its own topics and in control records.
 
 A message: its name, its versions, ``flexible=`` the first version that is flexible (KIP-482), then
-its fields. A field: name, type (``*`` an array of it, ``[…]`` an array of structs, ``{…}`` a
+its fields.  A field: name, type (``*`` an array of it, ``[…]`` an array of structs, ``{…}`` a
 struct), the versions that have it where not all do, ``null`` where it may be (``tag=`` where it is
 tagged), ``default=`` where that is not the type's zero or empty.
 
-The facts are those of the message definitions of Apache Kafka 4.3.1
-(``group-coordinator/src/main/resources/common/message`` and its like): the order of the fields is
-that of the bytes and that of the JSON.
+From the message definitions of Apache Kafka 4.3.1
+(``group-coordinator/src/main/resources/common/message`` and its like), whose order of fields is
+that of the bytes and of the JSON.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """What a cluster has decided about its topics, from its metadata log (``__cluster_metadata-0``).
 
-The log is a partition like others, whose records are ``messages.MetadataReader``'s.  Its latest
+The log is a partition like others, with records for ``messages.MetadataReader``.  Its latest
 snapshot, ``<end offset>-<epoch>.checkpoint``, is a file of batches: a control record, all records
 that make the state below the end offset, and a control record again; the log goes on from there
 (``RecordsSnapshotReader.java``, ``KafkaRaftLog.java``).  Records between BeginTransactionRecord and
-EndTransactionRecord count when that is there, and not at all behind AbortTransactionRecord
+EndTransactionRecord count when the latter is there, and not at all before AbortTransactionRecord
 (KIP-868).
 
 All or nothing: what is damaged or missing in the middle may have been any setting, so that none of
 them is known then (CorruptRecord).  A last batch that is not whole is where a crash has cut the
-log; what it held was never decided.
+log; it was never decided.
 
 Not here: what the settings mean, and the log of a cluster that does not use KRaft.
 """
@@ -69,7 +69,7 @@ def read_metadata(files: Files, directory: str) -> Metadata:
         end = int(snapshot[:20])
         _read_snapshot(files, os.path.join(directory, snapshot), replay)
     bases = paths.log_bases(names)
-    # Those that lie below the snapshot whole may be just about to go.
+    # Segments that lie below the snapshot as a whole may be removed at any moment.
     first = max((number for number, base in enumerate(bases) if base <= end), default=0)
     _read_log(files, directory, bases[first:], end, replay)
     return replay.metadata
@@ -110,8 +110,8 @@ def _read_log(files: Files, directory: str, bases: list[int], end: int, replay: 
 
 
 def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
-    """(position, base offset) of a batch not far below offset ``end``: those before it stand in the
-    snapshot.  A controller that has nothing to do writes two batches a second.
+    """(position, base offset) of a batch not far below offset ``end``: the snapshot has those
+    before it.  A controller that has nothing to do writes two batches a second.
     """
     found = (0, base)
     if base < end:
@@ -157,7 +157,7 @@ class _Replay:
         self.metadata = Metadata()
         self._reader = MetadataReader(_WANTED)
         self._names: dict[str, str] = {}
-        # What is not decided yet.
+        # Records that are not decided yet.
         self._transaction: list[MetadataRecord] | None = None
 
     def take(self, header: BatchHeader, records: list[Record], path: str) -> None:

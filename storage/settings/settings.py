@@ -1,22 +1,22 @@
 """The settings of a data directory, and of its topics.
 
 ``kafkafs.properties`` in the data directory is written by people: defaults for all topics and for
-the daemon, by Kafka's *broker* names (``log.retention.hours=24``).  What is set on a topic, by
-Kafka's *topic* names (``retention.ms=1000``), and whose it is, lies with the topic
-(``topic_file``), and is read when it is first asked for.  A broker ignores both.
+the daemon, by Kafka's *broker* names (``log.retention.hours=24``).  A topic's settings, by Kafka's
+*topic* names (``retention.ms=1000``), and its owner lie with the topic (``topic_file``), and are
+read when they are first needed.  A broker ignores both.
 
-A topic's value is its override, else the first of the broker's names that is given (Kafka's
-order: ms before minutes before hours), else the default (``ServerTopicConfigSynonyms.java``,
-``LogConfig.java``).  A name or a value that is not right is InvalidConfig, which names file and
-line: a setting that was silently ignored would be noticed when the data is gone.
+A topic's value is its override, else the first of the broker's names that is set (Kafka's order: ms
+before minutes before hours), else the default (``ServerTopicConfigSynonyms.java``,
+``LogConfig.java``).  A wrong name or value is InvalidConfig, which names file and line: a setting
+that was silently ignored would be noticed when the data is gone.
 
-In a directory that a broker has written its topics keep what the broker has set
-(``broker_settings``): a value is our override, else what is set on the topic at the broker, else
-what ``kafkafs.properties`` says (but not of what decides whether something goes: that speaks of
-topics made here), else what holds at the broker, else Kafka's default.  What decides and is *not
-known* is named by ``LogConfig.unknown``, and nothing of that topic is deleted or compacted.
+In a broker's directory its topics keep the broker's settings (``broker_settings``): a value is our
+override, else the topic's at the broker, else the one of ``kafkafs.properties`` (except for
+settings that decide whether something is deleted: those are for topics made here), else the
+broker's default, else Kafka's.  ``LogConfig.unknown`` names the deciding settings that are *not
+known*, and nothing of that topic is deleted or compacted.
 
-Not here: what there is to set (``config``).
+Not here: which settings there are (``config``).
 """
 
 from __future__ import annotations
@@ -59,24 +59,25 @@ _BY_US = "set on the topic"
 _BY_BROKER = "set on the topic at its broker"
 
 
-class _Default(NamedTuple):
+class _Sourced(NamedTuple):
+    """A setting's value and where it comes from."""
+
     value: Any
     source: str
     is_known: bool = True
 
 
 Check = Callable[[LogConfig], None]
-"""Looks at a topic's settings, and raises InvalidConfig where they will not do."""
+"""Raises InvalidConfig where a topic's settings are wrong."""
 
 
 def no_check(config: LogConfig) -> None:
-    """A ``Check`` to which everything is right."""
+    """A ``Check`` that refuses nothing."""
 
 
 def check_value(name: str, text: str | None) -> None:
-    """InvalidConfig where topics have no such setting, or it may not have that value.
-
-    None: the default.
+    """InvalidConfig where topics have no such setting, or it may not have that value (None: the
+    default).
     """
     setting = _topic_setting(name)
     if text is not None:
@@ -84,7 +85,7 @@ def check_value(name: str, text: str | None) -> None:
 
 
 def _parse_written(setting: Setting, text: str) -> Any:
-    """The value of a text that somebody has written, who may have used a unit."""
+    """The value of a text from a user, who may have used a unit."""
     try:
         plain = without_unit(setting.name, text.strip())
     except ValueError as error:
@@ -100,7 +101,7 @@ def _topic_setting(name: str) -> Setting:
 
 
 def set_default(files: Files, data_dir: str, name: str, value: str) -> None:
-    """Have a line of ``kafkafs.properties`` say this, and leave the others; durable.
+    """Set a line of ``kafkafs.properties``, and keep the others; durable.
 
     InvalidConfig where the file would not be right then, OSError: nothing has changed.
     """
@@ -137,17 +138,17 @@ class Settings:
         # The lowest partitions of topics whose partition 0 is not here.
         self._lowest: dict[str, int] = {}
         self.fault: InvalidConfig | None = None
-        """Why the data directory's own file does not count: then nothing of any topic goes, and no
-        setting is changed.
+        """Why the data directory's file does not count: then nothing of any topic is deleted, and
+        no setting changed.
         """
-        # The ids of the topics that lie here, as far as they are known.
+        # The known ids of the topics that lie here.
         self._ids: dict[str, str] = {}
         self.given: dict[str, str] = {name: line.value for name, line in given.items()}
         """The lines of the data directory's settings file, as they stand there."""
         self.broker = BrokerConfig(**_daemon_values(given))
         ours = _from_synonyms(
             {
-                name: _Default(_synonym_value(name, line.value, line), f"{name} in {SETTINGS_FILE}")
+                name: _Sourced(_synonym_value(name, line.value, line), f"{name} in {SETTINGS_FILE}")
                 for name, line in given.items()
                 if name in SYNONYMS
             }
@@ -159,9 +160,9 @@ class Settings:
             self.broker.kafkafs_broker_config,
             self.broker.kafkafs_metadata_log_dir,
         )
-        # Of the many topics that were made here, and on which nothing is set.
+        # For the many topics that were made here and have no settings.
         self._plain = _config_of(self._defaults)
-        self._their_defaults: dict[str, _Default] = {}
+        self._their_defaults: dict[str, _Sourced] = {}
         self._protected: dict[str, str] = {}
         if self._theirs is not None:
             self._their_defaults = _their_defaults(self._theirs, ours)
@@ -170,7 +171,7 @@ class Settings:
             fields = {name.replace(".", "_"): value for name, value in protecting.items()}
             self.broker = replace(self.broker, **fields)
         self.notes: list[str] = []
-        """What does not count of what is given, and why."""
+        """Settings that do not count, and why."""
         if self._theirs is not None:
             for name in DECISIVE & ours.keys():
                 self.notes.append(
@@ -187,13 +188,13 @@ class Settings:
         *,
         keeps_faulty: bool = False,
     ) -> Settings:
-        """Read the data directory's file; a missing one sets nothing.  InvalidConfig names file and
-        line; with ``keeps_faulty`` it becomes the ``fault`` of these settings instead.
+        """Read the data directory's file; a missing one sets nothing.
 
-        So it is with a topic's file, when something is asked about the topic: InvalidConfig from
-        whatever asks, or with ``keeps_faulty`` the fault of that topic (``fault_of``).
+        InvalidConfig names file and line; with ``keeps_faulty`` it becomes the ``fault`` of these
+        settings instead.  A topic's file is read when it is needed: InvalidConfig then, or with
+        ``keeps_faulty`` the fault of that topic (``fault_of``).
 
-        ``check`` is asked of all settings that are, or are to be, in force.
+        ``check`` is called for all settings that are, or are to be, in force.
         """
         path = os.path.join(data_dir, SETTINGS_FILE)
         try:
@@ -212,7 +213,7 @@ class Settings:
     # -- topics' files -------------------------------------------------------------------------
 
     def _topic(self, topic: str) -> TopicFile:
-        """What is set on a topic, by us; nothing on one that is not there."""
+        """A topic's file; an empty one for a topic that does not exist."""
         found = self._topics.get(topic)
         if found is None:
             found = self._read_topic(topic)
@@ -246,7 +247,7 @@ class Settings:
         return os.path.join(self._data_dir, directory, topic_file.NAME)
 
     def _path(self, topic: str) -> str | None:
-        """Where a topic's file lies, or would; None where there is no such topic."""
+        """The path of a topic's file, which need not exist; None where there is no such topic."""
         first = self._path_in(topic, 0)
         if self._files.exists(os.path.dirname(first)):
             return first
@@ -260,9 +261,9 @@ class Settings:
         return None if lowest is None else self._path_in(topic, lowest)
 
     def begin(self, topic: str, directory: str, owner: TopicOwner | None) -> None:
-        """A topic of this name is being made: nothing is set on it but whose it is.
+        """Begin a new topic, without settings.
 
-        ``directory``: what becomes its first partition's, and has another name as yet.  OSError.
+        ``directory``: its first partition's, which still has another name.  OSError.
         """
         begun = TopicFile() if owner is None else TopicFile(owners={None: owner})
         if owner is not None:
@@ -272,14 +273,14 @@ class Settings:
         self._topics[topic] = begun
 
     def forget(self, topic: str) -> None:
-        """It is gone, or another one may have its name."""
+        """Forget a topic: it is gone, or another one may get its name."""
         self._topics.pop(topic, None)
         self._configs.pop(topic, None)
         self._lowest.pop(topic, None)
 
     def fault_of(self, topic: str) -> InvalidConfig | None:
-        """Why it is not known what is set on a topic: nothing of it goes then, and no setting of it
-        is changed.
+        """Why a topic's settings are not known: then nothing of it is deleted, and no setting
+        changed.
         """
         return self.fault or self._topic(topic).fault
 
@@ -291,8 +292,8 @@ class Settings:
         return self._theirs is not None and not self._theirs.is_detached
 
     def identify(self, topic: str, topic_id: str) -> None:
-        """Say which topic lies here under that name: what a broker knows of another one, which
-        had its name later or before, does not count.
+        """Say which topic has the name here: the broker's settings of another one, which had the
+        name later or before, do not count.
         """
         if self._theirs is not None and topic_id and self._ids.get(topic) != topic_id:
             self._ids[topic] = topic_id
@@ -311,7 +312,7 @@ class Settings:
         return known is not None and not (known.id and topic_id and known.id != topic_id)
 
     def log_config(self, topic: str) -> LogConfig:
-        """What is in force for a topic, which need not exist."""
+        """The settings in force for a topic, which need not exist."""
         config = self._configs.get(topic)
         if config is None:
             overrides, is_known = self._topic(topic).overrides, self.fault_of(topic) is None
@@ -325,9 +326,9 @@ class Settings:
         return config
 
     def overrides(self, topic: str) -> dict[str, str]:
-        """What is set on the topic itself, by name: by us, or at its broker.
+        """The settings of the topic itself, by name: ours, or its broker's.
 
-        CorruptCheckpoint where that is not known.
+        CorruptCheckpoint where they are not known.
         """
         self.check_known(topic)
         ours = _each(self._topic(topic).overrides, _BY_US)
@@ -367,7 +368,7 @@ class Settings:
         return f"{', '.join(unknown)} are not known: {reason}; {remedy} ends that"
 
     def explain_defaults(self) -> list[tuple[str, str, str]]:
-        """The same of what holds for the daemon, and for topics on which nothing is set."""
+        """``explain`` for the daemon, and for topics without settings."""
         listing = []
         for name in BROKER_SETTINGS:
             value = getattr(self.broker, name.replace(".", "_"))
@@ -391,7 +392,7 @@ class Settings:
         return self._topic(topic).owners.get(partition)
 
     def owners_known(self, topic: str) -> bool:
-        """Whether what chown and chmod have set on a topic is known."""
+        """Whether a topic's owners are known, which chown and chmod have set."""
         return self._topic(topic).fault is None
 
     # -- changing ------------------------------------------------------------------------------
@@ -399,7 +400,7 @@ class Settings:
     def change_topic(self, topic: str, values: Mapping[str, str | None]) -> None:
         """Set a topic's settings, or with None go back to the default; durable.
 
-        They are judged together.  InvalidConfig where there is no such setting or it may not have
+        They are checked together.  InvalidConfig where there is no such setting or it may not have
         that value; OSError where the disk refuses.  Nothing has changed then.
         """
         known = self._topic(topic)
@@ -414,7 +415,7 @@ class Settings:
         self._save(topic, TopicFile(changed, known.owners))
 
     def set_owner(self, topic: str, partition: int | None, uid: int, gid: int, mode: int) -> None:
-        """Remember who owns a topic (partition None) or a partition, and its mode; durable.
+        """Store the owner and the mode of a topic (partition None) or a partition; durable.
 
         OSError where the disk refuses, and nothing has changed.
         """
@@ -424,9 +425,9 @@ class Settings:
         self._save(topic, TopicFile(known.overrides, owners))
 
     def _save(self, topic: str, changed: TopicFile) -> None:
-        """Write a topic's file, then believe it.
+        """Write a topic's file, then use it.
 
-        CorruptCheckpoint: the one that is there cannot be understood.  UnknownTopicOrPartition.
+        CorruptCheckpoint: the one that is there cannot be read.  UnknownTopicOrPartition.
         """
         self.check_known(topic)
         path = self._path(topic)
@@ -437,9 +438,14 @@ class Settings:
         self._configs.pop(topic, None)
 
     def _check_whole(self, config: LogConfig, path: str | None) -> None:
-        """InvalidConfig where these settings do not go together, or ``check`` refuses them."""
-        _check_together(config, path)
+        """InvalidConfig where these settings do not go together (``LogConfig.validateValues``), or
+        ``check`` refuses them.
+        """
+        least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
         try:
+            if least > most:
+                reason = f"min.compaction.lag.ms={least} is above max.compaction.lag.ms={most}"
+                raise InvalidConfig(reason)
             self._check(config)
         except InvalidConfig as error:
             raise InvalidConfig(error.message, path=path) from None
@@ -448,58 +454,58 @@ class Settings:
 
     def _in_force(
         self, topic: str, overrides: Mapping[str, Any], *, is_known: bool
-    ) -> dict[str, _Default]:
+    ) -> dict[str, _Sourced]:
         """Every topic setting's value, where it comes from, and whether that is known."""
         defaults, theirs = self._defaults, self._set_at_broker(topic)
         if self.is_brokers_topic(topic):
             defaults = self._their_defaults
             if self._unknown_topic(topic) is not None:
-                # Something may be set on it that nobody here can see.
+                # Settings of it may exist that cannot be seen here.
                 defaults = _hidden(defaults)
         internal = _each(INTERNAL_TOPICS.get(topic, {}), "Kafka's own, of an internal topic")
         found = {**defaults, **internal, **theirs, **_each(overrides, _BY_US)}
         return found if is_known else _hidden(found)
 
     def _unknown_topic(self, topic: str) -> str | None:
-        """Why it is not known what is set on a topic of a broker's; None where it is."""
+        """Why the settings of a broker's topic are not known; None where they are."""
         assert self._theirs is not None
         return self._theirs.why_unknown(topic, self._ids.get(topic, ""))
 
-    def _set_at_broker(self, topic: str) -> dict[str, _Default]:
-        """What is set on a topic at its broker, as far as it is known, and means something here."""
+    def _set_at_broker(self, topic: str) -> dict[str, _Sourced]:
+        """The topic's known settings at its broker that mean something here."""
         if not self.is_brokers_topic(topic) or self._unknown_topic(topic) is not None:
             return {}
         assert self._theirs is not None
-        found: dict[str, _Default] = {}
+        found: dict[str, _Sourced] = {}
         for name, text in self._theirs.topics[topic].settings.items():
             if name in TOPIC_SETTINGS:
                 found |= _understood(name, text, _BY_BROKER, TOPIC_SETTINGS[name])
         return found
 
 
-def _understood(name: str, text: str, source: str, setting: Setting) -> dict[str, _Default]:
-    """The value of a broker's text by name; none where it may be passed over: a broker refuses what
-    is not right, but other versions have other rules.
+def _understood(name: str, text: str, source: str, setting: Setting) -> dict[str, _Sourced]:
+    """The value of a broker's text by name; none where it may be ignored: a broker refuses wrong
+    values, but other versions have other rules.
     """
     try:
         is_topics = name == setting.name
         value = parse(setting, name, text) if is_topics else _synonym_value(name, text)
-        return {name: _Default(value, source)}
+        return {name: _Sourced(value, source)}
     except InvalidConfig:
-        unknown = _Default(setting.default, source, is_known=False)
+        unknown = _Sourced(setting.default, source, is_known=False)
         return {name: unknown} if setting.name in DECISIVE else {}
 
 
-def _hidden(found: Mapping[str, _Default]) -> dict[str, _Default]:
-    """The same values, where nobody knows those that decide whether something goes."""
+def _hidden(found: Mapping[str, _Sourced]) -> dict[str, _Sourced]:
+    """The same values, with those that decide whether something is deleted unknown."""
     return {**found, **{name: found[name]._replace(is_known=False) for name in DECISIVE}}
 
 
-def _each(values: Mapping[str, Any], source: str) -> dict[str, _Default]:
-    return {name: _Default(value, source) for name, value in values.items()}
+def _each(values: Mapping[str, Any], source: str) -> dict[str, _Sourced]:
+    return {name: _Sourced(value, source) for name, value in values.items()}
 
 
-def _listing(in_force: Mapping[str, _Default]) -> list[tuple[str, str, str]]:
+def _listing(in_force: Mapping[str, _Sourced]) -> list[tuple[str, str, str]]:
     """(name, value, where it comes from) of what is set, in this order."""
     return [
         (name, format_value(value) if is_known else "unknown", source)
@@ -508,7 +514,7 @@ def _listing(in_force: Mapping[str, _Default]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _config_of(in_force: Mapping[str, _Default]) -> LogConfig:
+def _config_of(in_force: Mapping[str, _Sourced]) -> LogConfig:
     values = {name: default.value for name, default in in_force.items()}
     internal = values.pop(INTERNAL_SEGMENT_BYTES.name)
     if internal is not None:
@@ -517,13 +523,13 @@ def _config_of(in_force: Mapping[str, _Default]) -> LogConfig:
     return LogConfig(**fields, unknown=_unknown(in_force))
 
 
-def _unknown(in_force: Mapping[str, _Default]) -> tuple[str, ...]:
-    """The names of what is not known of what decides whether something of a topic goes."""
+def _unknown(in_force: Mapping[str, _Sourced]) -> tuple[str, ...]:
+    """The deciding settings that are not known."""
     policy = in_force["cleanup.policy"]
     names: list[str] = []
     if not policy.is_known or "delete" in policy.value:
         names += DECIDES_DELETION
-    # Who sets compact here asks for it; where the broker has, it may have set more.
+    # A user who sets compact here wants it; where the broker has, it may have set more.
     if policy.is_known and "compact" in policy.value and policy.source != _BY_US:
         names += DECIDES_COMPACTION
     return tuple(dict.fromkeys(name for name in names if not in_force[name].is_known))
@@ -559,8 +565,8 @@ def _synonym_value(name: str, text: str, line: Line | None = None) -> Any:
         raise (InvalidConfig(reason) if line is None else line.error(reason)) from None
 
 
-def _from_synonyms(values: Mapping[str, _Default]) -> dict[str, _Default]:
-    """What the broker's names make of topic settings, each from the first of its names."""
+def _from_synonyms(values: Mapping[str, _Sourced]) -> dict[str, _Sourced]:
+    """Topic settings from the broker's names, each from the first of its names that is set."""
     found = {}
     for setting in TOPIC_SETTINGS.values():
         for synonym in setting.synonyms:
@@ -570,19 +576,19 @@ def _from_synonyms(values: Mapping[str, _Default]) -> dict[str, _Default]:
     return found
 
 
-def _standard() -> dict[str, _Default]:
-    """What holds for topics made here where nothing is said."""
+def _standard() -> dict[str, _Sourced]:
+    """The defaults of topics made here."""
     return _each({name: setting.default for name, setting in TOPIC_SETTINGS.items()}, "default")
 
 
-def _their_defaults(theirs: BrokerSettings, ours: Mapping[str, _Default]) -> dict[str, _Default]:
-    """What holds for a broker's topics on which nothing is set."""
+def _their_defaults(theirs: BrokerSettings, ours: Mapping[str, _Sourced]) -> dict[str, _Sourced]:
+    """The settings of a broker's topics that have none of their own."""
     defaults = _standard()
-    defaults["retention.ms"] = _Default(KAFKA_RETENTION_MS, "Kafka's default")
+    defaults["retention.ms"] = _Sourced(KAFKA_RETENTION_MS, "Kafka's default")
     if theirs.defaults_fault is not None:
         for name in DECISIVE:
             defaults[name] = defaults[name]._replace(source="the broker's", is_known=False)
-    given: dict[str, _Default] = {}
+    given: dict[str, _Sourced] = {}
     for name, (text, source) in theirs.defaults.items():
         if name in SYNONYMS:
             given |= _understood(name, text, f"{name}, {source}", SYNONYMS[name][0])
@@ -591,20 +597,10 @@ def _their_defaults(theirs: BrokerSettings, ours: Mapping[str, _Default]) -> dic
 
 
 def _protecting(theirs: BrokerSettings, given: Mapping[str, Line]) -> dict[str, Any]:
-    """The daemon's settings that a broker's say, too, and that keep something from going."""
+    """The daemon's settings by the broker's file, of those that prevent deletion."""
     found = {}
     for name in PROTECTING:
         if name in theirs.defaults and name not in given:
             with contextlib.suppress(InvalidConfig):
                 found[name] = parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)
     return found
-
-
-def _check_together(config: LogConfig, path: str | None) -> None:
-    """The rules that hold between settings (``LogConfig.validateValues``)."""
-    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
-        raise InvalidConfig(
-            f"min.compaction.lag.ms={config.min_compaction_lag_ms} is above"
-            f" max.compaction.lag.ms={config.max_compaction_lag_ms}",
-            path=path,
-        )

@@ -1,8 +1,8 @@
-"""What is set on one topic, and the file that keeps it.
+"""The settings of one topic, and the file that keeps them.
 
 ``kafkafs-topic.properties`` lies in the directory of the topic's partition 0 (where that is not
 here, of the lowest one that is), where a broker ignores it; so it costs the same however many
-topics there are, and goes with its topic.  Written by us, replaced atomically::
+topics there are, and is deleted with its topic.  Written by us, replaced atomically::
 
     retention.ms=1000           an override, by Kafka's topic name
     owner=UID:GID:MODE          what chown and chmod have set on the topic; the mode is octal
@@ -56,7 +56,9 @@ class TopicFile:
 
 
 def read(files: Files, path: str) -> TopicFile:
-    """What a topic's file says.  InvalidConfig names file and line; FileNotFoundError, OSError."""
+    """The content of a topic's file.  InvalidConfig names file and line; FileNotFoundError,
+    OSError.
+    """
     try:
         lines = read_lines(files, path)
     except OSError as error:

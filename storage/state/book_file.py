@@ -1,7 +1,7 @@
 """What a log has written down about its sealed segments, so that one that vanishes is missed.
 
-A partition directory of our own holds one more small file, ``kafkafs.segments`` (Kafka ignores it),
-once the log has rolled: the *book*::
+A partition directory of our own has, once the log has rolled, one more small file,
+``kafkafs.segments`` (Kafka ignores it), the *book*::
 
     version 0
     start 17                     log start offset
@@ -9,23 +9,23 @@ once the log has rolled: the *book*::
                                  base offset, the offset behind it, bytes, largest timestamp in ms
     crc 1a2b3c4d                 CRC-32C over the lines before
 
-Each ``segment`` line is a claim: this file was there, and was so long.  Nothing says that a segment
-that is not claimed is none of the log.  So a book that is older than its log claims less than it
-could, and does no harm, as long as one rule holds: *a claim is taken back, durably, before its
-file goes away* or becomes another (``log.book``).  Claims for files that have come are written
-with the next checkpoint, before that names a recovery point behind them (``log.book``), and when
-the log is closed.  No append and no roll waits for it.
+Each ``segment`` line is a claim: this file was there, and was so long.  A segment without a claim
+may be part of the log, too.  So a book that is older than its log claims less than it could, and
+does no harm, as long as one rule holds: *a claim is taken back, durably, before its file goes away*
+or becomes another (``log.book``).  Claims for new files are written with the next checkpoint,
+before that names a recovery point behind them (``log.book``), and when the log is closed.  No
+append and no roll waits for it.
 
 An empty file is the book of a log that was made here, and of which nothing has been written down
-yet: no cleaner can have been there.  Of a log without a book nobody knows.
+yet: no cleaner can have been there.  A log without a book may have any past.
 
-What counts of it when a log is opened: claims above the log start, of segments that had been
-flushed.  A book that does not fit the files that are there says nothing.
+When a log is opened, claims count above the log start, of segments that had been flushed.  A book
+that does not fit the files counts for nothing.
 
-In a broker's directory none is kept, as a broker deletes and cleans without knowing of it; who
-rewrites segments of a partition that nobody has open removes the book first (``drop``).
+A broker's directory has none, as a broker deletes and cleans without knowing of it; a program that
+rewrites segments of a partition that is not open removes the book first (``drop``).
 
-Not here: what becomes of a segment that is missing (``recovery``).
+Not here: what happens for a segment that is missing (``recovery``).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read(files: Files, directory: str) -> BookContent:
 
 
 def begin(files: Files, directory: str) -> None:
-    """The book of a log that is being made; durable with the directory.  OSError."""
+    """Make the book of a new log; durable with the directory.  OSError."""
     path = os.path.join(directory, FILE_NAME)
     files.close(files.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
@@ -94,7 +94,9 @@ def is_blank(files: Files, directory: str) -> bool:
 
 
 def drop(files: Files, directory: str) -> None:
-    """Take back all claims, durably: what nobody has open is about to be rewritten.  OSError."""
+    """Take back all claims, durably: segments of a partition that is not open are to be rewritten.
+    OSError.
+    """
     path = os.path.join(directory, FILE_NAME)
     if files.exists(path):
         # A directory of that name claims nothing.
@@ -136,7 +138,7 @@ def text(recorded: BookContent) -> bytes:
 
 
 def missing(claims: Sequence[Claim], sizes: Mapping[int, int], log_start: int) -> list[Claim]:
-    """The segments that should be among those of ``sizes`` (bytes by base offset) and are not.
+    """The claimed segments that are not among those of ``sizes`` (bytes by base offset).
 
     Only below the last one: what is gone from there on is the log's end.  ``log_start``: claims
     below it do not count.
@@ -155,14 +157,14 @@ def missing(claims: Sequence[Claim], sizes: Mapping[int, int], log_start: int) -
 
 
 def short(claims: Sequence[Claim], sizes: Mapping[int, int]) -> list[Claim]:
-    """The segments whose files are shorter than they were.  ``sizes``: those of sealed ones."""
+    """The claims of which the files are shorter.  ``sizes``: those of sealed segments."""
     found = [claim for claim in claims if sizes.get(claim.base_offset, claim.size) < claim.size]
     return found if found and fits(claims, sizes) else []
 
 
 def fits(claims: Sequence[Claim], sizes: Mapping[int, int]) -> bool:
-    """Whether nobody else has rewritten the log: no segment begins inside of a claimed one, and
-    none has grown.
+    """Whether no other program has rewritten the log: no segment begins inside of a claimed one,
+    and none has grown.
     """
     if any(sizes.get(claim.base_offset, 0) > claim.size for claim in claims):
         return False

@@ -90,8 +90,8 @@ def write_epochs(files: Files, path: str, epochs: Iterable[tuple[int, int]]) -> 
 
 
 def begin_epoch(epochs: list[tuple[int, int]], epoch: int, start: int) -> None:
-    """Note that a later epoch than the last one begins at ``start``; one that begins there, or
-    behind it, has no record then (``LeaderEpochFileCache.assign``).
+    """Add a later epoch than the last one, from ``start``; drop those that begin there or behind
+    it, which have no record (``LeaderEpochFileCache.assign``).
     """
     while epochs and epochs[-1][1] >= start:
         epochs.pop()
@@ -110,7 +110,7 @@ def new_topic_id() -> str:
 
 
 def stand_in_topic_id(directory: str, topic: str) -> str:
-    """The id of a topic of a data directory that has none and where none may be written.
+    """The id of a topic without one in a directory that is read-only.
 
     The same at each opening, so that inode numbers and what is cached under them stay.
     """

@@ -1,11 +1,11 @@
-"""Who has a data directory open and takes requests: the plain file ``kafkafs.owner`` in it.
+"""The process that has a data directory open and takes requests: the plain file ``kafkafs.owner``.
 
 One line of JSON: ``{"pid": …, "mount": …}``.  The daemon of a mount that writes makes it when it is
-mounted, and removes it before it lets go of the directory.  ``mount`` is the absolute path of the
+mounted, and removes it before it releases the directory.  ``mount`` is the absolute path of the
 mount point; what in it is not UTF-8 is written as Python's ``surrogateescape`` has it.
 
-One that was killed leaves it behind: it counts only while the process ``pid`` holds ``.lock``
-(``Files.locked_by``).  Nothing here survives a power cut for certain, since it means nothing then.
+A killed process leaves it behind: it counts only while the process ``pid`` holds ``.lock``
+(``Files.locked_by``).  It need not survive a power cut, since it means nothing then.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class OwnerProcess(NamedTuple):
 
 
 def write(files: Files, directory: str, owner: OwnerProcess) -> None:
-    """Say so, instead of whatever was said before.  OSError."""
+    """Replace the file.  OSError."""
     data = json.dumps(owner._asdict()).encode() + b"\n"
     files.replace_atomically(_path(directory), data, sync=False)
 
 
 def remove(files: Files, directory: str) -> None:
-    """Nobody takes requests any more.  OSError."""
+    """Remove the file: no process takes requests any more.  OSError."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(_path(directory))
 
 
 def read(files: Files, directory: str) -> OwnerProcess | None:
-    """What it says, also of somebody who has died; None where it says nothing.  OSError."""
+    """The file's content, also of a dead process; None where it says nothing.  OSError."""
     try:
         fields = json.loads(files.read_whole(_path(directory)))
         owner = OwnerProcess(fields["pid"], fields["mount"])

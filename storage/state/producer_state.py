@@ -1,21 +1,21 @@
 """What is known of each producer of a partition, and which transactions are open.
 
-An idempotent producer numbers its records; a batch says which numbers it holds.  From a producer's
-last batches follows whether the next one is new, has been taken already, or leaves a gap; from its
-epoch whether it has been fenced off; from its markers which of its transactions are over.  Rules:
+An idempotent producer numbers its records; a batch says which numbers it holds.  A producer's last
+batches tell whether the next one is new, a duplicate, or leaves a gap; its epoch tells whether it
+has been fenced off; its markers tell which of its transactions are over.  Rules:
 ``ProducerStateManager.java``, ``ProducerAppendInfo.java``, ``ProducerStateEntry.java``.
 
-Sequences are numbers from 0 to 2^31 - 1, after which comes 0; -1 is none: what a coordinator
-writes into ``__consumer_offsets`` is transactional and has no sequence.
+Sequences are numbers from 0 to 2^31 - 1, after which comes 0; -1 is none: what a coordinator writes
+into ``__consumer_offsets`` is transactional and has no sequence.
 
 ``.snapshot``, big-endian: version i16 = 1, CRC-32C u32 of everything behind it, count i32, then per
-producer 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64 (-1: none),
-offset delta i32, timestamp i64 in ms, coordinator epoch i32 (-1: none), first offset of its open
-transaction i64 (-1: none).  The file is named by the offset up to which, exclusive, it speaks; it
-keeps of each producer the last batch only.
+producer 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64 (-1: none), offset
+delta i32, timestamp i64 in ms, coordinator epoch i32 (-1: none), first offset of its open
+transaction i64 (-1: none).  The file is named by the offset up to which, exclusive, it holds; it
+has only the last batch of each producer.
 
 Producers and batches are immutable and the dictionary of them is read with one look-up, so that
-other threads may read.  Not here: files (``replay``) and what an append does with the answers
+other threads may read.  Not here: files (``replay``) and the use of the answers in an append
 (``log``).
 """
 
@@ -153,7 +153,7 @@ class Producer(NamedTuple):
         return None
 
     def after(self, batch: ProducerBatch) -> Producer:
-        """What the producer is once this batch is in the log."""
+        """The producer once this batch is in the log."""
         if batch.marker_type >= 0:
             return Producer(
                 self.producer_id,
@@ -182,7 +182,7 @@ class Producer(NamedTuple):
         )
 
     def check(self, batch: ProducerBatch, *, follows: bool) -> None:
-        """Whether this batch may come next (``ProducerAppendInfo.maybeValidateDataBatch``).
+        """Refuse a batch that may not come next (``ProducerAppendInfo.maybeValidateDataBatch``).
 
         ``follows``: a gap before it is known to be right.  InvalidProducerEpoch,
         OutOfOrderSequence, InvalidTxnState.
@@ -299,7 +299,7 @@ class ProducerState:
         return min((o for p, o in self._open.items() if p not in left_out), default=None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget who has written nothing for that long, unless its transaction is open."""
+        """Forget producers without a batch for that long, unless their transaction is open."""
         for producer in list(self.by_id.values()):
             if not producer.in_transaction and now_ms - producer.timestamp >= expiration_ms:
                 del self.by_id[producer.producer_id]
