@@ -21,11 +21,7 @@ from kafkafs.tree.inodes import KEEP_S, InodeTable, inode_number
 from kafkafs.tree.jobs import Jobs
 from kafkafs.tree.notices import Notices
 from kafkafs.tree.permissions import Permissions
-from kafkafs.views import View
-from kafkafs.views.batches import Batches
-from kafkafs.views.json_lines import JsonLines
-from kafkafs.views.key_value import KeyValue
-from kafkafs.views.values import Values
+from kafkafs.views import Batches, View, json_lines_view, key_value_view, values_view
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.manager import LogManager
 from storage.follow.follow_directory import DirectoryFollower
@@ -73,12 +69,12 @@ class MountContext:
         """Whether each stat follows its log, since another process writes the directory."""
         committed = options.isolation == "read_committed"
         self.dot_views: dict[str, View] = {
-            ".kv": KeyValue(committed),
-            ".jsonl": JsonLines(committed),
+            ".kv": key_value_view(committed),
+            ".jsonl": json_lines_view(committed),
             ".batches": Batches(),
         }
         """The views by the names of their directories."""
-        self.views: tuple[View, ...] = (Values(committed), *self.dot_views.values())
+        self.views: tuple[View, ...] = (values_view(committed), *self.dot_views.values())
         """The first is the view of the topic's own files."""
         self.store = LineStore(manager.files, manager.duties)
         self.counters = MountCounters()

@@ -1,70 +1,102 @@
 """Views: ways of writing a partition's records as text, and of reading them back from it.
 
-A view is incremental and pure: bytes in, bytes and numbers out, no file, clock or thread. Its state
-between two calls is a `Cursor` or a `Measure`, which belong to the caller.
+A view is incremental and pure: bytes in, bytes and numbers out, no file, clock or thread. What it
+keeps between two calls is a `Cursor` or a `Measure`, which belong to the caller.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from kafkafs.views.batches import Batches
+from kafkafs.views import _json_lines, _key_value, _parse, _render
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from kafkafs.views._measure import Cursor, Measure
+    from kafkafs.views._measure import Loops
+
+Parse: TypeAlias = "Callable[[Buffer, int, int, int, int], tuple[bytearray, int]]"
 
 
-class TextView(Protocol):
-    """A view that shows records as text.
+class TextView:
+    """A view that shows records as text, and takes lines.
 
-    `_measure`, `_render` and `_parse` state the rules of each call.
+    `name`: of its line indexes and absolute positions, too. `committed`: it ends at the last stable
+    offset and leaves out aborted transactions; one that shows those too (`read_uncommitted`) has
+    other text at other positions, and so another name. `whole_records`: it shows more than values;
+    a cursor in a batch then needs the batch's header.
+
+    `render` and `measure` are those of `_measure.Loops`; `parse` is as `_parse.encode_lines`.
     """
 
-    @property
-    def is_text(self) -> Literal[True]:
-        """The view counts records and takes lines; a view of stored bytes does neither."""
-        ...
+    is_text: Final[Literal[True]] = True
 
-    @property
-    def name(self) -> str:
-        """The name of the view, and of its line indexes and absolute positions."""
-        ...
-
-    @property
-    def committed(self) -> bool:
-        """Whether the view ends at the last stable offset and leaves out aborted transactions."""
-        ...
-
-    @property
-    def whole_records(self) -> bool:
-        """Whether the view shows more than values; a cursor in a batch then needs its header."""
-        ...
-
-    def parse(
-        self, data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
-    ) -> tuple[bytearray, int]:
-        """Encode the complete lines `data[start:end]` as (record batches, lines)."""
-        ...
-
-    def render(
-        self,
-        data: Buffer,
-        data_position: int,
-        data_size: int,
-        cursor: Cursor,
-        out: bytearray | memoryview,
-        out_start: int,
-        out_end: int,
-        skip: int,
-    ) -> tuple[int, int]:
-        """Render log bytes from the cursor on into `out`: (where the text ends, skip left)."""
-        ...
-
-    def measure(self, data: Buffer, data_position: int, data_size: int, state: Measure) -> None:
-        """Count the text of log bytes and collect the line index's entries on the way."""
-        ...
+    def __init__(
+        self, name: str, parse: Parse, loops: Loops, *, committed: bool, whole_records: bool
+    ) -> None:
+        self.name: Final = name
+        self.committed: Final = committed
+        self.whole_records: Final = whole_records
+        self.parse: Final = parse
+        self.render: Final = loops.render
+        self.measure: Final = loops.measure
 
 
-View = TextView | Batches
+def values_view(committed: bool = True) -> TextView:
+    """The plain view: each record's value and a newline; each line appended is a value.
+
+    The fastest. A null value is an empty line, and a value with a newline shows as two. It shows no
+    keys, headers and timestamps; an appended line has only the time of its append.
+    """
+    name = "values" if committed else "uncommitted"
+    return TextView(
+        name, _parse.encode_lines, _render.LOOPS, committed=committed, whole_records=False
+    )
+
+
+def key_value_view(committed: bool = True) -> TextView:
+    """`key TAB value` and a newline for each record, the same to append (`_key_value.pyx`).
+
+    The view keeps all bytes of key and value, and nulls. It shows no headers and timestamps; an
+    appended line has no headers, and the time of its append.
+    """
+    name = "kv" if committed else "kv-uncommitted"
+    return TextView(
+        name, _key_value.encode_lines, _key_value.LOOPS, committed=committed, whole_records=True
+    )
+
+
+def json_lines_view(committed: bool = True) -> TextView:
+    """A JSON object on a line of its own for each record, the same to append.
+
+    The view loses nothing of a record but its offset, which the log assigns at an append. It writes
+    the format in `_json_lines.pyx`, and takes the one in `json_records.py`.
+    """
+    name = "jsonl" if committed else "jsonl-uncommitted"
+    return TextView(name, _parse_json, _json_lines.LOOPS, committed=committed, whole_records=True)
+
+
+def _parse_json(
+    data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
+) -> tuple[bytearray, int]:
+    # Only the first append imports the parser: a mount starts without it.
+    from kafkafs.views.json_records import parse
+
+    return parse(data, start, end, timestamp_ms, max_batch_bytes)
+
+
+class Batches:
+    """The view of a partition's record batches as they are stored, back to back.
+
+    Its bytes are the segments' own, from the batch with the log start to the log end: control
+    batches, aborted and open transactions and empty batches too, of any codec and format. So it has
+    nothing to render or to measure.
+    """
+
+    name: Final = "batches"
+    is_text: Final[Literal[False]] = False
+    committed: Final = False
+
+
+View: TypeAlias = TextView | Batches

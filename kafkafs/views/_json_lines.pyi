@@ -1,3 +1,3 @@
-from kafkafs.views._whole import WholeRecords
+from kafkafs.views._measure import Loops
 
-class JsonLinesLoops(WholeRecords): ...
+LOOPS: Loops

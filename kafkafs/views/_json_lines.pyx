@@ -3,9 +3,9 @@
     {"offset":5,"timestamp":1700000000000,"timestampType":"CreateTime","key":"k","value":"v",
      "headers":[["name","value"],["other",null]]}
 
-The timestamp is in milliseconds, -1 where there is none. Bytes are as `_json_text.pxd` says:
-strings where they are UTF-8, else {"base64":"…"}; null is null. This is so for a header's name
-too, which Kafka's own clients write as UTF-8 and nobody checks.
+The timestamp is in milliseconds, -1 where there is none. Bytes are strings where they are UTF-8,
+else {"base64":"…"} (`_json_text.pxd`); null is null. A header's name is bytes too: Kafka's own
+clients write it as UTF-8, but nobody checks that.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -13,7 +13,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from kafkafs.views._json_text cimport (
     bytes_size, integer_size, most_of, prepare, put, put_bytes, put_integer
 )
-from kafkafs.views._whole cimport WholeRecord, WholeRecords
+from kafkafs.views._measure cimport Loops
+from kafkafs.views._whole cimport Format, WholeRecord, whole_records
 from storage.record._batch cimport read_varint
 
 prepare()
@@ -27,19 +28,11 @@ cdef enum:
 
 
 cdef int64_t most_text(const WholeRecord *record) noexcept nogil:
-    cdef int64_t text = FRAME + LONGER_TYPE + NUMBERS
-    cdef const uint8_t *at = record.headers
-    cdef int32_t left = record.header_count
-    cdef int32_t length = 0
-    text += most_of(record.key_size) + most_of(record.value_size)
-    while left:
-        at = read_varint(at, &length)
-        text += most_of(length) + 4
-        at = read_varint(at + length, &length)
-        text += most_of(length)
-        at += max(length, 0)
-        left -= 1
-    return text
+    # A header has brackets and commas, and its name and value may be null or no text.
+    return (
+        FRAME + LONGER_TYPE + NUMBERS + most_of(record.key_size) + most_of(record.value_size)
+        + most_of(record.headers_size) + (4 + 2 * most_of(0)) * <int64_t> record.header_count
+    )
 
 
 cdef int64_t text_size(const WholeRecord *record) noexcept nogil:
@@ -102,10 +95,5 @@ cdef uint8_t *put_headers(const WholeRecord *record, uint8_t *out) noexcept nogi
         out += 1
 
 
-cdef class JsonLinesLoops(WholeRecords):
-    """The view's `render` and `measure`."""
-
-    def __cinit__(self):
-        self.format.most = most_text
-        self.format.size = text_size
-        self.format.write = write_text
+cdef Format FORMAT = Format(most_text, text_size, write_text)
+LOOPS = whole_records(&FORMAT)

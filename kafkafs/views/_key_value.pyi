@@ -1,9 +1,9 @@
 from typing_extensions import Buffer
 
-from kafkafs.views._whole import WholeRecords
+from kafkafs.views._measure import Loops
 
-class KeyValueLoops(WholeRecords): ...
+LOOPS: Loops
 
-def parse_lines(
+def encode_lines(
     data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
 ) -> tuple[bytearray, int]: ...

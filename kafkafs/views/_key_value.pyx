@@ -5,27 +5,27 @@
     key                          key TAB value
     null value                   \\N in the value's place
 
-In keys and values backslash, TAB and newline are written as the two bytes \\\\, \\t and \\n; no
-other byte is changed. So a field that is the two bytes \\N says null and nothing else does, and
-key and value come back as they were.
+Keys and values have the two bytes \\\\, \\t and \\n for backslash, TAB and newline, and all other
+bytes as they are. So the two bytes \\N, and nothing else, are null, and key and value come back as
+they were.
 
-A line that is parsed ends its key at its first TAB, and the TABs after that one are the value's. A
-line without TAB is a value of a null key; so is one whose key is \\N. A backslash that begins none
-of the above is an error.
+A parsed line's key ends at the first TAB, and later TABs are the value's. A line without TAB is a
+value of a null key; so is one whose key is \\N. A backslash that begins none of the above is an
+error.
 
-Invariants: what is written of a record is as long as `size` says, byte for byte; parsing never
-makes a line longer, so a line's own length bounds what it becomes.
+Invariants: the text of a record is as long as `text_size` says, byte for byte; a field is never
+longer than what stands for it, so a line's length bounds its fields'.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memchr, memcpy, memmove
+from libc.string cimport memchr, memcpy
 
+from kafkafs.views._measure cimport Loops
 from kafkafs.views._parse cimport (
-    ALL_DONE, BATCH_FULL, LENGTH, OUT_FULL, RECORD_ROOM, WRONG_LINE, Block, Stop, encode_by
+    DONE, SCRATCH_FULL, WRONG_LINE, LineRecord, Parsing, Progress, Stop, next_line, parse_by, put_record
 )
-from kafkafs.views._whole cimport WholeRecord, WholeRecords
+from kafkafs.views._whole cimport Format, WholeRecord, whole_records
 from storage.record._batch cimport load64_little
-from storage.record._write cimport body_size, field_size, put_field, put_head, put_varint, record_size, zigzag_bits
 
 
 cdef enum:
@@ -159,13 +159,8 @@ cdef uint8_t *write_text(const WholeRecord *record, uint8_t *out) noexcept nogil
     return out + 1
 
 
-cdef class KeyValueLoops(WholeRecords):
-    """The view's `render` and `measure`; has no state."""
-
-    def __cinit__(self):
-        self.format.most = most_text
-        self.format.size = text_size
-        self.format.write = write_text
+cdef Format FORMAT = Format(most_text, text_size, write_text)
+LOOPS = whole_records(&FORMAT)
 
 
 # -- lines to batches ----------------------------------------------------------------------------
@@ -176,32 +171,12 @@ cdef const char *REASON = (
 )
 
 
-cdef struct Fields:
-    const uint8_t *key
-    int64_t key_size  # -1: null
-    const uint8_t *value
-    int64_t value_size
-
-
-cdef inline void split(const uint8_t *line, const uint8_t *end, Fields *fields) noexcept nogil:
-    """A line's fields as they stand in it, both there or the key null."""
-    cdef const uint8_t *tab = <const uint8_t *> memchr(line, c"\t", end - line)
-    fields.key = line
-    if tab == NULL:
-        fields.key_size = -1
-        fields.value = line
-    else:
-        fields.key_size = tab - line
-        fields.value = tab + 1
-    fields.value_size = end - fields.value
-
-
 cdef inline const uint8_t *unescape(
     const uint8_t *at, const uint8_t *end, uint8_t **out_position
 ) noexcept nogil:
-    """Write a field as what it stands for; NULL, or the backslash that begins no escape.
+    """Write what a field stands for; NULL, or the backslash that begins no escape.
 
-    Touches no more than a word behind what it writes.
+    Touches a word behind what it writes, at most.
     """
     cdef uint8_t *out = out_position[0]
     cdef uint64_t marks
@@ -240,7 +215,7 @@ cdef inline const uint8_t *unescape(
 cdef inline const uint8_t *unescape_field(
     const uint8_t **field, int64_t *size, uint8_t **out_position
 ) noexcept nogil:
-    """Have what a field stands for at `out`, and the field there, or it null; as `unescape`."""
+    """Have a field be what it stands for, which `out` takes, or null. Returns as `unescape`."""
     cdef const uint8_t *start = field[0]
     cdef uint8_t *out = out_position[0]
     cdef const uint8_t *wrong
@@ -254,88 +229,52 @@ cdef inline const uint8_t *unescape_field(
     return wrong
 
 
-cdef const uint8_t *unescape_fields(Fields *fields, uint8_t *out) noexcept nogil:
-    """Both, the value behind the key, which `split` has found; as `unescape`."""
-    cdef const uint8_t *wrong = unescape_field(&fields.key, &fields.key_size, &out)
-    if wrong != NULL:
-        return wrong
-    return unescape_field(&fields.value, &fields.value_size, &out)
-
-
-cdef inline uint8_t *put_line_field(
-    uint8_t *out, const uint8_t *field, int64_t size, bint moved, const uint8_t *out_end,
-    const uint8_t *input_end,
+cdef inline Stop take_fields(
+    Progress *at, Parsing *parsing, LineRecord *record
 ) noexcept nogil:
-    """Write a field of the line or, where `moved`, one that lies a little further on in `out`."""
-    if moved and size >= 0:
-        out = put_varint(out, zigzag_bits(size))
-        memmove(out, field, size)
-        return out + size
-    return put_field(out, field, size, min(out_end - out - LENGTH, input_end - field))
-
-
-cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept nogil:
-    """`Encode` for lines of key and value."""
-    cdef const uint8_t *line = data + block.line
-    cdef const uint8_t *input_end = data + block.input_end
-    cdef const uint8_t *newline
+    """Find the fields of the line."""
+    cdef const uint8_t *line = at.line
+    cdef int64_t size = at.newline - line
+    cdef const uint8_t *tab = <const uint8_t *> memchr(line, c"\t", size)
     cdef const uint8_t *wrong
-    cdef uint8_t *out = result + block.out
-    cdef uint8_t *out_end = result + block.out_size
-    cdef uint64_t delta = <uint64_t> block.batch_lines << 1
-    cdef int64_t body
-    cdef int64_t record
-    cdef bint escaped
-    cdef Fields fields
-    cdef Stop stop = ALL_DONE
-    while line < input_end:
-        newline = <const uint8_t *> memchr(line, c"\n", input_end - line)
-        if newline == NULL:  # someone writes to the input while it is read
-            newline = input_end
-        split(line, newline, &fields)
-        escaped = memchr(line, c"\\", newline - line) != NULL
-        if escaped:
-            # The fields are put where what comes before them in the record cannot reach, and are
-            # moved when their sizes are known.
-            record = RECORD_ROOM + (newline - line) + WORD
-            if record > out_end - out:
-                stop = OUT_FULL
-                block.needed = record
-                break
-            wrong = unescape_fields(&fields, out + RECORD_ROOM)
-            if wrong != NULL:
-                stop = WRONG_LINE
-                block.reason = REASON
-                block.wrong_byte = wrong - line
-                break
-        # No headers take a byte.
-        body = body_size(
-            0, delta, field_size(fields.key_size) + field_size(fields.value_size) + 1
-        )
-        record = record_size(body)
-        if record > block.batch_room:
-            stop = BATCH_FULL
-            block.needed = record
-            break
-        if record > out_end - out:
-            stop = OUT_FULL
-            block.needed = record
-            break
-        block.batch_room -= record
-        out = put_head(out, body, 0, 0, delta)
-        out = put_line_field(out, fields.key, fields.key_size, escaped, out_end, input_end)
-        out = put_line_field(out, fields.value, fields.value_size, escaped, out_end, input_end)
-        out[0] = 0
-        out += 1
-        delta += 2
-        line = newline + 1
-    block.line = min(line, input_end) - data
-    block.out = out - result
-    block.batch_lines = delta >> 1
+    cdef uint8_t *out = parsing.scratch
+    record.key = line
+    record.key_size = -1 if tab == NULL else tab - line
+    record.value = line if tab == NULL else tab + 1
+    record.value_size = at.newline - record.value
+    record.readable_end = at.input_end
+    if memchr(line, c"\\", size) == NULL:
+        return DONE
+    if parsing.scratch_size < size + WORD:
+        at.needed = size + WORD
+        return SCRATCH_FULL
+    record.readable_end = parsing.scratch + parsing.scratch_size
+    wrong = unescape_field(&record.key, &record.key_size, &out)
+    if wrong == NULL:
+        wrong = unescape_field(&record.value, &record.value_size, &out)
+    if wrong == NULL:
+        return DONE
+    parsing.reason = REASON
+    parsing.wrong = wrong
+    return WRONG_LINE
+
+
+cdef Stop parse_fields(Parsing *parsing, LineRecord *_) noexcept nogil:
+    """`ParseLines` for lines of key and value."""
+    cdef Progress at = parsing.at
+    cdef LineRecord record
+    cdef Stop stop = DONE
+    record.headers_size = record.header_count = 0
+    record.timestamp_bits = 0
+    while stop == DONE and next_line(&at):
+        stop = take_fields(&at, parsing, &record)
+        if stop == DONE:
+            stop = put_record(&at, &record)
+    parsing.at = at
     return stop
 
 
-def parse_lines(
+def encode_lines(
     data not None, long long start, long long end, long long timestamp_ms,
     long long max_batch_bytes,
 ):
@@ -343,4 +282,4 @@ def parse_lines(
 
     Raises InvalidRecord besides, with the number of the first line that is wrong.
     """
-    return encode_by(encode, data, start, end, timestamp_ms, max_batch_bytes)
+    return parse_by(parse_fields, data, start, end, timestamp_ms, max_batch_bytes)

@@ -1,8 +1,8 @@
-"""What the views' hot loops share: where they stand, and how a line index comes out of them."""
+"""What the views' hot loops share: where they stand, how text and a line index come out of them."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from storage.record._batch cimport Fault, Place, Window
+from storage.record._batch cimport NO_FAULT, Fault, Place, Window
 
 
 cdef struct Entry:
@@ -13,50 +13,65 @@ cdef struct Entry:
     uint32_t ordinal
 
 
-cdef struct Facts:
+cdef struct RecordBase:
     # What a batch's header says of all its records.
-    int64_t base_offset
+    int64_t offset
     int64_t timestamp  # that the deltas are added to; of all records where `append_time`
     bint append_time
 
 
-cdef Facts facts_of(const uint8_t *header) noexcept nogil
-
-cdef int take_facts(Facts *facts, object header) except -1
+cdef RecordBase base_of(const uint8_t *header) noexcept nogil
 
 
 cdef class Cursor:
-    cdef public long long position
-    cdef public long long batch_end
-    cdef public long long record_end
-    cdef public long long value_left
-    cdef public bint encoded
+    cdef Place place
+    cdef RecordBase base
+    cdef readonly long long value_left
+    cdef readonly bint encoded
     cdef readonly long long needed
-    cdef Facts facts
+    # The text of a record that did not fit into the output; its size, and how much is written.
     cdef bytes spill
-    cdef int64_t spill_size  # bytes of text in it
-    cdef int64_t spilled  # of those that have been fetched
+    cdef int64_t spill_size
+    cdef int64_t spilled
 
 
 cdef class Measure:
+    cdef Place place
+    cdef RecordBase base
     cdef readonly long long granularity
     cdef readonly long long text_length
     cdef readonly long long records
+    cdef readonly bint encoded
     cdef readonly long long needed
     cdef readonly bytearray entries
-    cdef readonly bint encoded
-    cdef Place place
-    cdef Facts facts
     cdef int64_t next_entry
 
     cdef int leave_stop(self, int64_t size) except -1
 
 
-# A view's loop: measures until the window is used up: then NEEDS_MORE, else the fault. NO_FAULT
-# when ENTRY_ROOM entries have been made and there is another one. `context` is the view's own.
+# A view's loops; `context` is the view's own.
+#
+# Renders until the output is full or has to be fetched from the cursor (NO_FAULT), the window is
+# used up (NEEDS_MORE), or there is a fault.
+ctypedef Fault (*Render)(
+    Cursor cursor, const Window *window, uint8_t **out, uint8_t *out_end, int64_t *skip,
+    const void *context
+) except? NO_FAULT nogil
+
+# Measures until ENTRY_ROOM entries are made and there is another one (NO_FAULT), the window is used
+# up (NEEDS_MORE), or there is a fault.
 ctypedef Fault (*Count)(
-    Measure state, const Window *window, Entry *entries, int *made, const void *context
+    Measure measure, const Window *window, Entry *entries, int *made, const void *context
 ) noexcept nogil
+
+
+cdef class Loops:
+    cdef Render run
+    cdef Count count
+    cdef const void *context
+
+
+cdef Loops loops_of(Render run, Count count, const void *context)
 
 
 cdef enum:
@@ -74,12 +89,8 @@ cdef inline void set_entry(
     entry.ordinal = <uint32_t> records
 
 
-cdef int measure_by(
-    Count count, const void *context, object data, int64_t position, int64_t size, Measure state
-) except -1
-
-cdef int open_window(
-    Window *window, const Py_buffer *view, int64_t start, int64_t size, int64_t position
-) except -1
-
-cdef object refuse(Fault fault, const Window *window, int64_t position, bint in_batch)
+cdef inline void set_place(Place *kept, const Place *place) noexcept nogil:
+    """Keep where a loop stopped."""
+    kept[0] = place[0]
+    if place.position == place.batch_end:
+        kept.batch_end = 0

@@ -5,11 +5,16 @@ from typing_extensions import Buffer
 ENTRY_SIZE: int
 
 class Cursor:
-    position: int
-    batch_end: int
-    record_end: int
-    value_left: int
-    encoded: bool
+    @property
+    def position(self) -> int: ...
+    @property
+    def batch_end(self) -> int: ...
+    @property
+    def record_end(self) -> int: ...
+    @property
+    def value_left(self) -> int: ...
+    @property
+    def encoded(self) -> bool: ...
     @property
     def needed(self) -> int: ...
     @property
@@ -40,6 +45,22 @@ class Measure:
         self, measure: Callable[[Buffer, int, int, Measure], None], plain: Buffer, size: int
     ) -> None: ...
     def __init__(self, granularity: int = 4096) -> None: ...
+
+class Loops:
+    def render(
+        self,
+        data: Buffer,
+        data_position: int,
+        data_size: int,
+        cursor: Cursor,
+        out: bytearray | memoryview,
+        out_start: int,
+        out_end: int,
+        skip: int,
+    ) -> tuple[int, int]: ...
+    def measure(
+        self, data: Buffer, data_position: int, data_size: int, measure: Measure
+    ) -> None: ...
 
 def find_batch(entries: Buffer, count: int, position: int) -> int: ...
 def find_entry(entries: Buffer, count: int, text: int) -> tuple[int, int, int, int, int]: ...

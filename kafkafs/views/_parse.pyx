@@ -1,8 +1,9 @@
-"""The way in of views by lines, and the `values` view's loop: lines to record batches.
+"""The way in of all views, and the `values` view's part in it: lines to record batches.
 
 In `values` each line is a record: null key, the line without its newline as value, no headers, the
 time given. A batch is ready but for its offsets: it has base offset 0 and leader epoch 0, and its
-CRC, which covers neither. Layouts: `storage/record/batch.py`.
+CRC, which covers neither. Its base timestamp is its first record's. Layouts:
+`storage/record/batch.py`.
 
 Invariants: a record is written only where its batch has room for it; what comes out depends on
 the lines alone, not on the sizes of the buffers on the way.
@@ -12,61 +13,30 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
-from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memchr
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, realloc
 
 from storage.record._batch cimport HEADER_SIZE, RELEASE_GIL_FROM
-from storage.record._write cimport (
-    COPY_STEP, LARGEST_BATCH, body_size, copy_bytes, put_head, put_new_header, put_varint,
-    record_size, varint_size,
-)
+from storage.record._write cimport COPY_STEP, LARGEST_BATCH, put_new_header
 
 from storage.errors import InvalidRecord, RecordTooLarge
 
 
-cdef Stop encode(Block *block, const uint8_t *data, uint8_t *result) noexcept nogil:
-    """`Encode` for lines that are values."""
-    cdef const uint8_t *line = data + block.line
-    cdef const uint8_t *input_end = data + block.input_end
-    cdef const uint8_t *newline
-    cdef uint8_t *out = result + block.out
-    cdef uint8_t *out_end = result + block.out_size
-    cdef uint64_t delta = <uint64_t> block.batch_lines << 1
-    cdef int64_t batch_room = block.batch_room
-    cdef int64_t size
-    cdef int64_t body
-    cdef int64_t record
-    cdef Stop stop = ALL_DONE
-    while line < input_end:
-        newline = <const uint8_t *> memchr(line, c"\n", input_end - line)
-        if newline == NULL:  # someone writes to the input while it is read
-            newline = input_end
-        size = newline - line
-        # A null key and no headers take a byte each.
-        body = 2 + body_size(0, delta, size) + varint_size(<uint64_t> size << 1)
-        record = record_size(body)
-        if record > batch_room:
-            stop = BATCH_FULL
-            block.needed = record
-            break
-        if record > out_end - out:
-            stop = OUT_FULL
-            block.needed = record
-            break
-        batch_room -= record
-        out = put_head(out, body, 0, 0, delta)
-        out[0] = 1  # null key
-        out = put_varint(out + 1, <uint64_t> size << 1)
-        copy_bytes(out, line, size, min(out_end - out, input_end - line))
-        out += size
-        out[0] = 0
-        out += 1
-        delta += 2
-        line = newline + 1
-    block.line = min(line, input_end) - data
-    block.out = out - result
-    block.batch_lines = delta >> 1
-    block.batch_room = batch_room
+cdef Stop parse_values(Parsing *parsing, LineRecord *_) noexcept nogil:
+    """`ParseLines` for lines that are values."""
+    cdef Progress at = parsing.at
+    cdef LineRecord record
+    cdef Stop stop = DONE
+    record.key = NULL
+    record.key_size = -1
+    record.readable_end = at.input_end
+    record.headers_size = record.header_count = 0
+    record.timestamp_bits = 0
+    while stop == DONE and next_line(&at):
+        record.value = at.line
+        record.value_size = max(at.newline - at.line, 0)  # the compiler sees: never null
+        stop = put_record(&at, &record)
+    parsing.at = at
     return stop
 
 
@@ -81,80 +51,112 @@ def encode_lines(
     Raises RecordTooLarge, with the line's number from 1, where a line alone exceeds that;
     ValueError where the last line has no newline.
     """
-    return encode_by(encode, data, start, end, timestamp_ms, max_batch_bytes)
+    return parse_by(parse_values, data, start, end, timestamp_ms, max_batch_bytes)
 
 
-cdef tuple encode_by(
-    Encode encode, object data, int64_t start, int64_t end, int64_t timestamp_ms,
-    int64_t max_batch_bytes,
+cdef tuple parse_by(
+    ParseLines parse, object data, int64_t start, int64_t end, int64_t timestamp_ms,
+    int64_t max_batch_bytes, ParseForeign parse_foreign=NULL, object parser=None,
 ):
     """`encode_lines` for lines of any kind. InvalidRecord, with the line's number, for wrong ones.
     """
-    cdef Py_buffer view
-    cdef Block block
+    cdef Py_buffer buffer
+    cdef Parsing parsing
+    cdef LineRecord record
     cdef Stop stop
-    cdef int64_t batch = 0
-    cdef int64_t lines = 0
-    cdef bytearray result
-    cdef const uint8_t *input
+    cdef int64_t batch = 0  # where the batch that grows begins
+    cdef int64_t lines = 0  # of the batches before
+    cdef int64_t number
+    cdef int64_t size
     cdef uint8_t *out
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    cdef bytearray result
+    parsing.scratch = NULL
+    parsing.scratch_size = 0
+    parsing.has_record = False
+    parsing.now_ms = timestamp_ms
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:
-        if start < 0 or end < start or end > view.len:
-            raise ValueError(f"lines {start} to {end} of a buffer of {view.len}")
+        if start < 0 or end < start or end > buffer.len:
+            raise ValueError(f"lines {start} to {end} of a buffer of {buffer.len}")
         if start == end:
             return bytearray(), 0
-        input = <const uint8_t *> view.buf
-        if input[end - 1] != c"\n":
+        parsing.at.line = <const uint8_t *> buffer.buf + start
+        parsing.at.input_end = <const uint8_t *> buffer.buf + end
+        if parsing.at.input_end[-1] != c"\n":
             raise ValueError("the last line has no newline")
         max_batch_bytes = min(max_batch_bytes, LARGEST_BATCH)
-        block.line = start
-        block.input_end = end
-        block.out_size = HEADER_SIZE + RECORD_ROOM + COPY_STEP + (end - start) * 9 // 8
-        result = PyByteArray_FromStringAndSize(NULL, block.out_size)
-        block.out = HEADER_SIZE
-        block.batch_lines = 0
-        block.batch_room = max_batch_bytes - HEADER_SIZE
+        size = HEADER_SIZE + RECORD_ROOM + (end - start) * 9 // 8
+        result = PyByteArray_FromStringAndSize(NULL, size + COPY_STEP)
+        parsing.at.out = <uint8_t *> PyByteArray_AS_STRING(result)
+        parsing.at.out_end = parsing.at.out + size
+        begin_batch(&parsing, max_batch_bytes)
         while True:
-            out = <uint8_t *> PyByteArray_AS_STRING(result)
-            if end - block.line >= RELEASE_GIL_FROM:
+            if parsing.at.input_end - parsing.at.line >= RELEASE_GIL_FROM:
                 with nogil:
-                    stop = encode(&block, input, out)
+                    stop = parse(&parsing, &record)
             else:
-                stop = encode(&block, input, out)
+                stop = parse(&parsing, &record)
+            number = lines + (parsing.at.offset_bits >> 1) + 1
             if stop == OUT_FULL:
-                make_room(result, &block, start)
-                continue
-            if stop == WRONG_LINE:
-                number = lines + block.batch_lines + 1
+                make_room(result, &parsing, end - start)
+            elif stop == SCRATCH_FULL:
+                need_scratch(&parsing, parsing.at.needed)
+            elif stop == FOREIGN_LINE:
+                kept = parse_foreign(parser, &parsing, &record)
+                parsing.has_record = True
+            elif stop == WRONG_LINE:
                 raise InvalidRecord(
-                    f"line {number}: byte {block.wrong_byte + 1}: {block.reason.decode()}"
+                    f"line {number}: byte {parsing.wrong - parsing.at.line + 1}: "
+                    f"{parsing.reason.decode()}"
                 )
-            if stop == BATCH_FULL and block.batch_lines == 0:
-                raise RecordTooLarge(HEADER_SIZE + block.needed, max_batch_bytes, line=lines + 1)
-            put_new_header(
-                out + batch, block.out - batch, block.batch_lines, timestamp_ms, timestamp_ms
-            )
-            lines += block.batch_lines
-            if stop == ALL_DONE:
-                break
-            batch = block.out
-            block.needed += HEADER_SIZE
-            if block.out_size - batch < block.needed:
-                make_room(result, &block, start)
-            block.out = batch + HEADER_SIZE
-            block.batch_lines = 0
-            block.batch_room = max_batch_bytes - HEADER_SIZE
-        PyByteArray_Resize(result, block.out)
-        return result, lines
+            elif stop == BATCH_FULL and parsing.at.offset_bits == 0:
+                raise RecordTooLarge(HEADER_SIZE + parsing.at.needed, max_batch_bytes, line=number)
+            else:
+                out = <uint8_t *> PyByteArray_AS_STRING(result)
+                put_new_header(
+                    out + batch, parsing.at.out - out - batch, parsing.at.offset_bits >> 1,
+                    parsing.base_timestamp, parsing.max_timestamp,
+                )
+                lines = number - 1
+                if stop == DONE:
+                    PyByteArray_Resize(result, parsing.at.out - out)
+                    return result, lines
+                batch = parsing.at.out - out
+                parsing.at.needed += HEADER_SIZE
+                if parsing.at.out_end - parsing.at.out < parsing.at.needed:
+                    make_room(result, &parsing, end - start)
+                begin_batch(&parsing, max_batch_bytes)
     finally:
-        PyBuffer_Release(&view)
+        free(parsing.scratch)
+        PyBuffer_Release(&buffer)
 
 
-cdef int make_room(bytearray result, Block *block, int64_t start) except -1:
-    """Make the output larger: by what the rest will take if it is like what was encoded."""
-    cdef double ratio = <double> block.out / max(block.line - start, 1)
-    cdef int64_t rest = block.input_end - block.line
-    block.out_size = block.out + block.needed + COPY_STEP + <int64_t> (rest * ratio * 1.125)
-    PyByteArray_Resize(result, block.out_size)
+cdef inline void begin_batch(Parsing *parsing, int64_t limit) noexcept:
+    parsing.at.out += HEADER_SIZE
+    parsing.at.offset_bits = 0
+    parsing.at.batch_room = limit - HEADER_SIZE
+    parsing.base_timestamp = parsing.max_timestamp = parsing.now_ms
+
+
+cdef int make_room(bytearray result, Parsing *parsing, int64_t input_size) except -1:
+    """Make the output larger: by what the rest will take if it is like what was parsed."""
+    cdef int64_t used = parsing.at.out - <uint8_t *> PyByteArray_AS_STRING(result)
+    cdef int64_t rest = parsing.at.input_end - parsing.at.line
+    cdef double ratio = <double> used / max(input_size - rest, 1)
+    cdef int64_t size = used + parsing.at.needed + <int64_t> (rest * ratio * 1.125)
+    PyByteArray_Resize(result, size + COPY_STEP)
+    parsing.at.out = <uint8_t *> PyByteArray_AS_STRING(result) + used
+    parsing.at.out_end = parsing.at.out + size - used
+    return 0
+
+
+cdef int need_scratch(Parsing *parsing, int64_t size) except -1:
+    """Have `size` bytes in the scratch."""
+    cdef uint8_t *scratch
+    if parsing.scratch_size < size:
+        scratch = <uint8_t *> realloc(parsing.scratch, 2 * size)
+        if scratch == NULL:
+            raise MemoryError(f"a line of {size} bytes")
+        parsing.scratch = scratch
+        parsing.scratch_size = 2 * size
     return 0

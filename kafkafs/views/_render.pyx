@@ -1,29 +1,26 @@
 """The `values` view's hot loops: log bytes to text, and how much text that is.
 
 Text of a record: its value's bytes and a newline; a null value is an empty line. Control batches
-show nothing. Windows, cursors and what a loop stops before: `_measure.pyx`.
+show nothing. `_measure.pyx` says what windows and cursors are, and what a loop stops before.
 
-What a window must hold of a record is its head (26 bytes, or less where the batch ends before),
-and of a value's length 5 bytes; a value may come in pieces, and keys and headers are jumped over
-without being there. So a window of 64 bytes from the state's position always makes
-progress, unless the log ends in the middle of a batch.
+A window must hold a record's head (26 bytes, or less where the batch ends before), and 5 bytes of a
+value's length; a value may come in pieces, and the loops jump over keys and headers, which need not
+be there. So a window of 64 bytes from the cursor's position always makes progress, unless the log
+ends in the middle of a batch.
 
-A record's attributes, deltas and headers are not looked at, nor are CRCs, nor the record count: a
-batch is walked to its end.
+The loops ignore a record's attributes, deltas and headers, and a batch's CRC and record count: they
+go through a batch to its end.
 """
 
-from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-)
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy
 
 from kafkafs.views._measure cimport (
-    ENTRY_ROOM, Cursor, Entry, Measure, measure_by, open_window, refuse, set_entry
+    ENTRY_ROOM, Cursor, Entry, Loops, Measure, loops_of, set_entry, set_place
 )
 from storage.record._batch cimport (
-    ENCODED, NEEDS_MORE, NO_FAULT, RELEASE_GIL_FROM, WINDOW, Fault, Place, PlainRecord, Window,
-    at_position, enter_batches, enter_record, enter_value, leave_record, plain_record,
+    NEEDS_MORE, NO_FAULT, WINDOW, Fault, Place, PlainRecord, Window, at_position, enter_batches,
+    enter_record, enter_value, leave_record, plain_record,
 )
 
 cdef enum:
@@ -48,7 +45,7 @@ cdef int64_t render_plain(
 ) noexcept nogil:
     """Render the plain records from `place` on while there is ample room: bytes of text.
 
-    The ones that it does not take, well-formed or not, are left to `run`.
+    `run` takes the others, well-formed or not.
     """
     cdef const uint8_t *start = at_position(window, place.position)
     cdef const uint8_t *at = start
@@ -76,18 +73,16 @@ cdef int64_t render_plain(
 
 
 cdef Fault run(
-    Cursor cursor, const Window *window, uint8_t **out_position, uint8_t *out_end, int64_t *skip
-) noexcept nogil:
-    """Render until `out` is full or the window used up: then NEEDS_MORE, else the fault."""
-    cdef Place place
+    Cursor cursor, const Window *window, uint8_t **out_position, uint8_t *out_end, int64_t *skip,
+    const void *context,
+) except? NO_FAULT nogil:
+    """As `Render` says; NEEDS_MORE also where the output is full."""
+    cdef Place place = cursor.place
     cdef int64_t value_left = cursor.value_left
     cdef int64_t skipping = skip[0]
     cdef uint8_t *out = out_position[0]
     cdef int64_t size
     cdef Fault fault = NO_FAULT
-    place.position = cursor.position
-    place.batch_end = cursor.batch_end
-    place.record_end = cursor.record_end
     while out < out_end:
         if place.record_end == 0:
             fault = enter_batches(window, &place)
@@ -125,62 +120,11 @@ cdef Fault run(
         out[0] = c"\n"
         out += 1
         leave_record(&place)
-    cursor.position = place.position
-    cursor.batch_end = place.batch_end if place.position != place.batch_end else 0
-    cursor.record_end = place.record_end
+    set_place(&cursor.place, &place)
     cursor.value_left = value_left if place.record_end else -1
     out_position[0] = out
     skip[0] = skipping
     return fault if fault != NO_FAULT else NEEDS_MORE
-
-
-def render(
-    data not None, long long data_position, long long data_size, Cursor cursor not None,
-    out not None, long long out_start, long long out_end, long long skip,
-):
-    """Render the log bytes `data[:data_size]` from the cursor on into `out[out_start:out_end]`.
-
-    `skip` bytes of text are dropped first: counted, not copied, and the log bytes of what is
-    dropped need not be there. Returns (where the text ends in `out`, what is left of `skip`) when
-    `out` is full or the data used up; the cursor then says what comes next, and may stand beyond
-    the data. What lies in `out` between that end and `out_end` is undefined.
-
-    A malformed batch or record ends the text before it, and the next call fails. Raises, where
-    there is no text before it, CorruptRecord with the file position.
-    """
-    cdef Py_buffer source
-    cdef Py_buffer target
-    cdef Window window
-    cdef uint8_t *text
-    cdef uint8_t *text_end
-    cdef int64_t skip_left = skip
-    cdef int64_t written
-    cdef Fault fault
-    PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
-    try:
-        PyObject_GetBuffer(out, &target, PyBUF_WRITABLE)
-        try:
-            open_window(&window, &source, data_position, data_size, cursor.position)
-            if out_start < 0 or out_end < out_start or out_end > target.len or skip < 0:
-                raise ValueError(f"text {out_start} to {out_end} of a buffer of {target.len}")
-            text = <uint8_t *> target.buf + out_start
-            text_end = <uint8_t *> target.buf + out_end
-            if data_size >= RELEASE_GIL_FROM:
-                with nogil:
-                    fault = run(cursor, &window, &text, text_end, &skip_left)
-            else:
-                fault = run(cursor, &window, &text, text_end, &skip_left)
-            written = text - <uint8_t *> target.buf
-            cursor.encoded = fault == ENCODED
-            if fault != NEEDS_MORE and fault != ENCODED and (
-                written == out_start and skip_left == skip
-            ):
-                raise refuse(fault, &window, cursor.position, cursor.batch_end != 0)
-            return written, skip_left
-        finally:
-            PyBuffer_Release(&target)
-    finally:
-        PyBuffer_Release(&source)
 
 
 cdef int64_t count_plain(
@@ -209,13 +153,13 @@ cdef int64_t count_plain(
 
 
 cdef Fault count(
-    Measure state, const Window *window, Entry *entries, int *made, const void *context
+    Measure measure, const Window *window, Entry *entries, int *made, const void *context
 ) noexcept nogil:
     """As `Count` says."""
-    cdef Place place = state.place
-    cdef int64_t text = state.text_length
-    cdef int64_t records = state.records
-    cdef int64_t next_entry = state.next_entry
+    cdef Place place = measure.place
+    cdef int64_t text = measure.text_length
+    cdef int64_t records = measure.records
+    cdef int64_t next_entry = measure.next_entry
     cdef int64_t size
     cdef Entry *entry = entries
     cdef Fault fault
@@ -228,7 +172,7 @@ cdef Fault count(
                 if entry == entries + ENTRY_ROOM:
                     break
                 set_entry(entry, &place, text, records)
-                next_entry = text + state.granularity
+                next_entry = text + measure.granularity
                 entry += 1
             size = count_plain(window, &place, &text, next_entry)
             records += size
@@ -243,21 +187,12 @@ cdef Fault count(
         text += size + 1
         records += 1
         leave_record(&place)
-    if place.position == place.batch_end:
-        place.batch_end = 0
-    state.place = place
-    state.text_length = text
-    state.records = records
-    state.next_entry = next_entry
+    set_place(&measure.place, &place)
+    measure.text_length = text
+    measure.records = records
+    measure.next_entry = next_entry
     made[0] = <int> (entry - entries)
     return fault
 
 
-def measure(data not None, long long data_position, long long data_size, Measure state not None):
-    """Measure the log bytes `data[:data_size]` from the state's position on, as far as they go.
-
-    The state's position may then lie beyond the data: what is between is not needed.
-
-    Raises CorruptRecord with the file position; the state then has measured everything before it.
-    """
-    measure_by(count, NULL, data, data_position, data_size, state)
+LOOPS = loops_of(run, count, NULL)

@@ -1,12 +1,12 @@
 """The hot loops of views that show whole records: key, headers, timestamp and all.
 
-Such a view says how one record is written (`Format`); finding the records in the log's bytes,
-stopping where the output is full and going on from there is done here, once for all of them.
+Such a view says how it writes one record (`Format`). The loops find the records in the log's bytes,
+stop where the output is full, and go on from there.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from kafkafs.views._measure cimport Cursor, Measure
+from kafkafs.views._measure cimport Loops
 
 
 cdef enum:
@@ -22,6 +22,7 @@ cdef struct WholeRecord:
     int64_t value_size  # -1: null
     # The headers' bytes, behind their count: of each a name and a value, with varint lengths.
     const uint8_t *headers
+    int64_t headers_size  # with the count
     int32_t header_count
     int64_t offset
     int64_t timestamp  # milliseconds; -1: none
@@ -39,7 +40,4 @@ cdef struct Format:
     uint8_t *(*write)(const WholeRecord *record, uint8_t *out) noexcept nogil
 
 
-cdef class WholeRecords:
-    """A view's `render` and `measure`, by its format, which a subclass sets in `__cinit__`."""
-
-    cdef Format format
+cdef Loops whole_records(const Format *format)

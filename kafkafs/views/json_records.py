@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
-from kafkafs.views._json_records import LineEncoder
+from kafkafs.views._json_records import encode_lines
 from storage.errors import InvalidRecord
 
 if TYPE_CHECKING:
@@ -67,12 +67,20 @@ def parse(
     data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
 ) -> tuple[bytearray, int]:
     """Encode lines of JSON as `_parse.encode_lines` does lines of values. Raises as that."""
-    encoder = LineEncoder(_decoder.decode, timestamp_ms, max_batch_bytes)
     try:
-        return encoder.encode(data, start, end)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        reason = _reason(error, encoder.line)
-        raise InvalidRecord(f"line {encoder.lines + 1}: {reason}") from None
+        return encode_lines(_decoder.decode, data, start, end, timestamp_ms, max_batch_bytes)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _first_error(bytes(memoryview(data)[start:end])) from None
+
+
+def _first_error(data: bytes) -> InvalidRecord:
+    """The error of the first line that the parser refuses. `data` has such a line."""
+    for number, line in enumerate(data.split(b"\n"), 1):
+        try:
+            _decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return InvalidRecord(f"line {number}: {_reason(error, line)}")
+    raise AssertionError("the parser takes each line")
 
 
 def _reason(error: Exception, line: bytes) -> str:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafkafs.views.key_value import KeyValue
+from kafkafs.views._key_value import encode_lines
 from storage import LogManager
 from storage.paths import CLEAN_SHUTDOWN, PARTITION_METADATA
 
@@ -68,7 +68,7 @@ def write_keyed(data: Path, size: int, distinct: float) -> Keyed:
             )
             now_ns = time.time_ns()
             text = lines.encode()
-            batches, _ = KeyValue.parse(text, 0, len(text), now_ns // 1_000_000, BATCH_BYTES)
+            batches, _ = encode_lines(text, 0, len(text), now_ns // 1_000_000, BATCH_BYTES)
             log.append(batches, now_ns=now_ns)
         log.roll(time.time_ns() // 1_000_000)
         stored = log.size

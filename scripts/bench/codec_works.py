@@ -11,7 +11,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from kafkafs.views._measure import Cursor
 from kafkafs.views._parse import encode_lines
-from kafkafs.views._render import render
+from kafkafs.views._render import LOOPS
 from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS
 from storage.record.plain import plain, recompress
@@ -151,11 +151,11 @@ def compressed(case: Case, log: bytearray) -> Iterator[bytes | bytearray]:
 
 def our_render(case: Case, log: bytes, out: bytearray) -> int:
     if case.codec == 0 and case.magic == 2:
-        return render(log, 0, len(log), Cursor(0), out, 0, len(out), 0)[0]
+        return LOOPS.render(log, 0, len(log), Cursor(0), out, 0, len(out), 0)[0]
     used = at = 0
     while at < len(log):
         made, size = plain(log, at, len(log))
-        used, _ = render(made, 0, len(made), Cursor(0), out, used, len(out), 0)
+        used, _ = LOOPS.render(made, 0, len(made), Cursor(0), out, used, len(out), 0)
         at += size
     return used
 

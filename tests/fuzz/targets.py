@@ -25,10 +25,8 @@ from crc32c import crc32c
 
 from kafkafs.dump._dump import Walk
 from kafkafs.dump.decoders import topic_decoder
-from kafkafs.views import TextView
+from kafkafs.views import TextView, json_lines_view, key_value_view
 from kafkafs.views._measure import Cursor, Measure
-from kafkafs.views.json_lines import JsonLines
-from kafkafs.views.key_value import KeyValue
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.files import Files
 from storage.index import txn_index
@@ -53,8 +51,8 @@ Target = Callable[[bytes], None]
 
 TARGETS: dict[str, Target] = {}
 
-KEY_VALUE = KeyValue()
-JSON_LINES = JsonLines()
+KEY_VALUE = key_value_view()
+JSON_LINES = json_lines_view()
 
 # As much as a stream may decompress to here: keeps a run in bounds that many may share a machine.
 LIMIT = 4 << 20

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kafkafs.line_index import LineStore, SegmentLines, reader_at
 from kafkafs.line_index.records import text_before
 from kafkafs.line_index.segment_batches import SegmentBatches
-from kafkafs.views.values import Values
+from kafkafs.views import values_view
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from storage.files import Files
@@ -100,7 +100,7 @@ def lines_of(segment: Segment, *, committed: bool = True, granularity: int = 16)
     lines = SegmentLines(
         LineStore(Files(), granularity=granularity),
         segment,
-        Values(committed),
+        values_view(committed),
         is_aborted if committed else None,
     )
     lines.measure()
@@ -205,7 +205,7 @@ def test_saved_in_parts(
         if number in parts:
             ends.append(len(log))
     segment = segment_of(tmp_path, log, offset)
-    lines = SegmentLines(LineStore(Files(), granularity=16), segment, Values(True), is_aborted)
+    lines = SegmentLines(LineStore(Files(), granularity=16), segment, values_view(True), is_aborted)
     for end in [*ends, len(log)]:
         segment.stable_size = end
         lines.measure()

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from kafkafs.line_index import LineStore, SegmentLines
 from kafkafs.line_index.records import gaps_of, text_before
+from kafkafs.views import values_view
 from kafkafs.views._measure import Cursor
-from kafkafs.views._render import render
-from kafkafs.views.values import Values
 from storage import LogManager
 from storage.files import Files
 from storage.log.listener import LogListener
@@ -69,7 +68,7 @@ def check(lines: SegmentLines, text: bytes) -> None:
         assert before <= position
         out = bytearray(20)
         size = min(20, len(text) - position)
-        end, skip = render(
+        end, skip = values_view().render(
             log[at:], at, len(log) - at, Cursor(at, batch_end), out, 0, size, position - before
         )
         assert (end, skip) == (size, 0)
@@ -78,7 +77,7 @@ def check(lines: SegmentLines, text: bytes) -> None:
 
 def new_lines(log: Log, store: LineStore | None = None, cache: str | None = None) -> SegmentLines:
     store = store or LineStore(Files(), granularity=16)
-    return SegmentLines(store, log.active, Values(), cache=cache)
+    return SegmentLines(store, log.active, values_view(), cache=cache)
 
 
 @FEW

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from kafkafs.line_index import LineStore, SegmentLines, reader_at
 from kafkafs.line_index.records import text_before
-from kafkafs.views import TextView
-from kafkafs.views.json_lines import JsonLines
-from kafkafs.views.key_value import KeyValue
+from kafkafs.views import TextView, json_lines_view, key_value_view
 from storage import Record, encode
 from storage.files import Files
 from storage.record.header import APPEND_TIME_BIT, TRANSACTIONAL_BIT
@@ -83,7 +81,7 @@ def json_line(record: Record, append_time: bool) -> bytes:
 
 
 View = tuple[Callable[[bool], TextView], Callable[[Record, bool], bytes]]
-VIEWS: list[View] = [(KeyValue, kv_line), (JsonLines, json_line)]
+VIEWS: list[View] = [(key_value_view, kv_line), (json_lines_view, json_line)]
 
 
 class Shown(NamedTuple):

@@ -29,7 +29,6 @@ from kafkafs.line_index import NEVER, Extent, LineStore, SegmentBatches, Segment
 from kafkafs.line_index.records import count_back, offset_of, text_before
 from kafkafs.tree.partition.generations import Timeline, ToKeep
 from kafkafs.views import View
-from kafkafs.views.values import Values
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.segment.segment import Segment
@@ -80,7 +79,7 @@ class Layout:
         self.log = log
         self.view = view
         # Whether the history records its absolute positions.
-        self.keeps_base = isinstance(view, Values)
+        self.keeps_base = view.is_text and not view.whole_records
         self._store = store
         self._cache = cache
         self._on_measured = on_measured

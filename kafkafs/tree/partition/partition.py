@@ -25,8 +25,7 @@ from kafkafs.line_index import NEVER
 from kafkafs.tree.partition.layout import LOOK_S, Layout
 from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.rewrite import Rewrite
-from kafkafs.views import View
-from kafkafs.views.values import Values
+from kafkafs.views import View, values_view
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
 from storage.log.flush import FlushPlan
@@ -589,7 +588,7 @@ class Partition:
         known = self.views.get(name)
         if known is not None:
             return known.layout
-        committed, uncommitted = Values(True), Values(False)
+        committed, uncommitted = values_view(True), values_view(False)
         view = committed if name == committed.name else uncommitted
         if view.name != name:
             reason = f"positions of an unknown view, {name!r}"

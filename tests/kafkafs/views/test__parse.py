@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafkafs.views._measure import Cursor
 from kafkafs.views._parse import encode_lines
-from kafkafs.views._render import render
+from kafkafs.views._render import LOOPS
 from storage.errors import RecordTooLarge
 from storage.record.batch import Record, decode, encode
 from storage.record.header import HEADER_SIZE, Buffer, parse_header
@@ -121,7 +121,10 @@ def test_large_blocks(line: bytes) -> None:
         batches, count = encode_lines(text, 0, len(text), T, limit)
         assert count == len(lines)
         out = bytearray(len(text))
-        assert render(batches, 0, len(batches), Cursor(0), out, 0, len(out), 0) == (len(out), 0)
+        assert LOOPS.render(batches, 0, len(batches), Cursor(0), out, 0, len(out), 0) == (
+            len(out),
+            0,
+        )
         assert out == text
         at = 0
         while at < len(batches):

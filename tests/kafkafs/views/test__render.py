@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_entry
 from kafkafs.views._parse import encode_lines
-from kafkafs.views._render import measure, render
+from kafkafs.views._render import LOOPS
 from storage.errors import CorruptRecord, StorageError
 from storage.record.header import Buffer
 from tests import oracle
@@ -25,6 +25,8 @@ from tests.storage.record.test_batch import (
     THREE_RECORDS,
     V0_ENTRY,
 )
+
+render, measure = LOOPS.render, LOOPS.measure
 
 SMALLEST_WINDOW = 64
 """Bytes that are always enough to get on."""

@@ -1,4 +1,4 @@
-"""kafkafs.views.json_lines: whole records to JSON and back, as the plain twins do it."""
+"""kafkafs.views.json_lines_view: whole records to JSON and back, as the plain twins do it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafkafs.views import TextView
+from kafkafs.views import json_lines_view
 from kafkafs.views._measure import Cursor, Measure
-from kafkafs.views.json_lines import JsonLines
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.record.batch import Record, decode, encode
 from storage.record.header import HEADER_SIZE, Buffer, parse_header
@@ -24,7 +23,7 @@ from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, cuts, damaged, logs
 
-VIEW: TextView = JsonLines()
+VIEW = json_lines_view()
 T = 1_700_000_000_000
 UNLIMITED = 2**31 - 1
 
@@ -132,7 +131,7 @@ def line_of(fields: oracle.JsonFields) -> bytes:
 
 def test_the_name_says_the_isolation() -> None:
     assert (VIEW.name, VIEW.committed, VIEW.whole_records) == ("jsonl", True, True)
-    other = JsonLines(committed=False)
+    other = json_lines_view(committed=False)
     assert (other.name, other.committed) == ("jsonl-uncommitted", False)
 
 
@@ -639,9 +638,9 @@ def test_nothing_to_parse() -> None:
 def test_the_parser_is_imported_when_it_is_wanted() -> None:
     """A mount answers without it."""
     script = (
-        "import sys, kafkafs.cli.mount, kafkafs.fuse.daemon, kafkafs.views.json_lines as view\n"
+        "import sys, kafkafs.cli.mount, kafkafs.fuse.daemon, kafkafs.views as views\n"
         "assert 'msgspec' not in sys.modules\n"
-        "view.JsonLines().parse(b'{}\\n', 0, 3, 0, 1000)\n"
+        "views.json_lines_view().parse(b'{}\\n', 0, 3, 0, 1000)\n"
         "assert 'msgspec' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

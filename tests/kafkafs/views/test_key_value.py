@@ -1,4 +1,4 @@
-"""kafkafs.views.key_value: keys and values to lines and back, as the plain twins do it."""
+"""kafkafs.views.key_value_view: keys and values to lines and back, as the plain twins do it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafkafs.views import TextView
+from kafkafs.views import key_value_view
 from kafkafs.views._measure import Cursor, Measure
 from kafkafs.views._parse import encode_lines
-from kafkafs.views.key_value import KeyValue
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 from storage.record.batch import Record, decode, encode
 from storage.record.header import HEADER_SIZE, Buffer, parse_header
@@ -22,7 +21,7 @@ from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, cuts, damaged, headers, logs
 
-VIEW: TextView = KeyValue()
+VIEW = key_value_view()
 T = 1_700_000_000_000
 UNLIMITED = 2**31 - 1
 Pair = tuple[bytes | None, bytes | None]
@@ -97,7 +96,7 @@ def pairs_in(batches: bytes) -> list[Pair]:
 
 def test_the_name_says_the_isolation() -> None:
     assert (VIEW.name, VIEW.committed, VIEW.whole_records) == ("kv", True, True)
-    other = KeyValue(committed=False)
+    other = key_value_view(committed=False)
     assert (other.name, other.committed) == ("kv-uncommitted", False)
 
 

@@ -1,14 +1,13 @@
-"""kafkafs.views.values: lines in, the same lines out, through the view's own face."""
+"""kafkafs.views.values_view: lines in, the same lines out, through the view's own face."""
 
 from __future__ import annotations
 
-from kafkafs.views import TextView
+from kafkafs.views import values_view
 from kafkafs.views._measure import Cursor, Measure
-from kafkafs.views.values import Values
 
 
 def test_lines_come_back() -> None:
-    view: TextView = Values()
+    view = values_view()
     text = b"one\n\nthree with \xff and \0\n"
     batches, lines = view.parse(text, 0, len(text), 1_700_000_000_000, 1_000_000)
     assert lines == 3
