@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 
 OPERATIONS = (
     *("lookup", "forget", "getattr", "setattr", "statfs", "getxattr", "listxattr"),
@@ -13,26 +14,21 @@ OPERATIONS = (
 """The kernel's requests."""
 
 
+@dataclass(slots=True)
 class MountCounters:
     """Counts the kernel's requests, and their outcomes. Only the owner's thread changes it."""
 
-    __slots__ = (
-        *("adopted_bytes", "adopted_records", "bytes_read", "bytes_written", "errors"),
-        *("owner_requests", "refused_appends", "requests", "retention_passes"),
-    )
-
-    def __init__(self) -> None:
-        self.requests = dict.fromkeys(OPERATIONS, 0)
-        """By operation."""
-        self.errors: Counter[tuple[str, str]] = Counter()
-        """By operation and name of the errno."""
-        self.refused_appends: Counter[str] = Counter()
-        """By the storage's error, or by the name of the system's errno."""
-        self.owner_requests: Counter[tuple[str, str]] = Counter()
-        """By the kind of a request to the directory's owner, and its outcome."""
-        self.retention_passes = 0
-        """Scheduled runs of retention over all topics."""
-        self.adopted_records = 0
-        self.adopted_bytes = 0
-        self.bytes_read = 0
-        self.bytes_written = 0
+    requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OPERATIONS, 0))
+    """By operation."""
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By operation and name of the errno."""
+    refused_appends: Counter[str] = field(default_factory=Counter)
+    """By the storage's error, or by the name of the system's errno."""
+    owner_requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By the kind of a request to the directory's owner, and its outcome."""
+    retention_passes: int = 0
+    """Scheduled runs of retention over all topics."""
+    adopted_records: int = 0
+    adopted_bytes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0

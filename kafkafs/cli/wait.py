@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import sys
 import time
-from collections.abc import Iterator
 
 import click
 
@@ -52,17 +51,18 @@ def _wait(path: str) -> Facts:
     job = facts.get("started") if facts["state"] == "running" else None
     if facts["state"] == "idle":
         return facts
+    pause_s = FIRST_S
     with work_shown() as show:
-        for pause_s in _pauses():
+        while True:
             numbers = (int(facts.get(name, "0")) for name in ("done_bytes", "total_bytes"))
             show(facts.get("phase", "waiting for its turn"), *numbers)
             time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, MOST_S)
             facts = read_facts(path)
             started = facts.get("started") if facts["state"] == "running" else None
             if facts["state"] == "idle" or (job is not None and started != job):
                 return facts
             job = started
-    raise AssertionError("there is always a next pause")
 
 
 def read_facts(path: str) -> Facts:
@@ -73,10 +73,3 @@ def read_facts(path: str) -> Facts:
     if facts.get("state") not in ("idle", "queued", "running"):
         raise fail(f"{path}: is no file of a job, like TOPIC/.control/compaction")
     return facts
-
-
-def _pauses() -> Iterator[float]:
-    pause_s = FIRST_S
-    while True:
-        yield pause_s
-        pause_s = min(pause_s * 1.5, MOST_S)

@@ -279,7 +279,12 @@ def unmount_and_wait(
                 f"{path}: the daemon (process {pid}) is stopped: kill -CONT {pid} lets it go on; "
                 "--lazy and --force unmount all the same"
             )
-    with _process(pid) as daemon:
+    with contextlib.ExitStack() as stack:
+        daemon = None
+        if pid is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                daemon = os.pidfd_open(pid)
+                stack.callback(os.close, daemon)
         if force:
             abort(mounted)
         if find(path) == mounted:
@@ -288,22 +293,8 @@ def unmount_and_wait(
             _wait_for_end(path, daemon, pid, say)
 
 
-@contextlib.contextmanager
-def _process(pid: int | None) -> Iterator[int | None]:
-    """A descriptor that becomes readable when a process ends; None: it has ended."""
-    descriptor = None
-    if pid is not None:
-        with contextlib.suppress(OSError):
-            descriptor = os.pidfd_open(pid)
-    try:
-        yield descriptor
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
 def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) -> None:
-    """Wait until a daemon has ended. MountError if it is stopped or stuck."""
+    """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck."""
     used, idle = [""], 0
     told = False
     while not select.select([daemon], [], [], ANSWER_S)[0]:

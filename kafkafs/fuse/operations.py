@@ -41,7 +41,7 @@ from kafkafs.fuse.threads import in_thread, job_ended
 from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined
-from kafkafs.tree.inodes import Attributes, Caller, Change, Directory, Node
+from kafkafs.tree.inodes import Attributes, Caller, Change, Node
 from storage.errors import NoThread, SegmentGone, StorageError, reason_of
 from storage.log.log import Log
 from storage.task import Task
@@ -229,12 +229,6 @@ class Operations(pyfuse3.Operations):
         self._inodes.remember(node)
         return entry
 
-    def _directory(self, inode: int) -> Directory:
-        node = self._inodes.get(inode)
-        if not isinstance(node, Directory):
-            raise NotADirectoryError(errno.ENOTDIR, "not a directory")
-        return node
-
     # -- names and attributes ------------------------------------------------------------------
 
     async def lookup(
@@ -347,7 +341,7 @@ class Operations(pyfuse3.Operations):
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         self._requests["opendir"] += 1
         try:
-            listing = Listing(self._directory(inode), self._inodes, self._in_thread)
+            listing = Listing(self._inodes.directory(inode), self._inodes, self._in_thread)
         except Exception as error:
             self._fail("opendir", error)
         self._listings_opened += 1
@@ -377,7 +371,7 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         self._requests["mkdir"] += 1
         try:
-            directory = self._directory(parent_inode)
+            directory = self._inodes.directory(parent_inode)
             caller = Caller(ctx.uid, ctx.gid)
             node = await self._alone(directory.mkdir, os.fsdecode(name), mode, caller)
             return await self._entry(node)
@@ -387,7 +381,7 @@ class Operations(pyfuse3.Operations):
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._requests["rmdir"] += 1
         try:
-            directory = self._directory(parent_inode)
+            directory = self._inodes.directory(parent_inode)
             await self._alone(directory.rmdir, os.fsdecode(name))
         except Exception as error:
             self._fail(f"rmdir of {name!r}", error, (StorageError, PermissionError))
@@ -402,7 +396,7 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         self._requests["create"] += 1
         try:
-            directory = self._directory(parent_inode)
+            directory = self._inodes.directory(parent_inode)
             caller = Caller(ctx.uid, ctx.gid)
             node, handle = await self._alone(
                 directory.create, os.fsdecode(name), mode, flags, caller
@@ -415,7 +409,7 @@ class Operations(pyfuse3.Operations):
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._requests["unlink"] += 1
         try:
-            self._directory(parent_inode).unlink(os.fsdecode(name))
+            self._inodes.directory(parent_inode).unlink(os.fsdecode(name))
         except Exception as error:
             self._fail(f"unlink of {name!r}", error, (PermissionError,))
 

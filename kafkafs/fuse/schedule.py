@@ -22,7 +22,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import TypeVar
 
 import trio
 
@@ -38,8 +37,6 @@ from storage.directory.retain import plan_retention
 from storage.log.log import Log
 from storage.task import Task
 from storage.verify.log_checker import NEWEST_BYTES_PER_SECOND, SEALED_BYTES_PER_SECOND
-
-T = TypeVar("T")
 
 #: The shortest pause between two turns, in seconds, whatever the settings say.
 LEAST_S = 0.01
@@ -81,7 +78,7 @@ class Schedule:
             begin(self._turns, "retention", first_s, self._retention)
             begin(self._turns, "removal of staged files", first_s, self._orphans)
             begin(self._turns, "the end of an adoption", SETTLE_S, self._settling)
-            if self._cleans:
+            if broker.log_cleaner_enable:
                 begin(self._turns, "compaction", 0, self._compaction)
             newest = self._check_of("newest", checker.run_newest, NEWEST_BYTES_PER_SECOND)
             begin(self._turns, "check of newest segments", check_s, newest)
@@ -100,14 +97,10 @@ class Schedule:
             else:
                 self._duties.succeeded(duty, TURN)
 
-    @property
-    def _cleans(self) -> bool:
-        return self._broker.log_cleaner_enable
-
     # -- retention -----------------------------------------------------------------------------
 
     async def _retention(self) -> float:
-        cleaned = set(self._manager.topics.compacted if self._cleans else ())
+        cleaned = set(self._manager.topics.compacted if self._broker.log_cleaner_enable else ())
         await self._retain([log for log in self._manager.logs() if log not in cleaned])
         self._mount.counters.retention_passes += 1
         return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
@@ -116,7 +109,7 @@ class Schedule:
         """Run retention, topic by topic, for the logs that have segments to delete."""
         if not logs:
             return
-        doomed = await _looked(lambda: [log for log in logs if self._has_doomed(log)])
+        doomed = await in_thread(None, lambda: [log for log in logs if self._has_doomed(log)])
         for name, group in itertools.groupby(doomed, key=lambda log: log.topic):
             topic = self._manager.topics.get(name)
             if topic is not None:
@@ -152,7 +145,7 @@ class Schedule:
         cleaner = self._mount.cleaner
         now_ms = self._manager.clock_ms()
         waiting = self._cleans_again.waiting
-        log = await _looked(lambda: cleaner.filthiest(now_ms, waiting))
+        log = await in_thread(None, cleaner.filthiest, now_ms, waiting)
         cleaned = log is not None and await self._clean(cleaner, log)
         await self._retain(self._manager.topics.compacted)
         return 0 if cleaned else max(self._broker.log_cleaner_backoff_ms / 1000, LEAST_S)
@@ -214,8 +207,3 @@ class Schedule:
         )
         await job_ended(job)
         return job
-
-
-async def _looked(look: Callable[[], T]) -> T:
-    """Look at the sizes and times of many logs' segments in a thread, without reading them."""
-    return await in_thread(None, look)

@@ -17,7 +17,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
 import trio
@@ -115,8 +115,7 @@ class JobThreads:
             async with self._structural:
                 return function()
 
-        waiting: Callable[[], Awaitable[T]] = carry_out
-        return trio.from_thread.run(waiting, trio_token=self._token)
+        return trio.from_thread.run(carry_out, trio_token=self._token)
 
     # -- jobs ----------------------------------------------------------------------------------
 

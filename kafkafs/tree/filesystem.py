@@ -14,7 +14,7 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.root import Root
 from kafkafs.tree.handles import HandleTable
-from kafkafs.tree.inodes import Directory, Node
+from kafkafs.tree.inodes import Node
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
 from storage import paths
@@ -36,12 +36,10 @@ class FileSystem:
 
     def lookup(self, parent: int, name: str) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""
-        node = self.inodes.get(parent)
+        directory = self.inodes.directory(parent)
         if len(os.fsencode(name)) > paths.MAX_NAME_LENGTH:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        if not isinstance(node, Directory):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return node.lookup(name)
+        return directory.lookup(name)
 
     def statfs(self) -> os.statvfs_result:
         """The disk's figures (statvfs of the data directory)."""

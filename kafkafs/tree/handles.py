@@ -124,7 +124,6 @@ class HandleTable:
         return handle
 
     def remove(self, number: int) -> Handle:
-        handle = self.handles.pop(number, None)
-        if handle is None:
-            raise OSError(errno.EBADF, "no such handle")
+        handle = self.get(number)
+        del self.handles[number]
         return handle

@@ -182,6 +182,13 @@ class InodeTable:
             raise OSError(errno.ESTALE, "the kernel was not given this inode")
         return node
 
+    def directory(self, inode: int) -> Directory:
+        """The directory of a number that the kernel sent. ESTALE, ENOTDIR."""
+        node = self.get(inode)
+        if not isinstance(node, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return node
+
     def find(self, inode: int) -> Node | None:
         """The node of a number that the kernel knows, else None."""
         return self.nodes.get(inode)

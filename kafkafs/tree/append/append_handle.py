@@ -9,8 +9,6 @@ After a disk error the handle is as before, and the writer may try again. After 
 content (EMSGSIZE, EINVAL) the handle drops the rest, which may be part of the refused content. The
 kernel reports a refused piece of a large write() as a short count, and the writer goes on from
 there: the handle then treats the same bytes as it did before.
-
-Everything here runs on the owner's thread, but for `read` and `examine`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an `AppendHandle` appends to: one partition, or those of a topic.
 
-Everything here runs on the owner's thread. After a write the kernel takes its position plus its
-length for the file's size; where that is wrong, the target has it drop the size.
+After a write the kernel takes its position plus its length for the file's size; where that is
+wrong, the target has it drop the size.
 """
 
 from __future__ import annotations

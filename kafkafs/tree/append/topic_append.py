@@ -2,8 +2,6 @@
 
 Write-only, and always empty. A line is a record as in the view of the file's directory;
 `log.partitioner` chooses its partition. Each file has one partitioner for all its writers.
-
-Everything here runs on the owner's thread.
 """
 
 from __future__ import annotations

@@ -34,20 +34,19 @@ _COLUMNS = (
 
 def transactions_text(topic: Topic, outcome: str) -> str:
     """The text of the file. `outcome`: the last command's."""
-    rows: list[tuple[object, ...]] = []
-    for number, log in sorted(topic.partitions.items()):
-        for producer in sorted(log.producers, key=lambda producer: producer.producer_id):
-            if producer.in_transaction:
-                rows.append(
-                    (
-                        number,
-                        producer.producer_id,
-                        producer.epoch,
-                        producer.transaction_first_offset,
-                        producer.last_offset,
-                        producer.timestamp,
-                    )
-                )
+    rows = [
+        (
+            number,
+            producer.producer_id,
+            producer.epoch,
+            producer.transaction_first_offset,
+            producer.last_offset,
+            producer.timestamp,
+        )
+        for number, log in sorted(topic.partitions.items())
+        for producer in sorted(log.producers, key=lambda producer: producer.producer_id)
+        if producer.in_transaction
+    ]
     return "\n".join([f"last_outcome {outcome}", *text_table(_COLUMNS, rows), ""])
 
 

@@ -15,7 +15,6 @@ from kafkafs.tree.control.retention import RETENTION
 from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
 from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
-from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.permissions import Ownership
 from storage.errors import StorageError, UnknownTopicOrPartition
@@ -64,9 +63,7 @@ def command_file(
             mount.events(f"{topic.topic.name}/{name}: {reason}")
             raise
 
-    def take(flags: int, reader: Handle | None) -> ControlHandle:
-        return ControlHandle(carry_out, flags, reader, structural=structural)
-
+    take = partial(ControlHandle, carry_out, structural=structural)
     return VirtualFile(inode, make, owner, mount.clock_ns, take=take)
 
 

@@ -157,24 +157,26 @@ class FollowHandle(ReadHandle):
 
     def _log_missed(self, position: int) -> None:
         """Write the offsets that its reader has missed into the event log."""
-        file = self._follow_file
-        log = file.partition.log
-        said = f"{log.topic}/.follow/{log.partition}: the reader at position {position} has missed"
+        file, log = self._follow_file, self._follow_file.partition.log
+        file.partition.mount.events(
+            f"{log.topic}/.follow/{log.partition}: the reader at position {position} has missed "
+            f"{self._missed(position)}"
+        )
+
+    def _missed(self, position: int) -> str:
+        """What a reader at `position` has missed, and where it can go on."""
+        file, log = self._follow_file, self._follow_file.partition.log
         if log.closed:
-            file.partition.mount.events(f"{said} what comes there: the partition was deleted")
-            return
+            return "what comes there: the partition was deleted"
         try:
             generation = file.generation_now()
         except (StorageError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            file.partition.mount.events(f"{said} what comes there: {reason}")
-            return
+            return f"what comes there: {reason}"
         base = file.view.layout.base
         first = max(log.log_start_offset, base[0] if base is not None else 0)
-        places = [
-            (at, offset)
-            for offset, at in log.history.now.passed.get(file.view.layout.view.name, ())
-        ]
+        passed = log.history.now.passed.get(file.view.layout.view.name, ())
+        places = [(at, offset) for offset, at in passed]
         if self._noted is not None:
             places = sorted([*places, self._noted])
         number = bisect_right(places, position, key=lambda place: place[0]) - 1
@@ -184,10 +186,8 @@ class FollowHandle(ReadHandle):
             missed = f"offsets {places[number][1]} to {first - 1}"
         else:
             missed = f"offsets up to {first - 1}, at the earliest from {places[number][1]} on"
-        file.partition.mount.events(
-            f"{said} {missed}: deleted or rewritten by now; it can go on at position "
-            f"{generation.first_valid - generation.origin}"
-        )
+        go_on = generation.first_valid - generation.origin
+        return f"{missed}: deleted or rewritten by now; it can go on at position {go_on}"
 
 
 def look_up_follow(partitions: Partitions, topic: Topic, name: str) -> Node:

@@ -127,17 +127,14 @@ class RawHandle(Handle):
         self._fd = fd
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
+        read_some = self._files.preadv if may_wait() else self._files.preadv_nowait
         buffer = bytearray(size)
         done = 0
         while done < size:
             rest = memoryview(buffer)[done:]
-            if may_wait():
-                got = self._files.preadv(self._fd, rest, position + done)
-            else:
-                now = self._files.preadv_nowait(self._fd, rest, position + done)
-                if now is None:
-                    raise BlockingIOError
-                got = now
+            got = read_some(self._fd, rest, position + done)
+            if got is None:
+                raise BlockingIOError
             if not got:
                 break
             done += got
