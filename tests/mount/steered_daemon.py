@@ -429,7 +429,7 @@ def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
         return CommandEffects()
 
     def take(flags: int, reader: Handle | None) -> ControlHandle:
-        return ControlHandle(act, flags, reader, structural=True)
+        return ControlHandle(act, lambda reason: None, flags, reader, structural=True)
 
     return VirtualFile(
         inode, lambda: Text(""), lambda: (0o600, 0, 0), topic.mount.clock_ns, take=take

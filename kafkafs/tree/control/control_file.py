@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import NamedTuple
 
 from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
@@ -41,22 +41,24 @@ _SYNC = os.O_SYNC | os.O_DSYNC
 class ControlHandle(WritingHandle):
     """Collects lines; `act` carries out the complete ones of a write.
 
-    `structural`: `act` waits for the disk, and changes the tree or its settings, but no log.
+    `say` is told why a line is refused. `structural`: `act` waits for the disk, and changes the
+    tree or its settings, but no log.
     """
 
-    __slots__ = (
-        "_act",
-        "_begun",
-        "_flags",
-        "_grown",
-        "awaited",
-        "structural",
-        "sync_due",
-    )
+    __slots__ = ("_act", "_begun", "_flags", "_grown", "_say", "awaited", "structural", "sync_due")
 
-    def __init__(self, act: Act, flags: int, reader: Handle | None, *, structural: bool) -> None:
+    def __init__(
+        self,
+        act: Act,
+        say: Callable[[str], None],
+        flags: int,
+        reader: Handle | None,
+        *,
+        structural: bool,
+    ) -> None:
         super().__init__(reader)
         self._act = act
+        self._say = say
         self._flags = flags
         # Partitions that may still have to be flushed.
         self._grown: dict[Partition, None] = {}
@@ -71,9 +73,7 @@ class ControlHandle(WritingHandle):
         # A refused write leaves nothing behind: the next one begins with a new line.
         self._rest = bytearray()
         self.awaited = self._begun = ()
-        if len(rest) > LONGEST_LINE:
-            raise InvalidConfig(f"a line of more than {LONGEST_LINE} bytes")
-        self._carry_out(lines)
+        self._carry_out(lines, rest)
         self._rest = rest
         return len(data)
 
@@ -82,13 +82,15 @@ class ControlHandle(WritingHandle):
         if rest:
             self._carry_out([rest])
 
-    def _carry_out(self, lines: Sequence[bytearray]) -> None:
-        if lines:
-            try:
-                text = [line.decode() for line in lines]
-            except UnicodeDecodeError:
-                raise InvalidConfig("a line is not UTF-8") from None
-            effects = self._act(text)
+    def _carry_out(self, lines: Sequence[bytearray], rest: Sized = ()) -> None:
+        try:
+            if len(rest) > LONGEST_LINE:
+                raise InvalidConfig(f"a line of more than {LONGEST_LINE} bytes")
+            effects = self._act(_decoded(lines)) if lines else None
+        except (StorageError, OSError) as error:
+            self._say(str(error) if isinstance(error, StorageError) else str(error.strerror))
+            raise
+        if effects is not None:
             self._grown.update(dict.fromkeys(effects.grown))
             self._begun = effects.begun
             self.awaited = (*effects.begun, *effects.stopped)
@@ -113,3 +115,10 @@ class ControlHandle(WritingHandle):
         self.sync_due = False
         grown, self._grown = self._grown, {}
         return planned(grown)
+
+
+def _decoded(lines: Sequence[bytearray]) -> list[str]:
+    try:
+        return [line.decode() for line in lines]
+    except UnicodeDecodeError:
+        raise InvalidConfig("a line is not UTF-8") from None

@@ -17,7 +17,7 @@ from kafkafs.tree.directories.topic import InTopic, TopicDirectory
 from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.permissions import Ownership
-from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.errors import UnknownTopicOrPartition
 
 
 class ControlDirectory(InTopic):
@@ -46,7 +46,7 @@ def command_file(
     *,
     structural: bool,
 ) -> Node:
-    """A file that takes lines; it writes into the event log why it refuses one."""
+    """A file that takes lines; the event log gets the reason why it refuses one."""
     mount = topic.mount
 
     def owner() -> Ownership:
@@ -54,16 +54,14 @@ def command_file(
         return mode & 0o666, uid, gid
 
     def carry_out(lines: Sequence[str]) -> CommandEffects:
-        try:
-            if mount.manager.topics.get(topic.topic.name) is not topic.topic:
-                raise UnknownTopicOrPartition("the topic is deleted")
-            return act(lines)
-        except (StorageError, OSError) as error:
-            reason = str(error) if isinstance(error, StorageError) else error.strerror
-            mount.events(f"{topic.topic.name}/{name}: {reason}")
-            raise
+        if mount.manager.topics.get(topic.topic.name) is not topic.topic:
+            raise UnknownTopicOrPartition("the topic is deleted")
+        return act(lines)
 
-    take = partial(ControlHandle, carry_out, structural=structural)
+    def say(reason: str) -> None:
+        mount.events(f"{topic.topic.name}/{name}: {reason}")
+
+    take = partial(ControlHandle, carry_out, say, structural=structural)
     return VirtualFile(inode, make, owner, mount.clock_ns, take=take)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.tree.control.control_file import LONGEST_LINE
 from kafkafs.tree.inodes import Change
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, read
@@ -71,6 +72,24 @@ def test_both_ways_of_redirecting_are_the_same(tree: Tree) -> None:
     tree.node("t/.config").set_attributes(Change(size=0))
     with pytest.raises(PermissionError):
         tree.node("t/.config").set_attributes(Change(mode=0o600))
+
+
+@pytest.mark.parametrize("name", [".config", ".control/roll"])
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (b"a" * (LONGEST_LINE + 1), "a line of more than 65536 bytes"),
+        (b"\xff=1\n", "a line is not UTF-8"),
+    ],
+)
+def test_why_a_line_is_refused_stands_in_the_log(
+    tree: Tree, name: str, wrong: bytes, why: str
+) -> None:
+    handle = tree.open(f"t/{name}", APPEND)
+    with pytest.raises(InvalidConfig):
+        handle.write(0, wrong)
+    assert tree.events().endswith(f" t/{name}: {why}\n")
+    handle.release()
 
 
 @pytest.mark.parametrize(
