@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import keyword
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
-
-#: The exit status of a command that a signal has ended, as in a shell.
-CANCELLED = 130
 
 _COMMANDS = {
     "mount": "Mount a data directory as files.",
@@ -89,12 +87,19 @@ def one_line_errors() -> Iterator[None]:
     """End the command with one line where the storage or the disk fails, or it is cancelled."""
     try:
         yield
+    except KeyboardInterrupt:
+        cancelled()
     except Exception as error:
         from storage.errors import StorageError, TaskCancelled
 
         if isinstance(error, TaskCancelled):
-            click.echo("kafkafs: cancelled", err=True)
-            sys.exit(CANCELLED)
+            cancelled()
         if isinstance(error, OSError | StorageError):
             raise fail(str(error)) from None
         raise
+
+
+def cancelled() -> NoReturn:
+    """End a command that a signal has cancelled, with the status that a shell gives it."""
+    click.echo("kafkafs: cancelled", err=True)
+    sys.exit(128 + signal.SIGINT)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafkafs.cli import CANCELLED, fail
+from kafkafs.cli import cancelled, fail
 from kafkafs.cli.addresses import number
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ def run_job(
             with session.job_session(title, master, settings, spark["verbose"]) as running:
                 report = work(running)
     except KeyboardInterrupt:
-        click.echo("kafkafs: cancelled", err=True)
-        sys.exit(CANCELLED)
+        cancelled()
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
         if package not in ("matplotlib", "pyarrow", "pyspark"):

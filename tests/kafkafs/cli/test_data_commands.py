@@ -287,3 +287,29 @@ def test_what_is_mounted_is_neither_converted_nor_reindexed(place: Place) -> Non
         done = kafkafs(command, place.data)
         assert done.returncode == 1
         assert done.stderr.startswith("kafkafs: the data directory is in use by process")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "work"),
+    [
+        (["produce", "-d", "DATA", "orders:1"], "storage.log.produce.Producer.run"),
+        (["verify", "DATA"], "storage.verify.verify.verify"),
+        (["reindex", "DATA"], "storage.verify.reindex.reindex"),
+        (["repair", "DATA"], "storage.directory.manager.LogManager.open"),
+    ],
+)
+def test_ctrl_c_ends_as_in_a_shell(data: Path, arguments: list[str], work: str) -> None:
+    """The signal arrives while the work is done."""
+    program = (
+        "import os, pkgutil, signal\n"
+        "from kafkafs.cli import main\n"
+        f"place, _, name = {work!r}.rpartition('.')\n"
+        "interrupt = lambda *given, **named: os.kill(os.getpid(), signal.SIGINT)\n"
+        "setattr(pkgutil.resolve_name(place), name, interrupt)\n"
+        f"main({[str(data) if word == 'DATA' else word for word in arguments]!r})\n"
+    )
+    done = subprocess.run(
+        [PROGRAM[0], "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.endswith("kafkafs: cancelled\n")
