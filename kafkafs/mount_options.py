@@ -6,8 +6,9 @@ invalid values are errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 #: An extended attribute of a mount's root: the daemon's process id.
@@ -43,25 +44,16 @@ class MountOptions:
     checkpointed. Only with `ro`: a data directory of our own has none."""
 
 
-def _number(base: int, limit: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isascii() or not text.isdecimal():
-            raise ValueError
-        number = int(text, base)
-        if number > limit:
-            raise ValueError
-        return number
-
-    return parse
+def _number(base: int, limit: int, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text, base) > limit:
+        raise ValueError
+    return int(text, base)
 
 
-def _one_of(*texts: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in texts:
-            raise ValueError
-        return text
-
-    return parse
+def _one_of(texts: Container[str], text: str) -> str:
+    if text not in texts:
+        raise ValueError
+    return text
 
 
 # For options without a value: option -> field and its value.
@@ -73,16 +65,20 @@ _FLAGS: dict[str, tuple[str, Any]] = {
 }
 # For options with one: option -> field, parser, and words for valid values. 2^32-1 is no user.
 _VALUES: dict[str, tuple[str, Callable[[str], Any], str]] = {
-    "uid": ("uid", _number(10, 2**32 - 2), "a user's number"),
-    "gid": ("gid", _number(10, 2**32 - 2), "a group's number"),
-    "umask": ("umask", _number(8, 0o777), "an octal number up to 777"),
+    "uid": ("uid", partial(_number, 10, 2**32 - 2), "a user's number"),
+    "gid": ("gid", partial(_number, 10, 2**32 - 2), "a group's number"),
+    "umask": ("umask", partial(_number, 8, 0o777), "an octal number up to 777"),
     "isolation": (
         "isolation",
-        _one_of("read_committed", "read_uncommitted"),
+        partial(_one_of, ("read_committed", "read_uncommitted")),
         "read_committed or read_uncommitted",
     ),
-    "out_of_range": ("out_of_range", _one_of("reset", "error"), "reset or error"),
-    "until": ("until", _one_of("log-end", "high-watermark"), "log-end or high-watermark"),
+    "out_of_range": ("out_of_range", partial(_one_of, ("reset", "error")), "reset or error"),
+    "until": (
+        "until",
+        partial(_one_of, ("log-end", "high-watermark")),
+        "log-end or high-watermark",
+    ),
 }
 
 

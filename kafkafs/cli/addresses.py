@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
+Place = tuple[str, int | None]
+"""A topic and one of its partitions; None: all of them."""
+
 #: The option `-d`; a command's parameter is `data_dir`.
 data_dir_option = click.option(
     "-d",
@@ -40,18 +43,31 @@ def topic_and_partition(context: click.Context, parameter: click.Parameter, text
     return topic, number(partition, "partition")
 
 
-def logs_at(manager: LogManager, places: Sequence[str]) -> list[Log]:
-    """The partitions of TOPIC and TOPIC:PARTITION names, each once; all without a name.
+def parsed_places(
+    context: click.Context, parameter: click.Parameter, texts: Any
+) -> tuple[Place, ...]:
+    """A click callback: several TOPIC or TOPIC:PARTITION."""
+    found: list[Place] = []
+    for text in texts:
+        topic, colon, partition = text.partition(":")
+        found.append((topic, number(partition, "partition") if colon else None))
+    return tuple(found)
 
-    UnknownTopicOrPartition; click's BadParameter.
-    """
+
+#: The argument `[TOPIC[:PARTITION]]...`; a command's parameter is `places`.
+places_argument = click.argument(
+    "places", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=parsed_places
+)
+
+
+def logs_at(manager: LogManager, places: Sequence[Place]) -> list[Log]:
+    """The logs of these places, each once; all logs without a place. UnknownTopicOrPartition."""
     if not places:
         return list(manager.logs())
     logs: dict[Log, None] = {}
-    for place in places:
-        topic, colon, partition = place.partition(":")
-        if colon:
-            logs[manager.log(topic, number(partition, "partition"))] = None
+    for topic, partition in places:
+        if partition is not None:
+            logs[manager.log(topic, partition)] = None
         else:
             logs.update(dict.fromkeys(manager.topic(topic).partitions.values()))
     return list(logs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import one_line_errors
-from kafkafs.cli.addresses import logs_at
+from kafkafs.cli.addresses import Place, logs_at, places_argument
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @click.command("compact")
 @click.argument("data_dir", metavar="DATA_DIR")
-@click.argument("places", metavar="[TOPIC[:PARTITION]]...", nargs=-1)
+@places_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
-def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
+def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
     """Clean logs of DATA_DIR, which must not be mounted: of each key only the latest record stays.
 
     Without TOPIC: all topics whose cleanup.policy has compact. What is dirty is cleaned now,
@@ -71,7 +71,7 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
         sys.exit(1)
 
 
-def _logs(manager: LogManager, places: Sequence[str]) -> list[Log]:
+def _logs(manager: LogManager, places: Sequence[Place]) -> list[Log]:
     """The partitions to clean. UnknownTopicOrPartition, InvalidConfig."""
     from storage.errors import InvalidConfig
 

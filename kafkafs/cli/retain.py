@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import one_line_errors
-from kafkafs.cli.addresses import logs_at
+from kafkafs.cli.addresses import Place, logs_at, places_argument
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @click.command("retain")
 @click.argument("data_dir", metavar="DATA_DIR")
-@click.argument("places", metavar="[TOPIC[:PARTITION]]...", nargs=-1)
+@places_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
-def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
+def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
     """Delete the segments of DATA_DIR, which must not be mounted, that retention lets go of now.
 
     By retention.ms, retention.bytes and the log start, or what kafkafs.retention.policy says.
@@ -37,6 +37,7 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
     leaves what is not done as it was.
     """
     from storage.directory.manager import LogManager
+    from storage.directory.retain import plan_retention
 
     path = os.path.realpath(data_dir)
     with (
@@ -49,24 +50,19 @@ def command(data_dir: str, places: Sequence[str], dry_run: bool) -> None:
             # Opening for writing prints these lines already.
             for line in manager.kept_topics():
                 click.echo(f"kafkafs: {line}", err=True)
-        notes = _preview(manager, logs) if dry_run else _retain(manager, logs)
+        now_ms = manager.clock_ms()
+        plans = [plan_retention(log, now_ms) for log in logs]
+        notes = _preview(plans) if dry_run else _retain(manager, plans, now_ms)
     for note in notes:
         click.echo(f"kafkafs: {note}", err=True)
     if notes:
         sys.exit(1)
 
 
-def _plans(manager: LogManager, logs: Sequence[Log], now_ms: int) -> list[RetentionPlan]:
-    from storage.directory.retain import plan_retention
-
-    return [plan_retention(log, now_ms) for log in logs]
-
-
-def _preview(manager: LogManager, logs: Sequence[Log]) -> list[str]:
+def _preview(plans: Sequence[RetentionPlan]) -> list[str]:
     """Print what retention would delete; returns the faults."""
     from kafkafs.tree.control.retention import totals
 
-    plans = _plans(manager, logs, manager.clock_ms())
     for plan in plans:
         for segment, why in plan.doomed:
             click.echo(f"{_name(plan.log)} {segment.base_offset} {segment.size} {why}")
@@ -75,14 +71,13 @@ def _preview(manager: LogManager, logs: Sequence[Log]) -> list[str]:
     return [f"{_name(plan.log)}: {plan.fault}" for plan in plans if plan.fault is not None]
 
 
-def _retain(manager: LogManager, logs: Sequence[Log]) -> list[str]:
+def _retain(manager: LogManager, plans: Sequence[RetentionPlan], now_ms: int) -> list[str]:
     """Delete, and print what was deleted; returns the faults."""
     from kafkafs.cli.progress import long_work
     from kafkafs.tree.partition.offline import keeping_history
     from storage.directory.retain import remove_now, retain
 
-    now_ms = manager.clock_ms()
-    plans = _plans(manager, logs, now_ms)
+    logs = [plan.log for plan in plans]
     before = {log: log.log_start_offset for log in logs}
     with keeping_history(manager), long_work() as task:
         try:

@@ -323,8 +323,8 @@ FAULTS = [
     Fault(
         "partition-can-be-unlinked-quietly",
         "kafkafs/fuse/operations.py",
-        "            self._directory(parent_inode).unlink(os.fsdecode(name))",
-        "            self._directory(parent_inode)",
+        "            self._inodes.directory(parent_inode).unlink(os.fsdecode(name))",
+        "            self._inodes.directory(parent_inode)",
         "rm says that a partition is gone, and it is there.",
         (MOUNT_DIRECTORIES,),
     ),

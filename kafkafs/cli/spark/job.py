@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafkafs.cli import cancelled, fail
-from kafkafs.cli.addresses import number
+from kafkafs.cli.addresses import parsed_places
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.report import JobReport
@@ -36,11 +36,7 @@ def name_and_value(context: click.Context, parameter: click.Parameter, texts: An
 def _choice(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
     from kafkafs.spark.jobs.choice import Choice
 
-    found: list[tuple[str, int | None]] = []
-    for text in texts:
-        topic, colon, partition = text.partition(":")
-        found.append((topic, number(partition, "partition") if colon else None))
-    return Choice(tuple(found))
+    return Choice(parsed_places(context, parameter, texts))
 
 
 #: The argument `[TOPIC[:PARTITION]]...`; a command's parameter is `choice`.

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
+from kafkafs.tree.control.control_file import CommandEffects
 from kafkafs.tree.files.virtual_file import text_table
-from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import InvalidTxnState, StorageError
@@ -32,8 +32,9 @@ _COLUMNS = (
 )
 
 
-def transactions_text(topic: Topic, outcome: str) -> str:
-    """The text of the file. `outcome`: the last command's."""
+def transactions_text(mount: MountContext, topic: Topic) -> str:
+    """The text of the file."""
+    outcome = mount.outcomes.get((topic.name, topic.id, NAME), "none")
     rows = [
         (
             number,
@@ -52,10 +53,10 @@ def transactions_text(topic: Topic, outcome: str) -> str:
 
 def abort_transactions(
     partitions: Partitions, topic: Topic, lines: Iterable[str]
-) -> list[Partition]:
+) -> CommandEffects:
     """Carry out the lines, or none where one is wrong or names no open transaction.
 
-    Returns the partitions with a new marker. EINVAL; errors of `Appender.abort_transaction`.
+    EINVAL; errors of `Appender.abort_transaction`.
     """
     mount = partitions.mount
     if mount.stopping:
@@ -69,7 +70,8 @@ def abort_transactions(
         commands[command] = None
     for partition, producer_id in commands:
         _check(mount, topic.partitions[partition], producer_id)
-    return [partitions.of(_abort(mount, topic, *command)) for command in commands]
+    logs = [_abort(mount, topic, *command) for command in commands]
+    return CommandEffects(grown=[partitions.of(log) for log in logs])
 
 
 def _parse(words: Sequence[str], partitions: Mapping[int, Log]) -> tuple[int, int] | None:

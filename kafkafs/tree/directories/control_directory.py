@@ -14,7 +14,7 @@ from kafkafs.tree.control.job_file import JobFile, begin_job, state_text
 from kafkafs.tree.control.retention import RETENTION
 from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
-from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
+from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.permissions import Ownership
 from storage.errors import UnknownTopicOrPartition
@@ -41,10 +41,10 @@ def command_file(
     topic: TopicDirectory,
     inode: int,
     name: str,
-    make: Callable[[], Content],
+    text: Callable[[], str],
     act: Act,
     *,
-    structural: bool,
+    structural: bool = False,
 ) -> Node:
     """A file that takes lines; the event log gets the reason why it refuses one."""
     mount = topic.mount
@@ -62,32 +62,29 @@ def command_file(
         mount.events(f"{topic.topic.name}/{name}: {reason}")
 
     take = partial(ControlHandle, carry_out, say, structural=structural)
-    return VirtualFile(inode, make, owner, mount.clock_ns, take=take)
+    return VirtualFile(inode, lambda: Text(text()), owner, mount.clock_ns, take=take)
 
 
 def _job_file(file: JobFile, topic: TopicDirectory, inode: int) -> Node:
-    mount, what = topic.mount, topic.topic
+    what = topic.mount, topic.topic, file
     return command_file(
         topic,
         inode,
         f".control/{file.name}",
-        lambda: Text(state_text(mount, what, file)),
-        lambda lines: begin_job(mount, what, file, lines),
-        structural=False,
+        partial(state_text, *what),
+        partial(begin_job, *what),
     )
 
 
 def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
-    mount, what = topic.mount, topic.topic
-
-    def text() -> Content:
-        return Text(transactions_text(what, mount.outcomes.get((what.name, what.id, NAME), "none")))
-
-    def act(lines: Sequence[str]) -> CommandEffects:
-        return CommandEffects(grown=abort_transactions(topic.partitions, what, lines))
-
     # Not structural: only the owner's thread appends.
-    return command_file(topic, inode, f".control/{NAME}", text, act, structural=False)
+    return command_file(
+        topic,
+        inode,
+        f".control/{NAME}",
+        partial(transactions_text, topic.mount, topic.topic),
+        partial(abort_transactions, topic.partitions, topic.topic),
+    )
 
 
 CONTROLS: dict[str, Callable[[TopicDirectory, int], Node]] = {

@@ -26,7 +26,7 @@ from kafkafs.tree.files import meta
 from kafkafs.tree.files.follow_file import look_up_follow
 from kafkafs.tree.files.raw_file import RawFile, is_shown
 from kafkafs.tree.files.view_file import MEASURE_S
-from kafkafs.tree.files.virtual_file import Content, Text, VirtualFile
+from kafkafs.tree.files.virtual_file import Content, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.permissions import Ownership
@@ -198,9 +198,7 @@ def _config(topic: TopicDirectory, inode: int) -> Node:
             topic.mount.events(f"{name}: {said}")
         return CommandEffects()
 
-    def text() -> Content:
-        return Text(config_text(manager.settings, name))
-
+    text = partial(config_text, manager.settings, name)
     return command_file(topic, inode, ".config", text, act, structural=True)
 
 

@@ -23,9 +23,7 @@ _WHOLE = frozenset({paths.LEADER_EPOCH_CHECKPOINT, paths.PARTITION_METADATA})
 
 def is_shown(name: str) -> bool:
     """Whether `.raw/N` has a file of this name."""
-    if name in _WHOLE:
-        return True
-    if paths.old_base_offset_of(name) is not None:
+    if name in _WHOLE or paths.old_base_offset_of(name) is not None:
         return True
     return paths.base_offset_of(name) is not None and name[20:] in _SHOWN
 
