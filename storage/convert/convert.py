@@ -1,9 +1,9 @@
 """Rewrites message formats v0 and v1, and logs of Kafka 0.7, as v2, in place.
 
-A segment with old messages is written anew beside itself (``.cleaned``), made durable, and takes
-the old one's place by the swap of a cleaner (``swap.publish``), so whenever the program ends, the
-next start finds either the old files or the new ones, whole.  Base offsets, offsets, codecs, keys,
-values and the files' times stay; indexes are made anew; what is v2 already is copied as it is.
+A segment with old messages is written beside itself (``.cleaned``), made durable, and takes the old
+one's place by the swap of a cleaner (``swap.publish``), so whenever the program ends, the next
+start finds either the old files or the new ones, whole.  Base offsets, offsets, codecs, keys,
+values and the files' times stay; indexes are rebuilt; v2 batches are copied as they are.
 Timestamps of v0, and a codec's own framing, are as ``record.plain`` says.
 
 A log of 0.7 (``.kafka`` files) becomes one of ``.log`` segments, all of its files in one swap.  Its
@@ -13,7 +13,7 @@ it was.  The messages of a compressed set, which share one id, take the ids that
 
 What an old log's last file holds behind its last whole message is kept as ``.cut``.
 
-Invariant: nothing that is not whole and right is converted; a damaged segment stays, and is told.
+Invariant: only what is whole and right is converted; a damaged segment stays, and is a fault.
 
 Not here: other partitions' recovery (a directory that was not closed cleanly is opened first).
 """
@@ -49,7 +49,7 @@ _Take = Callable[[memoryview, int], tuple[Buffer, int]]
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A file that was rewritten, or would be: its records and batches now, sizes in bytes."""
+    """A file that was converted, or would be: its new records and batches, sizes in bytes."""
 
     path: str
     records: int
@@ -66,7 +66,7 @@ class Converted:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was converted, what was set aside, and what stays because it is damaged."""
+    """What was converted, what was set aside, and why partitions stay as they were."""
 
     converted: list[Converted] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
@@ -84,53 +84,56 @@ def convert(
 ) -> Outcome:
     """Convert the partitions of these topics, or of all; ``report`` is told of each file at once.
 
-    ``dry_run`` takes no lock and changes nothing.  ``progress`` is told bytes of log that were
+    ``dry_run`` takes no lock and changes nothing.  ``progress`` is told bytes of log as they are
     read.  LogLocked, UnknownTopicOrPartition, NotADirectoryError for a partition's directory,
     OSError; a damaged partition is a fault.
     """
     return _Conversion(path, topics, dry_run, files or Files(path), report, progress).run()
 
 
+@dataclass(slots=True)
 class _Conversion:
-    def __init__(
-        self,
-        path: str,
-        topics: Collection[str],
-        dry_run: bool,
-        files: Files,
-        report: Callable[[Converted | Cut], None],
-        progress: Callable[[int], None],
-    ) -> None:
-        self.path = path
-        self.dry_run = dry_run
-        self.files = files
-        self.report = report
-        self.progress = progress
-        self.outcome = Outcome()
-        if any(paths.is_log(name) for name, _ in files.scan(path)):
+    """One run of ``convert``, with its parameters."""
+
+    path: str
+    topics: Collection[str]
+    dry_run: bool
+    files: Files
+    report: Callable[[Converted | Cut], None]
+    progress: Callable[[int], None]
+    outcome: Outcome = field(default_factory=Outcome)
+    settings: Settings = field(init=False)
+    # (topic, its directory) of each partition.
+    partitions: list[tuple[str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if any(paths.is_log(name) for name, _ in self.files.scan(self.path)):
             reason = "this is a partition's directory, not a data directory"
-            raise NotADirectoryError(errno.ENOTDIR, reason, path)
-        self.settings = Settings.load(files, path)
-        self.partitions = sorted(
-            (parsed, os.path.join(path, name))
-            for name, is_directory in files.scan(path)
+            raise NotADirectoryError(errno.ENOTDIR, reason, self.path)
+        self.settings = Settings.load(self.files, self.path)
+        found = sorted(
+            (parsed, os.path.join(self.path, name))
+            for name, is_directory in self.files.scan(self.path)
             if is_directory
             and name not in paths.BROKERS_OWN
             and (parsed := paths.parse_partition_directory(name)) is not None
         )
-        known = {topic for (topic, _), _ in self.partitions}
-        for topic in topics:
+        known = {topic for (topic, _), _ in found}
+        for topic in self.topics:
             if topic not in known:
-                raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
-        if topics:
-            self.partitions = [item for item in self.partitions if item[0][0] in topics]
+                raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=self.path)
+        self.partitions = [
+            (topic, directory)
+            for (topic, _), directory in found
+            if not self.topics or topic in self.topics
+        ]
 
     def run(self) -> Outcome:
         self._locked(self._convert_old_logs)
         if self.dry_run or checkpoint_file.has_marker(self.files, self.path) or self._is_all_v2():
             self._locked(self._convert_legacy)
             return self.outcome
-        # What a crash has left is for recovery to judge, of all partitions.
+        # Recovery judges what a crash has left, in all partitions.
         with LogManager.open(self.path, files=self.files) as manager:
             for cut in manager.cuts:
                 self._tell(cut)
@@ -156,7 +159,7 @@ class _Conversion:
         self.report(item)
 
     def _names(self, directory: str) -> list[str]:
-        """The files of a partition; what an earlier run left half done is ended first."""
+        """The names of a partition's files, after the end of what an earlier run left half done."""
         names = [name for name, is_directory in self.files.scan(directory) if not is_directory]
         return sorted(names if self.dry_run else finish_swaps(self.files, directory, names))
 
@@ -167,14 +170,14 @@ class _Conversion:
 
     def _logs(self) -> Iterator[tuple[str, str, int]]:
         """(topic, directory, base offset) of every ``.log``."""
-        for (topic, _), directory in self.partitions:
+        for topic, directory in self.partitions:
             for name in self._names(directory):
                 base = paths.base_offset_of(name)
                 if name.endswith(paths.LOG) and base is not None:
                     yield topic, directory, base
 
     def _is_all_v2(self) -> bool:
-        """Whether there is nothing to do; where a log cannot tell, recovery judges it."""
+        """Whether no log holds older batches; False where one is damaged: recovery judges it."""
         try:
             return not any(
                 self._has_messages(os.path.join(directory, paths.file_name(base, paths.LOG)))
@@ -210,11 +213,11 @@ class _Conversion:
                 self.outcome.faults.append(str(error))
 
     def _rewrite(self, path: str, size: int, target: _Target, take: _Take) -> None:
-        """Write all batches of a file to the target, and end it; else nothing is left of it."""
+        """Write all batches of a file to the target, and end it; discard it on an error."""
         fd = self.files.open(path, os.O_RDONLY)
         try:
             mtime_ns = self.files.file_stat(path).st_mtime_ns
-            # Not closed by hand: what is being raised may hold a piece of it.
+            # Not released by hand: an exception may hold a part of it.
             view = memoryview(self.files.map(fd, size) if size else b"")
             at = 0
             while at < size:
@@ -236,7 +239,7 @@ class _Conversion:
     # -- 0.7 -----------------------------------------------------------------------------------
 
     def _convert_old_logs(self) -> None:
-        for (topic, _), directory in self.partitions:
+        for topic, directory in self.partitions:
             names = self._names(directory)
             if entry_files(names):
                 try:

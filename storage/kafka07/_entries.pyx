@@ -4,11 +4,10 @@ Pure: bytes in, bytes and numbers out. Layouts: `storage/kafka07/entries.py`. A 
 key of `REASONS`, or with WHOLE, CUT_OFF or COMPRESSED, which are no faults.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from storage.record._batch cimport HEADER_SIZE, load32
+from storage.record._batch cimport HEADER_SIZE, Held, hold_part, load32
 from storage.record._write cimport (
     body_size, field_size, put_field, put_head, put_header, record_size
 )
@@ -79,29 +78,13 @@ cdef inline int judge(
     return _COMPRESSED if entry.codec else _WHOLE
 
 
-cdef class Bytes:
-    """Holds a buffer while a loop reads it. ValueError where `at` to `end` is no part of it."""
-
-    cdef Py_buffer view
-    cdef const uint8_t *start
-
-    def __cinit__(self, data not None, long long at, long long end):
-        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
-        self.start = <const uint8_t *> self.view.buf
-        if not 0 <= at <= end <= self.view.len:
-            raise ValueError(f"bytes {at} to {end} of a buffer of {self.view.len}")
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
-
-
 def walk(data not None, long long at, long long end, long long until, *, bint check_crc):
     """Step over whole entries from data[at] on; return where the last one ends, and WHOLE.
 
     The walk ends at or behind `until`, or at `end`. Before an entry that `end` cuts off, or that is
     wrong, it returns that entry's position and the fault.
     """
-    cdef Bytes held = Bytes(data, at, end)
+    cdef Held held = hold_part(data, at, end)
     cdef int64_t position = at
     cdef int fault = _WHOLE
     cdef Entry entry
@@ -120,7 +103,7 @@ def head(data not None, long long at, long long end, *, bint check_crc):
 
     Of an entry that is cut off the size is the least that it can be.
     """
-    cdef Bytes held = Bytes(data, at, end)
+    cdef Held held = hold_part(data, at, end)
     cdef Entry entry
     cdef int fault = judge(held.start + at, end - at, check_crc, &entry)
     return fault, entry.size, entry.head, entry.codec
@@ -139,7 +122,7 @@ def append_records(
     Returns where the next entry begins, the count of records, the last one's offset delta, and the
     fault: WHOLE at the limit and at `end`.
     """
-    cdef Bytes held = Bytes(data, at, end)
+    cdef Held held = hold_part(data, at, end)
     cdef int64_t position = at
     cdef int64_t total = 0
     cdef int64_t count = 0

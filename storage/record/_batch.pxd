@@ -88,6 +88,17 @@ cdef Sound sound_start(
 ) except *
 
 
+cdef class Held:
+    cdef Py_buffer view
+    cdef const uint8_t *start
+    cdef int64_t size
+
+cdef Held hold(object data)
+
+# ValueError where `at` to `end` is no part of the buffer.
+cdef Held hold_part(object data, int64_t at, int64_t end)
+
+
 cdef bint crc_fits(const uint8_t *batch, int64_t size) except -1
 
 
@@ -448,23 +459,18 @@ cdef inline Fault enter_value(
     const Window *window, Place *place, int64_t *length
 ) noexcept nogil:
     """From the value's length to the value; null is 0 long. A fault leaves the place where it is."""
-    cdef uint8_t pad[VARINT]
     cdef const uint8_t *start
     cdef const uint8_t *at
-    cdef int32_t stored
+    cdef int32_t stored = 0
     cdef int64_t available = min(place.record_end, window.end) - place.position
     if available <= 0:
         return NEEDS_MORE if place.position < place.record_end else BAD_CURSOR
     start = at_position(window, place.position)
-    if available < VARINT:
-        memset(pad, 0, VARINT)
-        memcpy(pad, start, available)
-        start = pad
-    at = read_varint(start, &stored)
-    if available < VARINT and at - start > available:
-        return NEEDS_MORE if window.end < place.record_end else BAD_VALUE_LENGTH
+    at = bounded_varint(start, start + available, &stored)
     if at == NULL:
-        return BAD_VARINT
+        if available >= VARINT:
+            return BAD_VARINT
+        return NEEDS_MORE if window.end < place.record_end else BAD_VALUE_LENGTH
     # A header count of a byte at least follows the value.
     if stored < -1 or stored > place.record_end - place.position - (at - start) - 1:
         return BAD_VALUE_LENGTH

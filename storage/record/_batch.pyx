@@ -7,6 +7,7 @@ LogSegment.append and LogSegment.recover.
 
 import zlib
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, uint16_t, uint32_t
@@ -18,6 +19,29 @@ from storage.errors import CorruptRecord
 
 cdef extern from "Python.h":
     const int PyBUF_READ
+
+
+@cython.freelist(8)
+cdef class Held:
+    """Holds a buffer, of which `size` bytes lie at `start`, as long as this object is."""
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+cdef Held hold(object data):
+    cdef Held held = Held.__new__(Held)
+    PyObject_GetBuffer(data, &held.view, PyBUF_SIMPLE)
+    held.start = <const uint8_t *> held.view.buf
+    held.size = held.view.len
+    return held
+
+
+cdef Held hold_part(object data, int64_t at, int64_t end):
+    cdef Held held = hold(data)
+    if not 0 <= at <= end <= held.size:
+        raise ValueError(f"{end - at} bytes at {at} lie outside of a buffer of {held.size}")
+    return held
 
 
 REASONS = {
@@ -295,23 +319,17 @@ cdef class Rebuild:
         `file_position` must be `position`. Returns how many bytes were taken; the rest is to be
         given again, with more after it. Nothing is taken after a fault.
         """
-        cdef Py_buffer view
+        cdef Held held = hold_part(data, 0, size)
         cdef int64_t taken = 0
         cdef int64_t batch_size
         if file_position != self.position:
             raise ValueError(f"position {file_position} is not {self.position}, the next")
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            if size < 0 or size > view.len:
-                raise ValueError(f"{size} bytes of a buffer of {view.len}")
-            while self.fault is None:
-                batch_size = self.judge(<const uint8_t *> view.buf + taken, size - taken, check_crc)
-                if batch_size == 0:
-                    break
-                self.take(<const uint8_t *> view.buf + taken, batch_size)
-                taken += batch_size
-        finally:
-            PyBuffer_Release(&view)
+        while self.fault is None:
+            batch_size = self.judge(held.start + taken, size - taken, check_crc)
+            if batch_size == 0:
+                break
+            self.take(held.start + taken, batch_size)
+            taken += batch_size
         return taken
 
     def skip(self, long long end, long long next_offset):
@@ -526,23 +544,15 @@ def walk_batches(
     begins, -1: there is none; the next offset before that one; the next offset; why what follows is
     none, "" where it is not whole; whether only its offsets are wrong).
     """
-    cdef Py_buffer view
+    cdef Held held = hold_part(data, 0, size)
     cdef Walked walked = Walked(0, -1, next_offset, next_offset)
     cdef Judgement judgement
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if size < 0 or size > view.len:
-            raise ValueError(f"{size} bytes of a buffer of {view.len}")
-        judgement = walk(<const uint8_t *> view.buf, size, base_offset, limit, &walked)
-        return (
-            walked.position, walked.last, walked.before, walked.next_offset,
-            reason_of(
-                judgement, <const uint8_t *> view.buf + walked.position, walked.next_offset, limit
-            ),
-            judgement in (FALLING, TOO_FAR, TOO_HIGH),
-        )
-    finally:
-        PyBuffer_Release(&view)
+    judgement = walk(held.start, size, base_offset, limit, &walked)
+    return (
+        walked.position, walked.last, walked.before, walked.next_offset,
+        reason_of(judgement, held.start + walked.position, walked.next_offset, limit),
+        judgement in (FALLING, TOO_FAR, TOO_HIGH),
+    )
 
 
 cdef Sound sound_start(
@@ -582,21 +592,17 @@ def proven_size(data not None, long long shortest):
     """Of the batch at the start of `data`, whose length is wrong: the size, `shortest` or more, at
     which its CRC is right; -1: there is none. Of v2 only.
     """
-    cdef Py_buffer view
+    cdef Held held = hold(data)
     cdef int64_t found = -1
     cdef const uint8_t *batch
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        batch = <const uint8_t *> view.buf
-        if view.len >= HEADER_SIZE and batch[MAGIC] == 2:
-            with nogil:
-                found = crc32c_prefix(
-                    batch + ATTRIBUTES, max(shortest, <int64_t> HEADER_SIZE) - ATTRIBUTES,
-                    view.len - ATTRIBUTES, load32(batch + CRC),
-                )
-        return found if found < 0 else found + ATTRIBUTES
-    finally:
-        PyBuffer_Release(&view)
+    batch = held.start
+    if held.size >= HEADER_SIZE and batch[MAGIC] == 2:
+        with nogil:
+            found = crc32c_prefix(
+                batch + ATTRIBUTES, max(shortest, <int64_t> HEADER_SIZE) - ATTRIBUTES,
+                held.size - ATTRIBUTES, load32(batch + CRC),
+            )
+    return found if found < 0 else found + ATTRIBUTES
 
 
 def find_next_batch(data not None, long long start, long long min_offset):
@@ -605,24 +611,20 @@ def find_next_batch(data not None, long long start, long long min_offset):
     Valid: a magic of 0 to 2, a size that fits in `data`, a base offset of at least `min_offset`,
     fields that can be, and a right CRC. A batch that reaches beyond `data` is not seen.
     """
-    cdef Py_buffer view
+    cdef Held held = hold(data)
     cdef int64_t position
     cdef const uint8_t *batch
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        position = max(start, 0)
-        while view.len - position >= LOG_OVERHEAD + SMALLEST_ENTRY:
-            batch = <const uint8_t *> view.buf + position
-            if batch[MAGIC] <= 2 and could_be_batch(
-                batch, view.len - position, min_offset
-            ) and crc_fits(
-                batch, size_of(batch)
-            ):
-                return position
-            position += 1
-        return -1
-    finally:
-        PyBuffer_Release(&view)
+    position = max(start, 0)
+    while held.size - position >= LOG_OVERHEAD + SMALLEST_ENTRY:
+        batch = held.start + position
+        if (
+            batch[MAGIC] <= 2
+            and could_be_batch(batch, held.size - position, min_offset)
+            and crc_fits(batch, size_of(batch))
+        ):
+            return position
+        position += 1
+    return -1
 
 
 cdef bint could_be_batch(const uint8_t *batch, int64_t size, int64_t min_offset) noexcept:

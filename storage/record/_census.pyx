@@ -5,12 +5,11 @@ a batch. What ends outside of the offsets that are asked for does not count, and
 is handed in a second time, by a reader that has to begin anew.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t
 
 from storage.record._batch cimport (
     ATTRIBUTES, BASE_OFFSET, CODEC_BITS, CONTROL_BIT, HEADER_SIZE, LEGACY_ATTRIBUTES, LOG_OVERHEAD,
-    MAGIC, SMALLEST_ENTRY, TRANSACTIONAL_BIT, last_offset_of, load64, size_of,
+    MAGIC, SMALLEST_ENTRY, TRANSACTIONAL_BIT, Held, hold_part, last_offset_of, load64, size_of,
 )
 
 cdef enum:
@@ -50,15 +49,9 @@ cdef class Census:
 
     def add(self, data, Py_ssize_t position, Py_ssize_t size):
         """Count those in `data[position : position + size]`; ValueError where that is no part."""
-        cdef Py_buffer view
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            if position < 0 or size < 0 or position > view.len - size:
-                raise ValueError("outside of the data")
-            with nogil:
-                self._count(<const uint8_t *> view.buf + position, size)
-        finally:
-            PyBuffer_Release(&view)
+        cdef Held held = hold_part(data, position, position + size)
+        with nogil:
+            self._count(held.start + position, size)
 
     cdef void _count(self, const uint8_t *at, int64_t left) noexcept nogil:
         cdef int64_t length, offset

@@ -3,12 +3,11 @@
 Pure. The frames themselves: `storage/record/compression.py`.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from storage.record._batch cimport load32_little, load64_little
+from storage.record._batch cimport Held, hold, load32_little, load64_little
 
 from storage.errors import CorruptRecord
 
@@ -28,23 +27,19 @@ def zstd_bound(data not None):
 
     Raises CorruptRecord where the frames are not whole, or no frames (RFC 8878).
     """
-    cdef Py_buffer view
+    cdef Held held = hold(data)
     cdef const uint8_t *at
     cdef const uint8_t *end
     cdef int64_t bound = 0
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        at = <const uint8_t *> view.buf
-        end = at + view.len
-        if at == end:
-            raise CorruptRecord("zstd: no frame begins here")
-        while at < end:
-            at = frame_end(at, end, &bound)
-            if at == NULL:
-                raise CorruptRecord("zstd: a frame is cut off, or is none")
-        return bound
-    finally:
-        PyBuffer_Release(&view)
+    at = held.start
+    end = at + held.size
+    if at == end:
+        raise CorruptRecord("zstd: no frame begins here")
+    while at < end:
+        at = frame_end(at, end, &bound)
+        if at == NULL:
+            raise CorruptRecord("zstd: a frame is cut off, or is none")
+    return bound
 
 
 cdef const uint8_t *frame_end(const uint8_t *at, const uint8_t *end, int64_t *bound) noexcept:

@@ -8,7 +8,6 @@ has 5 for each of four varints, two of one byte, and a timestamp's, which is 1 i
 in v1.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
@@ -18,7 +17,8 @@ from libc.string cimport memcpy
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_RECORD_LENGTH, BAD_RECORDS_COUNT, BATCH_LENGTH, CODEC_BITS,
     CRC, HEADER_SIZE, LEGACY_ATTRIBUTES, LEGACY_TIMESTAMP, LOG_OVERHEAD, MAGIC, RECORDS_COUNT,
-    SMALLEST_ENTRY, SMALLEST_V1, bounded_varint, crc_fits, crc_of, load32, load64, size_of, store32,
+    SMALLEST_ENTRY, SMALLEST_V1, Held, bounded_varint, crc_fits, crc_of, hold, hold_part, load32,
+    load64, size_of, store32,
 )
 from storage.record._write cimport (
     body_size, difference, field_size, put_field, put_head, put_header, seal as seal_batch,
@@ -37,31 +37,24 @@ def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None)
 
     `decompress` is called with a codec and a stream. Raises CorruptRecord, without a position.
     """
-    cdef Py_buffer view
-    cdef Py_buffer stream
+    cdef Held held = hold_part(data, at, at + size)
+    cdef Held stream
     cdef const uint8_t *batch
     cdef bytearray made
     cdef uint8_t codec
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if at < 0 or size < HEADER_SIZE or at > view.len - size:
-            raise ValueError(f"{size} bytes at {at} of a buffer of {view.len}")
-        batch = <const uint8_t *> view.buf + at
-        if crc_of(batch, size) != load32(batch + CRC):
-            raise CorruptRecord("a batch's CRC is wrong")
-        codec = batch[ATTRIBUTES + 1] & CODEC_BITS
-        # A batch without records may have no stream either (DefaultRecordBatch.iterator).
-        if codec and (size > HEADER_SIZE or load32(batch + RECORDS_COUNT)):
-            records = decompress(codec, memoryview(data)[at + HEADER_SIZE:at + size])
-            PyObject_GetBuffer(records, &stream, PyBUF_SIMPLE)
-            try:
-                made = with_header(batch, <const uint8_t *> stream.buf, stream.len)
-            finally:
-                PyBuffer_Release(&stream)
-        else:
-            made = with_header(batch, batch + HEADER_SIZE, size - HEADER_SIZE)
-    finally:
-        PyBuffer_Release(&view)
+    if size < HEADER_SIZE:
+        raise ValueError(f"{size} bytes at {at} of a buffer of {held.size}")
+    batch = held.start + at
+    if crc_of(batch, size) != load32(batch + CRC):
+        raise CorruptRecord("a batch's CRC is wrong")
+    codec = batch[ATTRIBUTES + 1] & CODEC_BITS
+    # A batch without records may have no stream either (DefaultRecordBatch.iterator).
+    if codec and (size > HEADER_SIZE or load32(batch + RECORDS_COUNT)):
+        records = decompress(codec, memoryview(data)[at + HEADER_SIZE:at + size])
+        stream = hold(records)
+        made = with_header(batch, stream.start, stream.size)
+    else:
+        made = with_header(batch, batch + HEADER_SIZE, size - HEADER_SIZE)
     check_fill(<const uint8_t *> PyByteArray_AS_STRING(made), len(made))
     return made
 
@@ -201,7 +194,7 @@ def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most
 
     Raises CorruptRecord, its position that in `data`, where the first one is malformed.
     """
-    cdef Py_buffer view
+    cdef Held held = hold_part(data, start, end)
     cdef Entry entry
     cdef Entry first
     cdef const uint8_t *at
@@ -215,56 +208,50 @@ def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most
     cdef bint append_time = False
     cdef Outcome outcome
     cdef bytearray made
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if start < 0 or end < start or end > view.len:
-            raise ValueError(f"{start} to {end} of a buffer of {view.len}")
-        at = <const uint8_t *> view.buf + start
-        stop = <const uint8_t *> view.buf + end
-        outcome = read_entry(at, stop - at, &first)
-        if outcome != READ:
-            raise CorruptRecord(ENTRY_REASONS[outcome], position=start)
-        max_timestamp = first.timestamp
-        append_time = first.magic and first.attributes & APPEND_TIME_BIT
-        if stop - at > max(most, first.size):
-            stop = at + max(most, first.size)
-        made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + (stop - at))
-        batch = <uint8_t *> PyByteArray_AS_STRING(made)
-        out = batch + HEADER_SIZE
-        while read_entry(at, stop - at, &entry) == READ:
-            if (
-                entry.magic != first.magic
-                or entry.attributes & CODEC_BITS
-                or (count and entry.offset <= last)
-                or is_too_far(entry.offset, first.offset)
-            ):
-                break
-            if entry.magic and (
-                (entry.attributes ^ first.attributes) & APPEND_TIME_BIT
-                or (append_time and entry.timestamp != first.timestamp)
-            ):
-                break
-            if not crc_fits(at, entry.size):
-                break
-            out = put_record(
-                out, &entry, entry.offset - first.offset,
-                0 if append_time else difference(entry.timestamp, first.timestamp),
-            )
-            last = entry.offset
-            max_timestamp = max(max_timestamp, entry.timestamp)
-            count += 1
-            at += entry.size
-        if count == 0:
-            raise CorruptRecord("a message's CRC is wrong", position=start, offset=first.offset)
-        put_header(
-            batch, out - batch, first.offset, last - first.offset, -1,
-            APPEND_TIME_BIT if append_time else 0, first.timestamp, max_timestamp, count,
+    at = held.start + start
+    stop = held.start + end
+    outcome = read_entry(at, stop - at, &first)
+    if outcome != READ:
+        raise CorruptRecord(ENTRY_REASONS[outcome], position=start)
+    max_timestamp = first.timestamp
+    append_time = first.magic and first.attributes & APPEND_TIME_BIT
+    if stop - at > max(most, first.size):
+        stop = at + max(most, first.size)
+    made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + (stop - at))
+    batch = <uint8_t *> PyByteArray_AS_STRING(made)
+    out = batch + HEADER_SIZE
+    while read_entry(at, stop - at, &entry) == READ:
+        if (
+            entry.magic != first.magic
+            or entry.attributes & CODEC_BITS
+            or (count and entry.offset <= last)
+            or is_too_far(entry.offset, first.offset)
+        ):
+            break
+        if entry.magic and (
+            (entry.attributes ^ first.attributes) & APPEND_TIME_BIT
+            or (append_time and entry.timestamp != first.timestamp)
+        ):
+            break
+        if not crc_fits(at, entry.size):
+            break
+        out = put_record(
+            out, &entry, entry.offset - first.offset,
+            0 if append_time else difference(entry.timestamp, first.timestamp),
         )
-        taken = at - <const uint8_t *> view.buf - start
-        PyByteArray_Resize(made, out - batch)
-        return made, taken
-    finally:
-        PyBuffer_Release(&view)
+        last = entry.offset
+        max_timestamp = max(max_timestamp, entry.timestamp)
+        count += 1
+        at += entry.size
+    if count == 0:
+        raise CorruptRecord("a message's CRC is wrong", position=start, offset=first.offset)
+    put_header(
+        batch, out - batch, first.offset, last - first.offset, -1,
+        APPEND_TIME_BIT if append_time else 0, first.timestamp, max_timestamp, count,
+    )
+    taken = at - held.start - start
+    PyByteArray_Resize(made, out - batch)
+    return made, taken
 
 
 def convert_set(
@@ -276,7 +263,7 @@ def convert_set(
     AbstractLegacyRecordBatch.DeepRecordsIterator: inner CRCs are not looked at. Raises
     CorruptRecord, without a position.
     """
-    cdef Py_buffer view
+    cdef Held held = hold(data)
     cdef Entry entry
     cdef const uint8_t *at
     cdef const uint8_t *stop
@@ -289,53 +276,49 @@ def convert_set(
     cdef int32_t count = 0
     cdef Outcome outcome
     cdef bytearray made
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        at = <const uint8_t *> view.buf
-        stop = at + view.len
-        # The last inner offset is known at the end only, and moves nothing but the header.
-        made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + view.len)
-        batch = <uint8_t *> PyByteArray_AS_STRING(made)
-        out = batch + HEADER_SIZE
-        while at < stop:
-            outcome = read_entry(at, stop - at, &entry)
-            if outcome != READ:
-                raise CorruptRecord(f"inside a wrapper: {ENTRY_REASONS[outcome]}")
-            if entry.magic != magic:
-                raise CorruptRecord(f"inside a wrapper: {ENTRY_REASONS[OTHER_MAGIC]}")
-            if entry.attributes & CODEC_BITS:
-                raise CorruptRecord("a wrapper inside a wrapper")
-            if count == 0:
-                base = last = entry.offset
-                if not append_time:
-                    base_timestamp = entry.timestamp
-            elif entry.offset <= last:
-                raise CorruptRecord("offsets inside a wrapper do not ascend")
-            if entry.offset < 0 or is_too_far(entry.offset, base):
-                raise CorruptRecord(f"offset {entry.offset} inside a wrapper that begins at {base}")
-            out = put_record(
-                out, &entry, entry.offset - base,
-                0 if append_time else difference(entry.timestamp, base_timestamp),
-            )
-            last = entry.offset
-            count += 1
-            at += entry.size
+    at = held.start
+    stop = at + held.size
+    # The last inner offset is known at the end only, and moves nothing but the header.
+    made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + held.size)
+    batch = <uint8_t *> PyByteArray_AS_STRING(made)
+    out = batch + HEADER_SIZE
+    while at < stop:
+        outcome = read_entry(at, stop - at, &entry)
+        if outcome != READ:
+            raise CorruptRecord(f"inside a wrapper: {ENTRY_REASONS[outcome]}")
+        if entry.magic != magic:
+            raise CorruptRecord(f"inside a wrapper: {ENTRY_REASONS[OTHER_MAGIC]}")
+        if entry.attributes & CODEC_BITS:
+            raise CorruptRecord("a wrapper inside a wrapper")
         if count == 0:
-            raise CorruptRecord("a wrapper without a message")
-        # v1 counts from the wrapper's first message; some librdkafka left 0 in the wrapper.
-        if magic and wrapper_offset != 0:
-            if wrapper_offset < last:
-                raise CorruptRecord(f"a wrapper's offset {wrapper_offset} is less than one inside")
-            shift = wrapper_offset - last
-        base += shift
-        last = max(last + shift, wrapper_offset)
-        if last - base > FURTHEST:
-            raise CorruptRecord(f"a wrapper from offset {base} to {last}")
-        put_header(
-            batch, out - batch, base, last - base, -1, APPEND_TIME_BIT if append_time else 0,
-            base_timestamp, wrapper_timestamp, count,
+            base = last = entry.offset
+            if not append_time:
+                base_timestamp = entry.timestamp
+        elif entry.offset <= last:
+            raise CorruptRecord("offsets inside a wrapper do not ascend")
+        if entry.offset < 0 or is_too_far(entry.offset, base):
+            raise CorruptRecord(f"offset {entry.offset} inside a wrapper that begins at {base}")
+        out = put_record(
+            out, &entry, entry.offset - base,
+            0 if append_time else difference(entry.timestamp, base_timestamp),
         )
-        PyByteArray_Resize(made, out - batch)
-        return made
-    finally:
-        PyBuffer_Release(&view)
+        last = entry.offset
+        count += 1
+        at += entry.size
+    if count == 0:
+        raise CorruptRecord("a wrapper without a message")
+    # v1 counts from the wrapper's first message; some librdkafka left 0 in the wrapper.
+    if magic and wrapper_offset != 0:
+        if wrapper_offset < last:
+            raise CorruptRecord(f"a wrapper's offset {wrapper_offset} is less than one inside")
+        shift = wrapper_offset - last
+    base += shift
+    last = max(last + shift, wrapper_offset)
+    if last - base > FURTHEST:
+        raise CorruptRecord(f"a wrapper from offset {base} to {last}")
+    put_header(
+        batch, out - batch, base, last - base, -1, APPEND_TIME_BIT if append_time else 0,
+        base_timestamp, wrapper_timestamp, count,
+    )
+    PyByteArray_Resize(made, out - batch)
+    return made

@@ -9,7 +9,6 @@ and timestamp deltas are those of its new batch, whose base timestamp is its fir
 Which partition: `storage/log/partitioner.py`. Layouts: `storage/record/batch.py`.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
@@ -17,7 +16,8 @@ from libc.string cimport memset
 
 from storage.record._batch cimport (
     BAD_BATCH_LENGTH, BASE_TIMESTAMP, HEADER_SIZE, NO_FAULT, RECORDS_COUNT, RECORD_HEAD,
-    RELEASE_GIL_FROM, Fault, RecordHead, judge_batch, load32, load64, read_head, size_of,
+    RELEASE_GIL_FROM, Fault, Held, RecordHead, hold, judge_batch, load32, load64, read_head,
+    size_of,
 )
 from storage.record._write cimport (
     COPY_STEP, Batches, NextRecord, add_record, complete_batch, copy_bytes, fit_record,
@@ -157,7 +157,7 @@ def route(
     Returns ({partition: batches back to back}, stuck_to, stays). CorruptRecord, its position that
     in `data`, where `data` is not what it should be.
     """
-    cdef Py_buffer view
+    cdef Held held = hold(data)
     cdef Work work
     cdef Stop stop
     cdef int number
@@ -166,13 +166,12 @@ def route(
     if stays > 0 and not 0 <= stuck_to < count:
         raise ValueError(f"partition {stuck_to} of {count}")
     memset(&work, 0, sizeof(work))
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         work.parts = <Batches *> calloc(count, sizeof(Batches))
         if work.parts == NULL:
             raise MemoryError
-        work.data = <const uint8_t *> view.buf
-        work.size = view.len
+        work.data = held.start
+        work.size = held.size
         work.count = count
         work.stuck_to = stuck_to
         work.stays = stays
@@ -199,7 +198,6 @@ def route(
             for number in range(count):
                 free(work.parts[number].data)
             free(work.parts)
-        PyBuffer_Release(&view)
 
 
 cdef dict collected(Work *work):

@@ -4,12 +4,11 @@ The batch is in plain form (`plain.py`), and of its records only the heads are r
 taken to be in order of time. CRC, record count, values and headers are not looked at.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, MAX_TIMESTAMP, NO_FAULT,
-    RELEASE_GIL_FROM, Fault, RecordHead, load64, read_head,
+    RELEASE_GIL_FROM, Fault, Held, RecordHead, hold, load64, read_head,
 )
 
 from storage.record._batch import refusal
@@ -65,24 +64,20 @@ def find_record(
 
     (number, counted from 0; offset; timestamp), or None. CorruptRecord with the position in it.
     """
-    cdef Py_buffer view
+    cdef Held held = hold(batch)
     cdef Found found
     cdef Fault fault
     cdef const uint8_t *at
-    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
-    try:
-        if view.len < HEADER_SIZE:
-            raise ValueError(f"a batch of {view.len} bytes")
-        at = <const uint8_t *> view.buf
-        if view.len >= RELEASE_GIL_FROM:
-            with nogil:
-                fault = seek(at, view.len, offset, timestamp, number, &found)
-        else:
-            fault = seek(at, view.len, offset, timestamp, number, &found)
-        if fault != NO_FAULT:
-            raise refusal(fault, found.position)
-        if found.position >= view.len:
-            return None
-        return found.number, found.offset, found.timestamp
-    finally:
-        PyBuffer_Release(&view)
+    if held.size < HEADER_SIZE:
+        raise ValueError(f"a batch of {held.size} bytes")
+    at = held.start
+    if held.size >= RELEASE_GIL_FROM:
+        with nogil:
+            fault = seek(at, held.size, offset, timestamp, number, &found)
+    else:
+        fault = seek(at, held.size, offset, timestamp, number, &found)
+    if fault != NO_FAULT:
+        raise refusal(fault, found.position)
+    if found.position >= held.size:
+        return None
+    return found.number, found.offset, found.timestamp

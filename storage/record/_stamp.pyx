@@ -1,17 +1,16 @@
-"""Makes batches those of a producer's transaction, and looks whether they may be that.
+"""Gives batches a producer and a transaction, and checks whether they may have one.
 
-What is taken are v2 batches back to back, whole, with the right CRC, without a producer, no
-markers, with as many records as offsets: what a task stages (`storage.adopt.staged`).
+They are what a task stages (`storage.adopt.staged`): v2 batches back to back, whole, with the right
+CRC, without a producer, no markers, with as many records as offsets.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from storage.record._batch cimport (
     ATTRIBUTES, BASE_SEQUENCE, CODEC_BITS, CONTROL_BIT, CRC, HEADER_SIZE, HORIZON_BIT, LAST_CODEC,
     LAST_OFFSET_DELTA, MAGIC, MAX_TIMESTAMP, PRODUCER_EPOCH, PRODUCER_ID, RECORDS_COUNT,
-    TRANSACTIONAL_BIT, crc_of, load32, load64, size_of, store32, store64,
+    TRANSACTIONAL_BIT, Held, crc_of, hold, load32, load64, size_of, store32, store64,
 )
 from storage.record._write cimport seal
 
@@ -97,37 +96,36 @@ cdef Wrong stamp(
     return NOTHING
 
 
+ERRORS = {
+    CUT_OFF: (CorruptRecord, "no whole batch of format v2"),
+    BAD_CRC: (CorruptRecord, "a batch's CRC is wrong"),
+    NOT_PLAIN_DATA: (InvalidRecord, "a batch has a producer, or is no data"),
+    BAD_COUNT: (InvalidRecord, "a batch has not as many records as offsets"),
+    BAD_CODEC: (InvalidRecord, "no codec has a batch's number"),
+}
+
+
 cdef object refusal(Wrong wrong, int64_t at):
-    if wrong == CUT_OFF:
-        return CorruptRecord("no whole batch of format v2", position=at)
-    if wrong == BAD_CRC:
-        return CorruptRecord("a batch's CRC is wrong", position=at)
-    if wrong == NOT_PLAIN_DATA:
-        return InvalidRecord("a batch has a producer, or is no data", position=at)
-    if wrong == BAD_CODEC:
-        return InvalidRecord("no codec has a batch's number", position=at)
-    return InvalidRecord("a batch has not as many records as offsets", position=at)
+    """The exception for the batch at `at`."""
+    kind, reason = ERRORS[wrong]
+    return kind(reason, position=at)
 
 
 def survey_staged(data not None):
-    """What whole batches back to back have: (batches, records, bytes of the largest one, largest
-    timestamp in ms, a bit for each codec).
+    """(batches, records, bytes of the largest batch, largest timestamp in ms, a bit for each codec)
+    of whole batches back to back.
 
     CorruptRecord, InvalidRecord, the position that of the batch in `data`.
     """
-    cdef Py_buffer view
+    cdef Held held = hold(data)
     cdef Seen seen
     cdef int64_t at = 0
     cdef Wrong wrong
     seen.batches = seen.records = seen.largest = 0
     seen.max_timestamp = -1
     seen.codecs = 0
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        with nogil:
-            wrong = survey(<const uint8_t *> view.buf, view.len, &at, &seen)
-    finally:
-        PyBuffer_Release(&view)
+    with nogil:
+        wrong = survey(held.start, held.size, &at, &seen)
     if wrong != NOTHING:
         raise refusal(wrong, at)
     return seen.batches, seen.records, seen.largest, seen.max_timestamp, seen.codecs
@@ -136,10 +134,10 @@ def survey_staged(data not None):
 def stamp_transaction(
     bytearray data not None, long long producer_id, int producer_epoch, long long sequence
 ):
-    """Make the batches in `data` those of a producer's transaction, in place, with sequences from
-    `sequence` on and the CRC computed anew; returns the sequence behind them.
+    """Give the batches in `data` this producer, a transaction, sequences from `sequence` on, and
+    their new CRC, in place; return the sequence behind them.
 
-    What is wrong with one is raised as by `survey_staged`; those before it have been changed then.
+    Raises what `survey_staged` does; the batches before the wrong one have been changed then.
     """
     assert producer_id >= 0
     assert 0 <= producer_epoch <= 0x7FFF

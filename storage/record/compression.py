@@ -291,16 +291,12 @@ def _lz4(data: Buffer) -> bytes:
     for at in range(0, len(view), _LZ4_BLOCK):
         block = view[at : at + _LZ4_BLOCK]
         packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
-        _put_lz4_block(out, block, packed)
+        if len(packed) < len(block):
+            out += (len(packed).to_bytes(4, "little"), packed)
+        else:
+            out += ((len(block) | _LZ4_STORED).to_bytes(4, "little"), bytes(block))
     out.append(bytes(4))
     return b"".join(out)
-
-
-def _put_lz4_block(out: list[bytes], block: Buffer, packed: bytes) -> None:
-    if len(packed) < len(block):
-        out += (len(packed).to_bytes(4, "little"), packed)
-    else:
-        out += ((len(block) | _LZ4_STORED).to_bytes(4, "little"), bytes(block))
 
 
 def _lz4_high(data: Buffer, level: int) -> bytes:

@@ -49,7 +49,6 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 # The tables above as numbers stand in `_batch.pxd`, where the loops have them too.
 LENGTH_POSITION: Final = _batch.BATCH_LENGTH
 MAGIC_POSITION: Final = _batch.MAGIC
-CRC_POSITION: Final = _batch.CRC
 ATTRIBUTES_POSITION: Final = _batch.ATTRIBUTES
 # The byte of the attributes in which all assigned bits are: of v2, and of v0 and v1.
 FLAGS_POSITION: Final = _batch.ATTRIBUTES + 1

@@ -35,13 +35,10 @@ CHUNK: Final = 64 * 1024
 def batches(
     source: ByteSource, position: int, end: int | None = None
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each whole batch from `position` on, which must begin one.
+    """Yield (position, header) of each whole batch from `position` on, which begins one.
 
-    `end` (exclusive) is by default the source's size at the start. Ends quietly before a batch
-    that is not whole.
-
-    An entry of v0 or v1 is a batch, whatever a wrapper has in it (`header.BatchHeader` says what
-    its fields then are).
+    `end` (exclusive) is by default the source's size at the start. Ends without an error before a
+    batch that is not whole. An entry of v0 or v1, wrapper or not, is a batch (`BatchHeader`).
 
     Raises CorruptRecord with path and position.
     """
@@ -57,7 +54,6 @@ def batches(
                 return
         _, size, magic = FRAME.unpack_from(chunk, at)
         if magic not in (0, 1, MAGIC) or size < SMALLEST_SIZE[magic]:
-            # Where less than a header is left, a size too small is one all the same.
             reason = f"magic {magic}, batch length {size}: no such format"
             raise CorruptRecord(reason, path=source.path, position=position)
         if size + LOG_OVERHEAD > stop - position:
@@ -69,10 +65,8 @@ def batches(
 
 
 def whole_batches(data: Buffer, limit: int) -> tuple[int, int]:
-    """How many bytes of `data` are whole batches back to back, of any format, from its start.
-
-    And the size of the batch that begins behind them, 0 where nothing does or where less than 17
-    bytes of it are there.
+    """(bytes of the whole batches, of any format, at the start of `data`; the size of the batch
+    behind them, 0 where none begins there or less than 17 bytes of it are there).
 
     Raises InvalidRecord where no batch begins, RecordTooLarge for one of more than `limit` bytes,
     also before all of it is there.

@@ -5,13 +5,13 @@ before it and below where the segment ends.  No CRC covers a base offset: where 
 offset that comes next, the batch before it may be the wrong one.  That one is wrong if its records
 fit nowhere but between the batches on either side of it.
 
-What comes behind a damaged batch counts as the log's only where something says that a batch begins
-there: an offset index names the place, the damaged batch's own length leads to it, or the length at
-which that batch's CRC is right.  And from there on batch must follow on batch, with right CRCs and
-rising offsets, up to the next place that an index names, or to the end.  A damaged one on that way
-is passed over by its own length.  Whatever else looks like a batch may be in a user's value.
+Bytes behind a damaged batch count as the log's only where something says that a batch begins there:
+an offset index, the damaged batch's own length, or the length at which that batch's CRC is right.
+And from there on batch must follow on batch, with right CRCs and rising offsets, up to the next
+position that an index names, or to the end.  A damaged one on that way is passed over by its own
+length.  Whatever else looks like a batch may be in a user's value.
 
-What is wrong is read once more when the source is settled: only what is wrong then, too, is damage.
+The check reads what is wrong once more after ``settle``: only what is wrong then, too, is damage.
 
 Any thread may check a segment that it has a lease of.
 """
@@ -58,7 +58,7 @@ class Source(Protocol):
         ...
 
     def settle(self) -> None:
-        """Have nothing under way that may make a right byte read as a wrong one."""
+        """Let the next read return what is there now, with nothing of it half written."""
         ...
 
 
@@ -80,27 +80,17 @@ class Part(NamedTuple):
     may_be_torn: bool = False
 
 
-class Checked(NamedTuple):
-    """What was found; ``next_offset`` is behind the last batch.
-
-    That of a damaged place at the end is -1, as nothing there tells.
-    """
-
-    next_offset: int
-    damages: list[Damage]
-
-
-def check_part(source: Source, part: Part, task: Task) -> Checked:
-    """Check it; ``task`` is told of the bytes.  OSError, TaskCancelled."""
+def check_part(source: Source, part: Part, task: Task) -> Check:
+    """Check all of a part; ``task`` is told of the bytes.  OSError, TaskCancelled."""
     check = Check(source, part)
     while check.position < part.end:
         before = check.position
         check.step()
         task.advance(max(check.position - before, 0))
-    return Checked(check.next_offset, check.damages)
+    return check
 
 
-def check_file(files: Files, path: str, part: Part, task: Task) -> Checked:
+def check_file(files: Files, path: str, part: Part, task: Task) -> Check:
     """Check a part of a file as it is on the disk (``medium``).  As ``check_part``."""
     medium = Medium(files, path)
     try:
@@ -112,7 +102,7 @@ def check_file(files: Files, path: str, part: Part, task: Task) -> Checked:
 def sound_batch(source: ByteSource, position: int, end: int) -> BatchHeader | None:
     """The header of the batch at ``position``, where a sound one lies there before ``end``.
 
-    Of a batch of more than 16 MiB the header has to do.  OSError.
+    Of a batch of more than 16 MiB only the header is read.  OSError.
     """
     try:
         header = parse_header(source.read_at(position, max(min(HEADER_SIZE, end - position), 0)))
@@ -120,20 +110,18 @@ def sound_batch(source: ByteSource, position: int, end: int) -> BatchHeader | No
         return None
     if header.size > end - position:
         return None
-    if header.size <= CHECKED_BYTES:
-        batch = source.read_at(position, header.size)
-        return header if find_next_batch(batch, 0, 0) == 0 else None
-    return header
-
-
-def _falls(frame: memoryview, next_offset: int) -> bool:
-    """Whether a batch that begins so has a base offset that is below the next one."""
-    base = int.from_bytes(frame[:8], "big", signed=True)
-    return frame[MAGIC_POSITION] <= MAGIC and base < next_offset
+    if header.size > CHECKED_BYTES:
+        return header
+    batch = source.read_at(position, header.size)
+    return header if find_next_batch(batch, 0, 0) == 0 else None
 
 
 class Check:
-    """A walk through a part.  All before ``position`` is known: sound, or in ``damages``."""
+    """A walk through a part.  All before ``position`` is sound, or in ``damages``.
+
+    ``next_offset`` is behind the last batch before ``position``.  A damage at the part's end has
+    the next offset -1, as nothing there tells it.
+    """
 
     def __init__(self, source: Source, part: Part) -> None:
         self._source = source
@@ -148,19 +136,22 @@ class Check:
         self._needed = 0
 
     def to(self, end: int) -> None:
-        """Go on until all before ``end`` is known."""
+        """Check all before ``end``."""
         while self.position < end:
             self.step(end)
-        # The base offset of the last batch shows to be wrong at the one behind it.
+        # Whether the base offset of the last batch is wrong shows at the batch behind it.
         while self._last is not None and self._falls():
             self.step()
 
     def _falls(self) -> bool:
+        """Whether the batch at ``position`` has a base offset below the next one."""
         frame = self._source.read(self.position, min(FRAME_SIZE, self._part.end - self.position))
-        return len(frame) == FRAME_SIZE and _falls(frame, self.next_offset)
+        base = int.from_bytes(frame[:8], "big", signed=True)
+        is_whole = len(frame) == FRAME_SIZE
+        return is_whole and frame[MAGIC_POSITION] <= MAGIC and base < self.next_offset
 
     def step(self, until: int | None = None) -> None:
-        """Go on by one read, which goes little beyond ``until``, or over a damaged place."""
+        """Go on by one read, which goes little beyond ``until``, or over damage."""
         part, start = self._part, self.position
         size = _CHUNK_BYTES if until is None else min(_CHUNK_BYTES, until - start + _LEAST_BYTES)
         size = min(max(size, self._needed), part.end - start)
@@ -186,7 +177,7 @@ class Check:
                 self._needed = needed
 
     def _fault(self, reason: str, is_sized: bool) -> None:
-        """``is_sized``: only the batch's offsets are wrong, so it ends where it says."""
+        """Pass what is wrong at ``position``; ``is_sized``: the batch's offsets, not its size."""
         position, next_offset = self.position, self.next_offset
         if self._suspect != position:
             self._suspect = position
@@ -200,7 +191,7 @@ class Check:
         self._last = None
 
     def _blames_last(self) -> bool:
-        """Where the batch at hand is right, and the one before it has a wrong base offset."""
+        """Make the last batch damage where its base offset is wrong, not that of the next one."""
         assert self._last is not None
         start, before = self._last
         base = self._base_at(self.position)
@@ -252,10 +243,10 @@ class Check:
     def _chain(
         self, position: int, next_offset: int, *, is_trusted: bool = False
     ) -> tuple[int, int] | None:
-        """The first sound batch at or behind a place, and its first offset; (the end, -1) at it.
+        """The first sound batch at or behind a position, and its first offset; (the end, -1) at it.
 
-        None where batches do not follow on one another up to the next place that is named.
-        ``is_trusted``: that they do need not be seen.
+        None where batches do not follow on one another up to the next position that an index names.
+        ``is_trusted``: do not look whether they do.
         """
         part, wanted = self._part, _CHUNK_BYTES
         first: tuple[int, int] | None = None

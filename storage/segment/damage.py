@@ -1,12 +1,12 @@
-"""Damaged places in the log of a segment, found while it is in use.
+"""Damage in the log of a segment, found while it is in use.
 
-A place is from where a batch should begin to where the next sound one does, so it never cuts a
-sound batch.  What is known of a segment is a tuple of places, ascending and apart from one another,
-replaced as a whole: whoever reads from another thread keeps a consistent one.  It is not written
-down: after a restart it is found again.
+Damage goes from where a batch should begin to where the next sound one does, so it never parts a
+sound batch.  A segment has a tuple of damages, ascending and apart from one another, that is
+replaced as a whole: a reader in another thread keeps a consistent one.  No file has it: after a
+restart it is found again.
 
-Not here: who looks (``segment`` before the first reading, ``log_checker`` by the clock), how
-reading deals with it (``segment``).
+Not here: checks (``segment`` before the first reading, ``log_checker`` by the clock), reads that
+meet damage (``segment``).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class Damage(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record can be lost in it: there is no offset between its neighbours."""
+        """Whether no record can be lost: there is no offset between the batches on either side."""
         return self.next_offset <= self.first_offset
 
     @property
     def message(self) -> str:
-        """What is wrong there."""
+        """Which offsets are lost, and why."""
         if self.is_empty:
             return f"{self.end - self.start} bytes that are no batch: {self.reason}"
         offsets = f"offsets {self.first_offset} to {self.next_offset - 1}"
         return f"{offsets} are damaged: {self.reason}"
 
     def error(self, path: str) -> CorruptRecord:
-        """What reading there raises."""
+        """What a read of the damage raises."""
         return CorruptRecord(self.message, path=path, position=self.start, offset=self.first_offset)
 
 
@@ -54,7 +54,7 @@ Damages = tuple[Damage, ...]
 
 
 def report(path: str, places: Iterable[Damage]) -> None:
-    """A line in the log for each: file, position, offsets, reason."""
+    """Write a line for each damage to the logger: file, position, offsets, reason."""
     topic, _, partition = os.path.basename(os.path.dirname(path)).rpartition("-")
     for place in places:
         _log.warning(
@@ -64,7 +64,7 @@ def report(path: str, places: Iterable[Damage]) -> None:
 
 
 def merged(known: Damages, found: Iterable[Damage]) -> Damages:
-    """Both together; places that touch or overlap become one."""
+    """The damages of both; those that touch or overlap become one."""
     places: list[Damage] = []
     for place in sorted({*known, *found}):
         last = places[-1] if places else None
@@ -79,7 +79,7 @@ def merged(known: Damages, found: Iterable[Damage]) -> Damages:
 
 
 def sound_size(damages: Damages, position: int, size: int, path: str) -> int:
-    """How many of the ``size`` bytes from ``position`` are read before damage begins.
+    """How many of the ``size`` bytes from ``position`` lie before damage begins.
 
     CorruptRecord where it begins before the first one.
     """

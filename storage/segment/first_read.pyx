@@ -1,15 +1,13 @@
-"""What of a segment's log has been read and checked since it was opened.
+"""Which bytes of a segment's log have been read and checked since it was opened.
 
-Bytes are checked against their CRC when a batch is first read (`Segment.verify`). What has been is
-kept as *parts*: runs of whole batches, ascending and apart from one another, each with the offset
-that comes behind it. Who reads here and there adds thousands of them. What this process has
-appended itself is *written*: from `written_from` on it is as it was written, as long as the page
-cache holds it.
+Bytes are checked against their CRC when a batch is first read (`Segment.verify`). Those that have
+been are kept as *parts*: runs of whole batches, ascending and apart from one another, each with the
+offset behind it. Random reads add thousands of parts. What this process has appended is *written*:
+from `written_from` on the log is as it was written, as long as the page cache holds it.
 
-Any thread may ask and add: what looks at the parts or changes them runs from its beginning to its
-end without letting go of the GIL.
+Any thread may call anything: no call releases the GIL.
 
-Not here: judging batches (`record`), what becomes of damage (`batch_check`, `segment`).
+Not here: judging batches (`record`), damage (`batch_check`, `segment`).
 """
 
 from collections import namedtuple
@@ -34,8 +32,8 @@ cdef struct Run:
 
 
 cdef class FirstRead:
-    """See the module. `whole`: there is nothing left to be checked. `batch_size`: bytes of a batch
-    that was read lately.
+    """The parts of a log. `whole`: nothing is left to be checked. `batch_size`: bytes of a batch that
+    was read lately.
     """
 
     cdef Run *parts
@@ -52,38 +50,33 @@ cdef class FirstRead:
         PyMem_Free(self.parts)
 
     def doubt(self, int64_t size):
-        """Nothing of the log's `size` bytes counts as written any longer: a disk has it."""
+        """Let nothing of the log's `size` bytes count as written any longer."""
         self.written_from = size
-        self.whole = self.end_of(0) == INT64_MAX
+        self.whole = self.reached(0) == INT64_MAX
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- looking -------------------------------------------------------------------------------
 
-    def reached(self, int64_t position):
-        """Where the bytes from `position` on end that have been checked, or were written here:
-        `position` if none were; INT64_MAX if all were.
+    cpdef int64_t reached(self, int64_t position) noexcept:
+        """Where the bytes from `position` on end that have been checked or written: `position` if
+        none have been, INT64_MAX if all have.
         """
-        return self.end_of(position)
+        cdef int64_t number = self.behind(position)
+        if number and self.parts[number - 1].end > position:
+            position = self.parts[number - 1].end
+        return INT64_MAX if position >= self.written_from else position
 
     def knows(self, int64_t position, int64_t end):
-        """Whether all of these bytes have been checked, or were written here."""
-        return self.end_of(position) >= end
+        """Whether all of these bytes have been checked or written."""
+        return self.reached(position) >= end
 
     def to_read(self, int64_t position, int64_t size):
         """How much to read at once where `size` bytes are wanted: what has been checked, if that is
         much; else a batch more than is wanted, so that all of it can be checked as it is read.
         """
-        cdef int64_t checked = self.end_of(position) - position
+        cdef int64_t checked = self.reached(position) - position
         if checked >= size:
             return size
         return checked if checked >= MUCH else size + self.batch_size
-
-    def part_at(self, int64_t position):
-        """The part that holds a position, if there is one."""
-        cdef int64_t number = self.behind(position)
-        if not number or self.parts[number - 1].end <= position:
-            return None
-        part = self.parts[number - 1]
-        return Known(part.start, part.end, part.next_offset)
 
     def end_before(self, int64_t position):
         """Where the last part ends that begins at or before a position, and the offset that comes
@@ -97,17 +90,17 @@ cdef class FirstRead:
     # -- adding --------------------------------------------------------------------------------
 
     def add(self, added not None):
-        """These bytes have been checked."""
+        """Add a checked part."""
         start, end, next_offset = added
         self.put(start, end, next_offset)
 
     def add_sound(
         self, data not None, start not None, int64_t size, int64_t base_offset, int64_t limit
     ):
-        """Whether sound batches (`sound_start`) begin with `data`: then they are known.
+        """Add the sound batches at the start of `data` (`sound_start`); False where there are none.
 
-        `start`: the position from which that was read, an offset that they are not below, and one
-        that the first of them reaches. The log has `size` bytes and ends below the offset `limit`.
+        `start`: the position from which `data` was read, an offset that no batch is below, and one
+        that the first batch reaches. The log has `size` bytes and ends below the offset `limit`.
         """
         cdef Py_buffer view
         cdef Sound sound
@@ -141,13 +134,13 @@ cdef class FirstRead:
             added.next_offset = self.parts[behind - 1].next_offset
         if self.count == self.room:
             self.grow()
-        # Those from `first` to `behind`, which it touches, become one with it.
+        # It touches the parts from `first` to `behind`: they become one.
         memmove(
             self.parts + first + 1, self.parts + behind, (self.count - behind) * sizeof(Run)
         )
         self.parts[first] = added
         self.count += 1 - (behind - first)
-        self.whole = self.end_of(0) == INT64_MAX
+        self.whole = self.reached(0) == INT64_MAX
         return 0
 
     cdef int grow(self) except -1:
@@ -171,10 +164,3 @@ cdef class FirstRead:
             else:
                 high = middle
         return low
-
-    cdef int64_t end_of(self, int64_t position) noexcept:
-        """See `reached`."""
-        cdef int64_t number = self.behind(position)
-        if number and self.parts[number - 1].end > position:
-            position = self.parts[number - 1].end
-        return INT64_MAX if position >= self.written_from else position

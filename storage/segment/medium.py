@@ -1,9 +1,9 @@
 """Reads a file as it is on the disk.
 
-The page cache would answer from memory what was written a while ago, and would drop what others
-read in favour of what is looked at once.  So the file is read with O_DIRECT: the kernel writes back
-what is dirty there, reads from the disk, and leaves the cache as it is.  A file system without it
-(EINVAL) is read through its cache.
+The page cache would answer from memory what was written a while ago, and would drop pages that
+others read for those that are read once.  So the file is read with O_DIRECT: the kernel writes its
+dirty pages back, reads from the disk, and leaves the cache as it is.  On a file system without it
+(EINVAL) the file is read through the cache.
 
 What the disk refuses to read (EIO) reads as zeros: no checksum fits them.
 """
@@ -40,7 +40,7 @@ class Medium:
         self._files.close(self._fd)
 
     def settle(self) -> None:
-        """Have everything that was written on the disk, and nothing under way to it."""
+        """Wait until all that was written is on the disk."""
         self._files.fdatasync(self._fd)
 
     def read(self, position: int, size: int) -> memoryview:
@@ -58,8 +58,8 @@ class Medium:
 def fill_readable(fill: Callable[[memoryview, int], int], view: memoryview, position: int) -> int:
     """Fill ``view`` from ``position`` of a file; what the disk refuses to read (EIO) becomes zeros.
 
-    ``fill(view, position)`` does so without that, and returns the count of bytes, less than the
-    view's size only at the file's end.  Returns how far the file goes.  OSError.
+    ``fill(view, position)`` reads, and returns the count of bytes, fewer than the view's size only
+    at the file's end.  Returns how many bytes of the view the file has.  OSError.
     """
     try:
         return fill(view, position)

@@ -2,12 +2,12 @@
 
 Layout: the files of one segment share a name, the base offset in 20 digits.  The log is record
 batches back to back; the indexes are those of ``storage.index``.  The last segment of a partition
-is *active* and grows; the others are *sealed*: their indexes are trimmed and nothing changes them
-until a cleaner replaces the whole segment.
+is *active*: appends go to it.  The others are *sealed*: their indexes are trimmed, and nothing
+changes them until a cleaner replaces the whole segment.
 
-Which batch gets an index entry follows Kafka's ``LogSegment.append``: a batch is indexed when more
-than ``index.interval.bytes`` lie between it and the batch indexed before it, so the first batch
-never is.  An index therefore always equals the one that recovery would rebuild.
+As in Kafka's ``LogSegment.append`` a batch gets an index entry when more than
+``index.interval.bytes`` lie between it and the batch indexed before it, so the first batch never
+does.  An index therefore always equals the one that recovery would rebuild.
 
 Not here: descriptors, leases, names and indexes (``segment_files``), which offsets batches get
 (``append``), when to roll (``log``), what a damaged file means (``recovery``), who deletes
@@ -43,7 +43,7 @@ from storage.segment.cut import cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
 from storage.segment.first_read import FirstRead, Known
 from storage.segment.segment_files import LogVanished, SegmentFiles
-from storage.segment.walk import Buffered, buffered
+from storage.segment.walk import AT_ONCE_BYTES, Buffered, buffered
 from storage.settings.config import LogConfig
 from storage.waiting import before_waiting, may_wait
 
@@ -52,10 +52,8 @@ _log = logging.getLogger(__name__)
 # (position in the appended block, size in bytes, last offset, largest timestamp in ms)
 BatchEntry = tuple[int, int, int, int]
 
-# How much is checked at a time: what takes the owner's thread 0.2 ms.
-_CHECKED_AT_ONCE = 1024 * 1024
-_AT_A_TIME = 64 * 1024
-# Who looks at a place under it may find the file gone.
+_CHECKED_BYTES = 64 * 1024
+# For all segments.  Reentrant: a thread that adds damage under it may find the file gone.
 _damages_lock = threading.RLock()
 
 Start = tuple[int, int, int]
@@ -63,33 +61,6 @@ Start = tuple[int, int, int]
 
 MAX_SEGMENT_BYTES = 2**31 - 1
 MAX_OFFSET_SPAN = 2**31 - 1
-
-
-class _AtHand(Buffered):
-    """Reads the log where it may not wait: BlockingIOError for what is not in the page cache, for
-    what takes long, and where damage has to be judged.
-    """
-
-    def __init__(self, files: Files, fd: int) -> None:
-        super().__init__(self._fill_at_once)
-        self._files = files
-        self._fd = fd
-
-    def _fill_at_once(self, view: memoryview, position: int) -> int:
-        done = 0
-        while done < len(view):
-            count = None
-            if len(view) <= _CHECKED_AT_ONCE:
-                count = self._files.preadv_nowait(self._fd, view[done:], position + done)
-            if count is None:
-                raise BlockingIOError
-            if not count:
-                break
-            done += count
-        return done
-
-    def settle(self) -> None:
-        raise BlockingIOError
 
 
 class Segment:
@@ -115,8 +86,8 @@ class Segment:
         "told_damages",
     )
 
-    # Whether the log is batches, with offsets and in later formats timestamps.  A subclass may read
-    # one that is not: then offsets are positions, and every reader goes through ``expand``.
+    # Whether the log is batches.  A subclass may read a log of another form: its offsets are
+    # positions, and readers get its batches from ``expand`` only.
     holds_batches = True
 
     def __init__(
@@ -138,21 +109,20 @@ class Segment:
         self._bytes_since_index_entry = 0
         # What readers and the checker have found; no read crosses or enters it.
         self.damages: Damages = ()
-        # Those that the log has been told of.
+        # Those that the log has counted.
         self.told_damages: Damages = ()
         self.first_read = FirstRead()
         self.first_timestamp = -1
-        # Whether an index has no room for the entries that one more append may need.
+        # Whether an index lacks room for the entries that one more append may need.
         self.index_full = False
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.mtime_ns = 0
         self.next_offset = base_offset
         self.size = 0
-        # Bytes at its end that its file lacks.
+        # Bytes at the segment's end that the file lacks.
         self.lacking = 0
-        # Bytes of whole batches below the last stable offset; the log that has the segment
-        # keeps it right.
+        # Bytes of whole batches below the last stable offset, as the log sets it.
         self.stable_size = 0
 
     @classmethod
@@ -166,10 +136,10 @@ class Segment:
         now_ms: int,
         suffix: str = "",
     ) -> Segment:
-        """A new, empty, active segment on disk.  Left-over files of its name are removed first.
+        """Make a new, empty, active segment on disk; remove left-over files of its name first.
 
-        ``suffix``: what its names end in; one that is not of the log yet is ``.cleaned``.
-        OSError where the disk refuses; nothing is left behind then.
+        ``suffix``: what its files' names end in (``.cleaned`` before it is of the log).  OSError
+        where the disk refuses; no file of it is left then.
         """
         segment = cls(files, directory, base_offset, config, writable=True)
         segment.files.suffix = suffix
@@ -178,7 +148,7 @@ class Segment:
             fd = segment.files.create()
             if config.preallocate:
                 files.ftruncate(fd, config.segment_bytes)
-            segment._prepare_append()
+            segment._open_for_append()
         except OSError:
             segment.files.discard()
             raise
@@ -195,9 +165,9 @@ class Segment:
         *,
         suffix: str,
     ) -> Segment:
-        """A sealed one that another process has made, whose files' names end in ``suffix``.
+        """A sealed segment that another process has made, for the caller to ``restore``.
 
-        The caller ``restore``s it.
+        ``suffix``: what its files' names end in.
         """
         segment = cls(files, directory, base_offset, config, writable=True)
         segment.files.suffix = suffix
@@ -217,9 +187,9 @@ class Segment:
         sealed: bool,
         stable_size: int | None = None,
     ) -> None:
-        """What recovery found on disk.  Positions and sizes in bytes, timestamps in ms.
+        """Set what recovery found on disk.  Positions and sizes in bytes, timestamps in ms.
 
-        ``stable_size`` is by default all of it.
+        ``stable_size`` is by default ``size``.
         """
         assert 0 <= last_indexed_position <= size
         assert self.base_offset <= next_offset
@@ -235,7 +205,7 @@ class Segment:
         self.first_read.doubt(size)
 
     def expect(self, size: int) -> None:
-        """The log had ``size`` bytes, more than its file has now: the others are damage."""
+        """Let the segment have ``size`` bytes, as it had: those that its file lacks are damage."""
         assert self.files.sealed
         assert size > self.size
         self.lacking = size - self.size
@@ -244,8 +214,9 @@ class Segment:
         self.verify(size - self.lacking, size)
 
     def lose(self) -> bool:
-        """The file of this sealed segment is gone, and nobody has deleted it: all of it is damage,
-        and what it had is what it has.  Whether that is news.  Any thread.
+        """Make all of this sealed segment damage: its file is gone, and nobody has deleted it.
+
+        False where that was known.  Any thread.
         """
         assert self.files.sealed
         place = Damage(
@@ -256,14 +227,14 @@ class Segment:
             if self.files.is_missing:
                 return False
             self.damages = (place,)
-            # In this order: who finds nothing left to be checked finds the damage.
+            # In this order: a reader that finds nothing left to be checked finds the damage.
             self.first_read.add(Known(0, self.size, self.next_offset))
             self.files.is_missing = True
             return True
 
     @property
     def loss(self) -> str:
-        """A line for a sealed segment that lacks its end, or all, of what it had."""
+        """A line about a sealed segment whose file lacks its end, or is gone."""
         error = self.damages[-1].error(self.log_path)
         return (
             f"{error}; reading them fails until the file is back (a backup) or kafkafs repair "
@@ -291,7 +262,7 @@ class Segment:
         return CorruptRecord(reason, path=self.log_path, position=0, offset=self.base_offset)
 
     def accept_size(self) -> None:
-        """What the log lacks is given up, and with it a batch of which a part is left.  OSError."""
+        """Give up what the file lacks, and the rest of a batch that it has in part.  OSError."""
         size, whole = self.files.file_size(paths.LOG), min(self.damages[-1].start, self.size)
         if whole < size:
             fd = self._disk.open(self.log_path, os.O_RDWR)
@@ -306,7 +277,7 @@ class Segment:
 
     # -- appending -----------------------------------------------------------------------------
 
-    def _prepare_append(self) -> None:
+    def _open_for_append(self) -> None:
         """Open the three files and pre-size the indexes (``OffsetIndex.java``)."""
         self._log_fd()
         self.files.offset_index.presize()
@@ -317,15 +288,15 @@ class Segment:
     def append(
         self, data: bytes | bytearray | memoryview, batches: Sequence[BatchEntry], now_ns: int
     ) -> int:
-        """Write ready batches at the end and index them (``LogSegment.append``).
+        """Write batches that have their offsets at the end, and index them (``LogSegment.append``).
 
-        Returns the file position where they begin.  OSError where the disk refuses: the segment
-        is then cut back to what it was.  CutShort where the file ends before what was written.
+        Returns the file position where they begin.  OSError where the disk refuses: the file then
+        gets back the size that it had.  CutShort where the file ends before what was written.
         """
         files = self.files
         assert not files.sealed
         if not files.append_ready:
-            self._prepare_append()
+            self._open_for_append()
         start = self.size
         fd = files.fd
         if self._cut_pending:
@@ -359,7 +330,7 @@ class Segment:
     def check_whole(self) -> None:
         """CutShort where the file ends before what was written to it; OSError.
 
-        Any thread: what the owner's appends meanwhile is in the file before it is in ``size``.
+        Any thread: the bytes of an append are in the file before ``size`` counts them.
         """
         written = self.size
         if self._disk.size(self._log_fd()) < written:
@@ -388,30 +359,31 @@ class Segment:
             self._bytes_since_index_entry, self.max_timestamp, self.max_timestamp_offset = before
             self._cut_back(start)
             for index in (self.files.offset_index, self.files.time_index):
-                # Where the disk takes no zeros either, a start finds that the entry leads nowhere.
+                # Where this fails, too, recovery finds an entry that leads nowhere.
                 with contextlib.suppress(OSError):
                     index.truncate_to_offset(self.next_offset)
             raise
         self.index_full = self.files.offset_index.is_full or self.files.time_index.is_full
 
     def _cut_back(self, size: int) -> None:
-        """Take a refused append off the file again; if even that fails, before the next one."""
+        """Cut a failed append off the file; where that fails, the next append cuts it off."""
         try:
             self._disk.ftruncate(self.files.fd, size)
         except OSError:
             self._cut_pending = True
 
     def trim(self) -> None:
-        """The final time entry, and files of their real length (``onBecomeInactiveSegment``).
+        """Write the final time entry, and cut the files to what is used
+        (``onBecomeInactiveSegment``).
 
-        OSError where the disk refuses: the segment can be appended to as before.
+        OSError where the disk refuses: appends go on as before.
         """
         fd = self._log_fd()
         try:
             self.files.time_index.maybe_append(self.max_timestamp, self.max_timestamp_offset)
             self.files.offset_index.trim()
             self.files.time_index.trim()
-            # Nothing is put in the place of what somebody has cut away.
+            # A file that somebody has cut is not filled up.
             if self._disk.size(fd) > self.size:
                 self._disk.ftruncate(fd, self.size)
         except OSError:
@@ -420,26 +392,26 @@ class Segment:
         self.files.append_ready = False
 
     def seal(self) -> None:
-        """Trim the files; nothing is appended any more."""
+        """Trim the files, and let no append follow.  OSError."""
         assert self.files.writable
         assert not self.files.sealed
         self.trim()
         self.files.sealed = True
-        # Who reads it from now on will mostly read a disk.
+        # Most reads will come from the disk, not from the page cache.
         self.first_read.doubt(self.size)
 
     def unseal(self) -> None:
-        """Take back ``seal``: it is appended to once more.  OSError from the disk."""
+        """Undo ``seal``.  OSError from the disk."""
         self.files.sealed = False
         self._drop_final_entry()
 
     def _drop_final_entry(self) -> None:
-        """Of the time index, which goes with no entry of the offset index."""
+        """Drop the time index's last entry if no entry of the offset index goes with it."""
         last = self.files.offset_index.last_entry
         self.files.time_index.truncate_to_offset(last[0] + 1 if last else self.base_offset)
 
     def open_log(self) -> bool:
-        """Open the log, so that it can be read when its name is gone; False where it is missing.
+        """Open the log, so that reads go on when its name is gone; False where the file is missing.
 
         SegmentGone, OSError.
         """
@@ -453,10 +425,10 @@ class Segment:
         self.files.open_indexes()
 
     def sync(self) -> None:
-        """Make log and indexes survive the machine.  Any thread that holds a lease may call it.
+        """Make log and indexes survive the machine.  Any thread that holds a lease.
 
-        A sealed one opens no more than one file at a time: there may be thousands to be synced.
-        OSError; CorruptRecord, once, where the file of a sealed one turns out to be gone.
+        Of a sealed segment one file at a time is open: a flush may sync thousands of them.
+        OSError; CorruptRecord, once, where the file of a sealed segment is gone.
         """
         if self.files.is_missing:
             return
@@ -475,18 +447,17 @@ class Segment:
     # -- reading -------------------------------------------------------------------------------
 
     def expand(self, data: Buffer, at: int, end: int, position: int) -> tuple[Buffer, int]:
-        """The plain form of the batch at ``data[at:end]``, and the bytes that it stands for.
-
-        ``position`` is where ``data[at]`` lies in the log.  ``record.plain`` says more.
+        """The plain form of the batch at ``data[at:end]``, and the bytes that it stands for
+        (``record.plain``).  ``position`` is where ``data[at]`` lies in the log.
         """
         return plain(data, at, end)
 
     def read_into(self, buffer: memoryview | bytearray, position: int) -> int:
-        """Fill ``buffer`` from byte ``position`` of the log; returns the count of bytes.
+        """Fill ``buffer`` from byte ``position`` of the log up to damage; the count of bytes.
 
-        BlockingIOError where the bytes are not in the page cache and it may not wait
-        (``storage.waiting``).  SegmentGone after deletion, CorruptRecord at a damaged place; it
-        reads up to one.  Bytes that nobody has read yet are checked.
+        Bytes that nobody has read yet are checked.  BlockingIOError where the bytes are not in the
+        page cache and the caller may not wait (``storage.waiting``).  SegmentGone after deletion,
+        CorruptRecord at a damaged place.
         """
         reads = self.first_read
         if not reads.whole and not reads.knows(position, position + len(buffer)):
@@ -500,12 +471,12 @@ class Segment:
         return count
 
     def _read_short(self, buffer: memoryview | bytearray, position: int) -> int:
-        """The log's file ends before the log does: what it lacks is damage from now on."""
+        """Make what the file lacks damage, and read up to that."""
         before_waiting()
         size = self._disk.size(self._log_fd())
         if not self.files.writable or self.files.identity is not None or size >= self.size:
             return self.read_stored(buffer, position)
-        # What had been checked may be gone.
+        # The file may lack what has been checked.
         self.first_read = FirstRead()
         self.first_read.doubt(self.size)
         self.verify(size, self.size)
@@ -523,8 +494,8 @@ class Segment:
     def read_from(self, start: Start, buffer: memoryview, position: int) -> int:
         """As ``read_into``, where all before ``start`` has been checked, and what follows it not.
 
-        Who reads on has whole batches in the buffer: they are checked there, and nothing is read
-        twice.  So what is read ends with one of them, if there are any.
+        Whole batches in the buffer are checked there, so that no byte is read twice.  The count
+        ends with one of them, if there are any.
         """
         reads = self.first_read
         count = self.read_stored(buffer, position)
@@ -541,7 +512,7 @@ class Segment:
         return count
 
     def read_stored(self, buffer: memoryview | bytearray, position: int) -> int:
-        """The same without a look at damage: the bytes as they are."""
+        """As ``read_into``, of bytes as they are, checked or not, damaged or not."""
         files = self.files
         if may_wait():
             files.lease()
@@ -553,20 +524,16 @@ class Segment:
                 files.release()
         files.recently_used = True
         fd = files.fd
-        if fd < 0:
-            fd = self._log_fd()
-        count = self._disk.preadv_nowait(fd, buffer, position)
+        count = self._disk.preadv_nowait(fd if fd >= 0 else self._log_fd(), buffer, position)
         if count is None:
             if position >= self.first_read.written_from:
-                # What was written here comes back from the disk.
+                # The page cache has dropped what this process wrote.
                 self.first_read.doubt(self.size)
             raise BlockingIOError
         return count
 
     def read_at(self, position: int, size: int) -> bytes:
-        """``size`` bytes from ``position``; CorruptRecord where the file ends before, or where
-        one is damaged.
-        """
+        """``size`` bytes from ``position``; CorruptRecord where one is damaged or not there."""
         if self.damages:
             sound = sound_size(self.damages, position, size, self.log_path)
             if sound < size:
@@ -583,11 +550,11 @@ class Segment:
     # -- checking what is read first -----------------------------------------------------------
 
     def verify(self, position: int, end: int) -> int:
-        """See to it that the batches in which the bytes ``position`` to ``end`` lie are checked.
+        """Check the batches in which the bytes ``position`` to ``end`` lie, unless that is done.
 
-        What is damaged is added to ``damages``, and reported once.  Returns where what is known
-        ends, at or behind ``end``, or the log's size: a batch begins there.  BlockingIOError where
-        that would take long and it may not wait.  Any thread; SegmentGone, OSError.
+        Adds what is damaged to ``damages``, and reports it once.  Returns where a batch begins up
+        to which all has been checked, at or behind ``end``, or the log's size.  BlockingIOError
+        where that would take long and the caller may not wait.  Any thread; SegmentGone, OSError.
         """
         reads = self.first_read
         end = min(end, self.size)
@@ -612,12 +579,11 @@ class Segment:
 
     def _check(self, position: int, end: int) -> None:
         """Check the batch that ``position`` is in, and on to ``end`` or as far as one read goes."""
-        fd = self._log_fd()
-        source = buffered(self._disk, fd) if may_wait() else _AtHand(self._disk, fd)
+        source = buffered(self._disk, self._log_fd())
         reads, at = self.first_read, position
         while True:
             start = self._start_before(at)
-            if end - start[0] > _CHECKED_AT_ONCE:
+            if end - start[0] > AT_ONCE_BYTES:
                 before_waiting()
             data = self._batches(source, start[0], end)
             if reads.add_sound(data, start, self.size, self.base_offset, self.next_offset):
@@ -632,8 +598,8 @@ class Segment:
         reads.add(Known(start[0], check.position, check.next_offset))
 
     def start_before(self, position: int) -> Start:
-        """Where a batch begins, at or before ``position``, if the index says so; else where what
-        has been checked ends before that.  BlockingIOError where that may take long.
+        """Where a batch begins at or before ``position``, by the index; else where what has been
+        checked ends before it.  BlockingIOError where that may take long.
         """
         if not may_wait():
             return self._start_before(position)
@@ -654,11 +620,11 @@ class Segment:
         return start, next_offset, next_offset
 
     def _batches(self, source: Buffered, start: int, end: int) -> memoryview:
-        """What lies between ``start``, where a batch begins, and ``end``, as far as it is read at
-        once, and enough of what follows to check it.
+        """The bytes from ``start``, where a batch begins, to ``end``, or as many as one read takes,
+        and enough of what follows to check them.
         """
         left = min(self.first_read.written_from, self.size) - start
-        size = min(end - start + self.first_read.batch_size, _CHECKED_AT_ONCE)
+        size = min(end - start + self.first_read.batch_size, AT_ONCE_BYTES)
         data = source.read(start, min(max(size, HEADER_SIZE) + FRAME_SIZE, left))
         if len(data) > MAGIC_POSITION:
             size = min(size_at(data, 0) + FRAME_SIZE, left)
@@ -667,20 +633,19 @@ class Segment:
         return data
 
     def _known_before(self, position: int) -> tuple[int, int]:
-        """Where the last part ends that begins at or before a position, and the next offset there.
-
-        At the log's start nothing comes before.
+        """Where the last checked part ends that begins at or before a position (else the log's
+        start), and the next offset there.
         """
         return self.first_read.end_before(position) or (0, self.base_offset)
 
     def _part(self, start: int, next_offset: int) -> Part:
-        """What is to be checked from a place on where a batch begins."""
+        """What to check from a position on where a batch begins."""
         return Part(
             self.base_offset,
             start,
             next_offset,
             min(self.first_read.written_from, self.size),
-            max(self.files.config.max_message_bytes, _AT_A_TIME),
+            max(self.files.config.max_message_bytes, _CHECKED_BYTES),
             max(self.next_offset, next_offset),
             self.index_behind,
         )
@@ -698,7 +663,7 @@ class Segment:
         return self.files.offset_index.behind(position)
 
     def bounded(self, place: Damage) -> Damage:
-        """The place, if it ends where what was checked does, with the offset that comes next."""
+        """The damage with the offset behind it, if it has none because the check ended there."""
         if place.next_offset >= 0:
             return place
         following = self.next_offset
@@ -708,7 +673,7 @@ class Segment:
         return place._replace(next_offset=max(following, place.first_offset))
 
     def log_stat(self) -> os.stat_result:
-        """Of the log's file, whatever it is called by now."""
+        """Of the log's file, whatever its name is now."""
         return self._disk.descriptor_stat(self._log_fd())
 
     def source(self) -> FileSource:
@@ -716,9 +681,7 @@ class Segment:
         return FileSource(self._disk, self._log_fd(), self.log_path)
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Every batch from ``position`` (a batch's start) on, with where it lies; of damaged ones
-        none.
-        """
+        """(position, header) of every sound batch from ``position`` on, which begins one."""
         if position >= self.size:
             # An empty log of a directory that is not ours may have no file.
             return iter(())
@@ -728,7 +691,7 @@ class Segment:
 
     def _sound_batches(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
         while position < end:
-            until = min(self.verify(position, min(position + _AT_A_TIME, end)), end)
+            until = min(self.verify(position, min(position + _CHECKED_BYTES, end)), end)
             for place in self.damages:
                 if place.end <= position or place.start >= until:
                     continue
@@ -742,7 +705,7 @@ class Segment:
     def sound_end(self, position: int, end: int) -> int:
         """Where the sound bytes end that begin at ``position``, at most ``end``.
 
-        CorruptRecord where none begin there.  What nobody has read yet is checked first.
+        CorruptRecord where none begin there.  Checks what nobody has read yet.
         """
         self.verify(position, end)
         if not self.damages:
@@ -750,31 +713,30 @@ class Segment:
         return position + sound_size(self.damages, position, end - position, self.log_path)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch whose last offset is ≥ ``offset`` (``LogSegment.translateOffset``).
-
-        CorruptRecord where that one is damaged.
+        """The first batch whose last offset is ≥ ``offset``, and its position
+        (``LogSegment.translateOffset``).  CorruptRecord where that batch is damaged.
         """
-        for at, header in self.batches(self.position_before(offset)):
-            if header.last_offset >= offset:
-                self._refuse_damaged(offset)
-                return at, header
-        self._refuse_damaged(offset)
-        return None
+        batches = self.batches(self.position_before(offset))
+        found = next((each for each in batches if each[1].last_offset >= offset), None)
+        damage = self._damage_of(offset)
+        if damage is not None:
+            raise damage.error(self.log_path)
+        return found
 
-    def _refuse_damaged(self, offset: int) -> None:
-        for place in self.damages:
-            if place.first_offset <= offset < place.next_offset:
-                raise place.error(self.log_path)
+    def _damage_of(self, offset: int) -> Damage | None:
+        """The damage in which an offset is lost."""
+        places = (each for each in self.damages if each.first_offset <= offset < each.next_offset)
+        return next(places, None)
 
     def position_of(self, offset: int) -> int | None:
         """Where the batch of ``locate`` lies, or where the damage begins that it is in."""
         try:
             found = self.locate(offset)
         except CorruptRecord:
-            for place in self.damages:
-                if place.first_offset <= offset < place.next_offset:
-                    return place.start
-            raise
+            damage = self._damage_of(offset)
+            if damage is None:
+                raise
+            return damage.start
         return None if found is None else found[0]
 
     def last_batch(self) -> tuple[int, BatchHeader] | None:
@@ -787,15 +749,15 @@ class Segment:
     def position_before(self, offset: int) -> int:
         """Where a batch begins, not behind the first one whose last offset is ≥ ``offset``.
 
-        By the index.  That of a directory which is not ours to repair is held against the log: its
-        entry counts where a batch lies that it can mean.
+        By the index.  Of a directory that this process may not repair, an entry counts only where
+        a batch lies that it can name.
         """
         indexed, position = self.files.offset_index.lookup(offset)
-        if position and not self.files.writable and not self._can_mean(indexed, position):
+        if position and not self.files.writable and not self._can_name(indexed, position):
             return 0
         return position
 
-    def _can_mean(self, offset: int, position: int) -> bool:
+    def _can_name(self, offset: int, position: int) -> bool:
         """Whether a sound batch lies at ``position`` that an entry for ``offset`` can name."""
         try:
             header = sound_batch(self.source(), position, self.size)
@@ -808,9 +770,9 @@ class Segment:
         return first <= offset <= header.last_offset
 
     def position_before_time(self, timestamp_ms: int) -> int:
-        """The same for the first record whose timestamp is ≥ ``timestamp_ms``.
+        """As ``position_before``, for the first record whose timestamp is ≥ ``timestamp_ms``.
 
-        CorruptRecord where the log is gone.
+        CorruptRecord where the file is gone.
         """
         if self.files.is_missing:
             raise self._vanished()

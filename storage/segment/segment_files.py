@@ -1,10 +1,10 @@
-"""The files of one segment: their names, descriptors and indexes, who holds them, how they go.
+"""The files of one segment: their names, descriptors and indexes, their leases and their removal.
 
-Descriptors are opened when they are needed and closed by age of use.  Whoever reads or flushes
-from another thread holds a *lease*; a descriptor is closed and a deleted segment's files go only
-when no lease is left.
+A descriptor is opened when it is needed, and closed by age of use.  A thread that reads or flushes
+holds a *lease*: a descriptor is closed, and a deleted segment's files go, only when no lease is
+left.
 
-Not here: what is in them (``segment``).
+Not here: what is in the files (``segment``).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _opened = 0
 
 
 def opened() -> int:
-    """How often any segment has opened a file: while it does not rise, none is opened."""
+    """How often any segment of this process has opened a file."""
     return _opened
 
 
-# One lock for all segments: it guards counters for a few instructions, never a disk access other
-# than an open, and the renaming that an open must not come in between of.
+# One lock for all segments: it guards counters for a few instructions, and the disk accesses that
+# must not mix, an open and a rename.
 _lease_lock = threading.Lock()
 
 
@@ -49,7 +49,7 @@ def _count_opened() -> None:
 
 
 class LogVanished(Exception):  # noqa: N818 - the segment says what is wrong
-    """The file of the log is gone, and nobody of ours has renamed or removed it."""
+    """The file of the log is gone, and this process has neither renamed nor removed it."""
 
 
 class SegmentFiles:
@@ -57,8 +57,8 @@ class SegmentFiles:
 
     ``suffix``: what the files' names end in.  ``sealed``: nothing is appended to them.
     ``append_ready``: log and indexes are open and the indexes pre-sized.  ``identity``: of the
-    ``.log``, where another process may put another file in its place.  ``is_missing``: the log is
-    gone, and was to be there.
+    ``.log``, where another process may put another file in its place.  ``is_missing``: the log
+    should be there and is not.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class SegmentFiles:
         writable: bool,
         log_name: str | None = None,
     ) -> None:
-        """``log_name``: of the log, where it is not the base offset's."""
+        """``log_name``: the log's name, where it is not that of the base offset."""
         self._files = files
         self._directory = directory
         self._log_name = log_name
@@ -101,7 +101,7 @@ class SegmentFiles:
         self.writable = writable
         self.suffix = ""
         self.fd = -1
-        # Of files that others have taken the place of, for who reads by them still.
+        # Of files that others have replaced; readers may still use them.
         self._stale_fds: list[int] = []
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -130,7 +130,7 @@ class SegmentFiles:
         return os.path.join(self._directory, name) + self.suffix
 
     def relocate(self, directory: str) -> None:
-        """The partition's directory was renamed (topic deletion)."""
+        """Follow a rename of the partition's directory (topic deletion)."""
         self._directory = directory
         self._close_indexes()
         self._renamed()
@@ -143,12 +143,12 @@ class SegmentFiles:
             return 0
 
     def set_suffix(self, suffix: str) -> None:
-        """Rename the files: their names end in ``suffix`` instead of what they end in now.
+        """Rename the files: let their names end in ``suffix`` instead of what they end in now.
 
-        OSError from the disk; they have the names that they had then, as far as it lets them.
+        OSError from the disk; the files then get their names back, as far as the disk allows.
         """
         renamed: list[tuple[str, str]] = []
-        # What is not of the log yet nobody else opens, and the disk may take its time.
+        # Nobody else opens files that are not of the log yet, and a rename may take long.
         made_aside = self.suffix.endswith((paths.CLEANED, paths.STAGED))
         with contextlib.nullcontext() if made_aside else _lease_lock:
             try:
@@ -169,31 +169,31 @@ class SegmentFiles:
             self._renamed()
 
     def is_called(self, suffix: str) -> None:
-        """Others have given the files names that end in ``suffix``."""
+        """Follow a rename by another process, to names that end in ``suffix``."""
         self.suffix = suffix
         self._renamed()
 
     def set_mtime(self, mtime_ns: int) -> None:
-        """When its files were written, as retention has it for records without timestamps."""
+        """Set when the files were written: retention goes by it for records without timestamps."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             self._files.utime_ns(self.file_path(kind), mtime_ns)
 
     def _renamed(self) -> None:
-        """The files have other names; the transaction index outlives that, as it is in memory."""
+        """Tell the transaction index, which stays in memory, its new path."""
         if self._txn_index is not None:
             self._txn_index.path = self.file_path(paths.TXNINDEX)
 
     # -- descriptors and leases ----------------------------------------------------------------
 
     def lease(self) -> None:
-        """Keep the descriptor open and, of a deleted segment, the files on disk."""
+        """Keep the descriptor open and, of a deleted segment, the files on disk.  SegmentGone."""
         with _lease_lock:
             if self._gone:
                 raise SegmentGone("this segment has been deleted", path=self.log_path)
             self._leases += 1
 
     def release(self) -> None:
-        """End one lease.  What waited for the last one is done by its owner's next round."""
+        """End one lease.  The owner's next round closes or removes what waited for the last one."""
         with _lease_lock:
             assert self._leases > 0
             self._leases -= 1
@@ -227,15 +227,15 @@ class SegmentFiles:
 
     @property
     def _has_vanished(self) -> bool:
-        """Whether nobody of ours has renamed or removed the log, which is not there.
+        """Whether the log is not there, and this process has neither renamed nor removed it.
 
-        Under the lock, under which a log of ours gets another name.
+        Under the lock, as every rename is.
         """
         is_ours = self.writable and self.identity is None
         return is_ours and not self.deleted and self._files.exists(self._directory)
 
     def open_apart(self) -> int:
-        """A descriptor of the log for the caller alone, who closes it.  SegmentGone, OSError."""
+        """A descriptor of the log that the caller closes.  SegmentGone, OSError."""
         if self.identity is None:
             return self._files.open(self.log_path, os.O_RDONLY)
         return self._open_of_another(self.identity)
@@ -259,18 +259,18 @@ class SegmentFiles:
         raise SegmentGone("its writer has deleted or replaced this segment", path=self.log_path)
 
     def sync_apart(self) -> None:
-        """Make log and indexes durable by descriptors of its own."""
+        """Make log and indexes durable by descriptors opened for that.  LogVanished, OSError."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             try:
                 with _lease_lock:
-                    # Its owner may rename them meanwhile.
+                    # The owner may be renaming the files.
                     fd = self._files.open(self.file_path(kind), os.O_RDONLY)
             except FileNotFoundError:
                 if kind == paths.LOG:
-                    # Open, it can be copied (``rescue``); else whoever waits is told.
+                    # An open log can be copied (``rescue``); else the flush fails.
                     self.log_fd()
                     raise
-                continue  # what an index says can be had again
+                continue  # recovery rebuilds an index
             try:
                 self._files.fdatasync(fd)
             finally:
@@ -279,7 +279,7 @@ class SegmentFiles:
     def close_descriptors(self, own_leases: int = 0) -> bool:
         """Close what is open, unless a lease holds it.  True where nothing stays open.
 
-        ``own_leases``: so many are the caller's, who does not read by them now.
+        ``own_leases``: how many leases are the caller's own, and do not count.
         """
         with _lease_lock:
             if self._leases > own_leases:
@@ -298,14 +298,14 @@ class SegmentFiles:
         return True
 
     def renewed(self) -> None:
-        """The files of this sealed segment have been replaced by others with the same bytes at the
-        same places, which are read from now on.  The owner's.
+        """Read from now on the files that have replaced those of this sealed segment, with the same
+        bytes at the same positions.  The owner's thread.
         """
         with _lease_lock:
             if self.fd >= 0:
                 self._stale_fds.append(self.fd)
             self.fd = -1
-            # Another thread may look something up in them: they go with their last user.
+            # Another thread may be searching them: Python closes them after their last user.
             self._offset_index = self._time_index = None
         if self._txn_index is not None:
             self._txn_index.close()
@@ -334,29 +334,27 @@ class SegmentFiles:
 
     @property
     def is_log_open(self) -> bool:
-        """Whether the log itself is: then no other file has its inode."""
+        """Whether the log is open: then no other file can have its inode number."""
         return self.fd >= 0
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The ``.index``, opened when first asked for."""
+        """The ``.index``, opened when first used."""
         index = self._offset_index
         if index is None:
             with _lease_lock:
-                index = self._offset_index
-                if index is None:
-                    index = self._offset_index = self._open(OffsetIndex, paths.INDEX)
+                index = self._offset_index or self._open(OffsetIndex, paths.INDEX)
+                self._offset_index = index
         return index
 
     @property
     def time_index(self) -> TimeIndex:
-        """The ``.timeindex``, opened when first asked for."""
+        """The ``.timeindex``, opened when first used."""
         index = self._time_index
         if index is None:
             with _lease_lock:
-                index = self._time_index
-                if index is None:
-                    index = self._time_index = self._open(TimeIndex, paths.TIMEINDEX)
+                index = self._time_index or self._open(TimeIndex, paths.TIMEINDEX)
+                self._time_index = index
         return index
 
     def _open(self, kind: type[_Index], suffix: str) -> _Index:
@@ -368,16 +366,16 @@ class SegmentFiles:
             self.config.segment_index_bytes,
             writable=self.writable and not self.sealed,
             mapped=self.writable,
-            # The active segment's was pre-sized by whoever died, or lives elsewhere.
+            # The active segment's was pre-sized by a process that died, or lives.
             ignore_zero_tail=not self.sealed,
         )
 
     @property
     def txn_index(self) -> TxnIndex:
-        """The ``.txnindex``, read when first asked for; its entries stay in memory."""
+        """The ``.txnindex``, read when first used; its entries stay in memory."""
         index = self._txn_index
         while index is None:
-            # It is read here, so not under the lock; its owner may rename it meanwhile.
+            # Reading may take long, so it is not under the lock: a rename may come in between.
             path = self.file_path(paths.TXNINDEX)
             made = TxnIndex(self._files, path, writable=self.writable)
             with _lease_lock:
@@ -391,18 +389,18 @@ class SegmentFiles:
         return self._offset_index is not None
 
     def open_indexes(self) -> None:
-        """Open all, so that another thread can sync them."""
+        """Open the indexes, so that another thread can sync them."""
         _ = self.offset_index, self.time_index
         if self._txn_index is not None:
             self._txn_index.open()
 
     def sync_txn_index(self) -> None:
-        """Make the transaction index durable, if there is anything new in it."""
+        """Make new entries of the transaction index durable."""
         if self._txn_index is not None:
             self._txn_index.sync()
 
     def refresh_indexes(self) -> None:
-        """Look anew at those that are open: the process that appends has extended them."""
+        """Look again at the open indexes, which another process has extended."""
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.refresh()
@@ -416,16 +414,15 @@ class SegmentFiles:
 
     @property
     def deleted(self) -> bool:
-        """Whether it has left the log, as the names of its files say."""
+        """Whether the segment has left the log, as the names of its files say."""
         return self._gone or self.suffix.endswith((paths.DELETED, paths.CUT))
 
     def leave(self, kind: str) -> None:
         """Rename the files, which leave the log: to ``.deleted``, or, where recovery found them
-        behind a damaged place, to ``.cut``.  Reading goes on until ``let_go``.
+        behind damage, to ``.cut``.  Reading goes on until ``let_go``.
 
-        Another segment of the same base may have these names already: a cleaned one took its place
-        and is deleted itself by now, or an earlier start has cut it.  The files are called
-        ``.1.deleted`` then.
+        Where another segment of the same base has these names (a cleaned one that is deleted, too,
+        or one that an earlier start has cut), they become ``.1.deleted``.
         """
         if self._gone:
             return
@@ -437,10 +434,10 @@ class SegmentFiles:
         self.set_suffix(suffix)
 
     def let_go(self) -> list[str]:
-        """End all reading, and return the paths that are left to be removed, in this order.
+        """End all reading, and return the paths to remove, in this order.
 
-        The log goes last: as long as it is there, no other segment of that base is given the same
-        names when it leaves.
+        The log goes last: while it is there, no other segment of that base gets the same names when
+        it leaves.
         """
         self.append_ready = False
         self.close()
@@ -449,7 +446,7 @@ class SegmentFiles:
         return [path for kind in kinds if self._files.exists(path := self.file_path(kind))]
 
     def create(self) -> int:
-        """Make the log, empty; returns its descriptor.  OSError."""
+        """Create the empty log, and return its descriptor.  OSError."""
         self._gone = False
         self.fd = self._files.open(self.log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         return self.fd

@@ -1,9 +1,9 @@
 """Walks through a log's file: reads a window of it, takes the whole batches there, reads on.
 
-``Walk`` is the one loop for that.  What a batch is, and what the end of a walk means, is up to who
-walks: recovery cuts the log there, a cleaner gives up, a checker says what is wrong.
+``Walk`` is the one loop for that.  Its caller knows what a batch is, and what the end of a walk
+means: recovery cuts the log there, a cleaner gives up, a checker says what is wrong.
 
-``Buffered`` turns "fill this buffer" into "so many bytes from there", which is what a walk reads.
+``Buffered`` reads a file into one buffer, which is what a walk reads.
 
 Not here: walks by headers alone, which pass over the records (``record.scan``).
 """
@@ -16,10 +16,13 @@ from typing import Generic, TypeVar
 
 from storage.files import Files
 from storage.record._batch import Rebuild
-from storage.record.header import LOG_OVERHEAD, Buffer, size_at
+from storage.record.header import LOG_OVERHEAD, size_at
+from storage.waiting import before_waiting, may_wait
 
 #: Bytes of a window, unless a batch is larger: what stays in the processor's cache.
 WINDOW_BYTES = 2 << 20
+#: How many bytes a thread checks that may not wait: what takes it 0.2 ms.
+AT_ONCE_BYTES = 1 << 20
 
 _Data = TypeVar("_Data", bytes, bytearray, memoryview)
 
@@ -27,7 +30,7 @@ _NOTHING = memoryview(bytearray())
 
 
 class Buffered:
-    """Reads a file into one buffer.  What was read last is at hand, and is not read again.
+    """Reads a file into one buffer, which holds what was read last.
 
     ``fill(view, position)`` fills ``view`` from that position of the file and returns the count of
     bytes, fewer than its size only at the file's end.
@@ -47,7 +50,7 @@ class Buffered:
         return self._room[position - self._start : min(position + size, self._end) - self._start]
 
     def _move_to(self, position: int, size: int) -> None:
-        """Let the buffer begin at ``position``, with what it has from there on."""
+        """Let the buffer begin at ``position``, with what it holds from there on."""
         held = _NOTHING
         if self._start <= position < self._end:
             held = self._room[position - self._start : self._end - self._start]
@@ -57,28 +60,49 @@ class Buffered:
         self._start, self._end = position, position + len(held)
 
     def settle(self) -> None:
-        """Read anew from now on: nothing is at hand."""
+        """Drop what the buffer holds.  BlockingIOError where the caller may not wait."""
+        before_waiting()
         self._end = self._start
 
 
 def buffered(files: Files, fd: int) -> Buffered:
-    """An open file, read through a buffer; who opened it closes it."""
-    return Buffered(partial(files.preadv, fd))
+    """An open file, read through a buffer; the caller closes it.
+
+    Where the caller may not wait, reading is BlockingIOError for what is not in the page cache,
+    and for more than AT_ONCE_BYTES.
+    """
+    if may_wait():
+        return Buffered(partial(files.preadv, fd))
+
+    def fill_at_once(view: memoryview, position: int) -> int:
+        done = 0
+        while done < len(view):
+            if len(view) > AT_ONCE_BYTES:
+                raise BlockingIOError
+            count = files.preadv_nowait(fd, view[done:], position + done)
+            if count is None:
+                raise BlockingIOError
+            if not count:
+                break
+            done += count
+        return done
+
+    return Buffered(fill_at_once)
 
 
 class Walk(Generic[_Data]):
     """The windows of a log, from ``position``, where a batch begins, to ``end``.
 
-    Who takes one moves ``position`` behind the whole batches that it took::
+    The caller moves ``position`` behind the whole batches that it takes::
 
         for data in walk:
             walk.position += rebuild.feed(data, len(data), walk.position)
 
     Where it takes nothing because the first batch is not whole, the next window is as large as that
-    batch says it is.  The walk ends at ``end``, and before
+    batch says it is.  The walk ends at ``end``, and before a batch that
 
-    - a batch that is not whole before ``end`` or before the file ends,
-    - one that is whole and was not taken.
+    - is not whole before ``end`` or before the file ends,
+    - is whole and was not taken.
     """
 
     def __init__(
@@ -91,8 +115,8 @@ class Walk(Generic[_Data]):
         """``read(position, size)`` returns that part of the log, fewer bytes only at its end.
 
         ``window_bytes``: of a window, LOG_OVERHEAD at least, unless a batch is larger.
-        ``needed``: the size of the batch at ``position``, set by who takes the windows where the
-        batch does not begin with its size, or to spare the walk a window that is too small.
+        ``needed``: the size of the batch at ``position``; the caller sets it where the batch does
+        not begin with its size, or to spare the walk a window that is too small.
         """
         self._read: Callable[[int, int], _Data] = read
         self._window_bytes = window_bytes
@@ -111,15 +135,10 @@ class Walk(Generic[_Data]):
             yield data
             if self.position > start:
                 continue
-            needed = self.needed or _size_of(data)
+            needed = self.needed or (size_at(data, 0) if len(data) >= LOG_OVERHEAD else 0)
             if len(data) < size or not size < needed <= self.end - start:
                 return
             self.needed = needed
-
-
-def _size_of(data: Buffer) -> int:
-    """The size that the first batch says it has; 0 where not even that is there."""
-    return size_at(data, 0) if len(data) >= LOG_OVERHEAD else 0
 
 
 def feed(

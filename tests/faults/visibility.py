@@ -208,7 +208,7 @@ FAULTS = [
         "first-read-not-checked-after-a-roll",
         "storage/segment/segment.py",
         "        self.files.sealed = True\n"
-        "        # Who reads it from now on will mostly read a disk.\n"
+        "        # Most reads will come from the disk, not from the page cache.\n"
         "        self.first_read.doubt(self.size)\n",
         "        self.files.sealed = True\n",
         "A bit that flips on the disk is shown as long as the daemon lives.",

@@ -9,7 +9,6 @@ their plain form, and their CRC is checked; others' with `check_crc`. Not here: 
 were aborted.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
@@ -20,8 +19,8 @@ from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BAD_HEADERS, BAD_RECORDS_COUNT, BASE_OFFSET,
     BASE_TIMESTAMP, CODEC_BITS, CONTROL_BATCH, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA,
     LEGACY_ATTRIBUTES, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID, RECORDS_COUNT,
-    RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, RecordHead, crc_of,
-    headers_fill, judge_batch, last_offset_of, load32, load64, read_fields, read_head, size_of,
+    RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, Held, RecordHead, crc_of,
+    headers_fill, hold_part, judge_batch, last_offset_of, load32, load64, read_fields, read_head, size_of,
 )
 from storage.record.columns._header_column cimport (
     ADDED, MALFORMED, NAMES_TOO_LONG, Grown, Headers, Outcome, begin_headers, free_headers,
@@ -406,24 +405,25 @@ cdef class Columns:
     cdef readonly VariableColumn header_values
 
     cdef int make_room(
-        self, Rows *into, int64_t records, int64_t total, const Wants *wants
+        self, Rows *into, int64_t records, int64_t total, bint keys, bint values, bint headers,
+        bint offsets, bint timestamps, bint timestamp_types,
     ) except -1:
         """Allocate for as many records and bytes as there can be."""
-        self.offsets = PyByteArray_FromStringAndSize(NULL, 8 * records * wants.offsets)
-        self.timestamps = PyByteArray_FromStringAndSize(NULL, 8 * records * wants.timestamps)
+        self.offsets = PyByteArray_FromStringAndSize(NULL, 8 * records * offsets)
+        self.timestamps = PyByteArray_FromStringAndSize(NULL, 8 * records * timestamps)
         into.room = records
-        if wants.offsets:
+        if offsets:
             into.offsets = <int64_t *> PyByteArray_AS_STRING(self.offsets)
-        if wants.timestamps:
+        if timestamps:
             into.timestamps = <int64_t *> PyByteArray_AS_STRING(self.timestamps)
-        if wants.timestamp_types:
+        if timestamp_types:
             self.timestamp_types = PyByteArray_FromStringAndSize(NULL, 4 * records)
             into.types = <int32_t *> PyByteArray_AS_STRING(self.timestamp_types)
-        if wants.keys:
+        if keys:
             self.keys = new_bytes(&into.keys, records, total)
-        if wants.values:
+        if values:
             self.values = new_bytes(&into.values, records, total)
-        if wants.headers:
+        if headers:
             self.headers = new_column(records)
             into.headers.positions = <int32_t *> PyByteArray_AS_STRING(self.headers.positions)
             into.headers.validity = <uint8_t *> PyByteArray_AS_STRING(self.headers.validity)
@@ -457,17 +457,8 @@ cdef class Columns:
         return 0
 
 
-cdef struct Wants:
-    bint keys
-    bint values
-    bint headers
-    bint offsets
-    bint timestamps
-    bint timestamp_types
-
-
 cdef class Parts:
-    """What decoding works on: runs of batches as they lie there, and plain forms.
+    """The batches to decode: runs of them as they lie in the data, and plain forms.
 
     `runs` has of each (the plain form, or None; its position in the data; its size; whether the
     plain form is that of a format without timestamps).
@@ -486,7 +477,7 @@ cdef class Parts:
     cdef int collect(
         self, data, const Rows *rows, const uint8_t *start, int64_t position, int64_t size
     ) except -1:
-        """See what there is in the `size` bytes at `start`, which is `data[position]`."""
+        """Survey the `size` bytes at `start`, which is `data[position]`."""
         cdef int64_t at = 0
         cdef int64_t begin
         cdef bint more = True
@@ -641,20 +632,16 @@ def decode_columns(
 
     Raises CorruptRecord, its position the batch's in `data`.
     """
-    cdef Py_buffer view
+    cdef Held held = hold_part(data, position, position + size)
     cdef Rows rows
-    cdef Wants wants
     cdef Columns columns = Columns.__new__(Columns)
     cdef Parts parts = Parts(plain_bytes, lowest_offset if stop else -1)
     cdef const uint8_t *start
     memset(&rows, 0, sizeof(Rows))
-    wants.keys, wants.values, wants.headers = keys, values, headers
-    wants.offsets, wants.timestamps, wants.timestamp_types = offsets, timestamps, timestamp_types
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    if size > LARGEST_INPUT:
+        raise ValueError(f"{size} bytes are more than positions reach")
+    start = held.start + position
     try:
-        if position < 0 or size < 0 or position > view.len - size or size > LARGEST_INPUT:
-            raise ValueError(f"{size} bytes at {position} of a buffer of {view.len}")
-        start = <const uint8_t *> view.buf + position
         rows.from_offset, rows.to_offset = from_offset, to_offset
         rows.stops, rows.check_crc = stop, check_crc
         rows.in_us, rows.without_times = timestamps_us, without_times
@@ -665,10 +652,12 @@ def decode_columns(
         columns.consumed = parts.found.position
         columns.next_offset = parts.found.next_offset
         columns.ended = parts.found.ended
-        columns.make_room(&rows, parts.found.records, parts.total, &wants)
+        columns.make_room(
+            &rows, parts.found.records, parts.total, keys, values, headers, offsets, timestamps,
+            timestamp_types,
+        )
         parts.decode(&rows, start, position)
         columns.trim(&rows)
         return columns
     finally:
-        PyBuffer_Release(&view)
         free_headers(&rows.headers)

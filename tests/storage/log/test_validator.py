@@ -13,13 +13,13 @@ from storage import Record, encode
 from storage.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
 from storage.log import validator
 from storage.log.validator import Admitted, admitted, check_not_ahead, rewrites, rewritten
+from storage.record._batch import CRC
 from storage.record.batch import decode
 from storage.record.compression import CODECS
 from storage.record.control import COMMIT, Marker
 from storage.record.header import (
     APPEND_TIME_BIT,
     ATTRIBUTES_POSITION,
-    CRC_POSITION,
     LOG_APPEND_TIME,
     TRANSACTIONAL_BIT,
     parse_header,
@@ -43,7 +43,7 @@ def forged(position: int, layout: str, value: int, data: bytes = ENCODED) -> byt
     """The batch with another value in its header, and a CRC that fits."""
     changed = bytearray(data)
     struct.pack_into(layout, changed, position, value)
-    struct.pack_into(">I", changed, CRC_POSITION, crc32c(changed[ATTRIBUTES_POSITION:]))
+    struct.pack_into(">I", changed, CRC, crc32c(changed[ATTRIBUTES_POSITION:]))
     return bytes(changed)
 
 

@@ -116,7 +116,7 @@ def test_who_begins_anywhere_has_it_checked_in_what_he_reads(tmp_path: Path) -> 
             assert at_once(segment.read_from, start, buffer, batch) == batch_size
             assert buffer[:batch_size] == data[batch : batch + batch_size]
             assert files.read == len(buffer)
-            assert segment.first_read.part_at(batch) is not None
+            assert segment.first_read.reached(batch) > batch
         assert files.waits == 0
 
 
@@ -241,8 +241,8 @@ def test_the_last_batch_counts_once_its_base_offset_is_known_to_be_right() -> No
         reads = FirstRead()
         reads.doubt(end)
         reads.add_sound(data, (0, 0, 0), end, 0, 10)
-        part = reads.part_at(0)
-        return 0 if part is None else part.end
+        part = reads.end_before(0)
+        return 0 if part is None else part[0]
 
     assert sound(b"".join(batches), 3 * size) == 3 * size
     assert sound(b"".join(batches), 4 * size) == 2 * size
@@ -261,12 +261,12 @@ def test_what_is_known_is_what_was_added(added: list[tuple[int, int]]) -> None:
         reads.add(Known(start, end, end * 10))
         known |= set(range(start, end))
         for position in range(100):
-            part = reads.part_at(position)
-            assert (part is not None) == (position in known)
-            if part is not None:
-                assert {*range(part.start, part.end)} <= known
-                assert part.end not in known
-                assert part.next_offset == part.end * 10
+            part = reads.end_before(position)
+            assert (part is not None and part[0] > position) == (position in known)
+            if part is not None and part[0] > position:
+                assert {*range(position, part[0])} <= known
+                assert part[0] not in known
+                assert part[1] == part[0] * 10
             for end in (position + 1, min(position + 7, 100)):
                 assert reads.knows(position, end) == ({*range(position, end)} <= known)
         assert reads.whole == (len(known) == 100)
