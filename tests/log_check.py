@@ -211,10 +211,10 @@ class LogCheck:
     def _compare(self, said: ProducerState, known: ProducerState, what: str) -> None:
         """``said`` by the batches; who has expired may be missing in what is ``known``."""
         for producer in said:
-            if producer.in_transaction and known.get(producer.producer_id) is None:
+            if producer.in_transaction and known.by_id.get(producer.producer_id) is None:
                 self.faults.append(f"{what}: producer {producer.producer_id} is missing")
         for producer in known:
-            other = said.get(producer.producer_id)
+            other = said.by_id.get(producer.producer_id)
             if other is None or _facts(other) != _facts(producer):
                 self.faults.append(f"{what}: {_facts(producer)} where the log says {other}")
 

@@ -271,7 +271,7 @@ class _Adoption:
         producer_id, epoch = query.producer_id, query.producer_epoch
 
         def next_sequence() -> int:
-            producer = log.producers.get(producer_id)
+            producer = log.producers.by_id.get(producer_id)
             if producer is None or producer.epoch != epoch or not producer.batches:
                 return 0
             return sequence_after(producer.last_sequence, 1)
@@ -302,7 +302,7 @@ class _Adoption:
         """
         for partition, span in self.adopted.offsets.items():
             log = self.logs[partition]
-            producer = log.producers.get(query.producer_id)
+            producer = log.producers.by_id.get(query.producer_id)
             if (
                 producer is None
                 or (producer.transaction_first_offset, producer.last_offset) != span
@@ -384,7 +384,7 @@ def _logs_of(directory: OpenDirectory, pending: Pending) -> list[Log]:
 
 
 def _lacks_marker(log: Log, pending: Pending) -> bool:
-    producer = log.producers.get(pending.producer_id)
+    producer = log.producers.by_id.get(pending.producer_id)
     return not log.closed and producer is not None and producer.in_transaction
 
 

@@ -15,7 +15,6 @@ from functools import partial
 from storage import paths
 from storage.errors import TaskCancelled
 from storage.log.log import Log, in_turns
-from storage.log.rewrite import prepare_replacement
 from storage.recovery import swap
 from storage.segment.segment import Segment
 from storage.task import Task
@@ -30,7 +29,7 @@ def prepare(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
     # A record may go for a later one that is not durable yet.
     log.flush(task.by_owner)
     # Before any name says `.swap`: from then on a restart carries it out.
-    task.by_owner(lambda: prepare_replacement(log, old, new))()
+    task.by_owner(lambda: log.prepare_replacement(old, new))()
 
 
 def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task) -> None:

@@ -6,7 +6,7 @@ In this order, which a crash may end at any point:
    whether the plan fits, and where all of a log goes it rolls.
 2. In the worker's thread: what is not flushed below the new log start is flushed, and the new log
    start is in its checkpoint, durably.  After a crash from here on the records are gone.  What
-   readers were shown is written down (``rewrite``).
+   readers were shown is written down (``Log.prepare_removal``).
 3. The owner takes the segments out of the log; their files get the suffix ``.deleted``, some at a
    time, and are removed when file.delete.delay.ms is over (``LogManager.sweep``), with the
    snapshots of producers at their bases.
@@ -34,7 +34,6 @@ from storage.errors import (
     TaskCancelled,
 )
 from storage.log.log import Log, in_turns
-from storage.log.rewrite import prepare_removal
 from storage.retention.retention import Doomed, LogFacts, SegmentFacts, decide
 from storage.segment.segment import Segment
 from storage.settings.config import LONG_MAX, LogConfig
@@ -283,7 +282,7 @@ class _Move:
     def _prepare(self) -> Callable[[], None]:
         if self.log.closed:
             return lambda: None
-        return prepare_removal(self.log, len(self.segments), log_start=self.log_start)
+        return self.log.prepare_removal(len(self.segments), log_start=self.log_start)
 
     def _intend(self) -> None:
         self._is_intended = True

@@ -5,9 +5,9 @@
 aborted, `snapshots` writes down the producers, `epochs` keeps the leader epochs, `flush` says what
 is on the disk and brings it there, `book` writes down what must be there.
 
-`listener` is what a log tells others, `rewrite` what they write down before its past changes,
-`rescue` what happens after a failed fsync.  `produce` and `staged_batches` bring batches in,
-`partitioner` chooses partitions, `salvage` takes cut batches back.
+`listener` is what a log tells others, `rescue` what happens after a failed fsync.  `produce` and
+`staged_batches` bring batches in, `partitioner` chooses partitions, `salvage` takes cut batches
+back.
 
 Which of its past a log loses is decided elsewhere (`retention`, `compaction`).
 """

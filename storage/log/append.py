@@ -222,7 +222,7 @@ class Appender:
     def _end_transaction(self, producer_id: int, kind: int, now_ns: int) -> int:
         log = self._log
         log.check_writable()
-        producer = log.producers.get(producer_id)
+        producer = log.producers.by_id.get(producer_id)
         if producer is None or not producer.in_transaction:
             reason = "unknown here" if producer is None else "no transaction is open"
             raise InvalidTxnState(reason, producer_id, path=log.directory)

@@ -487,6 +487,38 @@ class Log:
         durability.recovery_point = max(durability.recovery_point, self.log_start_offset)
         self.epochs.truncate_from_start(self.log_start_offset)
 
+    def prepare_removal(self, count: int, *, log_start: int = 0) -> Callable[[], None]:
+        """``prepare_replacement`` for the first ``count`` segments, which will leave the log (0:
+        only its start moves).
+
+        ``log_start``: the log start afterwards, where it is not the first segment's or as it is.
+        """
+        return self.prepare_replacement(self.segments[:count], (), log_start=log_start)
+
+    def prepare_replacement(
+        self, old: Sequence[Segment], new: Sequence[Segment], *, log_start: int = 0
+    ) -> Callable[[], None]:
+        """Prepare that ``new`` takes the place of ``old``, segments from the log's head on.
+
+        Both can be read, ``new`` under whatever names its files have by now.  Returns a function
+        that writes down what readers were shown, in any thread, so that the change itself has
+        nothing to wait for.  It comes before anything from which a restart would carry the change
+        out.  Where it raises OSError or StorageError the past must not be changed now.  A change
+        that is prepared and not carried out does no harm; one that was not prepared is written
+        down when it is carried out.
+        """
+        first = (*new, *self.segments[len(old) :])[0].base_offset
+        start = max(self.log_start_offset, first, log_start)
+        assert start <= self.log_end_offset, "the log start is not behind the log's end"
+        writers = [listener.preparing(self, old, new, start) for listener in self.listeners]
+
+        def write_all() -> None:
+            for write in writers:
+                if write is not None:
+                    write()
+
+        return write_all
+
     def detach_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
         """Take the first ``count`` segments (never the active one) out of the log; returns them.
 

@@ -255,10 +255,6 @@ class ProducerState:
     def __iter__(self) -> Iterator[Producer]:
         return iter(list(self.by_id.values()))
 
-    def get(self, producer_id: int) -> Producer | None:
-        """The producer of that id, or None where it is unknown."""
-        return self.by_id.get(producer_id)
-
     def put(self, producer: Producer) -> None:
         """Store this as the producer's state."""
         self.by_id[producer.producer_id] = producer
@@ -337,7 +333,7 @@ class ProducerUpdate:
 
     def get(self, producer_id: int) -> Producer | None:
         """The producer after the batches added so far; None where it is unknown."""
-        return self._changed.get(producer_id) or self._state.get(producer_id)
+        return self._changed.get(producer_id) or self._state.by_id.get(producer_id)
 
     def add(self, batch: ProducerBatch) -> None:
         """Add the next batch, with the offsets that it will have; the caller has checked it."""

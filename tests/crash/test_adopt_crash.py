@@ -159,7 +159,7 @@ def check(life: Life, path: Path, found: Found) -> None:
         for partition in (A, B1):
             log = manager.log(*partition)
             assert log.last_stable_offset == log.log_end_offset
-        producer = manager.log("b", 0).producers.get(7)
+        producer = manager.log("b", 0).producers.by_id.get(7)
         if producer is not None and producer.in_transaction:
             manager.log("b", 0).appender.abort_transaction(7, NOW_MS * 1_000_000)
         count = check_all(manager, (stage.adopted, stage.adopted + stage.asking))

@@ -178,8 +178,8 @@ FAULTS = [
     Fault(
         "swap-history-not-written-down-first",
         "storage/compaction/replacing.py",
-        "    task.by_owner(lambda: prepare_replacement(log, old, new))()",
-        "    _ = prepare_replacement",
+        "    task.by_owner(lambda: log.prepare_replacement(old, new))()",
+        "    _ = log.prepare_replacement",
         "After a kill within a swap an inode shows other bytes.",
         ("tests/crash/test_follow_crash.py", CLEANER_CRASH),
     ),

@@ -99,7 +99,7 @@ class AdoptingMachine(RuleBasedStateMachine):
         self.manager = LogManager.open(str(self.data), files=self.disk, clock_ms=lambda: NOW_MS)
         self.clients: dict[tuple[str, int], Client] = {}
         for log in self.manager.logs():
-            known = log.producers.get(7)
+            known = log.producers.by_id.get(7)
             client = Client(log, 7)
             if known is not None:
                 if known.in_transaction:

@@ -195,7 +195,7 @@ class LogMachine(RuleBasedStateMachine):
         self.manager = self.open()
         for writer in self.writers.values():
             # What lies behind the newest snapshot is known whole, else the last batch only.
-            known = self.log.producers.get(self.id_of(writer))
+            known = self.log.producers.by_id.get(self.id_of(writer))
             assert known is not None
             assert len(known.batches) >= min(len(writer.sent), 1)
             writer.sent = writer.sent[len(writer.sent) - len(known.batches) :]

@@ -83,7 +83,7 @@ def _parse(words: Sequence[str], partitions: Mapping[int, Log]) -> tuple[int, in
 
 
 def _check(mount: MountContext, log: Log, producer_id: int) -> None:
-    producer = log.producers.get(producer_id)
+    producer = log.producers.by_id.get(producer_id)
     if producer is None or not producer.in_transaction:
         reason = f"it has no transaction open in partition {log.partition}"
         raise InvalidTxnState(reason, producer_id)

@@ -195,8 +195,8 @@ def test_transactions(tmp_path: Path) -> None:
         assert [record.value for record in log.records()] == [b"3"]
     with compacted(tmp_path) as (manager, log):
         assert [producer.producer_id for producer in log.producers] == [1, 2]
-        assert log.producers.get(1).last_sequence == 1  # type: ignore[union-attr]
-        assert log.producers.get(2).last_sequence == 0  # type: ignore[union-attr]
+        assert log.producers.by_id.get(1).last_sequence == 1  # type: ignore[union-attr]
+        assert log.producers.by_id.get(2).last_sequence == 0  # type: ignore[union-attr]
 
 
 def test_an_open_transaction_holds_back_its_segment_and_all_behind(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_gap_appends_nothing_of_the_request(tmp_path: Path, sequence: int) -> 
         with pytest.raises(OutOfOrderSequence, match="producer 7: sequence"):
             put(log, produced([b"d"], 7, 3), produced([b"e"], 8, 0), produced([b"f"], 7, sequence))
         assert values(log) == [b"a", b"b", b"c"]
-        assert log.producers.get(8) is None
+        assert log.producers.by_id.get(8) is None
         assert put(log, produced([b"d"], 7, 3)) == [Appended(3, 3, False)]
 
 
@@ -144,11 +144,15 @@ def test_a_refused_disk_changes_nothing(tmp_path: Path) -> None:
         producer = Client(log, 7)
         producer.send(b"a")
         for suffix in (".log", ".txnindex"):
-            before = (log.log_end_offset, log.producers.get(7), log.last_stable_offset)
+            before = (log.log_end_offset, log.producers.by_id.get(7), log.last_stable_offset)
             disk.fail_next("pwrite", 28, suffix=suffix)
             with pytest.raises(OSError, match="No space"):
                 producer.abort()
-            assert (log.log_end_offset, log.producers.get(7), log.last_stable_offset) == before
+            assert (
+                log.log_end_offset,
+                log.producers.by_id.get(7),
+                log.last_stable_offset,
+            ) == before
             assert log.transactions.aborted() == []
             assert not log.transactions.is_aborted(7, 0)
         producer.abort()
@@ -217,7 +221,7 @@ def test_batches_of_any_kind_pass_and_get_new_offsets(tmp_path: Path) -> None:
             (8, b"s1"),
             (17, b"plain"),
         ]
-        five = log.producers.get(5)
+        five = log.producers.by_id.get(5)
         assert five is not None
         assert (five.last_sequence, five.last_offset) == (7, 6)
 

@@ -195,7 +195,7 @@ def test_a_snapshot_keeps_all_but_earlier_batches(steps: list[tuple[int, str, in
     state, offset = ProducerState(), 0
     sequences = {0: 0, 1: 0, 2: 0}
     for producer, what, count in steps:
-        known = state.get(producer)
+        known = state.by_id.get(producer)
         inside = known is not None and known.in_transaction
         if what in "ca":
             state.apply(ended(offset, ABORT if what == "a" else COMMIT, producer=producer))

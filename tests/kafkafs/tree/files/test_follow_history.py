@@ -18,7 +18,6 @@ from kafkafs.tree.handles import Handle
 from kafkafs.tree.partition.offline import keeping_history
 from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
-from storage.log.rewrite import prepare_removal
 from storage.task import Task
 from tests.kafkafs.trees import Tree, asked, clean, read
 from tests.log_check import check
@@ -122,7 +121,7 @@ class Followed(RuleBasedStateMachine):
         self.change(
             way,
             lambda log: remove_head(log, count, NOW_MS),
-            lambda log: prepare_removal(log, count)(),
+            lambda log: log.prepare_removal(count)(),
         )
         self.are_gone(first)
 
@@ -167,7 +166,7 @@ class Followed(RuleBasedStateMachine):
         self.change(
             way,
             lambda log: self.raise_log_start(log, start),
-            lambda log: prepare_removal(log, 0, log_start=start)(),
+            lambda log: log.prepare_removal(0, log_start=start)(),
         )
         self.valid = max(self.valid, start)
 
@@ -180,7 +179,7 @@ class Followed(RuleBasedStateMachine):
     @rule()
     def killed_before_it_is_carried_out(self) -> None:
         first = self.log().segments[1].base_offset
-        prepare_removal(self.log(), 1)()
+        self.log().prepare_removal(1)()
         self.unmount(False)
         self.tree = Tree(self.data)
         # What can be read is not less than what could be after the removal, and not more.
@@ -190,7 +189,7 @@ class Followed(RuleBasedStateMachine):
     def given_up(self) -> None:
         """Prepared, and not carried out; something else comes next."""
         if len(self.log().segments) > 1:
-            prepare_removal(self.log(), 1)()
+            self.log().prepare_removal(1)()
 
     @rule()
     def delete_files(self) -> None:

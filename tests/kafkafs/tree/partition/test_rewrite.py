@@ -17,7 +17,6 @@ from kafkafs.tree.files.start_file import StartFile
 from storage import LogManager
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
-from storage.log.rewrite import prepare_removal
 from storage.task import Task
 from tests.hang import HANG_S
 from tests.kafkafs.trees import Tree, a_tree, asked, in_thread, read
@@ -83,7 +82,7 @@ def test_what_is_prepared_is_written_by_another_thread_and_not_again(
     tree: Tree, disk: HistoryDisk
 ) -> None:
     inode = tree.file().inode
-    in_thread(prepare_removal(tree.log(), 2))
+    in_thread(tree.log().prepare_removal(2))
     assert disk.written == 1
     assert tree.file().inode == inode, "nothing has changed yet"
     assert first_position(tree) == 0
@@ -100,9 +99,9 @@ def test_what_is_carried_out_otherwise_is_written_then(
     tree: Tree, disk: HistoryDisk, prepared: int
 ) -> None:
     if prepared:
-        prepare_removal(tree.log(), prepared)()
+        tree.log().prepare_removal(prepared)()
     else:
-        prepare_removal(tree.log(), 0, log_start=1)()
+        tree.log().prepare_removal(0, log_start=1)()
     tree.remove_head(2)
     assert disk.written == 2
     assert tree.read("t/0") == text(2)
@@ -113,7 +112,7 @@ def test_what_is_carried_out_otherwise_is_written_then(
 
 def test_what_was_written_in_between_does_not_last(tree: Tree, disk: HistoryDisk) -> None:
     """Somebody else has written down how things are: what comes is written again."""
-    prepare_removal(tree.log(), 2)()
+    tree.log().prepare_removal(2)()
     tree.fs.partitions.of(tree.log()).save_history()
     tree.remove_head(2)
     assert disk.written == 3
@@ -126,7 +125,7 @@ def test_a_disk_that_refuses_keeps_the_past(tree: Tree, disk: HistoryDisk) -> No
     inode = tree.file().inode
     disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
-        prepare_removal(tree.log(), 2)()
+        tree.log().prepare_removal(2)()
     with pytest.raises(OSError, match="No space left"):
         tree.remove_head(2)
     disk.error = None
@@ -283,7 +282,7 @@ def test_who_begins_to_count_while_it_is_written_counts_right(
 def test_segments_below_the_log_start_leave_without_a_new_history(
     tree: Tree, disk: HistoryDisk
 ) -> None:
-    in_thread(prepare_removal(tree.log(), 0, log_start=5))
+    in_thread(tree.log().prepare_removal(0, log_start=5))
     tree.log().raise_log_start(5)
     assert disk.written == 1
     file = tree.file()
@@ -291,7 +290,7 @@ def test_segments_below_the_log_start_leave_without_a_new_history(
     assert isinstance(from_three, StartFile)
     assert tree.read(from_three) == b"b2\na3\nb3\n"
     handle = tree.open(file)
-    prepare_removal(tree.log(), 2)()
+    tree.log().prepare_removal(2)()
     tree.remove_head(2)
     tree.delete_files()
     assert disk.written == 1

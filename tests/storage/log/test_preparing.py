@@ -9,7 +9,6 @@ import pytest
 
 from storage import Log
 from storage.log.listener import LogListener
-from storage.log.rewrite import prepare_removal, prepare_replacement
 from storage.segment.segment import Segment
 from tests.storage.logs import NOW_MS, append, opened
 
@@ -46,10 +45,10 @@ def test_listeners_are_asked_and_write_when_they_are_called(tmp_path: Path) -> N
         # One that prepares nothing.
         log.listeners.extend([*watchers, LogListener[Log]()])
         writes = [
-            prepare_removal(log, 2),
-            prepare_removal(log, 0, log_start=3),
-            prepare_removal(log, 1, log_start=3),
-            prepare_replacement(log, log.segments[:3], log.segments[2:3]),
+            log.prepare_removal(2),
+            log.prepare_removal(0, log_start=3),
+            log.prepare_removal(1, log_start=3),
+            log.prepare_replacement(log.segments[:3], log.segments[2:3]),
         ]
         assert watchers[0].asked == [
             ([0, 2], [], 4),
@@ -64,5 +63,5 @@ def test_listeners_are_asked_and_write_when_they_are_called(tmp_path: Path) -> N
         assert [watcher.written for watcher in watchers] == [4, 4]
         watchers[1].error = OSError(28, "No space left on device")
         with pytest.raises(OSError, match="No space left"):
-            prepare_removal(log, 1)()
+            log.prepare_removal(1)()
         assert len(log.segments) == 5
