@@ -17,9 +17,10 @@ from storage.index.txn_index import TxnEntry
 from storage.kafka07.segment import Segment07
 from storage.log.log import Log
 from storage.record._batch import Rebuild
+from storage.record.control import ABORT
 from storage.segment.segment import Segment
 from storage.segment.walk import Walk, sealed_times
-from storage.state.producer_state import ABORT, Producer, ProducerBatch, ProducerState
+from storage.state.producer_state import Producer, ProducerBatch, ProducerState
 
 
 def check(manager: LogManager) -> list[str]:

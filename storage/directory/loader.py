@@ -18,6 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from storage import paths
 from storage.directory.checkpoints import Checkpoints
@@ -41,63 +42,52 @@ _SWAP_S = 1.0
 _LOOK_S = 0.005
 
 
+@dataclass
 class Loader:
-    """``stopped_clean``: whether the directory was closed cleanly, and its checkpoints can be read.
+    """``faults`` gets a line for each thing that was wrong.  ``wanted``: which topics to look at,
+    by name; None: all.  ``mends_ids``: whether a topic without a readable id gets a new one.
+
     ``cuts``: what recovery has cut off; ``skipped``: names that are no partition's.
     """
 
-    def __init__(
-        self,
-        files: Files,
-        path: str,
-        settings: Settings,
-        checkpoints: Checkpoints,
-        faults: list[str],
-        logs: LogGroup,
-        *,
-        read_only: bool,
-        clean: bool,
-        wanted: Callable[[str], bool] | None,
-        mends_ids: bool,
-    ) -> None:
-        """``wanted``: which topics to look at, by name; None: all.  ``mends_ids``: whether a topic
-        without a readable id gets a new one.
-        """
-        self._files = files
-        self._path = path
-        self._settings = settings
-        self._checkpoints = checkpoints
-        self._faults = faults
-        self._read_only = read_only
-        self._clean = clean
-        self._wanted = wanted
-        self._mends_ids = mends_ids
-        self._logs = logs
-        self.stopped_clean = clean
-        self.cuts: list[Cut] = []
-        self.skipped: list[str] = []
+    files: Files
+    path: str
+    settings: Settings
+    checkpoints: Checkpoints
+    faults: list[str]
+    logs: LogGroup
+    read_only: bool
+    clean: bool
+    wanted: Callable[[str], bool] | None
+    mends_ids: bool
+    cuts: list[Cut] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Whether the directory was closed cleanly, and its checkpoints can be read.
+        self.stopped_clean = self.clean
 
     def scan(self) -> tuple[list[TopicPartition], list[str]]:
         """Partitions to load, in order, and the names of directories to delete."""
         found: list[TopicPartition] = []
         doomed: list[str] = []
-        for name, kind in self._files.listing(self._path):
-            if kind == "file" and is_temporary(name) and not self._read_only:
+        for name, kind in self.files.listing(self.path):
+            if kind == "file" and is_temporary(name) and not self.read_only:
                 # A kill has left it: only this process writes here.
-                self._files.unlink(os.path.join(self._path, name))
+                self.files.unlink(os.path.join(self.path, name))
             if kind == "file" or name in paths.BROKERS_OWN:
                 continue
             parsed = paths.parse_partition_directory(name)
             if parsed is not None:
                 # Also a link, or the like: loading it says what is wrong with it.
-                if self._wanted is None or self._wanted(parsed[0]):
+                if self.wanted is None or self.wanted(parsed[0]):
                     found.append(parsed)
                 continue
             if kind != "directory":
                 continue
             aside = paths.parse_aside_directory(name)
             if aside is not None and aside.kind == "delete":
-                if not self._read_only:
+                if not self.read_only:
                     doomed.append(name)
             elif name not in self.skipped:
                 self.skipped.append(name)
@@ -110,8 +100,46 @@ class Loader:
             directory = self._directory(item)
             # Loading finds out what cannot be looked into.
             with contextlib.suppress(OSError):
-                if holds_entries([name for name, _ in self._files.scan(directory)]):
+                if holds_entries([name for name, _ in self.files.scan(directory)]):
                     raise refusal(directory)
+
+    def while_renamed(
+        self, item: TopicPartition, load: Callable[[], Log], *, awaits_swap: bool = False
+    ) -> Log | None:
+        """Load a partition, again where another process, whose directory this is, renames its
+        files; None where that one removes it.
+
+        ``awaits_swap``: wait until a cleaner has named what it puts into the log.
+        """
+        if not self.read_only:
+            return load()
+        directory = self._directory(item)
+        for number in range(_TRIES):
+            try:
+                if awaits_swap:
+                    self._await_swap(directory)
+                return load()
+            except (FileNotFoundError, SegmentGone):
+                if not self.files.exists(directory):
+                    break
+                if number == _TRIES - 1:
+                    raise
+        return None
+
+    def _directory(self, item: TopicPartition) -> str:
+        return os.path.join(self.path, paths.partition_directory(*item))
+
+    def _await_swap(self, directory: str) -> None:
+        """Wait while a living cleaner replaces segments, so that files keep their names meanwhile.
+
+        What a stopped one has left is shown as if it had finished.
+        """
+        end = time.monotonic() + _SWAP_S
+        lock = os.path.join(self.path, paths.LOCK)
+        while any(name.endswith(paths.LOG + paths.SWAP) for name, _ in self.files.scan(directory)):
+            if time.monotonic() > end or self.files.locked_by(lock) is None:
+                return
+            time.sleep(_LOOK_S)
 
     def load_partition(
         self,
@@ -122,58 +150,10 @@ class Loader:
         log_start: int,
         now_ms: int,
         advance: Callable[[int], None] = lambda size: None,
-        awaits_swap: bool = False,
         verify: bool = False,
-    ) -> Log | None:
-        """Load a partition.
-
-        None where another process, whose directory this is, removes it meanwhile; where that one
-        renames files under us, they are looked for again.  ``awaits_swap``: wait until a cleaner
-        has named what it puts into the log.
-        """
-        directory = self._directory(item)
-        tries = _TRIES if self._read_only else 1
-        while True:
-            tries -= 1
-            try:
-                if self._read_only and awaits_swap:
-                    self._await_swap(directory)
-                return self._load_partition(
-                    *(item, directory, clean, recovery_point, log_start, now_ms, advance, verify)
-                )
-            except (FileNotFoundError, SegmentGone):
-                if self._read_only and not self._files.exists(directory):
-                    return None
-                if not tries:
-                    raise
-
-    def _directory(self, item: TopicPartition) -> str:
-        return os.path.join(self._path, paths.partition_directory(*item))
-
-    def _await_swap(self, directory: str) -> None:
-        """Wait while a living cleaner replaces segments, so that files keep their names meanwhile.
-
-        What a stopped one has left is shown as if it had finished.
-        """
-        end = time.monotonic() + _SWAP_S
-        lock = os.path.join(self._path, paths.LOCK)
-        while any(name.endswith(paths.LOG + paths.SWAP) for name, _ in self._files.scan(directory)):
-            if time.monotonic() > end or self._files.locked_by(lock) is None:
-                return
-            time.sleep(_LOOK_S)
-
-    def _load_partition(
-        self,
-        item: TopicPartition,
-        directory: str,
-        clean: bool,
-        recovery_point: int | None,
-        log_start: int,
-        now_ms: int,
-        advance: Callable[[int], None],
-        verify: bool,
     ) -> Log:
-        files, settings, checkpoints = self._files, self._settings, self._checkpoints
+        directory = self._directory(item)
+        files, settings, checkpoints = self.files, self.settings, self.checkpoints
         topic, partition = item
         topic_id = self._topic_id(directory)
         settings.identify(topic, topic_id)
@@ -188,7 +168,7 @@ class Loader:
             files.in_order and settings.is_brokers_topic(topic)
         )
         rescued_to = 0 if clean else decided(files, directory)
-        if rescued_to and not self._read_only:
+        if rescued_to and not self.read_only:
             finish(files, directory, [name for name, _ in files.scan(directory)])
             recovery_point = max(recovery_point or 0, rescued_to)
         point = recovery_point or 0
@@ -214,7 +194,7 @@ class Loader:
             # What lies below the log start is not read: a deletion may have been half done.
             recovery_point=max(flushed_to, log_start),
             log_start=log_start,
-            writable=not self._read_only,
+            writable=not self.read_only,
             now_ms=now_ms,
             may_be_cleaned=may_be_cleaned,
             holes_to=holes_to,
@@ -225,27 +205,27 @@ class Loader:
         )
         recovered = files.spend(lambda: recover(origin))
         self.cuts.extend(recovered.cuts)
-        self._faults.extend(recovered.faults)
+        self.faults.extend(recovered.faults)
         start = max(log_start, recovered.segments[0].base_offset)
         end = recovered.segments[-1].next_offset
         log = Log(
-            *(files, directory, topic, partition, topic_id, config, recovered, self._logs),
+            *(files, directory, topic, partition, topic_id, config, recovered, self.logs),
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
             epochs=self._load_epochs(directory, start, end, recovered),
-            clean=self._clean,
-            read_only=self._read_only,
+            clean=self.clean,
+            read_only=self.read_only,
             may_be_cleaned=may_be_cleaned,
             point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
-        if not clean and not self._read_only and files.exists(unsynced):
+        if not clean and not self.read_only and files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
 
     def create_log(self, topic: Topic, partition: int, directory: str, now_ms: int) -> Log:
         """Make the files of a new, empty partition in its directory; durable.  OSError."""
-        files, config = self._files, self._settings.log_config(topic.name)
+        files, config = self.files, self.settings.log_config(topic.name)
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
         checkpoint_file.write_partition_metadata(files, metadata, topic.id)
         epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
@@ -263,7 +243,7 @@ class Loader:
         recovered = recover(origin)
         files.sync_directory(directory)
         return Log(
-            *(files, directory, topic.name, partition, topic.id, config, recovered, self._logs),
+            *(files, directory, topic.name, partition, topic.id, config, recovered, self.logs),
             log_start=0,
             recovery_point=0,
             epochs=[],
@@ -279,9 +259,9 @@ class Loader:
         """
         start = 0
         with contextlib.suppress(CorruptCheckpoint, OSError):
-            start = book_file.read(self._files, directory).log_start
+            start = book_file.read(self.files, directory).log_start
         with contextlib.suppress(CorruptCheckpoint, OSError):
-            start = max(start, history.recorded_start(self._files, directory) or 0)
+            start = max(start, history.recorded_start(self.files, directory) or 0)
         return start
 
     def compare_end(self, log: Log, flushed_end: int) -> None:
@@ -290,13 +270,13 @@ class Loader:
         """
         if flushed_end > log.log_end_offset:
             log.note_lost_end(flushed_end)
-            self._faults.append(f"{log.directory}: {log.what_is_lost}")
+            self.faults.append(f"{log.directory}: {log.what_is_lost}")
 
     def _topic_id(self, directory: str) -> str:
         """The id of ``partition.metadata``; empty where ``find_topic_id`` has to find it."""
         path = os.path.join(directory, paths.PARTITION_METADATA)
         try:
-            return checkpoint_file.read_partition_metadata(self._files, path) or ""
+            return checkpoint_file.read_partition_metadata(self.files, path) or ""
         except CorruptCheckpoint:
             return ""
 
@@ -310,10 +290,10 @@ class Loader:
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         seen = recovered.epochs
         try:
-            recorded: list[tuple[int, int]] | None = checkpoint_file.read_epochs(self._files, path)
+            recorded: list[tuple[int, int]] | None = checkpoint_file.read_epochs(self.files, path)
         except CorruptCheckpoint as error:
             recorded, seen = None, _epochs_of(recovered)
-            self._checkpoints.set_aside(path, error)
+            self.checkpoints.set_aside(path, error)
         epochs: list[tuple[int, int]] = []
         for epoch, offset in recorded or []:
             # The one that holds at the log start also where the log is empty.
@@ -324,8 +304,8 @@ class Loader:
         for epoch, offset in seen:
             if epoch > (epochs[-1][0] if epochs else -1):
                 checkpoint_file.begin_epoch(epochs, epoch, max(offset, start))
-        if epochs != recorded and not self._read_only:
-            checkpoint_file.write_epochs(self._files, path, epochs)
+        if epochs != recorded and not self.read_only:
+            checkpoint_file.write_epochs(self.files, path, epochs)
         return epochs
 
     def find_topic_id(self, log: Log, known: str) -> None:
@@ -338,23 +318,23 @@ class Loader:
         path = os.path.join(log.directory, paths.PARTITION_METADATA)
         fault: CorruptCheckpoint | None = None
         try:
-            checkpoint_file.read_partition_metadata(self._files, path)
+            checkpoint_file.read_partition_metadata(self.files, path)
         except CorruptCheckpoint as error:
             fault = error
-            known = known or self._settings.id_at_broker(log.topic)
-            if not known and not self._mends_ids:
-                remedy = f"kafkafs repair {self._path} gives the topic a new id"
+            known = known or self.settings.id_at_broker(log.topic)
+            if not known and not self.mends_ids:
+                remedy = f"kafkafs repair {self.path} gives the topic a new id"
                 raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
         if known:
             log.topic_id = known
-        elif self._read_only:
-            log.topic_id = checkpoint_file.stand_in_topic_id(self._path, log.topic)
+        elif self.read_only:
+            log.topic_id = checkpoint_file.stand_in_topic_id(self.path, log.topic)
         else:
             log.topic_id = checkpoint_file.new_topic_id()
         if fault is not None:
-            self._checkpoints.set_aside(path, fault)
-        if not self._read_only:
-            checkpoint_file.write_partition_metadata(self._files, path, log.topic_id)
+            self.checkpoints.set_aside(path, fault)
+        if not self.read_only:
+            checkpoint_file.write_partition_metadata(self.files, path, log.topic_id)
 
 
 def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:

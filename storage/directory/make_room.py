@@ -28,7 +28,6 @@ from storage.errors import CorruptCheckpoint
 from storage.files import Files
 from storage.index.time_index import TimeIndex
 from storage.retention.retention import LogFacts, SegmentFacts, decide
-from storage.settings.config import LogConfig
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint_file
 
@@ -118,18 +117,11 @@ def _expired(
             continue
         settings.identify(partition[0], topic_id or "")
         config = settings.log_config(partition[0])
-        for segment in _doomed(facts, config, now_ms, durable):
+        for segment, _ in decide(facts, config, now_ms).doomed:
+            if segment.is_active or segment.next_offset >= durable:
+                break
             _remove(files, directory, segment)
             yield f"{directory}: segment {segment.base_offset}, which retention lets go of"
-
-
-def _doomed(
-    facts: LogFacts, config: LogConfig, now_ms: int, durable: int
-) -> Iterator[SegmentFacts]:
-    for segment, _ in decide(facts, config, now_ms).doomed:
-        if segment.is_active or segment.next_offset >= durable:
-            return
-        yield segment
 
 
 def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFacts | None:

@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from storage import clock, paths
 from storage.adopt.adopt import recover as recover_adoption
@@ -321,7 +322,8 @@ class LogManager:
             log = None
             with self._as_fault(item):
                 self.checkpoints.check_log_start(item)
-                log = self.loader.load_partition(
+                load_once = partial(
+                    self.loader.load_partition,
                     item,
                     clean=clean,
                     recovery_point=recovery_points.get(item),
@@ -329,8 +331,8 @@ class LogManager:
                     log_start=log_starts.get(item, 0),
                     now_ms=now_ms,
                     advance=advance,
-                    awaits_swap=True,
                 )
+                log = self.loader.while_renamed(item, load_once, awaits_swap=True)
                 # A living writer's checkpoint may be ahead of what was seen of its log.
                 if log is not None and not written:
                     self.loader.compare_end(log, recovery_points.get(item, 0))

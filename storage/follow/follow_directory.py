@@ -19,6 +19,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 from storage import paths
 from storage.directory.manager import LogManager
@@ -156,9 +157,15 @@ class DirectoryFollower:
         directory = self._path(item)
         has_metadata = self._files.exists(os.path.join(directory, paths.PARTITION_METADATA))
         try:
-            log = manager.loader.load_partition(
-                item, clean=True, recovery_point=0, log_start=0, now_ms=manager.clock_ms()
+            load = partial(
+                manager.loader.load_partition,
+                item,
+                clean=True,
+                recovery_point=0,
+                log_start=0,
+                now_ms=manager.clock_ms(),
             )
+            log = manager.loader.while_renamed(item, load)
         except (StorageError, OSError) as error:
             if item in manager.topics.faulty:
                 manager.topics.set_fault(item, error)

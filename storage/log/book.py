@@ -69,7 +69,11 @@ class Book:
             if not self._is_kept or not any(claim.base_offset in bases for claim in self._claims):
                 return
             try:
-                self._write_or_drop()
+                try:
+                    self._write()
+                except OSError:
+                    # On a full disk a file can still be removed.
+                    self._drop()
             except OSError:
                 self._leaving.subtract(gone)
                 raise
@@ -79,13 +83,6 @@ class Book:
         with self._lock:
             self._leaving.subtract(segments)
             self._leaving = +self._leaving
-
-    def _write_or_drop(self) -> None:
-        """Write the book; on a full disk remove it, which still is possible."""
-        try:
-            self._write()
-        except OSError:
-            self._drop()
 
     def _drop(self) -> None:
         book_file.drop(self._log.files, self._log.directory)

@@ -27,6 +27,7 @@ from storage.errors import CorruptRecord
 from storage.files import Files, FileSource
 from storage.index import txn_index
 from storage.record._batch import Rebuild
+from storage.record.control import ABORT
 from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_at
 from storage.record.plain import first_offset
 from storage.record.scan import batches
@@ -39,7 +40,7 @@ from storage.segment.segment import Segment
 from storage.segment.walk import buffered, feed
 from storage.settings.config import LogConfig
 from storage.state.book_file import Claim
-from storage.state.producer_state import ABORT, ProducerBatch
+from storage.state.producer_state import ProducerBatch
 from storage.task import Task
 
 _CHUNK_BYTES = 4 * 1024 * 1024

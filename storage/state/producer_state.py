@@ -34,6 +34,7 @@ from storage.errors import (
     OutOfOrderSequence,
 )
 from storage.index.txn_index import TxnEntry
+from storage.record.control import ABORT
 from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 
 VERSION = 1
@@ -45,7 +46,6 @@ _ENTRY = Struct(">qhiqiqiq")
 MAX_SEQUENCE = 2**31 - 1
 # How many of a producer's batches are remembered: a client has no more of them under way.
 BATCHES_KEPT = 5
-ABORT = 0
 
 
 def sequence_after(sequence: int, count: int) -> int:
@@ -154,11 +154,12 @@ class Producer(NamedTuple):
 
     def after(self, batch: ProducerBatch) -> Producer:
         """The producer once this batch is in the log."""
+        earlier = self.batches if batch.producer_epoch == self.epoch else ()
         if batch.marker_type >= 0:
             return Producer(
                 self.producer_id,
                 batch.producer_epoch,
-                self.batches if batch.producer_epoch == self.epoch else (),
+                earlier,
                 batch.max_timestamp,
                 batch.coordinator_epoch,
             )
@@ -168,7 +169,6 @@ class Producer(NamedTuple):
             batch.last_offset - batch.base_offset,
             batch.max_timestamp,
         )
-        earlier = self.batches if batch.producer_epoch == self.epoch else ()
         first_offset = self.transaction_first_offset
         if first_offset < 0 and batch.attributes & TRANSACTIONAL_BIT:
             first_offset = batch.base_offset

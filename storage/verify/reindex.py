@@ -25,9 +25,10 @@ from storage.files import Files
 from storage.index import txn_index
 from storage.index.txn_index import TxnEntry
 from storage.record._batch import Rebuild
+from storage.record.control import ABORT
 from storage.segment.walk import feed
 from storage.settings.settings import Settings
-from storage.state.producer_state import ABORT, ProducerBatch, ProducerState
+from storage.state.producer_state import ProducerBatch, ProducerState
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
 from storage.verify.verify_index import rebuilt_times, without_zero_tail
 from storage.verify.verify_segment import Fault

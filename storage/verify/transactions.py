@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from storage.index.txn_index import TxnEntry
+from storage.record.control import ABORT
 from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
-from storage.state.producer_state import ABORT
 from storage.verify.verify_index import Finding
 
 

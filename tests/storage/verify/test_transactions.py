@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.index.txn_index import TxnEntry
+from storage.record.control import ABORT
 from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
-from storage.state.producer_state import ABORT, ProducerBatch, ProducerState
+from storage.state.producer_state import ProducerBatch, ProducerState
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
 
 COMMIT = 1
