@@ -69,7 +69,7 @@ def command(
             check_topic(files, path, topic)
         else:
             files.scan(path)
-        settings = Settings.load(files, path)
+        settings = Settings(files, path)
         text = defaults_text(settings) if topic is None else config_text(settings, topic)
     click.echo(text, nl=False)
 

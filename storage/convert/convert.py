@@ -110,7 +110,7 @@ class _Conversion:
         if any(paths.is_log(name) for name, _ in self.files.scan(self.path)):
             reason = "this is a partition's directory, not a data directory"
             raise NotADirectoryError(errno.ENOTDIR, reason, self.path)
-        self.settings = Settings.load(self.files, self.path)
+        self.settings = Settings(self.files, self.path)
         found = sorted(
             (parsed, os.path.join(self.path, name))
             for name, is_directory in self.files.scan(self.path)

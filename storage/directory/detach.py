@@ -34,7 +34,7 @@ def detach(files: Files, data_dir: str) -> list[str]:
         if broker_settings.is_detached(files, data_dir):
             return []
         raise InvalidConfig("no broker has written this directory", path=data_dir)
-    settings = Settings.load(files, data_dir)
+    settings = Settings(files, data_dir)
     found = _partitions(files, data_dir)
     if not any(files.exists(_aside(data_dir, name)) for name in _NAMES):
         theirs = broker_settings.read(
@@ -53,7 +53,7 @@ def detach(files: Files, data_dir: str) -> list[str]:
         if files.exists(os.path.join(data_dir, name)):
             files.rename(os.path.join(data_dir, name), _aside(data_dir, name))
     files.sync_directory(data_dir)
-    after = Settings.load(files, data_dir, keeps_faulty=True)
+    after = Settings(files, data_dir, keeps_faulty=True)
     whys = {name: after.why_kept(name) for name in sorted(found)}
     return [f"{name}: {why}" for name, why in whys.items() if why is not None]
 

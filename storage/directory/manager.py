@@ -123,7 +123,7 @@ class LogManager:
         self.clean = clean = checkpoint_file.has_marker(files, path)
         # A retention policy that is not there can do no harm where nothing is deleted.
         check = no_check if read_only else check_policy
-        self.settings = settings = Settings.load(files, path, check, keeps_faulty=keeps_faulty)
+        self.settings = settings = Settings(files, path, check, keeps_faulty=keeps_faulty)
         self.clock_ms = clock_ms
         self.monotonic_ms = monotonic_ms
         self.reserve = Reserve(files, path)
@@ -272,7 +272,7 @@ class LogManager:
         """
         with LogManager.alone(path) as files:
             check_topic(files, path, topic)
-            yield Settings.load(files, path, check_policy)
+            yield Settings(files, path, check_policy)
 
     @staticmethod
     @contextlib.contextmanager

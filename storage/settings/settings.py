@@ -75,29 +75,21 @@ def no_check(config: LogConfig) -> None:
     """A ``Check`` that refuses nothing."""
 
 
-def check_value(name: str, text: str | None) -> None:
-    """InvalidConfig where topics have no such setting, or it may not have that value (None: the
-    default).
+def parse_written(name: str, text: str | None) -> Any:
+    """The value of a topic's setting from a user's text, which may have a unit; None: the default.
+
+    InvalidConfig where topics have no such setting, or it may not have that value.
     """
-    setting = _topic_setting(name)
-    if text is not None:
-        _parse_written(setting, text)
-
-
-def _parse_written(setting: Setting, text: str) -> Any:
-    """The value of a text from a user, who may have used a unit."""
-    try:
-        plain = without_unit(setting.name, text.strip())
-    except ValueError as error:
-        raise InvalidConfig(f"{setting.name}={text} is not {error}") from None
-    return parse(setting, setting.name, plain)
-
-
-def _topic_setting(name: str) -> Setting:
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
         raise InvalidConfig(f"there is no setting {name!r}")
-    return setting
+    if text is None:
+        return None
+    try:
+        plain = without_unit(name, text.strip())
+    except ValueError as error:
+        raise InvalidConfig(f"{name}={text} is not {error}") from None
+    return parse(setting, name, plain)
 
 
 def set_default(files: Files, data_dir: str, name: str, value: str) -> None:
@@ -106,7 +98,7 @@ def set_default(files: Files, data_dir: str, name: str, value: str) -> None:
     InvalidConfig where the file would not be right then, OSError: nothing has changed.
     """
     path = os.path.join(data_dir, SETTINGS_FILE)
-    Settings.load(files, data_dir)
+    Settings(files, data_dir)
     parse(BROKER_SETTINGS[name], name, value)
     try:
         lines = files.read_whole(path).decode().splitlines()
@@ -121,14 +113,16 @@ class Settings:
     """The settings of a data directory.  One thread changes them."""
 
     def __init__(
-        self,
-        files: Files,
-        data_dir: str,
-        given: Mapping[str, Line],
-        check: Check,
-        *,
-        keeps_faulty: bool = False,
+        self, files: Files, data_dir: str, check: Check = no_check, *, keeps_faulty: bool = False
     ) -> None:
+        """Read the data directory's file; a missing one sets nothing.
+
+        InvalidConfig names file and line; with ``keeps_faulty`` it becomes the ``fault`` of these
+        settings instead.  A topic's file is read when it is needed: InvalidConfig then, or with
+        ``keeps_faulty`` the fault of that topic (``fault_of``).
+
+        ``check`` is called for all settings that are, or are to be, in force.
+        """
         self._files = files
         self._data_dir = data_dir
         self._check = check
@@ -137,13 +131,28 @@ class Settings:
         self._configs: dict[str, LogConfig] = {}
         # The lowest partitions of topics whose partition 0 is not here.
         self._lowest: dict[str, int] = {}
+        # The known ids of the topics that lie here.
+        self._ids: dict[str, str] = {}
         self.fault: InvalidConfig | None = None
         """Why the data directory's file does not count: then nothing of any topic is deleted, and
         no setting changed.
         """
-        # The known ids of the topics that lie here.
-        self._ids: dict[str, str] = {}
-        self.given: dict[str, str] = {name: line.value for name, line in given.items()}
+        path = os.path.join(data_dir, SETTINGS_FILE)
+        try:
+            given: dict[str, Line] = {}
+            with contextlib.suppress(FileNotFoundError):
+                given = {line.name: line for line in read_lines(files, path)}
+            self._use(given)
+            self._check_whole(self._plain, path)
+        except InvalidConfig as error:
+            if not keeps_faulty:
+                raise
+            self.fault = error
+            self._use({})
+
+    def _use(self, given: Mapping[str, Line]) -> None:
+        """Use these lines of the data directory's file.  InvalidConfig."""
+        self.given = {name: line.value for name, line in given.items()}
         """The lines of the data directory's settings file, as they stand there."""
         self.broker = BrokerConfig(**_daemon_values(given))
         ours = _from_synonyms(
@@ -154,61 +163,28 @@ class Settings:
             }
         )
         self._defaults = {**_standard(), **ours}
-        self._theirs = broker_settings.read(
-            files,
-            data_dir,
-            self.broker.kafkafs_broker_config,
-            self.broker.kafkafs_metadata_log_dir,
-        )
         # For the many topics that were made here and have no settings.
         self._plain = _config_of(self._defaults)
         self._their_defaults: dict[str, _Sourced] = {}
         self._protected: dict[str, str] = {}
+        self.notes: list[str] = []
+        """Settings that do not count, and why."""
+        self._theirs = broker_settings.read(
+            *(self._files, self._data_dir),
+            self.broker.kafkafs_broker_config,
+            self.broker.kafkafs_metadata_log_dir,
+        )
         if self._theirs is not None:
             self._their_defaults = _their_defaults(self._theirs, ours)
             protecting = _protecting(self._theirs, given)
             self._protected = {name: self._theirs.defaults[name].source for name in protecting}
             fields = {name.replace(".", "_"): value for name, value in protecting.items()}
             self.broker = replace(self.broker, **fields)
-        self.notes: list[str] = []
-        """Settings that do not count, and why."""
-        if self._theirs is not None:
-            for name in DECISIVE & ours.keys():
-                self.notes.append(
-                    f"{ours[name].source} does not count for a broker's topics: they keep what "
-                    f"their broker has set, unless {name} is set on the topic"
-                )
-
-    @classmethod
-    def load(
-        cls,
-        files: Files,
-        data_dir: str,
-        check: Check = no_check,
-        *,
-        keeps_faulty: bool = False,
-    ) -> Settings:
-        """Read the data directory's file; a missing one sets nothing.
-
-        InvalidConfig names file and line; with ``keeps_faulty`` it becomes the ``fault`` of these
-        settings instead.  A topic's file is read when it is needed: InvalidConfig then, or with
-        ``keeps_faulty`` the fault of that topic (``fault_of``).
-
-        ``check`` is called for all settings that are, or are to be, in force.
-        """
-        path = os.path.join(data_dir, SETTINGS_FILE)
-        try:
-            given: dict[str, Line] = {}
-            with contextlib.suppress(FileNotFoundError):
-                given = {line.name: line for line in read_lines(files, path)}
-            settings = cls(files, data_dir, given, check, keeps_faulty=keeps_faulty)
-            settings._check_whole(settings._plain, path)
-        except InvalidConfig as error:
-            if not keeps_faulty:
-                raise
-            settings = cls(files, data_dir, {}, check, keeps_faulty=True)
-            settings.fault = error
-        return settings
+            self.notes = [
+                f"{ours[name].source} does not count for a broker's topics: they keep what "
+                f"their broker has set, unless {name} is set on the topic"
+                for name in DECISIVE & ours.keys()
+            ]
 
     # -- topics' files -------------------------------------------------------------------------
 
@@ -405,12 +381,12 @@ class Settings:
         """
         known = self._topic(topic)
         changed = dict(known.overrides)
-        for name, value in values.items():
-            setting = _topic_setting(name)
+        for name, text in values.items():
+            value = parse_written(name, text)
             if value is None:
                 changed.pop(name, None)
             else:
-                changed[name] = _parse_written(setting, value)
+                changed[name] = value
         self._check_whole(_config_of(self._in_force(topic, changed, is_known=True)), None)
         self._save(topic, TopicFile(changed, known.owners))
 

@@ -147,7 +147,7 @@ class _Partition:
         self.bases = _bases(files, target.directory)
         data_dir, name = os.path.split(target.directory)
         topic, _ = paths.parse_partition_directory(name) or (name, -1)
-        self.index_interval = Settings.load(files, data_dir).log_config(topic).index_interval_bytes
+        self.index_interval = Settings(files, data_dir).log_config(topic).index_interval_bytes
         # At the end of what was read.
         self.producers = ProducerState()
 

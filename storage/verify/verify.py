@@ -179,7 +179,7 @@ class _Directory:
         self.report = VerifyReport()
         self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
         self.was_killed = not self.is_live and not checkpoint_file.has_marker(files, path)
-        self.settings = Settings.load(files, path)
+        self.settings = Settings(files, path)
         self.checkpoints = {name: self._checkpoint(name) for name, _ in _CHECKPOINTS}
         self.recovery_points = self.checkpoints[paths.RECOVERY_POINTS]
         self.log_starts = self.checkpoints[paths.LOG_STARTS]

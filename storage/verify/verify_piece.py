@@ -89,7 +89,7 @@ def verify_old_log(log: OldLog, progress: Progress) -> Verified:
     """Read it.  OSError from the disk; InvalidConfig where its settings cannot be read."""
     found = Verified()
     try:
-        config = Settings.load(log.files, log.path).log_config(log.topic)
+        config = Settings(log.files, log.path).log_config(log.topic)
         segments, _ = load_entries(log.files, log.directory, log.names, config, progress=None)
     except CorruptRecord as error:
         found.faults.append(Fault(error.path or log.directory, error.message))

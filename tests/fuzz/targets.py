@@ -705,6 +705,6 @@ def checkpoints(data: bytes) -> None:
 def settings(data: bytes) -> None:
     for name in (SETTINGS_FILE, topic_file.NAME):
         with contextlib.suppress(StorageError):
-            found = Settings.load(OneFile(data, name), "/d")
+            found = Settings(OneFile(data, name), "/d")
             found.log_config("t")
             found.get_owner("t", 0)

@@ -81,7 +81,7 @@ class Staging:
             parsed = paths.parse_partition_directory(directory) if is_directory else None
             if parsed is not None and directory not in paths.BROKERS_OWN:
                 self._partitions.setdefault(parsed[0], []).append(parsed[1])
-        self._settings = Settings.load(files, data_dir)
+        self._settings = Settings(files, data_dir)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a batch.

@@ -15,7 +15,7 @@ from kafkafs.tree.control.retention import totals
 from storage.directory.manager import LogManager
 from storage.directory.retain import plan_retention
 from storage.errors import InvalidConfig
-from storage.settings.settings import Settings, check_value
+from storage.settings.settings import Settings, parse_written
 
 
 def config_text(settings: Settings, topic: str) -> str:
@@ -49,7 +49,7 @@ def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> str |
         try:
             if not equals or not name:
                 raise InvalidConfig(f"{line.strip()!r} is not name=value")
-            check_value(name, value or None)
+            parse_written(name, value or None)
         except InvalidConfig as error:
             raise InvalidConfig(f"line {number}: {error}") from None
         changes[name] = value or None

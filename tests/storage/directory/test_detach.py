@@ -43,7 +43,7 @@ def state(data: Path) -> dict[str, bytes]:
 
 
 def listing(data: Path, topic: str = "orders") -> list[tuple[str, str, str]]:
-    return Settings.load(Files(), str(data)).explain(topic)
+    return Settings(Files(), str(data)).explain(topic)
 
 
 def test_nothing_is_made_in_a_brokers_directory(data: Path) -> None:
@@ -63,7 +63,7 @@ def test_what_the_broker_has_set_holds_on(data: Path) -> None:
     before = listing(data)
     assert detach(Files(), str(data)) == []
     assert listing(data) == before
-    settings = Settings.load(Files(), str(data))
+    settings = Settings(Files(), str(data))
     assert settings.overrides("orders") == {"compression.type": "zstd", "retention.ms": "5"}
     assert not settings.is_brokers
     with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
@@ -102,7 +102,7 @@ def test_it_can_be_taken_back(data: Path) -> None:
     assert state(data) == before
     assert not (data / "kafkafs-broker.properties").exists()
     assert listing(data) == shown
-    assert Settings.load(Files(), str(data)).is_brokers
+    assert Settings(Files(), str(data)).is_brokers
     with pytest.raises(InvalidConfig, match="was not detached"):
         undo(Files(), str(data))
 
@@ -114,7 +114,7 @@ def test_it_is_not_taken_back_over_what_the_broker_would_delete(data: Path) -> N
         manager.create_partition("orders", 1)
     with pytest.raises(PolicyViolation, match="made since: new-0, new-1, orders-1"):
         undo(Files(), str(data))
-    assert not Settings.load(Files(), str(data)).is_brokers
+    assert not Settings(Files(), str(data)).is_brokers
 
 
 def test_where_no_broker_has_been(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_it_survives_a_power_cut(data: Path, seed: int) -> None:
     disk = SimulatedDisk(str(data))
     detach(disk, str(data))
     disk.materialise(seed)
-    settings = Settings.load(Files(), str(data))
+    settings = Settings(Files(), str(data))
     assert not settings.is_brokers
     assert settings.log_config("orders").retention_ms == 5
 
@@ -165,7 +165,7 @@ def test_killed_at_any_moment_and_repeated(data: Path, moment: int) -> None:
     try:
         detach(files, str(data))
     except Killed:
-        settings = Settings.load(Files(), str(data))
+        settings = Settings(Files(), str(data))
         assert settings.is_brokers
         config = settings.log_config("orders")
         assert config.unknown or config.retention_ms == 5
@@ -175,7 +175,7 @@ def test_killed_at_any_moment_and_repeated(data: Path, moment: int) -> None:
     try:
         undo(files, str(data))
     except Killed:
-        config = Settings.load(Files(), str(data)).log_config("orders")
+        config = Settings(Files(), str(data)).log_config("orders")
         assert config.unknown or config.retention_ms == 5
         undo(Files(), str(data))
     assert state(data) == before

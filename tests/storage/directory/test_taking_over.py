@@ -176,15 +176,15 @@ def test_why_and_what_ends_it(tmp_path: Path) -> None:
         "cleanup.policy, retention.ms, retention.bytes are not known: the broker's own file is "
         f"not named; kafkafs config {data} --broker-config FILE ends that"
     )
-    assert Settings.load(Files(), str(data)).why_kept("orders") == file_is_missing
+    assert Settings(Files(), str(data)).why_kept("orders") == file_is_missing
     write_settings(data, kafkafs_broker_config="/no/such/file")
-    why = Settings.load(Files(), str(data)).why_kept("orders")
+    why = Settings(Files(), str(data)).why_kept("orders")
     assert why == file_is_missing.replace(
         "the broker's own file is not named", "/no/such/file: No such file or directory"
     )
     log = data / "__cluster_metadata-0" / f"{0:020}.log"
     log.write_bytes(log.read_bytes() + bytes([1]) * 61 + b"x" * (1 << 25))
-    settings = Settings.load(Files(), str(data))
+    settings = Settings(Files(), str(data))
     assert "the metadata log is damaged" in str(settings.why_kept("orders"))
     assert "retention.ms=... retention.bytes=... ends that" in str(settings.why_kept("orders"))
     for name, value in (("cleanup.policy", "delete"), ("retention.ms", "5")):
@@ -192,7 +192,7 @@ def test_why_and_what_ends_it(tmp_path: Path) -> None:
         assert settings.why_kept("orders") is not None
     settings.change_topic("orders", {"retention.bytes": "-1"})
     assert settings.why_kept("orders") is None
-    assert Settings.load(Files(), str(data)).log_config("orders").retention_ms == 5
+    assert Settings(Files(), str(data)).log_config("orders").retention_ms == 5
 
 
 @pytest.mark.parametrize("name", ["broker's file", "kafkafs.metadata.log.dir", "none"])
@@ -209,7 +209,7 @@ def test_a_metadata_log_that_is_elsewhere(tmp_path: Path, name: str) -> None:
     elif name == "kafkafs.metadata.log.dir":
         server.write_text("")
         write_settings(data, kafkafs_broker_config=server, kafkafs_metadata_log_dir=other)
-    settings = Settings.load(Files(), str(data))
+    settings = Settings(Files(), str(data))
     assert settings.log_config("orders").retention_ms == (7 * DAY_MS if name == "none" else 5)
     assert bool(settings.log_config("orders").unknown) == (name == "none")
 
@@ -231,7 +231,7 @@ def test_the_settings_of_another_topic_of_that_name_do_not_count(tmp_path: Path)
 
 
 def test_what_kafka_sets_on_its_own_topics(tmp_path: Path) -> None:
-    settings = Settings.load(Files(), str(tmp_path))
+    settings = Settings(Files(), str(tmp_path))
     assert settings.log_config("__consumer_offsets").cleanup_policy == ("compact",)
     assert settings.log_config("__transaction_state").cleanup_policy == ("compact",)
     assert settings.log_config("__share_group_state").retention_ms == -1
@@ -241,11 +241,11 @@ def test_a_broker_that_does_not_clean_or_delete(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     described(data, [], "log.cleaner.enable=false\ndelete.topic.enable=false")
-    broker = Settings.load(Files(), str(data)).broker
+    broker = Settings(Files(), str(data)).broker
     assert (broker.log_cleaner_enable, broker.delete_topic_enable) == (False, False)
     with open(data / "kafkafs.properties", "a") as file:
         file.write("log.cleaner.enable=true\n")
-    assert Settings.load(Files(), str(data)).broker.log_cleaner_enable
+    assert Settings(Files(), str(data)).broker.log_cleaner_enable
 
 
 def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:

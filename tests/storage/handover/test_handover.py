@@ -366,7 +366,7 @@ def test_a_user_who_may_not_give_files_away(places: Places) -> None:
 def test_settings_are_those_that_decide_and_those_that_are_set(tmp_path: Path) -> None:
     (tmp_path / "kafkafs.properties").write_text("log.retention.ms=5000\n")
     (tmp_path / "t-0").mkdir()
-    settings = Settings.load(Files(), str(tmp_path))
+    settings = Settings(Files(), str(tmp_path))
     values = {
         "segment.ms": "7000",
         "cleanup.policy": "compact,delete",

@@ -69,7 +69,7 @@ def load(directory: Path, text: str = "", **of_topics: str) -> Settings:
         (directory / "kafkafs.properties").write_text(text)
     for topic, lines in of_topics.items():
         topic_file(directory, topic).write_text(lines)
-    return Settings.load(Files(), str(directory))
+    return Settings(Files(), str(directory))
 
 
 def topic_file(directory: Path, topic: str) -> Path:
@@ -178,7 +178,7 @@ def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, reason: s
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "kafkafs.properties").write_bytes(b"\xff")
     with pytest.raises(InvalidConfig, match="not UTF-8 at byte 0"):
-        Settings.load(Files(), str(tmp_path))
+        Settings(Files(), str(tmp_path))
 
 
 def test_overrides_win_and_last(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_what_is_wrong_in_a_topics_file_is_named(tmp_path: Path, line: str, reas
     assert reason in str(e.value)
     assert e.value.path == str(topic_file(tmp_path, "t"))
     assert settings.log_config("u").retention_ms == 5
-    kept = Settings.load(Files(), str(tmp_path), keeps_faulty=True)
+    kept = Settings(Files(), str(tmp_path), keeps_faulty=True)
     assert "retention.ms" in kept.log_config("t").unknown
     assert reason in str(kept.why_kept("t"))
     with pytest.raises(CorruptCheckpoint, match="line 2"):
@@ -372,7 +372,7 @@ def test_a_disk_that_refuses_changes_nothing(tmp_path: Path) -> None:
             raise OSError(errno.ENOSPC, "full")
 
     (tmp_path / "t-0").mkdir()
-    settings = Settings.load(Full(), str(tmp_path))
+    settings = Settings(Full(), str(tmp_path))
     with pytest.raises(OSError, match="full"):
         settings.change_topic("t", {"flush.ms": "5"})
     with pytest.raises(OSError, match="full"):
@@ -388,7 +388,7 @@ def test_any_text_is_settings_or_named(tmp_path_factory: pytest.TempPathFactory,
     (directory / "kafkafs.properties").write_bytes(text.encode("utf-8", "surrogatepass"))
     lines = [line.strip() for line in text.split("\n")]
     if all(not line or line[0] in "#!" for line in lines):
-        assert Settings.load(Files(), str(directory)).log_config("t") == LogConfig()
+        assert Settings(Files(), str(directory)).log_config("t") == LogConfig()
     else:
         with pytest.raises(InvalidConfig, match=r"line|UTF-8"):
-            Settings.load(Files(), str(directory))
+            Settings(Files(), str(directory))
