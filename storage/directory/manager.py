@@ -560,8 +560,12 @@ class LogManager:
                 log = topic.partitions.get(partition)
                 where = os.path.join(self.path, paths.partition_directory(name, partition))
                 directory = os.path.join(self.path, paths.deleted_directory_name(name, partition))
-                with self._vanished(where):
+                try:
                     self.files.rename(where, directory)
+                except FileNotFoundError:
+                    if self.files.exists(where):
+                        raise
+                    _log.warning("%s: has been removed by somebody else", where)
                 renamed.append((where, directory, log))
             self.files.sync_directory(self.path)
         except OSError:
@@ -591,16 +595,6 @@ class LogManager:
         except OSError as error:
             # The topic is gone all the same; ``create_topic`` looks for what is left of it.
             _log.warning("%s: what was written down of topic %r stays: %s", self.path, name, error)
-
-    @contextlib.contextmanager
-    def _vanished(self, directory: str) -> Iterator[None]:
-        """Pass over a partition's directory that is missing."""
-        try:
-            yield
-        except FileNotFoundError:
-            if self.files.exists(directory):
-                raise
-            _log.warning("%s: has been removed by somebody else", directory)
 
     def drop(self, log: Log, directory: str | None) -> None:
         """Another process has deleted a partition; its directory is ``directory`` now, if any.
@@ -714,7 +708,9 @@ class LogManager:
         self._age_descriptors()
         if now_ms >= self._expiring_ms:
             self._expiring_ms = now_ms + EXPIRATION_CHECK_MS
-            self._expire_producers()
+            wall_ms, limit_ms = self.clock_ms(), self.settings.broker.producer_id_expiration_ms
+            for log in self.logs():
+                log.producers.expire(wall_ms, limit_ms)
         return self.deleted.remove(now_ms, again=True)
 
     def _age_descriptors(self) -> None:
@@ -727,13 +723,6 @@ class LogManager:
                 stay = True
                 stay = log.age_descriptors()
             self._left_open |= stay
-
-    def _expire_producers(self) -> None:
-        expiration_ms = self.settings.broker.producer_id_expiration_ms
-        wall_ms = self.clock_ms()
-        for log in self.logs():
-            if log.producers.by_id:
-                log.producers.expire(wall_ms, expiration_ms)
 
     # -- the end -------------------------------------------------------------------------------
 

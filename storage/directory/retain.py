@@ -100,19 +100,6 @@ class Retained:
     notes: list[str] = field(default_factory=list)
 
 
-def facts_of(log: Log, segments: tuple[Segment, ...]) -> LogFacts:
-    """The facts for a decision about a log that has these segments."""
-    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
-    return LogFacts(
-        tuple(
-            _facts(segment, end, is_active=segment is segments[-1])
-            for segment, end in zip(segments, ends, strict=True)
-        ),
-        log.log_start_offset,
-        log.high_watermark,
-    )
-
-
 def _facts(segment: Segment, end: int, *, is_active: bool) -> SegmentFacts:
     return SegmentFacts(
         segment.base_offset,
@@ -127,7 +114,15 @@ def _facts(segment: Segment, end: int, *, is_active: bool) -> SegmentFacts:
 def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
     """What would go from this log now; changes nothing and reads nothing.  Any thread."""
     config, segments = log.config, log.segments
-    facts = facts_of(log, segments)
+    ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
+    facts = LogFacts(
+        tuple(
+            _facts(segment, end, is_active=segment is segments[-1])
+            for segment, end in zip(segments, ends, strict=True)
+        ),
+        log.log_start_offset,
+        log.high_watermark,
+    )
     decision = decide(facts, config, now_ms)
     rolls = len(decision.doomed) == len(facts.segments)
     return RetentionPlan(

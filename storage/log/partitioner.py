@@ -78,7 +78,10 @@ class Partitioner:
         def following(before: int) -> int:
             return another(partitions, before, self._choose)
 
-        count = self._count_of(partitions)
+        if len(partitions) != self._known:
+            # A topic gets partitions at its end and loses none.
+            self._known, self._count = len(partitions), max(partitions) + 1
+        count = self._count
         parts, partition, left = route(
             batches, count, *sticky, following, STAY_BYTES, max_batch_bytes
         )
@@ -89,10 +92,3 @@ class Partitioner:
                         f"a key belongs to partition {number} of {count}, which is not here"
                     )
         return Routed(parts, Sticky(partition, left))
-
-    def _count_of(self, partitions: Collection[int]) -> int:
-        """One more than the highest number: a topic gets partitions at its end and loses none."""
-        if len(partitions) != self._known:
-            numbers = list(partitions)
-            self._known, self._count = len(numbers), max(numbers) + 1
-        return self._count

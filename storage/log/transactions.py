@@ -88,12 +88,6 @@ class Transactions:
             if spans[number : number + 1] != [span]:
                 aborted[entry.producer_id] = [*spans[:number], span, *spans[number:]]
 
-    def _forget_aborted(self) -> None:
-        """Drop what is cached: an entry was taken back that another thread may have read."""
-        with self._aborted_lock:
-            self._aborted_version += 1
-            self._aborted = (), {}
-
     # -- what is stable ------------------------------------------------------------------------
 
     def append(
@@ -117,7 +111,10 @@ class Transactions:
         except OSError:
             if update.aborted:
                 active.files.txn_index.truncate_to(known)
-                self._forget_aborted()
+                with self._aborted_lock:
+                    # Another thread may have read an entry that is taken back.
+                    self._aborted_version += 1
+                    self._aborted = (), {}
             raise
         self.store_producers(active, position, update)
         return position

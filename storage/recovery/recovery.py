@@ -96,7 +96,11 @@ def recover(origin: Origin) -> Recovered:
         behind = next((base for base in bases if base > max(origin.swapped)), -1)
         origin = dataclasses.replace(origin, holes_to=max(origin.holes_to, behind))
     bases, names = _without_half_rolled(origin, bases, names)
-    result = Recovered([], faults=_set_bad_aside(origin, bad))
+    result = Recovered([])
+    for name in bad:
+        fault = "no file; what it would say is made again from the log"
+        path = os.path.join(origin.directory, name)
+        result.faults.append(_kept_aside(origin, name, f"{path}: {fault}"))
     result.book, claims = _read_book(origin, names, result)
     gone, claims = _missing(origin, claims, bases)
     if result.book is not None and not bases:
@@ -170,15 +174,6 @@ def _files_of(origin: Origin) -> tuple[list[str], list[str]]:
         elif name == book_file.FILE_NAME:
             bad.append(name)
     return names, bad
-
-
-def _set_bad_aside(origin: Origin, bad: list[str]) -> list[str]:
-    """A line for each."""
-    reason = "no file; what it would say is made again from the log"
-    return [
-        _kept_aside(origin, name, f"{os.path.join(origin.directory, name)}: {reason}")
-        for name in bad
-    ]
 
 
 def _kept_aside(origin: Origin, name: str, fault: str) -> str:
@@ -330,20 +325,15 @@ def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
     following = [item.segment.base_offset for item in loaded[1:]]
     count = sum(base <= origin.log_start for base in following)
     if count:
-        kept_from = _first_base(origin)
+        try:
+            bases = read_history(origin.files, origin.directory).bases
+        except CorruptCheckpoint:
+            bases = {}
+        kept_from = min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
         count = sum(base <= kept_from for base in following[:count])
     for item in loaded[:count]:
         item.segment.files.discard()
     return loaded[count:]
-
-
-def _first_base(origin: Origin) -> int:
-    """The base offset of the first segment that positions hang on; MAX_OFFSET where none do."""
-    try:
-        bases = read_history(origin.files, origin.directory).bases
-    except CorruptCheckpoint:
-        return paths.MAX_OFFSET
-    return min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
 
 
 def _starts_anew(origin: Origin, result: Recovered) -> bool:

@@ -458,9 +458,8 @@ FAULTS = [
     Fault(
         "append-refused-leaves-its-abort",
         "storage/log/transactions.py",
-        "                active.files.txn_index.truncate_to(known)\n"
-        "                self._forget_aborted()\n",
-        "                pass\n",
+        "                active.files.txn_index.truncate_to(known)\n",
+        "                _ = known\n",
         "Committed records of the next transaction are hidden.",
         (APPEND,),
     ),
