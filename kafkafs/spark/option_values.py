@@ -26,6 +26,7 @@ class InvalidOption(ValueError):  # noqa: N818 - as the errors of storage
 
 
 def parsed(text: str, parser: Callable[[str], T], example: str, name: str) -> T:
+    """What `parser` makes of an option's text. InvalidOption where it raises ValueError."""
     try:
         return parser(text.strip())
     except (ValueError, RecursionError) as error:
@@ -33,12 +34,14 @@ def parsed(text: str, parser: Callable[[str], T], example: str, name: str) -> T:
 
 
 def long(text: str, expectation: str) -> int:
+    """A whole number of 64 bits. InvalidOption with the `expectation`."""
     if _LONG.fullmatch(text.strip()) is None or not -(1 << 63) <= int(text) < 1 << 63:
         raise InvalidOption(f"{expectation}, got {text!r}")
     return int(text)
 
 
 def positive(options: Mapping[str, str], name: str) -> int | None:
+    """A positive whole number; None: there is no such option. InvalidOption."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -49,6 +52,7 @@ def positive(options: Mapping[str, str], name: str) -> int | None:
 
 
 def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """True or false. InvalidOption."""
     text = options.get(name.lower())
     if text is None:
         return default
@@ -58,6 +62,7 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
+    """A time in ms, given with or without a unit. InvalidOption."""
     text = options.get(name.lower())
     if text is None:
         return default

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkafs.spark.jobs import export_state
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_name
-from kafkafs.spark.jobs.export_state import Offsets, is_uri, without_scheme
+from kafkafs.spark.jobs.export_state import without_scheme
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport, Table, Value
-from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.followed_directory import FollowedDirectory, is_uri
+from kafkafs.spark.source.offsets import Offsets, TopicPartition
 from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     offsets = 0
     with FollowedDirectory(where, options.choice.wants_topic) as opened:
         for log in options.choice.logs(opened.manager):
-            start = known.get((log.topic, log.partition), log.log_start_offset)
+            start = known.get(TopicPartition(log.topic, log.partition), log.log_start_offset)
             end = log.last_stable_offset
             count = max(end - start, 0)
             offsets += count
@@ -203,7 +204,7 @@ class _QueryProgress:
             self._rows[batch.batchId] = batch.numInputRows
             for source in batch.sources:
                 ends = export_state.parse_offsets(source.endOffset)
-                starts = export_state.parse_offsets(source.startOffset or "null")
+                starts = export_state.parse_offsets(source.startOffset)
                 self._ends.update(ends)
                 self._starts = {**starts, **self._starts}
 

@@ -14,27 +14,20 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
+from kafkafs.spark.location.followed_directory import is_uri
+from kafkafs.spark.source.offsets import Offsets, from_nested
 from storage.errors import InvalidConfig, StorageError
 from storage.files import Files
 
 _STATE = "_kafkafs"
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-
-Offsets = dict[tuple[str, int], int]
 
 
 def without_scheme(path: str) -> str:
     """The path of a `file:///…`; anything else unchanged."""
     return unquote(urlsplit(path).path) if path.startswith("file:/") else path
-
-
-def is_uri(out: str) -> bool:
-    """Whether `out` is a URI, not a local directory."""
-    return _URI.match(out) is not None
 
 
 def checkpoint_of(out: str) -> str:
@@ -101,10 +94,6 @@ def exported(out: str) -> Offsets:
     return parse_offsets(lines[2])
 
 
-def parse_offsets(text: str) -> Offsets:
-    """Parse offsets in the form of Spark's Kafka source, {"topic":{"0":23}}; none for null."""
-    return {
-        (topic, int(partition)): offset
-        for topic, partitions in (json.loads(text) or {}).items()
-        for partition, offset in partitions.items()
-    }
+def parse_offsets(text: str | None) -> Offsets:
+    """Parse the offsets that Spark keeps of a query; none for null."""
+    return from_nested(json.loads(text or "null") or {})

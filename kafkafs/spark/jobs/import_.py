@@ -24,10 +24,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.spark.jobs.choice import data_location
-from kafkafs.spark.jobs.export_state import is_uri, without_scheme
+from kafkafs.spark.jobs.export_state import without_scheme
 from kafkafs.spark.jobs.import_records import ImportOptions, records
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport
+from kafkafs.spark.location.followed_directory import is_uri
 from kafkafs.spark.location.owner_client import create_topic, partitions_of
 from storage import paths
 from storage.adopt.adoptions import Adoptions
@@ -139,7 +140,7 @@ def _partitions(directory: str, options: ImportOptions) -> int:
 
 
 def _found(options: ImportOptions) -> _Input:
-    """FileNotFoundError, InvalidConfig."""
+    """The files that the arguments name. FileNotFoundError, InvalidConfig."""
     files: list[str] = []
     sources: list[str] = []
     for text in map(without_scheme, options.inputs):

@@ -58,16 +58,13 @@ def check_installed() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise CannotStartError(f"{', '.join(missing)} missing: pip install 'kafkafs[spark]'")
-    if _SUBMITTED not in os.environ and not _java():
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+    if _SUBMITTED not in os.environ and java is None:
         raise CannotStartError(
             "Spark needs Java 17 or later, and there is none in JAVA_HOME or PATH: install one "
             "(Debian and Ubuntu: apt-get install default-jre-headless)"
         )
-
-
-def _java() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
 
 
 @contextmanager

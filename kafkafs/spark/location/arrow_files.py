@@ -185,22 +185,19 @@ class ArrowFiles(Files):
     def confirm(self) -> None:
         """Raise SegmentGone if an object that was read is not the listed one any more."""
         with self._guard:
-            read = [(path, self._listings.get(path), *names) for path, names in self._read.items()]
-
-        def changed(path: str, before: _Listing | None, *names: str) -> str | None:
-            now = self._ask(path)
+            read = [
+                (path, self._listings.get(path), [*names]) for path, names in self._read.items()
+            ]
+        listings = self._pool.map(self._ask, (path for path, _, _ in read))
+        for (path, before, names), now in zip(read, listings, strict=True):
             for name in names:
                 if before is None or now is None or before.get(name) != now.get(name):
-                    return os.path.join(path, name)
-            return None
-
-        for found in self._pool.map(lambda each: changed(*each), read):
-            if found is not None:
-                self._drop(found)
-                raise SegmentGone(
-                    "this object was replaced or removed while the directory was opened",
-                    path=self._store.name(found),
-                )
+                    changed = os.path.join(path, name)
+                    self._drop(changed)
+                    raise SegmentGone(
+                        "this object was replaced or removed while the directory was opened",
+                        path=self._store.name(changed),
+                    )
 
     def _drop(self, path: str) -> None:
         """Drop the listing of the directory that has `path`, and the open object."""

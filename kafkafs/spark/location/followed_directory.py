@@ -65,6 +65,11 @@ class Location:
         return self.path if self.is_local else _without_secrets(self.option)
 
 
+def is_uri(text: str) -> bool:
+    """Whether the text is a URI, not a path."""
+    return _URI.match(text) is not None
+
+
 def location_of(option: str) -> Location:
     """Parse the option `path`. ValueError if it is empty or an unknown URI."""
     if not option:
@@ -74,7 +79,7 @@ def location_of(option: str) -> Location:
         if parts.netloc not in ("", "localhost"):
             raise ValueError(f"{option}: a file of another host; write file:///path")
         return Location(option, os.path.abspath(unquote(parts.path)), True)
-    if _URI.match(option) is None:
+    if not is_uri(option):
         return Location(option, os.path.abspath(option), True)
     option = re.sub(r"\As3[an]://", "s3://", option)
     _, path = _filesystem(option)

@@ -8,7 +8,6 @@ nothing. Options for connections (`kafka.…`) have no effect. Any other name is
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -59,14 +58,14 @@ def _directory(option: str) -> str:
         raise InvalidOption(
             "Option 'path' must be specified: the data directory that has the topics"
         )
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", option) and not option.startswith("file:"):
+    from kafkafs.spark.location.followed_directory import is_uri, location_of
+
+    if is_uri(option) and not option.startswith("file:"):
         scheme = option.partition(":")[0]
         raise InvalidOption(
             f"Option 'path': the sink appends to logs in a directory that all executors share; "
             f"data directories in {scheme}://… can only be read"
         )
-    from kafkafs.spark.location.followed_directory import location_of
-
     path = location_of(option).path
     if not os.path.isdir(path):
         raise NotADirectoryError(20, "there is no such data directory", path)

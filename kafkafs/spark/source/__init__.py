@@ -1,6 +1,6 @@
 """The source: `reader` for batch queries, `stream_reader` for streaming ones.
 
-`options` parses options; `assigned` finds partitions and their `offsets`;
-`planning` and `stream_plan` make tasks of them; `rows` are what tasks give to Spark. `data_loss`
-handles records that are gone.
+`options` parses options; `assigned` finds partitions and their `offsets`; `planning` and
+`stream_plan` make tasks of them; `rows` are what tasks give to Spark. `data_loss` handles records
+that are gone.
 """

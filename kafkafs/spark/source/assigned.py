@@ -85,6 +85,7 @@ class Assigned:
         return log.high_watermark
 
     def latest(self) -> Offsets:
+        """The ends of the wanted partitions that exist."""
         return {name: self.end(log) for name, log in self.logs().items()}
 
     def resolve(

@@ -25,6 +25,13 @@ class LossPolicy:
         self.fail = fail
         self._said: set[TopicPartition | None] = set()
 
+    def report_offsets(self, name: TopicPartition, start: int, end: int, why: str) -> None:
+        """Report that the query cannot read the offsets from `start` to before `end`."""
+        self.report(
+            name,
+            f"Could not read records in offset [{start}, {end}) for topic partition {name}: {why}",
+        )
+
     def report(self, name: TopicPartition | None, reason: str) -> None:
         """Raise DataLoss, or warn if this is the partition's first loss."""
         if self.fail:
@@ -42,8 +49,3 @@ class LossPolicy:
                 "failOnDataLoss to true. Reason: %s",
                 reason,
             )
-
-
-def unreadable(name: TopicPartition, start: int, end: int, why: str) -> str:
-    """The reason for `report` if a query cannot read these offsets."""
-    return f"Could not read records in offset [{start}, {end}) for topic partition {name}: {why}"

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from kafkafs.spark.location.followed_directory import Location
 from kafkafs.spark.source import offsets, rows
 from kafkafs.spark.source.assigned import Assigned
-from kafkafs.spark.source.data_loss import LossPolicy, unreadable
+from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
 from kafkafs.spark.source.options import SourceOptions
 from storage.errors import OffsetOutOfRange, UnknownTopicOrPartition
@@ -66,17 +66,16 @@ def _readable(
     if wanted.size <= 0:
         return wanted
     if log is None:
-        policy.report(name, unreadable(name, start, end, "the partition is gone"))
+        policy.report_offsets(name, start, end, "the partition is gone")
         return OffsetRange(name, end, end)
     if start < log.log_start_offset:
         first = min(log.log_start_offset, end)
-        why = f"the log starts at {log.log_start_offset}"
-        policy.report(name, unreadable(name, start, first, why))
+        policy.report_offsets(name, start, first, f"the log starts at {log.log_start_offset}")
         start = first
     last = assigned.end(log)
     if end > last:
         first = max(last, start)
-        policy.report(name, unreadable(name, first, end, f"the log ends at {last}"))
+        policy.report_offsets(name, first, end, f"the log ends at {last}")
         end = first
     return OffsetRange(name, start, end)
 
@@ -93,11 +92,10 @@ def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         try:
             yield from rows.record_batches(files, split, schema)
         except UnknownTopicOrPartition as error:
-            lost = unreadable(name, split.from_offset, split.to_offset, error.message)
-            policy.report(name, lost)
+            policy.report_offsets(name, split.from_offset, split.to_offset, error.message)
         except OffsetOutOfRange as error:
             start, end, why = _gap(error, split)
-            policy.report(name, unreadable(name, start, end, why))
+            policy.report_offsets(name, start, end, why)
             split = split._replace(from_offset=end)
             continue
         return
