@@ -35,7 +35,7 @@ def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
     Exits with 0 where all could be cleaned. Ctrl-C leaves what is not done as it was.
     """
     from kafkafs.cli.progress import long_work
-    from kafkafs.tree.partition.offline import keeping_history
+    from kafkafs.tree.partition.partitions import keeping_history
     from storage.compaction.log_cleaner import LogCleaner
     from storage.directory.manager import LogManager
     from storage.directory.retain import remove_now

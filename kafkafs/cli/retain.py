@@ -74,7 +74,7 @@ def _preview(plans: Sequence[RetentionPlan]) -> list[str]:
 def _retain(manager: LogManager, plans: Sequence[RetentionPlan], now_ms: int) -> list[str]:
     """Delete, and print what was deleted; returns the faults."""
     from kafkafs.cli.progress import long_work
-    from kafkafs.tree.partition.offline import keeping_history
+    from kafkafs.tree.partition.partitions import keeping_history
     from storage.directory.retain import remove_now, retain
 
     logs = [plan.log for plan in plans]

@@ -49,20 +49,13 @@ class Saved(NamedTuple):
     entries_crc: int = 0
 
 
-class Identity(NamedTuple):
-    """The view and the segment that a file is the index of."""
-
-    view: str
-    base_offset: int
-
-
 def file_suffix(view: str) -> str:
     """The suffix of a view's files, after the base offset."""
     return paths.LINES if view == "values" else f".{view}{paths.LINES}"
 
 
-def read_header(files: Files, path: str, identity: Identity) -> tuple[Saved, int]:
-    """(what a file covers, the CRC of the log before that end).
+def read_header(files: Files, path: str, view: str, base_offset: int) -> tuple[Saved, int]:
+    """(what a view's file covers, the CRC of the log before that end).
 
     ValueError where it is damaged or another segment's; OSError where it cannot be read.
     """
@@ -74,11 +67,11 @@ def read_header(files: Files, path: str, identity: Identity) -> tuple[Saved, int
         files.close(fd)
     if len(data) < _HEADER_SIZE or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
         raise ValueError("damaged")
-    magic, version, _, base_offset, *totals, log_crc, view = _HEADER.unpack_from(data)
+    magic, version, _, base, *totals, log_crc, name = _HEADER.unpack_from(data)
     saved = Saved(*totals)
     if (
         (magic, version) != (_MAGIC, _VERSION)
-        or (view.rstrip(b"\0").decode(), base_offset) != identity
+        or (name.rstrip(b"\0").decode(), base) != (view, base_offset)
         or length < _HEADER_SIZE + saved.count * ENTRY_SIZE
     ):
         raise ValueError("not the index of this segment")
@@ -88,7 +81,8 @@ def read_header(files: Files, path: str, identity: Identity) -> tuple[Saved, int
 def write(
     files: Files,
     path: str,
-    identity: Identity,
+    view: str,
+    base_offset: int,
     saved: Saved,
     *,
     entries: bytes,
@@ -101,10 +95,10 @@ def write(
         _MAGIC,
         _VERSION,
         granularity,
-        identity.base_offset,
+        base_offset,
         *saved,
         log_crc,
-        identity.view.encode(),
+        view.encode(),
     ).ljust(_HEADER_SIZE - 4, b"\0")
     fd = files.open(path, os.O_RDWR | os.O_CREAT)
     try:

@@ -181,19 +181,18 @@ class TextReader:
         done, self.skip = render(plain, 0, len(plain), cursor, out, done, size, self.skip)
         if cursor.pending:
             return done
-        if cursor.position == len(plain) and not cursor.record_end:
-            # A reader that waits at the end of the log shall not hold the batch.
-            self._plain = None
-            self._cursor = Cursor(self._resume)
-        elif done < size:
-            if cursor.position < len(plain):
-                raise CorruptRecord(
-                    "a batch's records do not fill it",
-                    path=self._lines.segment.log_path,
-                    position=self._resume,
-                )
-            self._plain = None
-            self._cursor = Cursor(self._resume)
+        at_end = cursor.position == len(plain) and not cursor.record_end
+        if not at_end and done == size:
+            return done
+        if cursor.position < len(plain):
+            raise CorruptRecord(
+                "a batch's records do not fill it",
+                path=self._lines.segment.log_path,
+                position=self._resume,
+            )
+        # A reader that waits at the end of the log shall not hold the batch.
+        self._plain = None
+        self._cursor = Cursor(self._resume)
         return done
 
     def _check_needed(self, needed: int) -> int:
@@ -287,7 +286,7 @@ def reader_at(extent: Extent, text: int) -> Reader:
     """A reader at byte `text` of a segment's text; errors as `SegmentLines.find`."""
     if isinstance(extent, SegmentBatches):
         return BytesReader(extent.segment, text)
-    before, batch, position, batch_end = extent.find(text) if text else (0, 0, 0, 0)
+    before, batch, position, batch_end, _ = extent.find(text) if text else (0, 0, 0, 0, 0)
     segment = extent.segment
     damages = segment.damages
     if damages:

@@ -107,7 +107,7 @@ def offset_of(lines: SegmentLines, number: int) -> int:
 @_steadily
 def offset_at(lines: SegmentLines, text: int) -> int:
     """The offset of the record that shows byte `text` (< `text_length`) of the segment's text."""
-    before, position, record, _ = lines.find(text)
+    before, position, record, _, _ = lines.find(text)
     inside = record - position
     gap = gap_before(lines, text)
     if gap is not None and position < gap.place.end:

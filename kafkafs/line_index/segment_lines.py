@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from kafkafs.line_index import lines_file
 from kafkafs.line_index.encoded import IsAborted, show_batch, takes_long
-from kafkafs.line_index.lines_file import CHECKED, Identity, Saved, absolute, file_suffix
+from kafkafs.line_index.lines_file import CHECKED, Saved, absolute, file_suffix
 from kafkafs.line_index.store import NEVER, LineStore
 from kafkafs.views import TextView
 from kafkafs.views._measure import ENTRY_SIZE, Measure, find_batch, find_entry
@@ -128,10 +128,6 @@ class SegmentLines:
         self.is_guessed = False
         self.loaded = segment.size == 0
 
-    def __repr__(self) -> str:
-        covered = f"{self.covered} of {self.end}"
-        return f"<SegmentLines {self.segment.base_offset}: {self.text_length} from {covered}>"
-
     @property
     def path(self) -> str:
         """The path of its `.lines` file."""
@@ -141,10 +137,6 @@ class SegmentLines:
         if self._cache is None:
             return self.segment.files.file_path(suffix)
         return os.path.join(self._cache, paths.file_name(self.segment.base_offset, suffix))
-
-    @property
-    def _identity(self) -> Identity:
-        return Identity(self.view.name, self.segment.base_offset)
 
     @property
     def end(self) -> int:
@@ -496,7 +488,8 @@ class SegmentLines:
             lines_file.write(
                 files,
                 path,
-                self._identity,
+                self.view.name,
+                self.segment.base_offset,
                 now,
                 entries=entries,
                 before=before,
@@ -561,7 +554,9 @@ class SegmentLines:
         before_waiting()
         saved = Saved()
         try:
-            found, log_crc = lines_file.read_header(self._store.files, self.path, self._identity)
+            found, log_crc = lines_file.read_header(
+                self._store.files, self.path, self.view.name, self.segment.base_offset
+            )
             if 0 < found.covered <= self.end and self._is_of_log(found.covered, log_crc):
                 saved = found
         except (OSError, StorageError, ValueError):
@@ -574,12 +569,12 @@ class SegmentLines:
 
     # -- looking up ----------------------------------------------------------------------------
 
-    def find(self, text: int) -> tuple[int, int, int, int]:
+    def find(self, text: int) -> tuple[int, int, int, int, int]:
         """The last indexed record that begins at or before byte `text` (< `text_length`) of text:
 
-        (bytes of text before it, its batch's file position, its own, its batch's end). The end is 0
-        where a batch begins at the record's position. BlockingIOError where the entries are not
-        mapped and this may not wait.
+        (bytes of text before it, its batch's file position, its own, its batch's end, records
+        before it). The end is 0 where a batch begins at the record's position. BlockingIOError
+        where the entries are not mapped and this may not wait.
         """
         saved, tail = self._state
         if text < saved.text_length:
@@ -588,19 +583,21 @@ class SegmentLines:
                 before_waiting()
                 mapped = self._open_entries()
             self.used = True
-            return find_entry(mapped[0], mapped[1], text)[:4]
+            return find_entry(mapped[0], mapped[1], text)
         assert tail is not None
         entries = tail.entries
-        before, batch, position, batch_end, _ = find_entry(
-            entries, len(entries) // ENTRY_SIZE, text - saved.text_length
+        found = find_entry(entries, len(entries) // ENTRY_SIZE, text - saved.text_length)
+        if not saved.covered:
+            return found
+        before, batch, position, batch_end, records = found
+        at = saved.covered
+        return (
+            saved.text_length + before,
+            at + batch,
+            at + position,
+            at + batch_end if batch_end else 0,
+            saved.records + records,
         )
-        if saved.covered:
-            before += saved.text_length
-            batch += saved.covered
-            position += saved.covered
-            if batch_end:
-                batch_end += saved.covered
-        return before, batch, position, batch_end
 
     def entry_before(self, is_after: Callable[[int, int], bool]) -> tuple[int, int, int, int]:
         """The last entry for which `is_after(batch's position, records before it)` is false, or the
@@ -610,10 +607,9 @@ class SegmentLines:
         Waits.
         """
         saved, tail = self._state
-        entries: bytes | bytearray | memoryview
+        entries: Buffer
         if saved.covered and (tail is None or is_after(saved.covered, saved.records)):
-            mapped = self._map or self._open_entries()
-            entries, count, start = mapped[0], mapped[1], Saved()
+            (entries, count), start = self._map or self._open_entries(), Saved()
         elif tail is None:
             return 0, 0, 0, 0  # sealed, and compaction has left no record in it
         else:
@@ -624,9 +620,7 @@ class SegmentLines:
             return is_after(start.covered + batch, start.records + ordinal)
 
         number = bisect_left(range(1, count), True, key=after)
-        text, batch, record, _, ordinal = _ENTRY.unpack_from(entries, number * ENTRY_SIZE)
-        at = start.covered
-        return start.text_length + text, at + batch, at + record, start.records + ordinal
+        return _entry_at(entries, number, start)
 
     def entry_from(self, position: int) -> tuple[int, int, int, int] | None:
         """The first entry whose batch begins at or after `position`, as `entry_before`. Waits."""

@@ -415,7 +415,7 @@ FAULTS = [
     Fault(
         "attributes-kept-beside-appends",
         "kafkafs/tree/partition/partition.py",
-        "        if self._growing and (inode != self._kept or self._writing is not None):\n"
+        "        if self._growing and (inode != self._kept or self.writing is not None):\n"
         "            return 0.0\n        return self.mount.attr_timeout",
         "            pass\n        return self.mount.attr_timeout",
         "The size goes backwards.",

@@ -64,7 +64,7 @@ def check(lines: SegmentLines, text: bytes) -> None:
     assert (lines.text_length, lines.covered) == (len(text), lines.segment.size)
     log = lines.segment.read_at(0, lines.segment.size)
     for position in range(len(text)):
-        before, _, at, batch_end = lines.find(position)
+        before, _, at, batch_end, _ = lines.find(position)
         assert before <= position
         out = bytearray(20)
         size = min(20, len(text) - position)

@@ -137,7 +137,7 @@ class FollowHandle(ReadHandle):
     def release(self) -> None:
         generation = self._generation
         assert generation is not None
-        self._file.partition.follow_handles.pop(self, None)
+        self._partition.follow_handles.pop(self, None)
         generation.detach()
 
     def note_offset(self, end: int) -> None:

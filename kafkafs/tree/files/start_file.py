@@ -257,19 +257,16 @@ class StartFile(ViewFile):
             if self.is_ranged or generation is None:
                 self.partition.ranges[self] = None
             if generation is not None and not self.view.attach(generation):
-                self._let_go(handle)
+                self.closed(handle)
                 raise self._stale()
         return handle
 
     def closed(self, handle: StartHandle) -> None:
         """A handle is released."""
         with self.partition.lock:
-            self._let_go(handle)
-
-    def _let_go(self, handle: StartHandle) -> None:
-        self._handles.discard(handle)
-        if not self._handles:
-            self.partition.ranges.pop(self, None)
+            self._handles.discard(handle)
+            if not self._handles:
+                self.partition.ranges.pop(self, None)
             self._detach()
 
     def _detach(self) -> None:
@@ -311,7 +308,9 @@ class StartNames:
         self._partitions = partitions
         self._inode_table = partitions.mount.inodes
         self._kept: OrderedDict[StartFile, None] = OrderedDict()
-        self._inodes: dict[tuple[int, str], list[int]] = {}
+        # The inodes that each name in a directory has led to, the latest last; and the reverse.
+        # Under the lock of the partition that the name begins with.
+        self.inodes: dict[tuple[int, str], list[int]] = {}
         self._names: dict[int, set[tuple[int, str]]] = {}
 
     def look_up(self, topic: Topic, parent: int, name: str, view: View) -> Node:
@@ -328,7 +327,7 @@ class StartNames:
             partition.follow()
             # A count needs this view, which only the owner's thread makes.
             partition.view(mount.views[0])
-        for inode in reversed(self.inodes(parent, name)):
+        for inode in reversed(self.inodes.get((parent, name), [])):
             held = self._inode_table.find(inode)
             if isinstance(held, StartFile) and held.is_held:
                 return held
@@ -348,20 +347,12 @@ class StartNames:
             raise
         inode = StartFile.number(partition, view, nonce, str(start), str(until))
         with partition.lock:
-            self.note(parent, name, inode)
+            known = self.inodes.get((parent, name), [])
+            self.inodes[parent, name] = [*(other for other in known if other != inode), inode]
+            self._names.setdefault(inode, set()).add((parent, name))
         return self._inode_table.find(inode) or StartFile(
             inode, partition, partition_view, nonce, start, until, looked, self
         )
-
-    def inodes(self, parent: int, name: str) -> list[int]:
-        """The inodes that a name in a directory has led to, the latest last."""
-        return self._inodes.get((parent, name), [])
-
-    def note(self, parent: int, name: str, inode: int) -> None:
-        """Remember that a name leads to an inode now. Under the partition's lock."""
-        known = self._inodes.get((parent, name), [])
-        self._inodes[parent, name] = [*(other for other in known if other != inode), inode]
-        self._names.setdefault(inode, set()).add((parent, name))
 
     def keep(self, file: StartFile) -> None:
         """Keep `file` in the list; the one looked up longest ago drops its generation."""
@@ -371,10 +362,10 @@ class StartNames:
             self._kept.popitem(last=False)[0].keep_no_longer()
 
     def forget(self, inode: int) -> None:
-        """Forget an inode that the kernel does not know any more. Under the partition's lock."""
+        """Forget an inode that the kernel does not know any more. Under its partition's lock."""
         for name in self._names.pop(inode, ()):
-            left = [other for other in self._inodes[name] if other != inode]
+            left = [other for other in self.inodes[name] if other != inode]
             if left:
-                self._inodes[name] = left
+                self.inodes[name] = left
             else:
-                del self._inodes[name]
+                del self.inodes[name]

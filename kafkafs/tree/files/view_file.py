@@ -19,8 +19,7 @@ from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import Attributes, Change, Node, inode_number
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partition_view import PartitionView
-from kafkafs.tree.partition.text import render_text
+from kafkafs.tree.partition.partition_view import PartitionView, render_text
 from kafkafs.views import View
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.waiting import at_once, may_wait
@@ -211,7 +210,7 @@ class ViewFile(Node):
             view = self.partition.view(self.partition.mount.views[0])
             view.generation(time.monotonic() + MEASURE_S)
             view.layout.catch_up(time.monotonic() + MEASURE_S)
-            return b"%d" % view.records
+            return b"%d" % view.layout.records()
         timestamps = [segment.max_timestamp for segment in log.segments if segment.size]
         facts = {
             "log_start": log.log_start_offset,
@@ -253,27 +252,27 @@ class ViewFile(Node):
 class ReadHandle(Handle):
     """Reading. A read that begins where the last one ended looks nothing up."""
 
-    __slots__ = ("_file", "_generation", "_last", "_view", "direct_io", "keep_cache")
+    __slots__ = ("_generation", "_last", "_layout", "_partition", "direct_io", "keep_cache")
 
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
         """`generation` None: the subclass sets it before it reads."""
         # The page cache could not return the part of a page before damage.
         self.direct_io = file.partition.mount.files_grow or file.view.layout.is_damaged
         self.keep_cache = not self.direct_io
-        self._file = file
-        self._view = file.view
+        self._partition = file.partition
+        self._layout = file.view.layout
         self._generation = generation
         # (position, reader), replaced as a whole: two threads may read at once.
         self._last: tuple[int, Reader | None] = (-1, None)
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        if self._file.partition.mount.follows:
+        if self._partition.mount.follows:
             return self._read_of_another(position, size)
         return self._read(position, size)
 
     def _read_of_another(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """Read a log that another process writes, and may cut before the bytes that are read."""
-        partition = self._file.partition
+        partition = self._partition
         try:
             data = self._read(position, size)
             if partition.intact():
@@ -293,13 +292,14 @@ class ReadHandle(Handle):
         absolute = position + generation.origin
         left = generation.timeline.end - absolute
         if left < size:
-            if self._view.layout.end_unknown or not generation.timeline.positioned[1]:
-                self._view.layout.find_end(time.monotonic() + MEASURE_S)
+            if self._layout.end_unknown or not generation.timeline.positioned[1]:
+                self._layout.find_end(time.monotonic() + MEASURE_S)
                 left = generation.timeline.end - absolute
             if left <= 0:
                 return b""
             size = min(left, size)
-        self._file.partition.showing_size()
+        if self._partition.writing is not None:
+            self._partition.showing_size()
         if generation.lost:
             size = self._before_what_is_lost(generation, absolute, size)
         out = bytearray(size)
@@ -349,4 +349,4 @@ class ReadHandle(Handle):
             render_text(generation, absolute + len(kept), out, len(kept), None)
 
     def sync_plan(self) -> FlushPlan | None:
-        return self._file.partition.flush_plan()
+        return self._partition.flush_plan()

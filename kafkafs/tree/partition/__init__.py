@@ -2,8 +2,8 @@
 
 `generations` says what an inode shows of the past, pure. Around it: `partitions` has all partitions
 and does their periodic work. A `partition` passes its log's events to its views and sends notices
-to the kernel. A `partition_view` makes the generations of one view; its `layout` measures the text
-and gives it positions; `text` renders it. `rewrite` writes a change of the past down before the log
-carries it out, `offline` does so for a command. `unsaved` counts line indexes that no file has yet,
-`flush_plans` is one fsync of several partitions.
+to the kernel. A `partition_view` makes the generations of one view, and renders their text; its
+`layout` measures the text and gives it positions. `rewrite` writes a change of the past down before
+the log carries it out. `unsaved` counts line indexes that no file has yet, `flush_plans` is one
+fsync of several partitions.
 """

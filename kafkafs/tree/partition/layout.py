@@ -51,21 +51,6 @@ class Layout:
     `end_unknown`: the view shows text that is not measured yet, after what is.
     """
 
-    __slots__ = (
-        "_active",
-        "_bound_before",
-        "_cache",
-        "_on_measured",
-        "_resume_offset",
-        "_store",
-        "end_unknown",
-        "keeps_base",
-        "lock",
-        "log",
-        "timeline",
-        "view",
-    )
-
     def __init__(
         self,
         log: Log,
@@ -132,20 +117,16 @@ class Layout:
             return start + extent.bytes_until(offset)
         return start + text_before(extent, offset)[0]
 
-    def log_start(self) -> tuple[int, int]:
-        """(absolute position of the log start, records before it); errors as `position`."""
+    def records(self) -> int:
+        """Records from the log start on, which must be measured; errors as `position`."""
         offset = self.log.log_start_offset
-        extent, start = self._positioned_at(offset)
-        records = 0
-        for before in self.timeline.positioned[1]:
-            if before is extent:
-                break
-            records += before.records
-        if extent.segment.base_offset >= offset:
-            return start, records
+        extents = self.timeline.extents
+        first, *others = extents[number_of(extents, offset) :]
+        records = first.records + sum(extent.records for extent in others)
+        if first.segment.base_offset >= offset:
+            return records
         before_waiting()
-        text, inside = text_before(extent, offset)
-        return start + text, records + inside
+        return records - text_before(first, offset)[1]
 
     def _positioned_at(self, offset: int) -> tuple[Extent, int]:
         """(the positioned extent that holds an offset, or the next one; its start)"""

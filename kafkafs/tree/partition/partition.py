@@ -11,7 +11,7 @@ the daemon answers, it drops that inode's attributes, too.
 
 Invariants: `mtime_ns` rises with each append. While the partition is `_growing`, the kernel keeps
 attributes of the inode `_kept` at most; not even of that once a process was shown a size from an
-append whose answer the kernel may not have taken (`_writing`).
+append whose answer the kernel may not have taken (`writing`).
 """
 
 from __future__ import annotations
@@ -82,35 +82,9 @@ class Writer(Protocol):
 
 class Partition:
     """See the module. `known`: inode -> node, of those that the kernel knows. `writer`: the file of
-    the append that is being made.
+    the append that is being made. `writing`: that of the last append, while the kernel may not have
+    taken the answer.
     """
-
-    __slots__ = (
-        "_growing",
-        "_grown",
-        "_history_read",
-        "_kept",
-        "_loading",
-        "_owner",
-        "_periodic",
-        "_prepared",
-        "_refused",
-        "_rewrite",
-        "_sealed_blocks",
-        "_unfinished",
-        "_unread_changes",
-        "_writing",
-        "follow_handles",
-        "known",
-        "lock",
-        "log",
-        "mount",
-        "mtime_ns",
-        "name",
-        "ranges",
-        "views",
-        "writer",
-    )
 
     def __init__(self, mount: MountContext, log: Log, periodic: PeriodicWork) -> None:
         self.mount = mount
@@ -130,8 +104,7 @@ class Partition:
         self._grown = False
         # While it grows: the inode whose attributes the kernel may keep, or 0.
         self._kept = 0
-        # The file of the last append, while the kernel may not have taken the answer.
-        self._writing: Writer | None = None
+        self.writing: Writer | None = None
         self.writer: Writer | None = None
         self._history_read = False
         # Held by the thread that reads the history from the disk.
@@ -203,10 +176,12 @@ class Partition:
         """Do the periodic work that waits for the disk, until about `until` (time.monotonic); the
         next turn does the rest. In a worker thread.
         """
-        self._refresh_history()
+        if not self._is_counted:
+            with self.mount.manager.duties.attempt("saving of the history", self.log.name):
+                self.save_history()
         for view in self.views.values():
-            view.keep_pending()
             with contextlib.suppress(StorageError, OSError):
+                view.keep_pending()
                 view.layout.catch_up(until)
         settled = all(view.is_settled for view in self.views.values())
         if not self.log.closed and not (settled and self._is_counted):
@@ -217,12 +192,6 @@ class Partition:
         """Whether the history's fingerprint counts all sealed segments."""
         log = self.log
         return not self._history_read or log.closed or len(log.segments) <= log.history.counted
-
-    def _refresh_history(self) -> None:
-        """Have the fingerprint count the segments that were sealed since."""
-        if not self._is_counted:
-            with self.mount.manager.duties.attempt("saving of the history", self.log.name):
-                self.save_history()
 
     @property
     def owner(self) -> tuple[int, int, int]:
@@ -244,7 +213,7 @@ class Partition:
         """
         if self._unfinished:
             return 0.0
-        if self._growing and (inode != self._kept or self._writing is not None):
+        if self._growing and (inode != self._kept or self.writing is not None):
             return 0.0
         return self.mount.attr_timeout
 
@@ -262,11 +231,11 @@ class Partition:
             self._kept = written
         elif self._kept != written:
             self._drop_kept()
-        self._writing = writer
+        self.writing = writer
 
     def showing_size(self) -> None:
         """A process is about to be shown a file's size or its last bytes. In any thread."""
-        if self._writing is not None and self._kept:
+        if self.writing is not None and self._kept:
             if may_wait():
                 # Only the owner's thread changes `_kept`.
                 self.mount.notices.attributes_changed(self._kept)
@@ -275,8 +244,8 @@ class Partition:
 
     def released(self, writer: Writer) -> None:
         """The last handle of a file is closed: the kernel has taken the answers to its writes."""
-        if self._writing is writer:
-            self._writing = None
+        if self.writing is writer:
+            self.writing = None
             self._kept = writer.inode
 
     def rest(self) -> None:
@@ -286,7 +255,7 @@ class Partition:
         else:
             self._growing = False
             self._kept = 0
-            self._writing = None
+            self.writing = None
             self._periodic.growing.discard(self)
 
     def _drop_attributes(self, spared: int = 0) -> None:

@@ -14,11 +14,10 @@ import errno
 import time
 from collections.abc import Iterable, Sequence
 
-from kafkafs.line_index import NEVER, Extent
+from kafkafs.line_index import NEVER, Damaged, Extent, Reader, reader_at
 from kafkafs.tree.partition.generations import Generation, ToKeep
 from kafkafs.tree.partition.layout import Layout
-from kafkafs.tree.partition.text import render_text
-from storage.errors import StorageError
+from storage.errors import CorruptRecord, StorageError
 from storage.segment.segment import Segment
 
 _TRIES = 100
@@ -31,19 +30,9 @@ OVERTAKEN_S = 60.0
 class PartitionView:
     """See the module."""
 
-    __slots__ = (
-        "_current",
-        "_hidden_records",
-        "_left",
-        "_overtaken_until",
-        "_pending",
-        "layout",
-    )
-
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._current: Generation | None = None
-        self._hidden_records = 0
         # Extents whose segments have left the log, until their files are gone.
         self._left: dict[Segment, Extent] = {}
         self._overtaken_until = 0.0
@@ -63,12 +52,11 @@ class PartitionView:
         while (current := self._current) is None:
             layout.measure(until)
             rewrites = layout.timeline.rewrites
-            position, hidden = layout.log_start()
+            position = layout.position(layout.log.log_start_offset)
             with layout.lock:
                 same = layout.is_ready and rewrites == layout.timeline.rewrites
                 # One that another thread has made meanwhile may be attached already.
                 if same and self._current is None:
-                    self._hidden_records = hidden
                     self._current = Generation(layout.timeline, self.nonce, position)
                     layout.begin_base(position)
         return current
@@ -130,11 +118,6 @@ class PartitionView:
     def nonce(self) -> int:
         """The history's nonce, which changes together with the timeline."""
         return self.layout.log.history.nonce
-
-    @property
-    def records(self) -> int:
-        """Records that the current generation shows, which must exist."""
-        return sum(extent.records for extent in self.layout.timeline.extents) - self._hidden_records
 
     def attach(self, generation: Generation) -> bool:
         """As `Generation.attach`, in any thread."""
@@ -257,6 +240,49 @@ class PartitionView:
         while self._pending:
             with contextlib.suppress(IndexError):
                 _release(self._pending.pop()[1])
+
+
+def render_text(
+    generation: Generation,
+    absolute: int,
+    out: bytearray,
+    done: int,
+    reader: Reader | None,
+) -> Reader:
+    """Fill `out` from its byte `done` on with the text at `absolute`, which must be long enough.
+
+    `reader`: the one that the last call returned, which stands at `absolute`, or None. It is not
+    changed. Returns one at the end.
+
+    BlockingIOError where it would wait and may not, SegmentGone, Damaged, CorruptRecord, OSError.
+    """
+    size = len(out)
+    origin = absolute - done
+    extent, start = None, 0
+    if reader is None:
+        extent, start = generation.locate(absolute)
+        reader = reader_at(extent, absolute - start)
+    else:
+        reader = reader.copy()
+    while True:
+        try:
+            done = reader.fill(out, done)
+        except Damaged as error:
+            if extent is None or error.done > done or not error.is_news:
+                raise
+            # The text may begin after the damage, whose gap is known now.
+        else:
+            if done == size:
+                return reader
+            before = extent
+            extent, start = generation.locate(origin + done)
+            is_next = start == origin + done or generation.may_begin_inside(origin + done)
+            if not is_next or reader.skip or extent is before:
+                raise CorruptRecord("shows less than was measured", path=extent.segment.log_path)
+        try:
+            reader = reader_at(extent, origin + done - start)
+        except CorruptRecord as error:
+            raise Damaged(error, done) from None
 
 
 def _release(segments: Iterable[Segment]) -> None:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from kafkafs.line_index.lines_file import file_suffix
+from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import ABOUT, MountContext
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.unsaved import Unsaved
 from storage import paths
-from storage.directory.manager import Topic
+from storage.directory.manager import LogManager, Topic
 from storage.errors import SegmentGone, StorageError
 from storage.log.listener import LogListener
 from storage.log.log import Log
@@ -291,3 +292,19 @@ def _taken(partitions: set[Partition]) -> list[Partition]:
         with contextlib.suppress(KeyError):
             taken.append(partitions.pop())
     return taken
+
+
+@contextlib.contextmanager
+def keeping_history(manager: LogManager) -> Iterator[None]:
+    """While a command deletes or rewrites records of an unmounted directory: write each change of
+    the logs' past into their histories.
+
+    The next mount then shows the changed logs under new nonces, and `.follow` with the same inode
+    and positions as before.
+    """
+    partitions = Partitions(MountContext(manager, MountOptions()))
+    try:
+        yield
+    finally:
+        manager.listeners.remove(partitions)
+        partitions.stop()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafkafs.tree.handles import Handle
-from kafkafs.tree.partition.offline import keeping_history
+from kafkafs.tree.partition.partitions import keeping_history
 from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.task import Task

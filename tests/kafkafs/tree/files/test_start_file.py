@@ -144,11 +144,11 @@ def test_two_files_of_one_name_are_open(tree: Tree) -> None:
     other.release()
     assert start_file(tree, "0@-10") is first
     handle.release()
-    known = tree.fs.root.start_names.inodes(tree.node("t").inode, "0@-10")
+    known = tree.fs.root.start_names.inodes.get((tree.node("t").inode, "0@-10"), [])
     assert sorted(known) == sorted([first.inode, second.inode])
     tree.fs.inodes.forget(first.inode, first.lookups)
     tree.fs.inodes.forget(second.inode, second.lookups)
-    assert tree.fs.root.start_names.inodes(tree.node("t").inode, "0@-10") == []
+    assert tree.fs.root.start_names.inodes.get((tree.node("t").inode, "0@-10"), []) == []
 
 
 def test_names_of_one_meaning_are_one_inode(tree: Tree) -> None:

@@ -436,14 +436,14 @@ def test_two_threads_that_ask_at_once_hold_one_generation(
     file = tree.fs.inodes.remember(asked(tree.directory("t").lookup, "0"))
     assert isinstance(file, ViewFile)
     both = threading.Barrier(2)
-    log_start = Layout.log_start
+    position = Layout.position
 
-    def together(layout: Layout) -> tuple[int, int]:
-        found = log_start(layout)
+    def together(layout: Layout, offset: int) -> int:
+        found = position(layout, offset)
         both.wait(HANG_S)
         return found
 
-    monkeypatch.setattr(Layout, "log_start", together)
+    monkeypatch.setattr(Layout, "position", together)
     threads = [threading.Thread(target=file.attributes) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -530,7 +530,7 @@ def test_worker_threads_measure_while_the_log_grows(tmp_path: Path) -> None:
             assert tree.attributes(tree.file()).size == len(expected)
             handle = tree.open("t/0")
             assert read(handle, len(expected) - 300, 400) == expected[-300:]
-            assert view.records == 10_000 + 20 * (round_ + 1)
+            assert view.layout.records() == 10_000 + 20 * (round_ + 1)
 
 
 # -- attributes ----------------------------------------------------------------------------------
