@@ -541,10 +541,7 @@ class SegmentLines:
                 return True
         except CorruptRecord:
             pass  # the log is shorter than it was, or gone
-        return self._is_damaged(covered)
-
-    def _is_damaged(self, covered: int) -> bool:
-        """Whether the last covered bytes differ because of damage: the index still fits the log."""
+        # Damage may have changed them: the index still fits the log.
         start = max(covered - CHECKED, 0)
         self.segment.verify(start, covered)
         return any(place.start < covered and start < place.end for place in self.segment.damages)

@@ -201,11 +201,8 @@ class StartFile(ViewFile):
 
     def set_attributes(self, change: Change) -> None:
         if not change.is_touch:
-            name = self._own_name()
+            name = self.partition.log.name
             raise OSError(errno.EPERM, f"{name}@… is a place to read, and has no mode; {name} has")
-
-    def _own_name(self) -> str:
-        return f"{self.partition.log.topic}/{self.partition.name}"
 
     def loses_name(self) -> bool:
         return False
@@ -247,7 +244,7 @@ class StartFile(ViewFile):
     def open(self, flags: int) -> Handle:
         """EPERM for writing."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            name = self._own_name()
+            name = self.partition.log.name
             raise OSError(errno.EPERM, f"{name}@… is a place to read; >> {name} appends")
         self.shown()
         handle = StartHandle(self)

@@ -88,8 +88,7 @@ class ViewFile(Node):
             return measure()
         except BlockingIOError as error:
             if is_logged and may_wait():
-                log = self.partition.log
-                self.partition.mount.events(f"{log.topic}/{log.partition}: {error.strerror}")
+                self.partition.mount.events(f"{self.partition.log.name}: {error.strerror}")
             raise
 
     # -- stat ----------------------------------------------------------------------------------
@@ -175,8 +174,7 @@ class ViewFile(Node):
     def set_attributes(self, change: Change) -> None:
         """chmod and chown last; touch changes nothing; truncate is EPERM."""
         if change.size is not None:
-            log = self.partition.log
-            raise OSError(errno.EPERM, f"{log.topic}/{log.partition} cannot be cut")
+            raise OSError(errno.EPERM, f"{self.partition.log.name} cannot be cut")
         self.partition.change_owner(change)
 
     def loses_name(self) -> bool:
@@ -226,8 +224,7 @@ class ViewFile(Node):
 
     def open(self, flags: int) -> Handle:
         """EPERM for O_TRUNC, and for writing without O_APPEND: as a file under `chattr +a`."""
-        log = self.partition.log
-        name = f"{log.topic}/{log.partition}"
+        name = self.partition.log.name
         if flags & os.O_TRUNC:
             raise OSError(errno.EPERM, f"{name} cannot be cut; >> appends to it")
         if flags & os.O_ACCMODE == os.O_RDONLY:

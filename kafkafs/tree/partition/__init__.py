@@ -4,6 +4,5 @@
 and does their periodic work. A `partition` passes its log's events to its views and sends notices
 to the kernel. A `partition_view` makes the generations of one view, and renders their text; its
 `layout` measures the text and gives it positions. `rewrite` writes a change of the past down before
-the log carries it out. `unsaved` counts line indexes that no file has yet, `flush_plans` is one
-fsync of several partitions.
+the log carries it out. `flush_plans` is one fsync of several partitions.
 """

@@ -179,7 +179,8 @@ class Layout:
         """
         while not self.is_ready:
             extents, first = self._wanted(offset)
-            if self._is_positioned(first):
+            timeline = self.timeline
+            if timeline.positioned[1] and first >= len(timeline.unpositioned):
                 return
             for extent in extents[first:]:
                 if not extent.complete:
@@ -206,11 +207,6 @@ class Layout:
         number = number_of(extents, offset)
         return extents, min(number, len(extents) - len(self.timeline.positioned[1]))
 
-    def _is_positioned(self, first: int) -> bool:
-        """Whether all extents from number `first` on have positions, and not all extents have."""
-        timeline = self.timeline
-        return bool(timeline.positioned[1]) and first >= len(timeline.unpositioned) > 0
-
     def find_end(self, until: float = NEVER) -> None:
         """Measure as much as the end of the text needs; as `measure`."""
         if self.end_unknown:
@@ -231,15 +227,13 @@ class Layout:
             for extent in unmeasured:
                 self._measure(extent, until)
             with self.lock:
-                if self.timeline.positioned[1] == extents and all(
-                    extent.complete for extent in extents
-                ):
-                    self._caught_up()
+                self._caught_up(extents)
 
-    def _caught_up(self) -> None:
-        """Find the end: all extents with positions are measured. Under the lock."""
-        # Another thread may have found it, and the owner goes on without the lock.
-        if self.end_unknown:
+    def _caught_up(self, extents: Sequence[Extent]) -> None:
+        """Find the end, if these have the positions and all are measured. Under the lock."""
+        # Where another thread has found it, the owner goes on without the lock.
+        same = self.end_unknown and self.timeline.positioned[1] == extents
+        if same and all(extent.complete for extent in extents):
             self.timeline.position(len(self.timeline.unpositioned))
             self.end_unknown = False
 
@@ -275,7 +269,7 @@ class Layout:
         timeline = self.timeline
         extents = timeline.extents
         bases = [extent.segment.base_offset for extent in extents]
-        self._caught_up()
+        self.end_unknown = False
         if timeline.positioned[1]:
             timeline.position(first)
         elif self._resume_offset is not None:

@@ -316,14 +316,11 @@ class Partition:
     def flush_plan(self) -> FlushPlan | None:
         """The plan for fsync of any of its files; None where all of it is flushed."""
         log = self.log
-        if log.read_only or log.closed:
+        durability = log.durability
+        is_flushed = durability.recovery_point == log.log_end_offset
+        if log.read_only or log.closed or (is_flushed and not durability.directory_unsynced):
             return None
-        if (
-            log.durability.recovery_point == log.log_end_offset
-            and not log.durability.directory_unsynced
-        ):
-            return None
-        return log.durability.start_flush()
+        return durability.start_flush()
 
     def follow(self) -> None:
         """Look at what the process that writes the data directory has done, for a request."""
@@ -342,8 +339,7 @@ class Partition:
             # One line for an error, not one for every stat.
             if str(error) != self._refused:
                 self._refused = str(error)
-                log = self.log
-                self.mount.events(f"{log.topic}/{log.partition}: cannot be followed: {error}")
+                self.mount.events(f"{self.log.name}: cannot be followed: {error}")
 
     @property
     def is_open(self) -> bool:
@@ -544,7 +540,7 @@ class Partition:
         except OSError as error:
             if not is_done:
                 raise
-            self.mount.events(f"{log.topic}/{log.partition}: its history: {error.strerror}")
+            self.mount.events(f"{log.name}: its history: {error.strerror}")
         else:
             if reason:
                 name = f"{log.topic}/.follow/{log.partition}"

@@ -16,7 +16,7 @@ from kafkafs.line_index.lines_file import file_suffix
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import ABOUT, MountContext
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.unsaved import Unsaved
+from kafkafs.tree.partition.partition_view import PartitionView
 from storage import paths
 from storage.directory.manager import LogManager, Topic
 from storage.errors import SegmentGone, StorageError
@@ -31,6 +31,11 @@ FOLLOW_TURNS = 60
 MEASURE_SLICE_S = 0.5
 """Seconds of measuring in the background at a time."""
 
+SAVE_BYTES = 64 << 20
+"""Bytes of unsaved log after which a view's line index is saved."""
+SAVE_ALL_BYTES = 1 << 30
+"""Bytes of unsaved log of all views: bounds the memory of their entries."""
+
 
 class Partitions(LogListener[Log]):
     """See the module."""
@@ -44,7 +49,8 @@ class Partitions(LogListener[Log]):
         self._changed: set[Partition] = set()
         self._untidy: set[Partition] = set()
         self._partitions: dict[Log, Partition] = {}
-        self._unsaved = Unsaved()
+        # Bytes of log whose index entries are in memory only.
+        self._unsaved: dict[PartitionView, int] = {}
         # The partitions that each turn follows, and for how many more turns without a reader.
         self._looked_at: dict[Partition, int] = {}
         # The logs that `follow_all` has still to follow in this round.
@@ -137,7 +143,8 @@ class Partitions(LogListener[Log]):
             if log.closed and segment is log.active:
                 # The last segment of a deleted topic.
                 partition.vanish()
-                self._unsaved.forget(partition.views.values())
+                for view in partition.views.values():
+                    self._unsaved.pop(view, None)
                 del self._partitions[log]
 
     def swapping(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
@@ -236,9 +243,26 @@ class Partitions(LogListener[Log]):
             self._unmeasured = self._foreign()
         for partition in happened:
             if partition.log in self._partitions:
-                self._unsaved.look(partition.views.values())
+                self._unsaved.update(
+                    (view, view.layout.unsaved) for view in partition.views.values()
+                )
                 self._untidy.add(partition)
-        self._unsaved.save()
+        self._save_lines()
+
+    def _save_lines(self) -> None:
+        """Save the line indexes with many unsaved entries, the largest first; others, too, while
+        all of them have too many. One that the disk refuses is saved the next time.
+        """
+        sizes = self._unsaved
+        total = sum(sizes.values())
+        if total < SAVE_ALL_BYTES and max(sizes.values(), default=0) < SAVE_BYTES:
+            return
+        for view in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if sizes[view] < SAVE_BYTES and total < SAVE_ALL_BYTES:
+                break
+            view.layout.save()
+            total += view.layout.unsaved - sizes[view]
+            sizes[view] = view.layout.unsaved
 
     def _foreign(self) -> list[Partition]:
         """Partitions that others have written, the smallest last."""
@@ -265,8 +289,7 @@ class Partitions(LogListener[Log]):
             except SegmentGone:
                 pass  # its writer has rewritten it; the next reader measures the new text
             except (StorageError, OSError) as error:
-                log = partition.log
-                self.mount.events(f"{log.topic}/{log.partition}: cannot be measured: {error}")
+                self.mount.events(f"{partition.log.name}: cannot be measured: {error}")
             # Another thread may have added one.
             self._unmeasured.remove(partition)
 

@@ -329,7 +329,7 @@ def lines(world: World, part: str) -> list[str]:
 def test_it_goes_on_when_what_was_wrong_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty, error: int, times: int
 ) -> None:
-    monkeypatch.setattr("kafkafs.tree.partition.unsaved.SAVE_BYTES", 1000)
+    monkeypatch.setattr("kafkafs.tree.partition.partitions.SAVE_BYTES", 1000)
 
     async def test(world: World) -> None:
         is_done = duty.begin(world)
@@ -363,7 +363,7 @@ def test_it_goes_on_when_what_was_wrong_is_over(
 def test_it_goes_on_when_there_are_threads_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, duty: Duty
 ) -> None:
-    monkeypatch.setattr("kafkafs.tree.partition.unsaved.SAVE_BYTES", 1000)
+    monkeypatch.setattr("kafkafs.tree.partition.partitions.SAVE_BYTES", 1000)
 
     async def test(world: World) -> None:
         with no_free_threads():

@@ -31,12 +31,12 @@ def saved(tree: Tree) -> list[str]:
 
 
 def test_a_tick_saves_what_has_grown(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafkafs.tree.partition.unsaved.SAVE_BYTES", 1000)
+    monkeypatch.setattr("kafkafs.tree.partition.partitions.SAVE_BYTES", 1000)
     tree.append("t/0", b"x" * 2000 + b"\n")
     tree.append("u/0", b"x" * 200 + b"\n")
     tree.fs.partitions.tick()
     assert saved(tree) == ["t-0"]
-    monkeypatch.setattr("kafkafs.tree.partition.unsaved.SAVE_ALL_BYTES", 250)
+    monkeypatch.setattr("kafkafs.tree.partition.partitions.SAVE_ALL_BYTES", 250)
     tree.fs.partitions.tick()
     assert saved(tree) == ["t-0", "u-0"]
     assert tree.read("t/0") == b"x" * 2000 + b"\n"

@@ -257,14 +257,13 @@ def test_the_example_of_the_page() -> None:
     first = Generation(timeline, nonce=1, start=0)
     assert (timeline.positioned[0], first.size) == ((0, 4, 8), 10)
 
-    first.supersede(4)
+    assert first.attach()
     timeline.replace_head(1, ())
     second = Generation(timeline, nonce=2, start=4)
     assert (timeline.positioned[0], second.size) == ((4, 8), 6)
     assert (first.size, read(first, 0, 10)) == (10, "a\nb\nc\nd\ne\n")
 
-    for generation in (first, second):
-        generation.supersede(8)
+    assert second.attach()
     timeline.replace_head(1, [fake("d\n")])
     timeline.position()
     third = Generation(timeline, nonce=3, start=6)
