@@ -33,7 +33,6 @@ HOT_LOOPS = (
     "kafkafs/views/_json_lines.pyx",
     "kafkafs/views/_json_records.pyx",
     "kafkafs/views/_key_value.pyx",
-    "kafkafs/dump/_records.pyx",
     "kafkafs/dump/_dump.pyx",
 )
 

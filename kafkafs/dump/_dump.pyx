@@ -1,13 +1,13 @@
 """The hot loop of `kafkafs dump`: a log's bytes to the lines that DumpLogSegments prints of them.
 
-A Walk goes through a log batch by batch and collects text, or, where it was made with `rows`,
-tuples that say the same. Lines, words and where each of them stops follow DumpLogSegments 4.3.1;
-the file's frames are FileLogInputStream's, the records DefaultRecord's and LegacyRecord's. What
-makes that program fail raises CorruptRecord here, with the position of the batch in the file; the
-text then ends where its does, in the middle of a line if it must.
+A Walk goes through a log batch by batch and collects text, or, with `rows`, dicts that say the
+same. Lines, words and where each of them stops follow DumpLogSegments 4.3.1; the file's frames are
+FileLogInputStream's, the records DefaultRecord's and LegacyRecord's. What makes that program fail
+raises CorruptRecord here, with the position of the batch in the file; the text then ends where its
+does, in the middle of a line if it must.
 
-Invariants: nothing outside a batch's own bytes is read; every count of records or headers is
-bounded by the bytes that they take.
+Invariants: a Walk reads nothing outside a batch's own bytes; the bytes that records and headers
+take bound every count of them.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -17,15 +17,13 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 
 from kafkafs.dump._records cimport (
-    CREATE_TIME, DELETE_HORIZON_BIT, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE, Batch, Fields, header_row,
-    later_sequence, row, slice_of, take_message, take_record,
+    CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE, Batch, Record, header_row, later_sequence,
+    record_row, slice_of, take_message, take_record,
 )
-from kafkafs.dump._text cimport (
-    Text, need, put, put_bool, put_field, put_object, put_utf8,
-)
+from kafkafs.dump._text cimport Text, need, put, put_bool, put_field, put_object, put_utf8
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_SEQUENCE, BASE_TIMESTAMP, BATCH_LENGTH,
-    CODEC_BITS, CONTROL_BIT, CRC, HEADER_SIZE, LAST_OFFSET_DELTA, LEADER_EPOCH, LOG_OVERHEAD,
+    CODEC_BITS, CONTROL_BIT, CRC, HEADER_SIZE, HORIZON_BIT, LAST_OFFSET_DELTA, LEADER_EPOCH, LOG_OVERHEAD,
     MAGIC, MAX_TIMESTAMP, PRODUCER_EPOCH, PRODUCER_ID, RECORDS_COUNT, SMALLEST_ENTRY,
     TRANSACTIONAL_BIT, crc_of, load32, load64, read_varint,
 )
@@ -45,7 +43,7 @@ cdef enum:
 cdef char *CODEC_NAMES[5]
 CODEC_NAMES[:] = [b"none", b"gzip", b"snappy", b"lz4", b"zstd"]
 cdef char *TYPE_NAMES[3]
-TYPE_NAMES[:] = [b"NoTimestampType: ", b"CreateTime: ", b"LogAppendTime: "]
+TYPE_NAMES[:] = [b" NoTimestampType: ", b" CreateTime: ", b" LogAppendTime: "]
 
 
 cdef inline object crc32(const uint8_t *message, int64_t size):
@@ -121,14 +119,14 @@ cdef class Walk:
         `end` is where the log ends for us, `file` the file's size. Returns 0 at the log's end,
         else how many bytes from `position` on the next step wants.
         """
-        cdef Py_buffer view
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        cdef Py_buffer buffer
+        PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
         try:
-            if size > view.len or not start <= self.position <= start + size:
+            if size > buffer.len or not start <= self.position <= start + size:
                 raise ValueError(f"position {self.position} in {size} bytes at {start}")
-            return self.walk(<const uint8_t *> view.buf, start, start + size, end, file)
+            return self.walk(<const uint8_t *> buffer.buf, start, start + size, end, file)
         finally:
-            PyBuffer_Release(&view)
+            PyBuffer_Release(&buffer)
 
     cdef int64_t walk(
         self, const uint8_t *data, int64_t start, int64_t there, int64_t end, int64_t file
@@ -202,7 +200,7 @@ cdef class Walk:
             put_field(text, b" partitionLeaderEpoch: ", <int32_t> load32(at + LEADER_EPOCH))
             put_bool(text, b" isTransactional: ", attributes & TRANSACTIONAL_BIT != 0)
             put_bool(text, b" isControl: ", batch.is_control)
-            if attributes & DELETE_HORIZON_BIT:
+            if attributes & HORIZON_BIT:
                 put_field(text, b" deleteHorizonMs: OptionalLong[", batch.base_timestamp)
                 put(text, b"]")
             else:
@@ -227,13 +225,12 @@ cdef class Walk:
             raise self.fault(f"no codec has number {codec}")
         if self.rows is not None:
             self.rows[-1].update(
-                position=self.position, timestampType=TYPE_NAMES[timestamp_type].decode()[:-2],
+                position=self.position, timestampType=TYPE_NAMES[timestamp_type].decode()[1:-2],
                 maxTimestamp=timestamp, size=size, magic=magic,
                 compression=CODEC_NAMES[codec].decode(), crc=crc, isValid=is_valid,
             )
             return 0
         put_field(text, b" position: ", self.position)
-        put(text, b" ")
         put_field(text, TYPE_NAMES[timestamp_type], timestamp)
         put_field(text, b" size: ", size)
         put_field(text, b" magic: ", magic)
@@ -247,7 +244,7 @@ cdef class Walk:
     cdef int put_records(
         self, const uint8_t *at, int64_t size, const Batch *batch, int codec
     ) except -1:
-        cdef Py_buffer view
+        cdef Py_buffer buffer
         cdef const uint8_t *start
         cdef int32_t count = <int32_t> load32(at + RECORDS_COUNT)
         if count == 0:
@@ -258,14 +255,14 @@ cdef class Walk:
             self.put_all(at + HEADER_SIZE, at + size, batch, count, True)
             return 0
         records = self.decompressed(codec, at + HEADER_SIZE, size - HEADER_SIZE, 2)
-        PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(records, &buffer, PyBUF_SIMPLE)
         try:
-            start = <const uint8_t *> view.buf
+            start = <const uint8_t *> buffer.buf
             # A compressed batch is read whole before any record of it is printed.
-            self.put_all(start, start + view.len, batch, count, False)
-            self.put_all(start, start + view.len, batch, count, True)
+            self.put_all(start, start + buffer.len, batch, count, False)
+            self.put_all(start, start + buffer.len, batch, count, True)
         finally:
-            PyBuffer_Release(&view)
+            PyBuffer_Release(&buffer)
         return 0
 
     cdef object decompressed(self, int codec, const uint8_t *at, int64_t size, int magic):
@@ -278,16 +275,16 @@ cdef class Walk:
     cdef int put_all(
         self, const uint8_t *at, const uint8_t *end, const Batch *batch, int32_t count, bint shown
     ) except -1:
-        cdef Fields fields
+        cdef Record record
         while count:
-            at = take_record(at, end, batch, &fields)
+            at = take_record(at, end, batch, &record)
             count -= 1
             if at == NULL:
                 raise self.fault("a record is malformed")
             if count == 0 and at != end:
                 raise self.fault("bytes are left after a batch's records")
             if shown:
-                self.put_record(batch, &fields, -1)
+                self.put_record(batch, &record, record.value_size)
         return 0
 
     # -- formats v0 and v1 ---------------------------------------------------------------------
@@ -331,20 +328,20 @@ cdef class Walk:
         self, const uint8_t *message, int64_t size, const Batch *batch, int codec
     ) except -1:
         """The messages of a compressed set."""
-        cdef Fields fields
-        cdef Py_buffer view
+        cdef Record record
+        cdef Py_buffer buffer
         if codec == 4:
             raise self.fault("the older formats know no zstd")
-        if not take_message(message, size, batch, &fields) or fields.value_size < 0:
+        if not take_message(message, size, batch, &record) or record.value_size < 0:
             raise self.fault("a compressed message set has no value")
-        if fields.value_size > size - (fields.value - message):
+        if record.value_size > size - (record.value - message):
             raise self.fault("a compressed message set is cut off")
-        messages = self.decompressed(codec, fields.value, fields.value_size, message[4])
-        PyObject_GetBuffer(messages, &view, PyBUF_SIMPLE)
+        messages = self.decompressed(codec, record.value, record.value_size, message[4])
+        PyObject_GetBuffer(messages, &buffer, PyBUF_SIMPLE)
         try:
-            self.put_messages(<const uint8_t *> view.buf, view.len, batch, message[4])
+            self.put_messages(<const uint8_t *> buffer.buf, buffer.len, batch, message[4])
         finally:
-            PyBuffer_Release(&view)
+            PyBuffer_Release(&buffer)
         return 0
 
     cdef int put_messages(
@@ -388,54 +385,53 @@ cdef class Walk:
         self, const uint8_t *message, int64_t size, const Batch *batch, int64_t offset,
         bint is_valid,
     ) except -1:
-        cdef Fields fields
-        if not take_message(message, size, batch, &fields):
+        cdef Record record
+        if not take_message(message, size, batch, &record):
             raise self.fault("a message's key does not fit it")
-        fields.offset = offset
-        fields.is_valid = is_valid
-        self.put_record(batch, &fields, size - (fields.value - message))
+        record.offset = offset
+        record.is_valid = is_valid
+        self.put_record(batch, &record, size - (record.value - message))
         return 0
 
     # -- one record ----------------------------------------------------------------------------
 
-    cdef int put_record(self, const Batch *batch, const Fields *fields, int64_t room) except -1:
-        """`room`: the bytes that a legacy message has for its value, -1 where they are there."""
+    cdef int put_record(self, const Batch *batch, const Record *record, int64_t room) except -1:
+        """`room`: the bytes that there are for its value."""
         cdef Text *text = &self.text
-        if fields.offset != self.last_offset + 1:
-            self.gaps[self.last_offset] = fields.offset
-        self.last_offset = fields.offset
+        if record.offset != self.last_offset + 1:
+            self.gaps[self.last_offset] = record.offset
+        self.last_offset = record.offset
         if self.rows is not None:
-            if room >= 0 and fields.value_size > room:
+            if record.value_size > room:
                 raise self.fault("a message's value is cut off")
-            self.rows.append(row(batch, fields))
+            self.rows.append(record_row(batch, record))
             return 0
         need(text, LINE)
         if self.metadata:
-            self.put_metadata(batch, fields)
+            self.put_metadata(batch, record)
         if self.contents and not batch.is_control:
-            if room >= 0 and fields.value_size > room:
+            if record.value_size > room:
                 raise self.fault("a message's value is cut off")
-            self.put_contents(fields)
+            self.put_contents(record)
         need(text, 1)
         put(text, b"\n")
         return 0
 
-    cdef int put_metadata(self, const Batch *batch, const Fields *fields) except -1:
+    cdef int put_metadata(self, const Batch *batch, const Record *record) except -1:
         cdef Text *text = &self.text
-        cdef const uint8_t *at = fields.headers_at
+        cdef const uint8_t *at = record.headers_at
         cdef int32_t size = 0
-        put_field(text, b"| offset: ", fields.offset)
-        put(text, b" ")
-        put_field(text, TYPE_NAMES[batch.timestamp_type], fields.timestamp)
-        put_field(text, b" keySize: ", fields.key_size)
-        put_field(text, b" valueSize: ", fields.value_size)
+        put_field(text, b"| offset: ", record.offset)
+        put_field(text, TYPE_NAMES[batch.timestamp_type], record.timestamp)
+        put_field(text, b" keySize: ", record.key_size)
+        put_field(text, b" valueSize: ", record.value_size)
         if batch.is_message:
-            put_bool(text, b" isValid: ", fields.is_valid)
-            put_field(text, b" crc: ", fields.crc)
+            put_bool(text, b" isValid: ", record.is_valid)
+            put_field(text, b" crc: ", record.crc)
             return 0
-        put_field(text, b" sequence: ", fields.sequence)
+        put_field(text, b" sequence: ", record.sequence)
         put(text, b" headerKeys: [")
-        for number in range(fields.headers):
+        for number in range(record.headers):
             # take_headers has seen that they end; lengths are read again without a bound.
             at = read_varint(at, &size)
             if number:
@@ -446,23 +442,18 @@ cdef class Walk:
             at += max(size, 0)
         put(text, b"]")
         if batch.is_control:
-            put_object(
-                text,
-                self.control(
-                    slice_of(fields.key, fields.key_size),
-                    slice_of(fields.value, fields.value_size),
-                ),
-            )
+            key = slice_of(record.key, record.key_size)
+            put_object(text, self.control(key, slice_of(record.value, record.value_size)))
         return 0
 
-    cdef int put_contents(self, const Fields *fields) except -1:
+    cdef int put_contents(self, const Record *record) except -1:
         cdef Text *text = &self.text
         cdef const char *prefix = b" " if self.metadata else b"| "
         if self.decode is not None:
             key, value = self.decode(
-                fields.offset,
-                slice_of(fields.key, fields.key_size),
-                slice_of(fields.value, fields.value_size),
+                record.offset,
+                slice_of(record.key, record.key_size),
+                slice_of(record.value, record.value_size),
             )
             for word, content in ((b"key: ", key), (b"payload: ", value)):
                 if content is not None:
@@ -472,29 +463,29 @@ cdef class Walk:
                     put_object(text, content)
                     prefix = b" "
             return 0
-        if fields.key_size >= 0:
+        if record.key_size >= 0:
             put(text, prefix)
             put(text, b"key: ")
-            put_utf8(text, fields.key, fields.key_size)
+            put_utf8(text, record.key, record.key_size)
             need(text, LINE)
             prefix = b" "
-        if fields.value_size >= 0:
+        if record.value_size >= 0:
             put(text, prefix)
             put(text, b"payload: ")
-            put_utf8(text, fields.value, fields.value_size)
+            put_utf8(text, record.value, record.value_size)
         return 0
 
 
 def java_text(data not None):
     """Bytes as Java prints the string that it makes of them, in UTF-8."""
     cdef Text text
-    cdef Py_buffer view
+    cdef Py_buffer buffer
     text.data = NULL
     text.length = text.room = 0
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:
-        put_utf8(&text, <const uint8_t *> view.buf, view.len)
+        put_utf8(&text, <const uint8_t *> buffer.buf, buffer.len)
         return PyBytes_FromStringAndSize(text.data, text.length)
     finally:
-        PyBuffer_Release(&view)
+        PyBuffer_Release(&buffer)
         free(text.data)

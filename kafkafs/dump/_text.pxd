@@ -1,15 +1,12 @@
-"""A growing text, and how it grows: words, numbers, and bytes as Java prints the string that it
-makes of them.
-
-Text is UTF-8. Bytes that are none become U+FFFD where, and as often as, Java's `new String(bytes,
-UTF_8)` puts one: once for a sequence that breaks off, once for a surrogate's three bytes.
-
-All of it is inline: a line takes a dozen calls.
+"""A text in UTF-8 that grows by words, by numbers, and by bytes as Java prints the string that it
+makes of them (`_utf8.pxd`). Inline: a line takes a dozen calls.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memcpy, strlen
+
+from storage.record._utf8 cimport sequence_at
 
 
 cdef struct Text:
@@ -68,34 +65,6 @@ cdef inline void put_field(Text *text, const char *word, int64_t number) noexcep
 cdef inline void put_bool(Text *text, const char *word, bint value) noexcept:
     put(text, word)
     put(text, b"true" if value else "false")
-
-
-cdef inline bint continues(uint8_t byte) noexcept:
-    return byte & 0xC0 == 0x80
-
-
-cdef inline int sequence_at(const uint8_t *at, int64_t left) noexcept:
-    """The length of the UTF-8 character that begins with a byte above 0x7F, or, negative, how
-    many bytes become one U+FFFD (String.decodeUTF8_UTF16).
-    """
-    cdef uint8_t first = at[0]
-    if first < 0xC2 or first > 0xF4:
-        return -1
-    if first < 0xE0:
-        return 2 if left > 1 and continues(at[1]) else -1
-    if left == 1 or not continues(at[1]):
-        return -1
-    if first < 0xF0:
-        if first == 0xE0 and at[1] < 0xA0:
-            return -1
-        if left == 2 or not continues(at[2]):
-            return -2
-        return -3 if first == 0xED and at[1] >= 0xA0 else 3
-    if (first == 0xF0 and at[1] < 0x90) or (first == 0xF4 and at[1] >= 0x90):
-        return -1
-    if left == 2 or not continues(at[2]):
-        return -2
-    return 4 if left > 3 and continues(at[3]) else -3
 
 
 cdef inline int put_utf8(Text *text, const uint8_t *at, int64_t size) except -1:

@@ -14,42 +14,37 @@ from kafkafs.dump.options import Options
 from kafkafs.dump.output import Output, Value
 
 
-class JsonRows:
-    """Turns the rows of a walk into events."""
-
-    def __init__(self, options: Options, output: Output) -> None:
-        self._options = options
-        self._event = output.event
-        self._is_control = False
-
-    def show(self, rows: list[dict[str, Any]]) -> None:
-        for row in rows:
-            if "headers" in row:
-                self._event("record", **self._record(row))
-            else:
-                self._is_control = row.get("isControl", False)
-                self._event("batch", **row)
-
-    def _record(self, row: dict[str, Any]) -> dict[str, Value]:
-        key, value, headers = row.pop("key"), row.pop("value"), row.pop("headers")
-        if not self._options.metadata:
-            row = {"offset": row["offset"]}
-        elif "sequence" in row:
-            row["headers"] = [
-                {"key": name.decode("utf-8", "replace"), **content("value", data)}
-                for name, data in headers
-            ]
-        if self._is_control:
-            row["control"] = control_fields(key, value)
-        elif self._options.contents:
-            if self._options.decode is not None:
-                key, value = self._options.decode(row["offset"], key, value)
-            row.update(content("key", key))
-            row.update(content("value", value))
-        return row
+def show_rows(rows: list[dict[str, Any]], options: Options, output: Output) -> None:
+    """Print the rows of whole batches, as `Walk` makes them."""
+    is_control = False
+    for row in rows:
+        if "headers" in row:
+            output.event("record", **_record(row, is_control, options))
+        else:
+            is_control = row.get("isControl", False)
+            output.event("batch", **row)
 
 
-def content(name: str, data: bytes | None) -> dict[str, Value]:
+def _record(row: dict[str, Any], is_control: bool, options: Options) -> dict[str, Value]:
+    key, value, headers = row.pop("key"), row.pop("value"), row.pop("headers")
+    if not options.metadata:
+        row = {"offset": row["offset"]}
+    elif "sequence" in row:
+        row["headers"] = [
+            {"key": name.decode("utf-8", "replace"), **_content("value", data)}
+            for name, data in headers
+        ]
+    if is_control:
+        row["control"] = control_fields(key, value)
+    elif options.contents:
+        if options.decode is not None:
+            key, value = options.decode(row["offset"], key, value)
+        row.update(_content("key", key))
+        row.update(_content("value", value))
+    return row
+
+
+def _content(name: str, data: bytes | None) -> dict[str, Value]:
     """Bytes as a field of a JSON object."""
     if data is None:
         return {name: None}

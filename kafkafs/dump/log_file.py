@@ -7,7 +7,7 @@ from kafkafs.dump.control import control_text
 from kafkafs.dump.errors import DumpError
 from kafkafs.dump.faults import GAP, Fault, Pairs
 from kafkafs.dump.java import base_name, parse_long
-from kafkafs.dump.json_rows import JsonRows
+from kafkafs.dump.json_rows import show_rows
 from kafkafs.dump.log_reader import LogReader
 from kafkafs.dump.options import LARGEST_FILE, Options
 from kafkafs.dump.output import Output
@@ -32,8 +32,7 @@ def dump_log(path: str, options: Options, output: Output) -> dict[Fault, Pairs]:
     with LogReader(path) as log:
         end = min(log.size, options.max_bytes)
         if output.is_json:
-            rows = JsonRows(options, output)
-            log.walk(walk, end, lambda: rows.show(walk.take_rows()))
+            log.walk(walk, end, lambda: show_rows(walk.take_rows(), options, output))
         else:
             log.walk(walk, end, lambda: walk.take(output.text))
         if walk.position < end and options.max_bytes == LARGEST_FILE:

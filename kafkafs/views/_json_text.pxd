@@ -1,13 +1,13 @@
-"""Bytes and numbers as JSON text (RFC 8259), measured, written or, where it was written so, read.
+"""Measures and writes bytes and numbers as JSON text (RFC 8259), and reads such text back.
 
-Bytes that are UTF-8 (RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF) are a
-string, in which only what must be is escaped: quote, backslash and what is below 0x20, by two
-characters where there are two for it. Other bytes are an object, {"base64":"…"}.
+Bytes that are UTF-8 (`_utf8.pxd`) become a string, which escapes only what it must: quote,
+backslash and what is below 0x20, by two characters where there are two for it. Other bytes become
+an object, {"base64":"…"}.
 
-The functions work through blocks of 16 bytes. They read nothing beyond `readable_end`, which may
-lie behind the bytes they are given, and write up to 128 bytes behind the text. That bytes are no
-UTF-8 may show at the last one only: a string that is written to see whether they are keeps within
-the same bound of the object that takes its place.
+The functions go through blocks of 16 bytes. They read nothing from `readable_end` on, which may lie
+behind the bytes they are given, and write up to 128 bytes behind the text. Only the last byte may
+show that bytes are not UTF-8: until then they are written as a string, which stays within the same
+bound of the object that takes its place.
 
 All of it is inline: a loop calls it for each key, value and number.
 """
@@ -16,6 +16,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset, strlen
 
 from storage.record._batch cimport load64
+from storage.record._utf8 cimport sequence_at
 
 
 cdef extern from "kafkafs/views/json_text.h":
@@ -137,32 +138,12 @@ cdef inline int64_t base64_size(int64_t size) noexcept nogil:
     return 13 + (size + 2) // 3 * 4
 
 
-cdef inline bint continues(uint8_t byte) noexcept nogil:
-    return byte & 0xC0 == 0x80
-
-
-cdef inline int sequence_at(const uint8_t *at, int64_t left) noexcept nogil:
-    """The length of the character that begins with a byte above 0x7F; 0: it is not UTF-8."""
-    cdef uint8_t first = at[0]
-    if first < 0xE0:
-        return 2 if first >= 0xC2 and left >= 2 and continues(at[1]) else 0
-    if left < 3 or not continues(at[1]) or not continues(at[2]):
-        return 0
-    if first < 0xF0:
-        if (first == 0xE0 and at[1] < 0xA0) or (first == 0xED and at[1] >= 0xA0):
-            return 0
-        return 3
-    if first > 0xF4 or left < 4 or not continues(at[3]):
-        return 0
-    return 0 if (first == 0xF0 and at[1] < 0x90) or (first == 0xF4 and at[1] >= 0x90) else 4
-
-
 cdef inline const uint8_t *after_sequences(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Behind the characters that begin with a byte above 0x7F; NULL where one is not UTF-8."""
+    """The byte after characters that begin with a byte above 0x7F; NULL where one is not UTF-8."""
     cdef int length
     while True:
         length = sequence_at(at, end - at)
-        if length == 0:
+        if length < 0:
             return NULL
         at += length
         if at == end or at[0] < 0x80:
@@ -195,7 +176,7 @@ cdef inline int64_t string_size(
             memset(pad, 0, 16)
             memcpy(pad, at, left)
             found = specials_of(pad)
-        # The bytes that are looked at: up to the first that is no quote and no ASCII.
+        # Count up to the first byte that is no quote and no ASCII.
         seen = 0xFFFF if left >= 16 else (<uint32_t> 1 << left) - 1
         found.others &= seen
         if found.others == 0:
@@ -224,7 +205,7 @@ cdef inline uint8_t *put_sequences(
     cdef int length
     while True:
         length = sequence_at(at, end - at)
-        if length == 0:
+        if length < 0:
             return NULL
         out[0] = at[0]
         out[1] = at[1]
@@ -242,8 +223,8 @@ cdef inline uint8_t *put_sequences(
 cdef inline uint32_t put_escaped(
     uint8_t **position, const uint8_t *at, uint32_t found
 ) noexcept nogil:
-    """A block of 16 bytes that has been copied, special ones among them, up to the first above
-    0x7F: how many bytes. Reads 32.
+    """Escape a block of 16 bytes, already copied to `position`, up to the first byte above 0x7F: how
+    many bytes. Reads 32.
     """
     cdef uint8_t *out = position[0]
     cdef uint32_t done = 0
@@ -269,8 +250,8 @@ cdef inline uint32_t put_escaped(
 cdef inline uint8_t *put_string(
     uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """Behind the string, with its quotes; NULL where the bytes are not UTF-8. Then no more than
-    what `put_base64` writes has been touched, and 128 bytes.
+    """Write a string with its quotes, and say where it ends; NULL where the bytes are not UTF-8. Then
+    it has touched no more than what `put_base64` writes, and 128 bytes.
     """
     cdef const uint8_t *start = at
     cdef const uint8_t *end = at + size
@@ -280,7 +261,7 @@ cdef inline uint8_t *put_string(
     cdef uint32_t found
     cdef int64_t plain
     cdef int64_t left
-    # By how much escapes may make it longer before the rest is looked at: a block adds 80 bytes at
+    # By how much escapes may make it longer before the rest is measured: a block adds 80 bytes at
     # most, 16 more are touched, and there are two quotes.
     cdef int64_t spare = base64_size(size) - size + 128 - 80 - 16 - 2
     out[0] = c'"'
@@ -295,7 +276,7 @@ cdef inline uint8_t *put_string(
             block = pad
         found = copy16(out, block)
         if left < 16:
-            # What lies behind the end, and is no more than 16 bytes, is taken back.
+            # Take back the bytes behind the end, 16 at most.
             found &= (<uint32_t> 1 << left) - 1
             plain = put_escaped(&out, block, found)
             if plain == 16:
@@ -324,8 +305,8 @@ cdef inline uint8_t *put_string(
 cdef inline uint32_t take_escapes(
     uint8_t **position, const uint8_t *at, uint32_t found
 ) noexcept nogil:
-    """The other way: a block that has been copied, up to the first special byte that does not
-    begin an escape of two: how many bytes, 17 where the last escape goes on behind it. Reads 33.
+    """Unescape a block, already copied to `position`, up to the first special byte that begins no
+    escape of two: how many bytes, 17 where the last escape goes on behind it. Reads 33.
     """
     cdef uint8_t *out = position[0]
     cdef uint32_t done = 0
@@ -352,10 +333,10 @@ cdef inline uint32_t take_escapes(
 cdef inline const uint8_t *take_string(
     uint8_t **position, const uint8_t *at, const uint8_t *end
 ) noexcept nogil:
-    """Write the bytes that a string stands for, which begins at `at`, behind its first quote;
-    behind its last one. NULL where something is in it that `put_string` does not write.
+    """Write the bytes that a string stands for, whose first quote lies before `at`; the byte after its
+    last quote. NULL where it has something that `put_string` does not write.
 
-    A newline comes before `end`, beyond which nothing is read.
+    A newline comes before `end`, and this reads nothing from `end` on.
     """
     cdef uint8_t *out = position[0]
     cdef uint8_t pad[16]
@@ -371,7 +352,7 @@ cdef inline const uint8_t *take_string(
                 continue
             at += take_escapes(&out, at, found)
         else:
-            # The zeros behind the end are special, so that nothing goes beyond it.
+            # The zeros behind the end are special, so the copy stops there.
             memset(pad, 0, 16)
             memcpy(pad, at, min(end - at, <int64_t> 16))
             plain = lowest_bit(copy16(out, pad) | 0x10000)
@@ -437,8 +418,8 @@ cdef inline uint8_t *put_base64(
 cdef inline const uint8_t *take_base64(
     uint8_t **position, const uint8_t *at, const uint8_t *end
 ) noexcept nogil:
-    """The other way, from the first digit on and up to behind the last or the padding; NULL where
-    it is not as `put_base64` writes it. A newline comes before `end`.
+    """Write the bytes that the digits from `at` on stand for; the byte after the last digit or the
+    padding. NULL where they are not as `put_base64` writes them. A newline comes before `end`.
     """
     cdef uint8_t *out = position[0]
     cdef uint32_t bits
@@ -495,7 +476,7 @@ cdef inline int64_t bytes_size(
 cdef inline uint8_t *put_bytes(
     uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """Bytes as a string or as an object; a size of -1 as null. Behind what is written."""
+    """Write bytes as a string or as an object, a size of -1 as null; say where that ends."""
     cdef uint8_t *after
     if size < 0:
         return put(out, b"null")

@@ -6,10 +6,11 @@ it (Java's `new String(bytes, UTF_8)`): U+FFFD stands for each piece that is no 
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport abs, free, realloc
 from libc.string cimport memcpy
 
 from storage.record._batch cimport bounded_varint
+from storage.record._utf8 cimport sequence_at
 
 cdef enum:
     # i32 positions reach no further.
@@ -80,65 +81,28 @@ cdef inline bint begin_headers(Headers *headers) noexcept nogil:
     return put_position(&headers.name_positions, 0) and put_position(&headers.value_positions, 0)
 
 
-cdef inline bint continues(const uint8_t *at) noexcept nogil:
-    return at[0] & 0xC0 == 0x80
-
-
-cdef inline int utf8_size(const uint8_t *at, const uint8_t *end, bint *right) noexcept nogil:
-    """How many bytes at `at` are one character, or are shown as one U+FFFD (then not `right`).
-
-    Java's decoder takes half of a surrogate pair, three bytes, for one piece.
-    """
-    cdef uint8_t byte = at[0]
-    right[0] = True
-    if byte < 0x80:
-        return 1
-    if 0xC2 <= byte <= 0xDF:
-        if end - at >= 2 and continues(at + 1):
-            return 2
-    elif 0xE0 <= byte <= 0xEF:
-        if end - at >= 2 and continues(at + 1) and (byte != 0xE0 or at[1] >= 0xA0):
-            right[0] = end - at >= 3 and continues(at + 2) and (byte != 0xED or at[1] < 0xA0)
-            return 3 if end - at >= 3 and continues(at + 2) else 2
-    elif 0xF0 <= byte <= 0xF4:
-        if (
-            end - at >= 2 and continues(at + 1)
-            and (byte != 0xF0 or at[1] >= 0x90) and (byte != 0xF4 or at[1] < 0x90)
-        ):
-            if end - at < 3 or not continues(at + 2):
-                right[0] = False
-                return 2
-            right[0] = end - at >= 4 and continues(at + 3)
-            return 4 if right[0] else 3
-    right[0] = False
-    return 1
-
-
 cdef inline bint is_text(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    cdef bint right = True
+    cdef int size
     while at < end:
-        if at[0] < 0x80:
-            at += 1
-            continue
-        at += utf8_size(at, end, &right)
-        if not right:
+        size = 1 if at[0] < 0x80 else sequence_at(at, end - at)
+        if size < 0:
             return False
+        at += size
     return True
 
 
 cdef inline void put_text(Grown *names, const uint8_t *at, const uint8_t *end) noexcept nogil:
     """Copy bytes that are not all UTF-8; there is room for three times as many."""
-    cdef bint right = True
     cdef int size
     while at < end:
-        size = utf8_size(at, end, &right)
-        if right:
+        size = 1 if at[0] < 0x80 else sequence_at(at, end - at)
+        if size > 0:
             memcpy(names.start + names.used, at, size)
             names.used += size
         else:
             memcpy(names.start + names.used, b"\xEF\xBF\xBD", REPLACEMENT_SIZE)
             names.used += REPLACEMENT_SIZE
-        at += size
+        at += abs(size)
 
 
 cdef inline Outcome put_header(

@@ -1,0 +1,31 @@
+"""Which bytes are one character of UTF-8 (RFC 3629: no overlong form, no surrogate, nothing above
+U+10FFFF), and how many Java's `new String(bytes, UTF_8)` shows as one U+FFFD. Inline.
+"""
+
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef inline bint continues(uint8_t byte) noexcept nogil:
+    return byte & 0xC0 == 0x80
+
+
+cdef inline int sequence_at(const uint8_t *at, int64_t left) noexcept nogil:
+    """The length of the character that begins with a byte above 0x7F; or, negative, how many bytes
+    become one U+FFFD (String.decodeUTF8_UTF16): half of a surrogate pair, three bytes, does.
+    """
+    cdef uint8_t first = at[0]
+    if first < 0xE0:
+        return 2 if first >= 0xC2 and left > 1 and continues(at[1]) else -1
+    if left == 1 or not continues(at[1]):
+        return -1
+    if first < 0xF0:
+        if first == 0xE0 and at[1] < 0xA0:
+            return -1
+        if left == 2 or not continues(at[2]):
+            return -2
+        return -3 if first == 0xED and at[1] >= 0xA0 else 3
+    if first > 0xF4 or (first == 0xF0 and at[1] < 0x90) or (first == 0xF4 and at[1] >= 0x90):
+        return -1
+    if left == 2 or not continues(at[2]):
+        return -2
+    return 4 if left > 3 and continues(at[3]) else -3
