@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 @places_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
-    """Clean logs of DATA_DIR, which must not be mounted: of each key only the latest record stays.
+    """Keep only the latest record of each key in logs of DATA_DIR, which must not be mounted.
 
-    Without TOPIC: all topics whose cleanup.policy has compact. What is dirty is cleaned now,
-    however little it is; the active segment stays as it is. One line a partition. The old files
-    are gone when the command ends: file.delete.delay.ms is for readers, of whom there are none.
-    With --dry-run no lock is taken and nothing is changed.
+    Without TOPIC: in all topics whose cleanup.policy has compact. It cleans all that is dirty,
+    however little; the active segment stays as it is. One line a partition. The old files are
+    gone when the command ends: file.delete.delay.ms is for readers of a mount. With --dry-run it
+    takes no lock and changes nothing.
 
-    Exits with 0 where all could be cleaned. Ctrl-C leaves what is not done as it was.
+    Exits with 0 where all were cleaned. Ctrl-C leaves the other partitions as they were.
     """
     from kafkafs.cli.progress import long_work
     from kafkafs.tree.partition.partitions import keeping_history

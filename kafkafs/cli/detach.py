@@ -11,16 +11,16 @@ from kafkafs.cli import one_line_errors
 
 @click.command("detach")
 @click.argument("data_dir", metavar="DATA_DIR")
-@click.option("--undo", is_flag=True, help="It is its broker's again.")
+@click.option("--undo", is_flag=True, help="Give it back to its broker.")
 def command(data_dir: str, undo: bool) -> None:
     """Make the directory DATA_DIR of a broker, which must not be in use, one of kafkafs' own.
 
-    Before, no topics and partitions are made in it, as the broker would delete them when it comes
-    back. What it has set on its topics is written down first (kafkafs-broker.properties), and holds
-    on; then its meta.properties and its metadata log get the suffix .detached, and a broker that is
-    started on DATA_DIR all the same refuses to. Name its server.properties first, if that is there:
-    kafkafs config DATA_DIR --broker-config FILE. One line for each topic whose settings are not
-    known, of which nothing is deleted or compacted before they are set.
+    Before that, kafkafs makes no topics and partitions in it, since the broker would delete them
+    when it comes back. The broker's settings of its topics are kept (kafkafs-broker.properties).
+    Then its meta.properties and its metadata log get the suffix .detached, so that no broker starts
+    on DATA_DIR. Name its server.properties first, if that is there: kafkafs config DATA_DIR
+    --broker-config FILE. Prints a line for each topic whose settings are not known: nothing of it
+    is deleted or compacted before they are set.
 
     --undo gives everything its names back, unless topics or partitions have been made since. What
     was appended stays.

@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Hand topics of DATA_DIR, which must not be mounted, over to a broker, which must be stopped.
 
-    BROKER_DIR is the broker's log directory. It has to have the topics, with as many partitions,
+    BROKER_DIR is the broker's log directory. It must have the topics, with as many partitions,
     and nothing may ever have been written to them. Without TOPIC: all topics of DATA_DIR but
     Kafka's internal ones. Every byte is read and checked on the way.
 
@@ -48,8 +48,8 @@ def command(
     one file system and the files belong to the broker's user. --abort writes ABORT markers into
     DATA_DIR.
 
-    What is interrupted is taken back, or after a kill done again by the next run; no broker starts
-    before that.
+    An interrupted handover is undone; after a kill the next run undoes it and begins anew. No
+    broker starts before that.
     """
     from kafkafs.cli.progress import long_work
     from storage.handover.handover import hand_over

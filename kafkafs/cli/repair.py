@@ -19,10 +19,12 @@ _FIRST = "first"
 
 @click.command("repair")
 @click.argument("data_dir", metavar="DATA_DIR")
-@click.option("--salvage", "wants_salvage", is_flag=True, help="Take back what is valid in it.")
+@click.option(
+    "--salvage", "wants_salvage", is_flag=True, help="Take valid batches back from the cuts."
+)
 @click.option("--dry-run", is_flag=True, help="With --salvage: say what it would take and leave.")
 @click.option("--purge", "wants_purge", is_flag=True, help="Remove what was set aside.")
-@click.option("--accept-loss", is_flag=True, help="Give up what is gone of logs.")
+@click.option("--accept-loss", is_flag=True, help="Give up lost records.")
 @click.option(
     "--log-start",
     "log_starts",
@@ -41,14 +43,14 @@ def command(
 ) -> None:
     """Read every byte of DATA_DIR, which must not be mounted, and mend what is damaged.
 
-    A log ends at its first damaged batch, as Kafka has it; what lies behind is set aside in
-    *.cut files beside it. With --salvage what is valid in those comes back, with the offsets it
-    had; with --purge they are removed. --salvage --dry-run changes nothing, and names what would
-    come back, what would not, and why.
+    A log ends at its first damaged batch, as Kafka has it; the bytes behind it are set aside in
+    *.cut files beside it. --salvage takes valid batches back from those, with their offsets;
+    --purge removes them. --salvage --dry-run changes nothing, and names what would come back, what
+    would not, and why.
 
-    A log that ends before what was flushed of it takes nothing, since the offsets of what is lost
-    would be given out again. With --accept-loss they are. Where a segment's file is gone, or is
-    shorter than it was, reading fails; with --accept-loss readers pass it.
+    A log that ends before its last flushed record takes no appends, since the lost offsets would be
+    given out again; with --accept-loss they are. Where a segment's file is gone, or is shorter than
+    it was, reading fails; with --accept-loss readers pass it.
 
     A partition that cannot be opened is named, and the others are mended; the exit status is 1
     then.

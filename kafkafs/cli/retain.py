@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 @places_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
 def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
-    """Delete the segments of DATA_DIR, which must not be mounted, that retention lets go of now.
+    """Delete old segments of DATA_DIR, which must not be mounted, as retention would now.
 
-    By retention.ms, retention.bytes and the log start, or what kafkafs.retention.policy says.
-    Without TOPIC: of all topics. One line a partition of which something goes. The files are gone
-    when the command ends: file.delete.delay.ms is for readers, of whom there are none here.
+    By retention.ms, retention.bytes and the log start, or by kafkafs.retention.policy. Without
+    TOPIC: of all topics. One line a partition that loses segments. The files are gone when the
+    command ends: file.delete.delay.ms is for readers of a mount.
 
-    With --dry-run one line a segment: partition, base offset, bytes, and why it goes. That takes
-    no lock and changes nothing. Records are counted by their offsets.
+    With --dry-run one line a segment: partition, base offset, bytes, and why it would go. That
+    takes no lock and changes nothing. Records are counted by their offsets.
 
-    Exits with 1 where something went wrong with a partition; the others had their turn. Ctrl-C
-    leaves what is not done as it was.
+    Exits with 1 where a partition failed; the others had their turn. Ctrl-C leaves the other
+    partitions as they were.
     """
     from storage.directory.manager import LogManager
     from storage.directory.retain import plan_retention

@@ -20,8 +20,8 @@ def command(data_dir: str) -> None:
 
     Checked are the batches, the records in them, the indexes, producer snapshots and checkpoints.
     No lock is taken and nothing is written. One line a fault: file, position in bytes, offset,
-    reason. What deletions, cleaners and recovery left over is named and is no fault, and neither is
-    what a kill left that the next start makes anew.
+    reason. Files that deletions, cleaners and recovery have left over are named, and are no faults;
+    neither is what a kill has left and the next start makes anew.
 
     Exits with 0 where all is whole, with 1 where there are faults.
     """

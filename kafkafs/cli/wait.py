@@ -23,8 +23,8 @@ Facts = dict[str, str]
 def command(path: str) -> None:
     """Wait until the job of a control file, like orders/.control/compaction, has ended.
 
-    Shows how far it is, and prints its outcome. Where nothing runs that is the last one's. Ctrl-C
-    ends the waiting and leaves the job running; `echo cancel > FILE` ends the job.
+    Shows its progress, and prints its outcome; where no job runs, the outcome of the last one.
+    Ctrl-C ends the waiting and leaves the job running; `echo cancel > FILE` ends the job.
 
     Exits with 0 where the job is done, and with 1 where it has failed or was cancelled.
     """

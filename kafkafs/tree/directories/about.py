@@ -1,7 +1,7 @@
 """`.kafkafs`: the daemon as files.
 
     version, help, log   short texts
-    config               the mount options, and what is set for all topics, as `.config` shows it
+    config               the mount options and the settings for all topics, as in `.config`
     topics               a header line and a line per topic, in columns of fixed width; `#` lines
                          name the topics from which nothing is deleted, faults and losses
     metrics              Prometheus text (`metrics_text`)
@@ -59,14 +59,14 @@ A topic is a directory, a partition a file: each record's value is a line.
                                 outcome (kafkafs wait FILE waits for it). NAME:
       retention, compaction       > dry-run shows what would go
       roll, flush, verify         (> cancel ends compaction and verify)
-      delete-records              > PARTITION OFFSET lets go of what lies below
+      delete-records              > PARTITION OFFSET deletes the records below
       abort-transaction           the open transactions; > PARTITION PRODUCER_ID aborts one
   TOPIC/.config                 the topic's settings: name=value lines; >> changes one
   .kafkafs/log                  recent events, and why something was refused
-  .kafkafs/topics, config       all topics with their sizes; what the mount was started with
+  .kafkafs/topics, config       all topics with their sizes; mount options and settings
   .kafkafs/metrics              counters and sizes for Prometheus
-  .kafkafs/adopt                what Spark jobs ask the daemon for, a line of JSON each; reading
-                                shows the outcomes (not with -o ro)
+  .kafkafs/adopt                requests of Spark jobs, a line of JSON each; reading shows the
+                                outcomes (not with -o ro)
 """
 
 
@@ -129,8 +129,8 @@ class AboutDirectory(TreeDirectory):
 
 
 def config_text(settings: Settings, mounted_with: mount_options.MountOptions) -> str:
-    """`name=value` for what was said at the mount and in the settings' file, each under the place
-    where that was; `# name=value (where it comes from)` for all that is in force besides.
+    """`name=value` for given mount options, and for settings of the settings' file, below a line
+    that names the source; `# name=value (where it comes from)` for all others.
     """
     given, rest = mount_options.explain(mounted_with)
     lines = ["# mount -o"]
