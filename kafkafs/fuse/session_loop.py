@@ -40,8 +40,6 @@ from typing import Any
 
 import trio
 
-__all__ = ["MAX_TASKS", "MIN_TASKS", "BargingLock", "Spinner", "install", "restore"]
-
 #: How long to look at the descriptor before sleeping, in seconds.
 SPIN_S = 30e-6
 #: The longest time without a visit to the scheduler, in seconds.
@@ -173,9 +171,3 @@ def install(pyfuse3: Any, spinner: Spinner, say: Callable[[str], None]) -> bool:
     lowlevel = _Overlay(trio.lowlevel, wait_readable=spinner.wait_readable)
     pyfuse3.trio = _Overlay(trio, Lock=BargingLock, lowlevel=lowlevel)
     return True
-
-
-def restore(pyfuse3: Any) -> None:
-    """Undo `install`."""
-    if isinstance(getattr(pyfuse3, "trio", None), _Overlay):
-        pyfuse3.trio = trio

@@ -60,23 +60,16 @@ class Receiver(NamedTuple):
             self.files.close(fd)
 
 
-class HandedSegment(NamedTuple):
-    """``linked``: whether the log is one file on both sides; ``first_epoch_offset``: the offset of
-    the first batch with a leader epoch, None where none has one.
-    """
-
-    linked: bool
-    first_epoch_offset: int | None
-
-
 def hand_segment(
     segment: Segment, receiver: Receiver, interval: int, *, may_link: bool, task: Task
-) -> HandedSegment:
+) -> tuple[bool, int | None]:
     """Put a segment's log and indexes there, durable but for their names.
 
     ``interval``: index.interval.bytes.  ``may_link``: link the log, which nobody writes to any
-    more, instead of copying it, unless it has to change or has another owner.  CorruptRecord,
-    TaskCancelled, OSError.
+    more, instead of copying it, unless it has to change or has another owner.
+
+    Returns whether the log is one file on both sides now, and the offset of the first batch with a
+    leader epoch, or None.  CorruptRecord, TaskCancelled, OSError.
     """
     files = receiver.files
     path = receiver.path(segment.base_offset, paths.LOG)
@@ -104,7 +97,7 @@ def hand_segment(
         aborted = txn_index.encode(segment.files.aborted)
         receiver.put(receiver.path(segment.base_offset, paths.TXNINDEX), aborted)
     epochs = rebuild.epochs
-    return HandedSegment(linked, epochs[0][1] if epochs else None)
+    return linked, epochs[0][1] if epochs else None
 
 
 def _is_linkable(files: Files, segment: Segment, receiver: Receiver) -> bool:

@@ -424,16 +424,16 @@ class _Handover:
         linked = 0
         first_epochs: list[int] = []
         for segment in log.segments:
-            handed = hand_segment(
+            is_linked, first_epoch = hand_segment(
                 segment,
                 receiver,
                 log.config.index_interval_bytes,
                 may_link=self.link and segment is not log.segments[-1],
                 task=self.task,
             )
-            linked += segment.size if handed.linked else 0
-            if handed.first_epoch_offset is not None:
-                first_epochs.append(handed.first_epoch_offset)
+            linked += segment.size if is_linked else 0
+            if first_epoch is not None:
+                first_epochs.append(first_epoch)
         end = log.log_end_offset
         if log.segments[-1].base_offset < end:
             for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):

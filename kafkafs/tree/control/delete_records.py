@@ -44,7 +44,7 @@ def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> J
         )
 
     text = ", ".join(f"{partition} {offset}" for partition, offset in starts.items())
-    return JobCommand(text, work)
+    return text, work
 
 
 def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int]:

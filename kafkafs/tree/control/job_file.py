@@ -34,14 +34,8 @@ from storage.directory.manager import Topic
 from storage.log.log import Log
 from storage.task import Task
 
-
-class JobCommand(NamedTuple):
-    """The parsed lines of a write. `work` None: cancel the jobs."""
-
-    command: str
-    work: JobWork | None
-
-
+JobCommand = tuple[str, JobWork | None]
+"""The command of a write, and its work; None: cancel the jobs."""
 ParseLines = Callable[[MountContext, Topic, Sequence[str]], JobCommand | None]
 """Parses lines; None where all are blank. StorageError, OSError."""
 PartitionsWork = Callable[[MountContext, Sequence[Log], Task], JobResult]
@@ -79,10 +73,10 @@ def by_partition(
             return None
         work = works[command.verb]
         if work is None:
-            return JobCommand(command.text, None)
+            return command.text, None
         check(mount, topic)
         logs = [topic.partitions[number] for number in command.partitions]
-        return JobCommand(command.text, partial(work, mount, logs))
+        return command.text, partial(work, mount, logs)
 
     return parse_lines
 
@@ -95,14 +89,14 @@ def begin_job(
         raise OSError(errno.EROFS, "the mount is read-only")
     if mount.stopping:
         raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-    request = file.parse(mount, topic, lines)
-    if request is None:
+    parsed = file.parse(mount, topic, lines)
+    if parsed is None:
         return CommandEffects()
-    if request.work is None:
+    command, work = parsed
+    if work is None:
         return CommandEffects(stopped=mount.jobs.cancel(file.name, topic))
-    job = mount.jobs.start(
-        file.name, topic, request.command, request.work, bytes_per_second=file.rate(mount)
-    )
+    rate = file.rate(mount)
+    job = mount.jobs.start(file.name, topic, command, work, bytes_per_second=rate)
     return CommandEffects(begun=[job]) if file.awaited else CommandEffects()
 
 

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.handles import Handle, NotExamined, WritingHandle
 from kafkafs.tree.owner.owner_requests import OwnerRequests
-from kafkafs.tree.permissions import Ownership
 from storage.errors import InvalidRecord, StorageError
 from storage.owner.request_kinds import OwnerRequest, decode
 
@@ -35,14 +34,10 @@ def adopt_file(requests: OwnerRequests, inode: int) -> VirtualFile:
     return VirtualFile(
         inode,
         lambda: Text(requests.text()),
-        _owner,
+        lambda: (0o600, os.geteuid(), os.getegid()),
         requests.mount.clock_ns,
         take=lambda flags, reader: AdoptHandle(requests, reader),
     )
-
-
-def _owner() -> Ownership:
-    return 0o600, os.geteuid(), os.getegid()
 
 
 class AdoptHandle(WritingHandle):

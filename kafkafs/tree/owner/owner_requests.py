@@ -16,9 +16,10 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.jobs import Job, JobResult, JobState, JobWork
+from kafkafs.tree.jobs import Job, JobResult, JobState
 from storage.errors import StorageError
 from storage.owner.request_kinds import OwnerRequest, RequestOutcome, error_outcome
 from storage.owner.staged_orphans import Removed, remove_orphans
@@ -53,23 +54,17 @@ class OwnerRequests:
                 raise OSError(errno.EEXIST, f"there is a request of the id {entry.id} already")
             taken.add(entry.id)
         for entry in entries:
-            self._start(entry)
+            self._active[entry.id] = entry
+            self._files.update(entry.files)
+            work = partial(self._carry_out, entry)
+            entry.job = job = mount.jobs.start(entry.asked.kind.name, None, entry.id, work)
+            job.when_ended(partial(self._end, entry, job))
 
-    def _start(self, entry: _Entry) -> None:
-        self._active[entry.id] = entry
-        self._files.update(entry.files)
-        job = self.mount.jobs.start(entry.asked.kind.name, None, entry.id, self._work(entry))
-        entry.job = job
-        job.when_ended(lambda: self._end(entry, job))
-
-    def _work(self, entry: _Entry) -> JobWork:
-        def work(task: Task) -> JobResult:
-            kind, request = entry.asked.kind, entry.asked.request
-            answer = kind.carry_out(self.mount.manager, request, task, self.mount.clock_ns)
-            entry.facts = kind.encode_answer(answer)
-            return JobResult()
-
-        return work
+    def _carry_out(self, entry: _Entry, task: Task) -> JobResult:
+        kind, request = entry.asked.kind, entry.asked.request
+        answer = kind.carry_out(self.mount.manager, request, task, self.mount.clock_ns)
+        entry.facts = kind.encode_answer(answer)
+        return JobResult()
 
     def _end(self, entry: _Entry, job: Job) -> None:
         del self._active[entry.id]

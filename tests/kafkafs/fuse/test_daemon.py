@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyfuse3
 import pytest
+import trio
 
-from kafkafs.fuse import session_loop
 from kafkafs.fuse.daemon import Daemon, Mount
 from kafkafs.fuse.mount_point import MountError
 from kafkafs.fuse.notify import KernelNotices
@@ -159,7 +159,7 @@ def test_what_libfuse_says_against_a_mount_is_the_reason(tmp_path: Path) -> None
             with pytest.raises(MountError) as raised:
                 daemon.mount()
         finally:
-            session_loop.restore(pyfuse3)
+            vars(pyfuse3)["trio"] = trio
     assert str(raised.value).startswith(f"{missing}: cannot mount: fuse: ")
     assert str(raised.value).endswith("No such file or directory")
     assert events.text() == ""
