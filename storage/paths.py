@@ -152,6 +152,19 @@ def is_partition_directory(name: str) -> bool:
     return name not in BROKERS_OWN and parse_partition_directory(name) is not None
 
 
+def partitions_in(entries: Iterable[tuple[str, bool]]) -> dict[str, list[int]]:
+    """The numbers of the partitions in a data directory, rising, by topic.
+
+    ``entries``: its names, and whether each is a directory.
+    """
+    found: dict[str, list[int]] = {}
+    for name, is_directory in entries:
+        if is_directory and is_partition_directory(name):
+            topic, _, number = name.rpartition("-")
+            found.setdefault(topic, []).append(int(number))
+    return {topic: sorted(numbers) for topic, numbers in found.items()}
+
+
 def deleted_directory_name(topic: str, partition: int) -> str:
     """A new name, different each time, for the directory of a partition being deleted."""
     suffix = f"-{partition}.{uuid.uuid4().hex}-delete"

@@ -35,7 +35,7 @@ def detach(files: Files, data_dir: str) -> list[str]:
             return []
         raise InvalidConfig("no broker has written this directory", path=data_dir)
     settings = Settings(files, data_dir)
-    found = _partitions(files, data_dir)
+    found = paths.partitions_in(files.scan(data_dir))
     if not any(files.exists(_aside(data_dir, name)) for name in _NAMES):
         theirs = broker_settings.read(
             files,
@@ -71,7 +71,7 @@ def undo(files: Files, data_dir: str) -> None:
     if known is not None:
         made = [
             paths.partition_directory(topic, number)
-            for topic, numbers in sorted(_partitions(files, data_dir).items())
+            for topic, numbers in sorted(paths.partitions_in(files.scan(data_dir)).items())
             for number in numbers
             if number not in known.topics.get(topic, BrokerTopic("")).partitions
         ]
@@ -87,13 +87,3 @@ def undo(files: Files, data_dir: str) -> None:
 
 def _aside(data_dir: str, name: str) -> str:
     return os.path.join(data_dir, name + paths.DETACHED)
-
-
-def _partitions(files: Files, data_dir: str) -> dict[str, list[int]]:
-    """The numbers of the partitions that lie there, by topic."""
-    found: dict[str, list[int]] = {}
-    for name, is_directory in files.scan(data_dir):
-        parsed = paths.parse_partition_directory(name)
-        if is_directory and name not in paths.BROKERS_OWN and parsed is not None:
-            found.setdefault(parsed[0], []).append(parsed[1])
-    return {topic: sorted(numbers) for topic, numbers in found.items()}

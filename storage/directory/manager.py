@@ -57,8 +57,8 @@ from storage.log.log import Log, LogGroup
 from storage.log.rescue import rescue
 from storage.retention.retention import check_policy
 from storage.segment.segment_files import opened
+from storage.settings.setting_files import TopicOwner
 from storage.settings.settings import Settings, no_check
-from storage.settings.topic_file import TopicOwner
 from storage.state import checkpoint_file
 from storage.task import Task
 from storage.threads import side_by_side
@@ -92,11 +92,8 @@ class Progress:
 
 def check_topic(files: Files, path: str, topic: str) -> None:
     """UnknownTopicOrPartition where nothing of a topic lies in a data directory."""
-    for name, is_directory in files.scan(path):
-        parsed = paths.parse_partition_directory(name) if is_directory else None
-        if parsed is not None and parsed[0] == topic:
-            return
-    raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
+    if topic not in paths.partitions_in(files.scan(path)):
+        raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
 
 
 class LogManager:
@@ -378,10 +375,13 @@ class LogManager:
             why = self.settings.why_kept(name, "TOPIC")
             if why is not None:
                 topics.setdefault(why, []).append(name)
-        return [
-            f"nothing is deleted or compacted of {_some(names)}: {why}"
-            for why, names in topics.items()
-        ]
+        lines = []
+        for why, names in topics.items():
+            some, more = ", ".join(names[:_NAMED]), len(names) - _NAMED
+            if more > 0:
+                some = f"{len(names)} topics ({some} and {more} more)"
+            lines.append(f"nothing is deleted or compacted of {some}: {why}")
+        return lines
 
     @contextlib.contextmanager
     def _as_fault(self, item: TopicPartition, log: Log | None = None) -> Iterator[None]:
@@ -793,10 +793,3 @@ class LogManager:
             self._lock_fd = -1
         if self._made_files:
             self.files.close_root()
-
-
-def _some(names: list[str]) -> str:
-    """Some names, and how many more there are."""
-    shown = ", ".join(names[:_NAMED])
-    more = len(names) - _NAMED
-    return f"{len(names)} topics ({shown} and {more} more)" if more > 0 else shown

@@ -12,6 +12,7 @@ Not here: the files that keep settings (``settings``), what the settings do.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import sys
@@ -51,12 +52,8 @@ def whole_number(low: int, high: int) -> Parser:
     return parse
 
 
-def _int(low: int) -> Parser:
-    return whole_number(low, INT_MAX)
-
-
-def _long(low: int) -> Parser:
-    return whole_number(low, LONG_MAX)
+_int = functools.partial(whole_number, high=INT_MAX)
+_long = functools.partial(whole_number, high=LONG_MAX)
 
 
 def _double(is_right: Callable[[float], bool], words: str) -> Parser:

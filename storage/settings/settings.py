@@ -2,7 +2,7 @@
 
 ``kafkafs.properties`` in the data directory is written by people: defaults for all topics and for
 the daemon, by Kafka's *broker* names (``log.retention.hours=24``).  A topic's settings, by Kafka's
-*topic* names (``retention.ms=1000``), and its owner lie with the topic (``topic_file``), and are
+*topic* names (``retention.ms=1000``), and its owner lie with the topic (``setting_files``), and are
 read when they are first needed.  A broker ignores both.
 
 A topic's value is its override, else the first of the broker's names that is set (Kafka's order: ms
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from storage import paths
 from storage.errors import CorruptCheckpoint, InvalidConfig, UnknownTopicOrPartition
 from storage.files import Files
-from storage.settings import broker_settings, topic_file
+from storage.settings import broker_settings
 from storage.settings.broker_settings import PROTECTING, BrokerSettings
 from storage.settings.config import (
     BROKER_SETTINGS,
@@ -50,8 +50,15 @@ from storage.settings.config import (
     whole_number,
     without_unit,
 )
-from storage.settings.setting_lines import Line, parse, read_lines
-from storage.settings.topic_file import TopicFile, TopicOwner
+from storage.settings.setting_files import (
+    TOPIC_FILE,
+    Line,
+    TopicFile,
+    TopicOwner,
+    parse,
+    read_lines,
+    read_topic_file,
+)
 
 SETTINGS_FILE = "kafkafs.properties"
 
@@ -202,14 +209,14 @@ class Settings:
         path: str | None = self._path_in(topic, 0)
         try:
             try:
-                found = topic_file.read(self._files, self._path_in(topic, 0))
+                found = read_topic_file(self._files, self._path_in(topic, 0))
             except FileNotFoundError:
                 path = self._path(topic)
                 if path is None:
                     return None
                 found = TopicFile()
                 with contextlib.suppress(FileNotFoundError):
-                    found = topic_file.read(self._files, path)
+                    found = read_topic_file(self._files, path)
             in_force = self._in_force(topic, found.overrides, is_known=True)
             self._check_whole(_config_of(in_force), f"{path}, topic {topic}")
         except InvalidConfig as error:
@@ -220,7 +227,7 @@ class Settings:
 
     def _path_in(self, topic: str, partition: int) -> str:
         directory = paths.partition_directory(topic, partition)
-        return os.path.join(self._data_dir, directory, topic_file.NAME)
+        return os.path.join(self._data_dir, directory, TOPIC_FILE)
 
     def _path(self, topic: str) -> str | None:
         """The path of a topic's file, which need not exist; None where there is no such topic."""
@@ -228,11 +235,8 @@ class Settings:
         if self._files.exists(os.path.dirname(first)):
             return first
         if topic not in self._lowest:
-            for name, is_directory in self._files.scan(self._data_dir):
-                parsed = paths.parse_partition_directory(name) if is_directory else None
-                if parsed is not None:
-                    each, number = parsed
-                    self._lowest[each] = min(number, self._lowest.get(each, number))
+            found = paths.partitions_in(self._files.scan(self._data_dir))
+            self._lowest = {each: numbers[0] for each, numbers in found.items()}
         lowest = self._lowest.get(topic)
         return None if lowest is None else self._path_in(topic, lowest)
 
@@ -243,7 +247,7 @@ class Settings:
         """
         begun = TopicFile() if owner is None else TopicFile(owners={None: owner})
         if owner is not None:
-            path = os.path.join(directory, topic_file.NAME)
+            path = os.path.join(directory, TOPIC_FILE)
             self._files.replace_atomically(path, begun.text().encode())
         self.forget(topic)
         self._topics[topic] = begun

@@ -39,7 +39,7 @@ from storage.record.control import parse_marker
 from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
 from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
-from storage.settings import topic_file
+from storage.settings.setting_files import TOPIC_FILE
 from storage.settings.settings import SETTINGS_FILE, Settings
 from storage.state import checkpoint_file, producer_state
 from tests import oracle
@@ -703,7 +703,7 @@ def checkpoints(data: bytes) -> None:
 
 @target
 def settings(data: bytes) -> None:
-    for name in (SETTINGS_FILE, topic_file.NAME):
+    for name in (SETTINGS_FILE, TOPIC_FILE):
         with contextlib.suppress(StorageError):
             found = Settings(OneFile(data, name), "/d")
             found.log_config("t")

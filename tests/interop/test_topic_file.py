@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from storage import LogManager
-from storage.settings.topic_file import NAME
+from storage.settings.setting_files import TOPIC_FILE
 from tests.interop.brokers import Broker, eventually
 from tests.interop.clients import SECONDS, Sender, admin, consume, create_topic
 from tests.interop.kafka_tools import batches, dump_log_segments, run_tool
@@ -24,7 +24,7 @@ def is_of_the_logs(line: str) -> bool:
     """Whether a broker complains, but for the controller in it, which a killed broker's requests
     reach late.
     """
-    return NAME in line or ("ERROR" in line and "ControllerApis" not in line)
+    return TOPIC_FILE in line or ("ERROR" in line and "ControllerApis" not in line)
 
 
 def test_a_broker_passes_over_it(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_broker_passes_over_it(tmp_path: Path) -> None:
     with LogManager.open(str(broker.data)) as manager:
         manager.change_topic_settings("t", {"retention.ms": "1"})
         manager.settings.set_owner("t", None, *OWNER)
-    file = broker.partition("t") / NAME
+    file = broker.partition("t") / TOPIC_FILE
     content = file.read_bytes()
     (broker.data / ".kafka_cleanshutdown").touch()
 

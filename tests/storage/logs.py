@@ -8,7 +8,7 @@ from pathlib import Path
 
 from storage import Log, LogManager, Record, encode
 from storage.files import Files
-from storage.settings import topic_file
+from storage.settings.setting_files import TOPIC_FILE
 from tests.log_check import check
 
 NOW_MS = 1_700_000_000_000
@@ -46,7 +46,7 @@ def write_settings(data: Path, **settings: object) -> None:
 def write_topic_settings(data: Path, topic: str, settings: Mapping[str, object]) -> None:
     """What is set on a topic, of which partition 0 is there; by Kafka's names."""
     text = "".join(f"{name}={value}\n" for name, value in settings.items())
-    (data / f"{topic}-0" / topic_file.NAME).write_text(text)
+    (data / f"{topic}-0" / TOPIC_FILE).write_text(text)
 
 
 @contextlib.contextmanager

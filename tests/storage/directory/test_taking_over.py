@@ -9,7 +9,7 @@ import pytest
 from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.plan import Limits, plan
-from storage.errors import SwapRefused
+from storage.errors import SwapRefused, UnknownTopicOrPartition
 from storage.files import Files
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
@@ -269,3 +269,12 @@ def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:
         # Who says so here asks for it.
         manager.change_topic_settings("t", {"cleanup.policy": "compact"})
         assert LogCleaner(manager).clean(log, Task()) is not None
+
+
+def test_a_brokers_own_log_is_no_topic_with_settings(tmp_path: Path) -> None:
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    with (
+        pytest.raises(UnknownTopicOrPartition),
+        LogManager.settings_of(str(tmp_path), "__cluster_metadata"),
+    ):
+        pass

@@ -13,7 +13,7 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.checkpoints import Mending
 from storage.directory.retain import delete_records, plan_retention
 from storage.errors import CorruptCheckpoint, FaultyPartition, InvalidConfig, InvalidRecord
-from storage.settings import topic_file
+from storage.settings.setting_files import TOPIC_FILE
 from storage.settings.settings import SETTINGS_FILE
 from storage.state.history import FILE_NAME as HISTORY
 from storage.task import Task
@@ -21,7 +21,7 @@ from tests import metadata_log
 from tests.log_check import check
 from tests.metadata_log import MetadataLog
 
-TOPIC_FILE = f"a-0/{topic_file.NAME}"
+TOPIC_FILE = f"a-0/{TOPIC_FILE}"
 NOW_MS = 1_700_000_000_000
 NOW_NS = NOW_MS * 1_000_000
 

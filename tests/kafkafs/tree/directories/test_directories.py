@@ -18,7 +18,7 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import Change
 from storage import LogManager
 from storage.errors import InvalidTopic, ReadOnlyLog, SegmentGone, TopicExists
-from storage.settings import topic_file
+from storage.settings.setting_files import TOPIC_FILE
 from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree
 from tests.storage.logs import write_settings
@@ -332,7 +332,7 @@ def test_where_the_owners_are_not_known_everybody_else_gets_nothing(tmp_path: Pa
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t", 0o755)
         found = os.stat(tmp_path / "data")
-    (tmp_path / "data" / "t-0" / topic_file.NAME).write_bytes(b"\xff")
+    (tmp_path / "data" / "t-0" / TOPIC_FILE).write_bytes(b"\xff")
     manager = LogManager.open(str(tmp_path / "data"), keeps_faulty=True)
     permissions = FileSystem(MountContext(manager)).mount.permissions
     assert permissions.topic("t") == (0o700, found.st_uid, found.st_gid)

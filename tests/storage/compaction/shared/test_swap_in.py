@@ -14,7 +14,7 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.swap_request import SwapRequest
 from storage.errors import InvalidRecord, SwapRefused, TaskCancelled, UnknownTopicOrPartition
 from storage.owner.request_kinds import SWAP, decode
-from storage.settings import topic_file
+from storage.settings.setting_files import TOPIC_FILE
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
 from tests.storage.compaction.sharing import planned, shared_out, staged
@@ -41,7 +41,7 @@ def fill(log: Log) -> None:
 def listing(log: Log) -> dict[str, bytes]:
     """All but what is set on the topic."""
     files = Path(log.directory).iterdir()
-    return {path.name: path.read_bytes() for path in files if path.name != topic_file.NAME}
+    return {path.name: path.read_bytes() for path in files if path.name != TOPIC_FILE}
 
 
 def swap(manager: LogManager, request: SwapRequest, task: Task | None = None) -> object:

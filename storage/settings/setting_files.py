@@ -1,31 +1,33 @@
-"""The settings of one topic, and the file that keeps them.
+"""The files that keep settings: lines of ``name=value``, in a subset of Java's properties.
 
-``kafkafs-topic.properties`` lies in the directory of the topic's partition 0 (where that is not
-here, of the lowest one that is), where a broker ignores it; so it costs the same however many
-topics there are, and is deleted with its topic.  Written by us, replaced atomically::
+White space around either is dropped; blank lines, and those that begin with ``#`` or ``!``, set
+nothing; there are no escapes.  InvalidConfig names the file and the line that is wrong.
+
+A topic's file, ``kafkafs-topic.properties``, lies in the directory of the topic's partition 0
+(where that is not here, of the lowest one that is), where a broker ignores it; so it costs the same
+however many topics there are, and is deleted with its topic.  Written by us, replaced atomically::
 
     retention.ms=1000           an override, by Kafka's topic name
     owner=UID:GID:MODE          what chown and chmod have set on the topic; the mode is octal
     PARTITION/owner=…           on one of its partitions
 
-Not here: what is in force (``settings``).
+Not here: which names there are (``config``), what is in force (``settings``).
 """
 
 from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from storage.errors import InvalidConfig
+from storage.errors import InvalidConfig, UnusableFile
 from storage.files import Files
-from storage.settings.config import TOPIC_SETTINGS, format_value
-from storage.settings.setting_lines import Line, parse, read_lines
+from storage.settings.config import TOPIC_SETTINGS, Setting, format_value
 
-NAME = "kafkafs-topic.properties"
+TOPIC_FILE = "kafkafs-topic.properties"
 
 _HEADER = "# Written by kafkafs, which replaces this file.\n"
 _OWNER = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-7]{3,4})")
@@ -36,6 +38,52 @@ _ITS_OWN = frozenset({errno.EIO, errno.EACCES, errno.EPERM, errno.ENOTDIR})
 
 TopicOwner = tuple[int, int, int]
 """(uid, gid, mode)"""
+
+
+class Line(NamedTuple):
+    """A line that sets something, of the file at ``path``."""
+
+    path: str
+    number: int
+    name: str
+    value: str
+
+    def error(self, reason: str) -> InvalidConfig:
+        return InvalidConfig(f"line {self.number}: {reason}", path=self.path)
+
+
+def read_lines(files: Files, path: str) -> list[Line]:
+    """The lines of a file.  InvalidConfig; FileNotFoundError, and other errors of the disk."""
+    try:
+        text = files.read_whole(path).decode()
+    except UnusableFile as error:
+        raise InvalidConfig(str(error.strerror), path=path) from None
+    except UnicodeDecodeError as error:
+        raise InvalidConfig(f"not UTF-8 at byte {error.start}", path=path) from None
+    return list(_lines(text, path))
+
+
+def _lines(text: str, path: str) -> Iterator[Line]:
+    for number, raw in enumerate(text.split("\n"), start=1):
+        line = raw.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise InvalidConfig(f"line {number}: {line!r} is not name=value", path=path)
+        yield Line(path, number, name.strip(), value.strip())
+
+
+def parse(setting: Setting, name: str, text: str, line: Line | None = None) -> Any:
+    """The value of a setting's text, which stands in ``line`` if in any.  InvalidConfig."""
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        reason = f"{name}={text} is not {error}"
+        raise (InvalidConfig(reason) if line is None else line.error(reason)) from None
+
+
+# -- a topic's file --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +103,7 @@ class TopicFile:
         return _HEADER + "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
 
 
-def read(files: Files, path: str) -> TopicFile:
+def read_topic_file(files: Files, path: str) -> TopicFile:
     """The content of a topic's file.  InvalidConfig names file and line; FileNotFoundError,
     OSError.
     """
