@@ -128,6 +128,7 @@ class LogManager:
         self._mending = mending or Mending()
         self.faults: list[str] = []
         self.topics = Topics(path, settings, self.faults)
+        self.logs, self.log, self.topic = self.topics.logs, self.topics.log, self.topics.topic
         self.checkpoints = Checkpoints(files, path, self.faults, read_only=read_only)
         self.listeners: list[LogListener[Log]] = []
         self._logs = LogGroup(monotonic_ms)
@@ -414,18 +415,6 @@ class LogManager:
             self.cleaner_offsets[item] = log.log_end_offset
 
     # -- topics --------------------------------------------------------------------------------
-
-    def logs(self) -> Iterator[Log]:
-        """``Topics.logs``"""
-        return self.topics.logs()
-
-    def log(self, topic: str, partition: int) -> Log:
-        """``Topics.log``"""
-        return self.topics.log(topic, partition)
-
-    def topic(self, name: str) -> Topic:
-        """``Topics.topic``"""
-        return self.topics.topic(name)
 
     def create_topic(
         self, name: str, partitions: int | None = None, *, owner: TopicOwner | None = None

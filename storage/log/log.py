@@ -34,17 +34,15 @@ from storage.log.book import Book
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
 from storage.log.listener import LogListener
-from storage.log.read import Isolation, Reader
+from storage.log.read import Reader
 from storage.log.snapshots import ProducerSnapshots
 from storage.log.transactions import Transactions
-from storage.record.batch import Record
 from storage.recovery.recovery import Recovered
 from storage.segment.damage import Damage, merged, report
 from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
 from storage.settings.config import LogConfig
 from storage.state.history import History
 from storage.state.producer_state import ProducerUpdate
-from storage.task import ByOwner, call
 
 __all__ = ["Appended", "Log"]
 
@@ -128,6 +126,9 @@ class Log:
         self.transactions = Transactions(self)
         self.reader = Reader(self, self.transactions)
         self.appender = Appender(self, self.epochs, self.durability)
+        # What most callers use of the parts.
+        self.append, self.flush = self.appender.append, self.durability.flush
+        self.read, self.records = self.reader.read, self.reader.records
         self._recovered_clean = clean
         # A batch that a kill has left half written was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
@@ -211,27 +212,7 @@ class Log:
     def __repr__(self) -> str:
         return f"<Log {self.topic}-{self.partition} {self.log_start_offset}..{self.log_end_offset}>"
 
-    # -- appending and reading -----------------------------------------------------------------
-
-    def append(self, batches: bytearray, *, now_ns: int, defer_flush: bool = False) -> int:
-        """``Appender.append``"""
-        return self.appender.append(batches, now_ns=now_ns, defer_flush=defer_flush)
-
-    def read(
-        self, offset: int, max_bytes: int, *, isolation: Isolation = "read_committed"
-    ) -> bytes:
-        """``Reader.read``"""
-        return self.reader.read(offset, max_bytes, isolation=isolation)
-
-    def records(
-        self, offset: int | None = None, isolation: Isolation = "read_committed"
-    ) -> Iterator[Record]:
-        """``Reader.records``"""
-        return self.reader.records(offset, isolation)
-
-    def flush(self, by_owner: ByOwner = call) -> None:
-        """``Durability.flush``"""
-        self.durability.flush(by_owner)
+    # -- appending ----------------------------------------------------------------------------
 
     def became_unflushed(self) -> None:
         """``Durability`` calls this when there is something to flush."""
