@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LOOK_S = 1
 _DAY_S = 86_400
 # Options of the source that may differ from run to run: they do not choose records.
-_SAY_HOW_ONLY = frozenset(
+_NOT_CONTENT = frozenset(
     (
         *("failondataloss", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
         *("minpartitions", "maxrecordsperpartition", "maxpartitionbytes"),
@@ -59,7 +59,7 @@ class ExportOptions(NamedTuple):
 
     def content(self, path: str) -> str:
         """What each run into the same export must have in common, as JSON."""
-        options = (each for each in self.source.items() if each[0].lower() not in _SAY_HOW_ONLY)
+        options = (each for each in self.source.items() if each[0].lower() not in _NOT_CONTENT)
         fields = {
             "data": data_name(path),
             "places": self.choice.chosen,

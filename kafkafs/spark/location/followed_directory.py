@@ -41,8 +41,6 @@ LISTED_EVERY_S = 1.0
 _SWEEP_MS = 10_000
 # How often to open a directory whose objects change meanwhile.
 _TRIES = 5
-# Each mount has a directory of this name at its top.
-_MOUNTED = ".kafkafs"
 # Parameters of pyarrow's S3 that its URIs cannot have; and those that are flags.
 _S3_MORE = {"anonymous", "session_token", "role_arn", "session_name", "external_id"}
 _S3_FLAGS = {"anonymous", "force_virtual_addressing", "allow_bucket_creation"}
@@ -70,6 +68,11 @@ def is_uri(text: str) -> bool:
     return _URI.match(text) is not None
 
 
+def is_mount(path: str) -> bool:
+    """Whether kafkafs is mounted there: each mount has a directory `.kafkafs` at its top."""
+    return os.path.ismount(path) and os.path.isdir(os.path.join(path, ".kafkafs"))
+
+
 def location_of(option: str) -> Location:
     """Parse the option `path`. ValueError if it is empty or an unknown URI."""
     if not option:
@@ -93,8 +96,7 @@ def check_directory(location: Location, files: Files) -> None:
         if files.exists(path):
             raise NotADirectoryError(errno.ENOTDIR, "no directory", str(location))
         raise FileNotFoundError(errno.ENOENT, "there is no such data directory", str(location))
-    mounted = location.is_local and os.path.ismount(path)
-    if mounted and files.is_directory(os.path.join(path, _MOUNTED)):
+    if location.is_local and is_mount(path):
         reason = "a mount of kafkafs: give the data directory that it shows"
         raise NotADirectoryError(errno.ENOTDIR, reason, str(location))
 

@@ -21,7 +21,6 @@ _KNOWN = ("path", "topic", TRANSACTION)
 # Spark's own options, which it hands on.
 _SPARKS = frozenset(("checkpointlocation", "queryname"))
 _KAFKA = "kafka."
-_MOUNTED = ".kafkafs"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def _directory(option: str) -> str:
         raise InvalidOption(
             "Option 'path' must be specified: the data directory that has the topics"
         )
-    from kafkafs.spark.location.followed_directory import is_uri, location_of
+    from kafkafs.spark.location.followed_directory import is_mount, is_uri, location_of
 
     if is_uri(option) and not option.startswith("file:"):
         scheme = option.partition(":")[0]
@@ -69,7 +68,7 @@ def _directory(option: str) -> str:
     path = location_of(option).path
     if not os.path.isdir(path):
         raise NotADirectoryError(20, "there is no such data directory", path)
-    if os.path.ismount(path) and os.path.isdir(os.path.join(path, _MOUNTED)):
+    if is_mount(path):
         raise InvalidOption(
             f"Option 'path': {path} is a mount of kafkafs; give the data directory that it shows"
         )

@@ -58,15 +58,6 @@ TYPES: dict[str, DataType] = {
     HEADERS: ArrayType(_HEADER),
 }
 _NAMES = {name.lower(): name for name in TYPES}
-# The decoder's column that each of Spark's needs.
-_DECODED = {
-    "key": "keys",
-    "value": "values",
-    "offset": "offsets",
-    "timestamp": "timestamps",
-    "timestampType": "timestamp_types",
-    HEADERS: "headers",
-}
 
 
 # -- schemas -----------------------------------------------------------------------------------
@@ -122,7 +113,7 @@ def record_batches(
     import pyarrow as pa
 
     names = [_NAMES[name.lower()] for name in schema.names]
-    needed = {_DECODED.get(name) for name in names}
+    needed = {_DECODED[name][0] for name in names if name in _DECODED}
     wanted = Wanted(**{field: field in needed for field in Wanted._fields})
     # The columns that are the same in all rows, as long as the longest batch so far.
     same = {
@@ -137,7 +128,7 @@ def record_batches(
 
     for columns in read_split(files, split, wanted, chunk_bytes=chunk_bytes):
         arrays = [
-            repeated(name, columns.rows) if name in same else _ARRAYS[name](columns, type_)
+            repeated(name, columns.rows) if name in same else _DECODED[name][1](columns, type_)
             for name, type_ in zip(names, schema.types, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -175,11 +166,15 @@ def _headers(columns: Columns, type_: pa.DataType) -> pa.Array:
     )
 
 
-_ARRAYS: dict[str, Callable[[Columns, Any], pa.Array]] = {
-    "key": lambda c, type_: bytes_array(type_, c.rows, c.keys),
-    "value": lambda c, type_: bytes_array(type_, c.rows, c.values),
-    "offset": lambda c, type_: _fixed(c.offsets, c.rows, type_),
-    "timestamp": lambda c, type_: _fixed(c.timestamps, c.rows, type_),
-    "timestampType": lambda c, type_: _fixed(c.timestamp_types, c.rows, type_),
-    HEADERS: _headers,
+# By Spark's column: the decoder's that it needs, and how to make an array of that.
+_DECODED: dict[str, tuple[str, Callable[[Columns, Any], pa.Array]]] = {
+    "key": ("keys", lambda c, type_: bytes_array(type_, c.rows, c.keys)),
+    "value": ("values", lambda c, type_: bytes_array(type_, c.rows, c.values)),
+    "offset": ("offsets", lambda c, type_: _fixed(c.offsets, c.rows, type_)),
+    "timestamp": ("timestamps", lambda c, type_: _fixed(c.timestamps, c.rows, type_)),
+    "timestampType": (
+        "timestamp_types",
+        lambda c, type_: _fixed(c.timestamp_types, c.rows, type_),
+    ),
+    HEADERS: ("headers", _headers),
 }
