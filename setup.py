@@ -24,7 +24,6 @@ HOT_LOOPS = (
     "storage/segment/first_read.pyx",
     "storage/compaction/_offset_map.pyx",
     "storage/compaction/_superseded.pyx",
-    "storage/compaction/_rewrite.pyx",
     "storage/compaction/_keep.pyx",
     "kafkafs/views/_measure.pyx",
     "kafkafs/views/_render.pyx",

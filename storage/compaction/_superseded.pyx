@@ -148,7 +148,7 @@ cdef class KeyScan:
         free(self.listed)
 
     def take_batches(self, data not None, long long at, long long end):
-        """Take in the simple batches in `data[at:end]`; returns where it stops, as `map_batches`."""
+        """Take in the simple batches in `data[at:end]`; returns where it stops (`map_batches`)."""
         cdef Py_buffer view
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:

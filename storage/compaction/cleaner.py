@@ -30,9 +30,9 @@ from dataclasses import dataclass
 
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange
+from storage.compaction.group_writer import GroupWriter
 from storage.compaction.passes import KeepPass, KeepRules, MapPass, ProducerRecord
 from storage.compaction.replacing import prepare, publish
-from storage.compaction.rewrite import GroupWriter
 from storage.compaction.sources import Sources, aborted_of
 from storage.compaction.transactions import CleanedTransactions, aborted_within
 from storage.log.log import Log

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction._superseded import Superseded
-from storage.compaction.rewrite import GroupWriter
+from storage.compaction.group_writer import GroupWriter
 from storage.compaction.transactions import CleanedTransactions
 from storage.errors import CorruptRecord
 from storage.index.txn_index import TxnEntry

@@ -3,7 +3,8 @@
 ``prepare``, then ``publish``, both in a worker thread; only their ``by_owner`` parts touch the log.
 Until ``publish`` begins nothing has changed, and a restart removes what is ``.cleaned``.
 
-Not here: how the new segments are made (``rewrite``), what a restart does with a swap (``swap``).
+Not here: how the new segments are made (``group_writer``), what a restart does with a swap
+(``swap``).
 """
 
 from __future__ import annotations

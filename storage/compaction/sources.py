@@ -4,7 +4,7 @@ A group of segments becomes one segment with the base offset of its first member
 do not get ever smaller.  ``group`` says what a group may hold (``Cleaner.groupSegmentsBySize``): no
 more log than segment.bytes, no more entries of an index than segment.index.bytes, and offsets that
 fit an index entry.  A group may still not fit into one segment: cleaning can make v0 and v1 batches
-longer, and index other batches than before.  Then ``rewrite`` makes another one.
+longer, and index other batches than before.  Then ``group_writer`` makes another one.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -31,9 +31,7 @@ from storage.settings.settings import Settings
 from storage.state.producer_state import ProducerBatch, ProducerState
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
 from storage.verify.verify_index import rebuilt_times, without_zero_tail
-from storage.verify.verify_segment import Fault
-
-Progress = Callable[[int], None]
+from storage.verify.verify_segment import Fault, Progress
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ The directory may be a running broker's, or mounted.  Then what its writer is at
 fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
 what has vanished meanwhile was deleted.
 
-Not here: reading a segment (``verify_piece``), which other processes may do before; mending
+Not here: reading a segment (``verify_segment``), which other processes may do before; mending
 (``recovery``, ``salvage``, ``reindex``).
 """
 
@@ -31,14 +31,16 @@ from storage.kafka07.segment import entry_files
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint_file, producer_state
 from storage.verify.transactions import OpenTransactions
-from storage.verify.verify_piece import (
+from storage.verify.verify_segment import (
+    Fault,
     LogPiece,
     OldLog,
     Progress,
+    SegmentPlace,
+    Verified,
     verify_old_log,
     verify_patiently,
 )
-from storage.verify.verify_segment import Fault, SegmentPlace, Verified
 
 _CHECKPOINTS = (
     (paths.RECOVERY_POINTS, "recovery point"),

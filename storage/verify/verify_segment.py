@@ -1,31 +1,40 @@
-"""Reads a whole segment and names every fault in it, without changing anything.
+"""Reads a segment, or a whole log of 0.7, and names every fault in it, without changing anything.
 
 Every batch: size, CRC, offsets that rise, and every record in it, of any codec and format.  Then
 what the indexes say of them (``verify_index``), but for the transaction index: for that one has to
 know which transactions are open where the segment begins (``transaction_faults``).
 
-The segment that a living process appends to may end in a part of a batch, or in zeros that were
-allocated ahead; its index may be longer than it is used.
+A ``LogPiece`` says what to read, in this process or in another one.  The segment that a living
+process appends to may end in a part of a batch, or in zeros that were allocated ahead; its index
+may be longer than it is used.  A living writer's segment that has faults is read again: what was
+half written may be whole then.
+
+Not here: what else there is in a directory (``verify``).
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import lt
+from typing import TypeAlias
 
 from storage import paths
 from storage.errors import CorruptRecord
 from storage.files import Files, FileSource
 from storage.index import txn_index
+from storage.kafka07.segment import load_entries
+from storage.log.read import plain_batches
 from storage.record._batch import Rebuild
 from storage.record.columns._columns import decode_columns
 from storage.record.header import BatchHeader, size_at
 from storage.record.scan import batches
 from storage.recovery.misplaced import misplaced
 from storage.segment.walk import Walk, feed
+from storage.settings.settings import Settings
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
 from storage.verify.verify_index import (
     Finding,
@@ -36,9 +45,12 @@ from storage.verify.verify_index import (
 )
 
 # What is decoded at a time: it may be compressed a thousandfold.
-_PIECE_BYTES = 256 * 1024
+_DECODED_BYTES = 256 * 1024
 #: So many faults of one file are reported.
 MAX_FAULTS_PER_FILE = 20
+# How often a living writer's segment is read, and how many seconds apart.
+_ATTEMPTS = 4
+_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,22 @@ class SegmentPlace:
         return os.path.join(self.directory, name) + self.renamed
 
 
+@dataclass(frozen=True, slots=True)
+class OldLog:
+    """A log of Kafka 0.7, in a data directory ``path``; ``names`` of its segments' files."""
+
+    files: Files
+    path: str
+    directory: str
+    topic: str
+    names: tuple[str, ...]
+    is_live: bool
+
+
+LogPiece: TypeAlias = SegmentPlace | OldLog
+Progress: TypeAlias = Callable[[int], None]
+
+
 @dataclass(slots=True)
 class Verified:
     """What was read of one segment, without control records, and what is wrong with it.
@@ -97,7 +125,71 @@ class Verified:
     transactions: SegmentTransactions = field(default_factory=SegmentTransactions)
 
 
-def verify_segment(place: SegmentPlace, progress: Callable[[int], None]) -> Verified:
+def verify_piece(piece: LogPiece, progress: Progress = lambda size: None) -> Verified | None:
+    """Read a piece; None where it has vanished.  OSError from the disk, InvalidConfig."""
+    if isinstance(piece, OldLog):
+        return verify_old_log(piece, progress)
+    return verify_patiently(piece, progress)
+
+
+def verify_patiently(
+    place: SegmentPlace,
+    progress: Progress,
+    before: OpenTransactions | None = None,
+    found: Verified | None = None,
+) -> Verified | None:
+    """Read a segment, and read a living writer's with faults again; None where it has vanished.
+
+    ``before``: the transactions of the segments before it, where they are known.  ``found``: the
+    outcome, where it was read already.
+    """
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE_S)
+        try:
+            verified = found or verify_segment(place, progress)
+        except FileNotFoundError:
+            if not place.is_live:
+                raise
+            return None
+        found = None
+        if before is not None:
+            verified.faults += transaction_faults(place, before, verified.transactions)
+        if not verified.faults or not place.is_live:
+            break
+    return verified
+
+
+def verify_old_log(log: OldLog, progress: Progress) -> Verified:
+    """Read it.  OSError from the disk; InvalidConfig where its settings cannot be read."""
+    found = Verified()
+    try:
+        config = Settings(log.files, log.path).log_config(log.topic)
+        segments, _ = load_entries(log.files, log.directory, log.names, config, progress=None)
+    except CorruptRecord as error:
+        found.faults.append(Fault(error.path or log.directory, error.message))
+        return found
+    for segment in segments:
+        path = segment.log_path
+        try:
+            good, reason = segment.check(progress)
+            found.size += segment.size
+            if reason is not None and not (log.is_live and segment is segments[-1]):
+                found.faults.append(Fault(path, reason, good))
+            for _, header in plain_batches(segment, 0, good):
+                found.records += header.records_count
+        except CorruptRecord as error:
+            found.faults.append(Fault(path, error.message, error.position, error.offset))
+        finally:
+            segment.files.close()
+    found.next_offset, found.is_read_whole = segments[-1].next_offset, True
+    return found
+
+
+# -- one segment ---------------------------------------------------------------------------------
+
+
+def verify_segment(place: SegmentPlace, progress: Progress) -> Verified:
     """Read one segment whole; ``progress`` gets the bytes that were read.  OSError from the
     disk.
     """
@@ -129,7 +221,7 @@ def _log_findings(
     fd: int,
     rebuild: Rebuild,
     found: Verified,
-    progress: Callable[[int], None],
+    progress: Progress,
 ) -> Iterator[Finding]:
     """What is wrong with the batches of a log; counts their records in ``found``."""
     size = found.size
@@ -151,7 +243,7 @@ def _log_findings(
 def _record_findings(data: memoryview, start: int, found: Verified) -> Iterator[Finding]:
     """What is wrong in whole batches, whose CRCs are right; ``data[0]`` lies at ``start``."""
     last = -1
-    walk = Walk(lambda at, size: data[at : at + size], 0, len(data), _PIECE_BYTES)
+    walk = Walk(lambda at, size: data[at : at + size], 0, len(data), _DECODED_BYTES)
     for piece in walk:
         at = start + walk.position
         try:
@@ -171,7 +263,7 @@ def _record_findings(data: memoryview, start: int, found: Verified) -> Iterator[
 
 
 def _is_zeros(files: Files, fd: int, position: int, end: int) -> bool:
-    while position < end and (data := files.pread(fd, _PIECE_BYTES, position)):
+    while position < end and (data := files.pread(fd, _DECODED_BYTES, position)):
         if data.count(0) != len(data):
             return False
         position += len(data)

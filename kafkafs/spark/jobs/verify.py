@@ -22,8 +22,7 @@ from storage import paths
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.verify.verify import verify
-from storage.verify.verify_piece import LogPiece, OldLog, verify_piece
-from storage.verify.verify_segment import Verified
+from storage.verify.verify_segment import LogPiece, OldLog, Verified, verify_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

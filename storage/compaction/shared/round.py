@@ -26,8 +26,8 @@ from storage import paths
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction._superseded import KeyScan, Superseded
 from storage.compaction.cleaner import keep_group
+from storage.compaction.group_writer import GroupWriter
 from storage.compaction.passes import KeepPass, KeepRules, marker_of, walk
-from storage.compaction.rewrite import GroupWriter
 from storage.compaction.shared.plan import SharedRound
 from storage.compaction.shared.swap_request import FIGURES, NewSegment, SwapRequest
 from storage.compaction.sources import Sources

@@ -22,8 +22,7 @@ from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.state.book_file import drop
 from storage.state.producer_state import ProducerEntry, encode
 from storage.verify.verify import VerifyReport, log_bytes, verify
-from storage.verify.verify_piece import LogPiece, verify_piece
-from storage.verify.verify_segment import Verified
+from storage.verify.verify_segment import LogPiece, Verified, verify_piece
 from tests import oracle
 from tests.crash.failing_disk import FailingDisk
 from tests.log_check import check
