@@ -1,11 +1,11 @@
 """A directory whose content is reached from its descriptor, and through no symbolic link.
 
-Who writes a data directory may be less trusted than who reads it: a link there, in the place of a
+The writer of a data directory may be less trusted than its reader: a link there, in the place of a
 file or of a directory on the way to it, would lead a daemon that runs as root to any file of the
 machine.  So what lies in a directory is opened by ``openat2`` with RESOLVE_BENEATH and
 RESOLVE_NO_SYMLINKS; where the kernel has no such call, or a container forbids it, component by
-component, each with O_NOFOLLOW.  The directory itself may be reached through links: who names it
-is trusted.
+component, each with O_NOFOLLOW.  The directory itself may be reached through links: the user who
+names it is trusted.
 
 Not here: what kind of file was found (``files``).
 """
@@ -46,7 +46,7 @@ class Beneath:
 
     @property
     def fd(self) -> int:
-        """Its descriptor, good for looking up names only.  OSError where there is none."""
+        """Its descriptor, only for looking up names.  OSError where it cannot be opened."""
         if self._fd < 0:
             with _opening:
                 if self._fd < 0:
@@ -55,11 +55,11 @@ class Beneath:
         return self._fd
 
     def open(self, relative: str, flags: int, mode: int = 0) -> int:
-        """Open what is there below, closed on exec; ``.`` is the directory itself."""
+        """Open a path below it, closed on exec; ``.`` is the directory itself."""
         return opener()(self.fd, relative, flags | os.O_CLOEXEC, mode)
 
     def __reduce__(self) -> tuple[type[Beneath], tuple[str]]:
-        """Another process opens it itself."""
+        """Pickle the path: another process opens the directory itself."""
         return Beneath, (self.path,)
 
     def close(self) -> None:
@@ -91,11 +91,11 @@ def _syscall() -> Callable[[int, int, bytes, bytes, int], int]:
 
 
 def by_openat2(directory: int, relative: str, flags: int, mode: int) -> int:
-    """An ``Opener``: one call, and nothing can be swapped on the way."""
+    """An ``Opener``: one call, during which no component can be replaced."""
     call, path = _syscall(), os.fsencode(relative)
     if b"\0" in path:
         raise ValueError("embedded null byte")
-    # The mode counts only where a file may be made; else the kernel refuses one.
+    # The kernel refuses a mode where no file may be created.
     how = _HOW.pack(flags, mode if flags & os.O_CREAT else 0, _RESOLVE)
     while True:
         fd = call(_OPENAT2, directory, path, how, _HOW.size)
@@ -130,7 +130,7 @@ def _open_one(directory: int, name: str, flags: int, mode: int) -> int:
     except NotADirectoryError:
         if not _is_link(directory, name):
             raise
-        # What O_DIRECTORY makes of a link.
+        # The errno of a link is ENOTDIR with O_DIRECTORY.
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
 
 

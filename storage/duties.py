@@ -1,12 +1,12 @@
-"""What goes on by itself, by the clock: how often it has failed, and what of it fails now.
+"""Duties, which run by the clock: how often each has failed, and what fails now.
 
 Flushes, checkpoints, retention, compaction, checks, the removal of what was deleted, descriptors
 that are closed by age, indexes that are saved: each is a *duty*, of a partition, a topic or the
 directory.  One that fails is tried again at its next turn, for ever, so no fault lasts longer than
-its cause.  A line is said when it begins to fail, when it fails otherwise than before, and when it
-goes on.
+its cause.  A line is logged when it begins to fail, when it fails in another way than before, and
+when it succeeds again.
 
-Any thread may tell of a duty; two never tell of the same one at once.
+Any thread may report a duty; two never report the same one at once.
 
 Not here: who calls, and when the next turn is.
 """
@@ -25,24 +25,24 @@ _log = logging.getLogger(__name__)
 
 
 class Duties:
-    """The duties of one data directory.  ``say`` takes lines; the module's logger by default."""
+    """The duties of one data directory.  ``say`` logs a line, by default to the module's logger."""
 
     def __init__(self) -> None:
         self.say: Callable[[str], None] = _log.warning
         self.failures: Counter[str] = Counter()
         """By duty: how often it has failed."""
-        # What fails now, and how: by duty and what it is a duty of.
+        # What fails now, and how, by (duty, what it is a duty of).
         self._failing: dict[tuple[str, str], tuple[type[Exception], int | None]] = {}
 
     @property
     def failing(self) -> dict[str, int]:
-        """By duty: of how many partitions, topics, … it fails now.  0 where it did before."""
+        """By duty that ever failed: of how many partitions, topics, … it fails now."""
         now = Counter(duty for duty, _ in list(self._failing))
         return {duty: now[duty] for duty in sorted(self.failures)}
 
     @contextlib.contextmanager
     def attempt(self, duty: str, of: str = "") -> Iterator[None]:
-        """A turn of a duty: whatever is raised in it is told of, and ends here."""
+        """A turn of a duty: report what is raised in it, and raise nothing."""
         try:
             yield
         except TaskCancelled:
@@ -66,7 +66,7 @@ class Duties:
             self.say(f"{_named(duty, of)} goes on")
 
     def forget(self, of: str) -> None:
-        """It is gone: nothing is tried again."""
+        """Forget the failures of something that is gone."""
         for key in [key for key in list(self._failing) if key[1] == of]:
             self._failing.pop(key, None)
 
@@ -78,5 +78,5 @@ def _named(duty: str, of: str) -> str:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError | StorageError):
         return reason_of(error)
-    # A bug of ours: the traceback is for whoever mends it.
+    # A bug of ours, which the traceback helps to mend.
     return "".join(["unforeseen\n", *traceback.format_exception(error)]).rstrip()

@@ -1,8 +1,8 @@
-"""Everything that can be wrong with the world, as far as a commit log is concerned.
+"""The errors of a commit log, but for bugs of ours, which are an ``AssertionError``.
 
-``StorageError`` and its subclasses carry what is needed to find the place: path, position (bytes
-in that file) and offset (count of records in the partition).  What the disk itself refuses
-(ENOSPC, EIO, EMFILE, …) stays an ``OSError``.  A bug of ours is an ``AssertionError``.
+``StorageError`` and its subclasses say where the fault is: path, position (bytes in that file) and
+offset (count of records in the partition).  What the disk itself refuses (ENOSPC, EIO, EMFILE, …)
+stays an ``OSError``.
 
 A torn tail found in recovery is an outcome, not an error, and has no class here.
 """
@@ -17,7 +17,7 @@ import os
 
 
 class StorageError(Exception):
-    """Base of all; ``str()`` is the message and whichever of path, position, offset is known."""
+    """Base of all; ``str()`` is the message and what is known of path, position and offset."""
 
     def __init__(
         self,
@@ -47,17 +47,17 @@ class StorageError(Exception):
 
 
 class UnusableFile(OSError):
-    """What stands in the place of a file is a link, a pipe, a device, a directory, or far too
-    large; errno EIO, as for what the disk cannot give.  It is neither followed nor waited for.
+    """A link, a pipe, a device, a directory or far too large a file in the place of a file; errno
+    EIO, as for what the disk cannot give.  It is neither followed nor waited for.
     """
 
 
 class CutShort(OSError):
-    """Somebody has cut the file that is appended to; errno EIO.  Nothing has been written to it."""
+    """Another process has cut the file that is appended to; errno EIO.  Nothing was written."""
 
 
 class NoThread(OSError):
-    """The system lets no further thread start; errno ENOMEM.  What it was for has not begun."""
+    """The system lets no further thread start; errno ENOMEM.  Its work has not begun."""
 
     def __init__(self) -> None:
         super().__init__(errno.ENOMEM, "no thread can be started")
@@ -173,7 +173,7 @@ class FaultyPartition(StorageError):
 
 
 class LogLocked(StorageError):
-    """Another process, ``pid`` where it is known, has the data directory open."""
+    """Another process, ``pid`` if that is known, has the data directory open."""
 
     def __init__(self, pid: int | None, *, path: str | None = None) -> None:
         holder = "another process" if pid is None else f"process {pid}"
@@ -186,11 +186,11 @@ class ReadOnlyLog(StorageError):
 
 
 class ReadOnlyFormat(StorageError):
-    """A log in a format that is only read, Kafka 0.7's, was to be opened for writing."""
+    """A write to a log in a format that is only read, Kafka 0.7's."""
 
 
 class SegmentGone(StorageError):
-    """Bytes that were there once and no longer exist: deleted or rewritten."""
+    """Bytes that were deleted or replaced."""
 
 
 class LogClosed(StorageError):
@@ -202,7 +202,7 @@ class TaskCancelled(StorageError):
 
 
 class Fenced(StorageError):
-    """What an older run of a query asks for, when a newer one has taken over."""
+    """A request of an older run of a query, when a newer one has taken over."""
 
 
 class BatchGap(StorageError):
@@ -210,7 +210,7 @@ class BatchGap(StorageError):
 
 
 class SwapRefused(StorageError):
-    """Cleaned segments that do not fit what the log has by now, or are not whole."""
+    """Cleaned segments that do not fit what the log has now, or are not whole."""
 
 
 def reason_of(error: Exception) -> str:

@@ -1,11 +1,11 @@
-"""Long work: how far it is, whether it shall stop, and what of it only the owner may do.
+"""Long work: how far it is, whether it is cancelled, and the steps that only the owner may take.
 
 Work that waits for the disk or computes for long (compaction, retention, verification) runs in a
-worker thread.  It is handed a ``Task``: what touches a log's state goes through ``by_owner``, which
-carries it out on the thread that owns the logs; between two of its steps it asks ``check`` whether
-it has been cancelled.  Who only reads (a control file, a progress bar) may do so from any thread.
+worker thread.  It gets a ``Task``: what touches a log's state goes through ``by_owner``, which runs
+it on the thread that owns the logs; between two steps the work calls ``check``, which raises if it
+was cancelled.  Any thread may read a task, as a control file or a progress bar does.
 
-Without an owner elsewhere, as on the command line, ``by_owner`` is a plain call.
+Where the worker's thread owns the logs, as on the command line, ``by_owner`` is a plain call.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from storage.errors import TaskCancelled
 T = TypeVar("T")
 
 _PAUSE_S = 0.002
-"""Shorter pauses of a throttled task are left until they have added up."""
+"""Shorter pauses of a throttled task are put off until they add up."""
 
 
 class ByOwner(Protocol):
-    """Calls a function on the thread that owns the logs, and returns what it returns."""
+    """Calls a function on the thread that owns the logs and returns its result."""
 
     def __call__(self, function: Callable[[], T], /) -> T: ...
 
 
 def call(function: Callable[[], T]) -> T:
-    """``ByOwner`` where the worker is the owner."""
+    """``ByOwner`` where this thread owns the logs."""
     return function()
 
 
 class Task:
-    """See the module.  ``done`` and ``total`` count bytes (0: not known yet); ``phase`` is what is
-    being done now, for people.  ``bytes_per_second``: not faster than that; None as fast as it can.
+    """See the module.  ``done`` and ``total`` count bytes (0: not known yet); ``phase`` names, for
+    people, what is being done.  ``bytes_per_second``: its limit; None: none.
     """
 
     def __init__(
@@ -59,25 +59,25 @@ class Task:
         self._passed = 0
 
     def begin(self, phase: str, total: int) -> None:
-        """What follows is ``phase``, of ``total`` bytes.  TaskCancelled."""
+        """Begin a phase of ``total`` bytes.  TaskCancelled."""
         self.check()
         self.phase = phase
         self.done = 0
         self.total = total
 
     def advance(self, size: int) -> None:
-        """``size`` bytes more are done; waits where that was too fast.  TaskCancelled."""
+        """Count ``size`` bytes as done; wait where that was too fast.  TaskCancelled."""
         self.done += size
         self.pace(size)
 
     def pace(self, size: int) -> None:
-        """The same of bytes that do not count as progress: written ones."""
+        """Wait as ``advance``, for bytes that are no progress: written ones.  TaskCancelled."""
         if self._rate is not None:
             self._throttle(size, self._rate)
         self.check()
 
     def _throttle(self, size: int, rate: float) -> None:
-        """Pause until the bytes since the last pause have taken as long as they may."""
+        """Pause until the bytes since the last pause have taken as long as they should."""
         self._passed += size
         now = self._clock()
         pause = self._throttled_from + self._passed / rate - now
@@ -85,11 +85,11 @@ class Task:
             self._cancelled.wait(min(pause, threading.TIMEOUT_MAX))
             self._throttled_from, self._passed = self._clock(), 0
         elif pause < -1:
-            # What it was too slow by does not entitle it to more later.
+            # Being too slow for a while allows no more bytes later.
             self._throttled_from, self._passed = now, 0
 
     def cancel(self) -> None:
-        """Have it stop at its next step, which leaves everything as if it had not begun."""
+        """Stop the work at its next step, as if it had not begun."""
         self._cancelled.set()
 
     @property
@@ -97,6 +97,6 @@ class Task:
         return self._cancelled.is_set()
 
     def check(self) -> None:
-        """TaskCancelled if it shall stop."""
+        """TaskCancelled if the work is cancelled."""
         if self._cancelled.is_set():
             raise TaskCancelled("cancelled")

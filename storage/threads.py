@@ -1,7 +1,7 @@
-"""Threads, of which the system may have none left: for a limit of processes, or of memory.
+"""Starts threads, of which the system may have none left, by a limit of processes or of memory.
 
-Who asks for one then gets ``NoThread``, at once and before anything has happened; what only shares
-work among threads does it with those that there are.
+Then ``NoThread`` is raised at once, before any of the work has begun; work that is only shared
+among threads is done by those that there are.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from storage.errors import NoThread
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: What a thread needs to begin, beside its stack, in bytes; and the stack where that has no limit.
+#: Bytes that a thread needs to begin, beside its stack; and its stack where that has no limit.
 _ROOM = 1 << 20
 _STACK = 2 << 20
 
 
 def check_room() -> None:
-    """NoThread where a thread could be made and would then find no memory to begin in.
+    """NoThread where a thread could be created but would find no memory to begin.
 
-    Whoever starts such a one in CPython waits for it for ever.  It can only be where the address
-    space has a limit.
+    CPython waits for ever for such a thread to begin.  Only a limit of the address space causes it.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return
@@ -42,7 +41,7 @@ def check_room() -> None:
 
 
 def start(thread: threading.Thread) -> None:
-    """Start it.  NoThread."""
+    """Start a thread.  NoThread."""
     check_room()
     try:
         thread.start()
@@ -51,12 +50,12 @@ def start(thread: threading.Thread) -> None:
 
 
 def submit(pool: Executor, function: Callable[[], R]) -> Future[R]:
-    """Have a pool call it.  NoThread: it is never called."""
+    """Let a pool call a function.  NoThread: it is never called."""
     refused = False
 
     def call() -> R:
         if refused:
-            raise NoThread  # the pool has kept it, for a thread that ends with something else
+            raise NoThread  # the pool has kept the call, for a thread that becomes idle
         return function()
 
     try:
@@ -70,10 +69,10 @@ def submit(pool: Executor, function: Callable[[], R]) -> Future[R]:
 def side_by_side(
     function: Callable[[T], R], items: Iterable[T], threads: int, name: str
 ) -> list[R]:
-    """What a function makes of each item, in their order, in this thread and ``threads - 1`` more,
-    or as many as there can be.
+    """Call a function for each item, in this thread and ``threads - 1`` more, or as many as there
+    can be; returns the results in the order of the items.
 
-    After a failure no further item is begun; it is raised when those that were have ended.
+    After a failure no further item is begun; it is raised when those that were begun have ended.
     """
     todo = deque(enumerate(items))
     results: dict[int, R] = {}
@@ -84,7 +83,7 @@ def side_by_side(
             try:
                 number, item = todo.popleft()
             except IndexError:
-                return  # another one has taken the last
+                return  # another thread has taken the last one
             try:
                 results[number] = function(item)
             except Exception as error:

@@ -25,8 +25,9 @@ from __future__ import annotations
 import functools
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from storage.duties import Duties
 from storage.errors import SegmentGone, StorageError
@@ -41,6 +42,8 @@ NEWEST_BYTES_PER_SECOND = 128 << 20
 #: Enough for 350 GB a day, and a twentieth of what a plain disk reads.
 SEALED_BYTES_PER_SECOND = 4 << 20
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +53,6 @@ class Newest(NamedTuple):
     segment: Segment
     position: int
     next_offset: int
-    checked_ms: int
 
 
 class LogChecker:
@@ -66,21 +68,21 @@ class LogChecker:
         self._clock_ms = clock_ms
         self._duties = duties or Duties()
         self._newest: dict[Log, Newest] = {}
+        self._checked_ms: dict[Log, int] = {}
         # Bytes read, of each log and of all, also of those that are gone; one writer thread each.
         self._all_newest = self._all_sealed = 0
-        self._bytes_newest: dict[Log, int] = {}
-        self._bytes_sealed: dict[Log, int] = {}
+        self._bytes_newest: Counter[Log] = Counter()
+        self._bytes_sealed: Counter[Log] = Counter()
 
     # -- facts ---------------------------------------------------------------------------------
 
     def checked_ms(self, log: Log) -> int:
         """When the newest segment was last checked, -1 if not yet."""
-        newest = self._newest.get(log)
-        return -1 if newest is None else newest.checked_ms
+        return self._checked_ms.get(log, -1)
 
     def bytes_checked(self, log: Log) -> int:
         """Bytes read back since the directory was opened, repeated ones each time."""
-        return self._bytes_newest.get(log, 0) + self._bytes_sealed.get(log, 0)
+        return self._bytes_newest[log] + self._bytes_sealed[log]
 
     @property
     def all_bytes_checked(self) -> int:
@@ -98,7 +100,7 @@ class LogChecker:
             with self._duties.attempt("check of newest segments", log.name):
                 self._check_newest(log, task)
         for gone in set(self._newest).difference(logs):
-            del self._newest[gone]
+            del self._newest[gone], self._checked_ms[gone]
             self._bytes_newest.pop(gone, None)
             self._bytes_sealed.pop(gone, None)
 
@@ -113,10 +115,10 @@ class LogChecker:
         newest = self._newest.get(log)
         if newest is None or newest.segment not in segments:
             # The first time, or a cleaner or retention has taken the segment that was active.
-            newest = Newest(segments[-1], 0, segments[-1].base_offset, -1)
+            newest = Newest(segments[-1], 0, segments[-1].base_offset)
         for segment in segments[segments.index(newest.segment) :]:
             if segment is not newest.segment:
-                newest = Newest(segment, 0, segment.base_offset, -1)
+                newest = Newest(segment, 0, segment.base_offset)
             end = segment.size
             if end > newest.position:
                 part = Part(
@@ -130,19 +132,17 @@ class LogChecker:
                 next_offset = self._check(log, segment, part, task)
                 if next_offset < 0:
                     return
-                newest = Newest(segment, end, next_offset, -1)
-                read = end - part.position
-                self._bytes_newest[log] = self._bytes_newest.get(log, 0) + read
-                self._all_newest += read
-        self._newest[log] = newest._replace(checked_ms=self._clock_ms())
+                newest = Newest(segment, end, next_offset)
+                self._bytes_newest[log] += end - part.position
+                self._all_newest += end - part.position
+        self._newest[log] = newest
+        self._checked_ms[log] = self._clock_ms()
 
     # -- the sealed ----------------------------------------------------------------------------
 
     def run_sealed(self, task: Task) -> None:
         """Check every sealed segment once, at the rate of ``task``.  TaskCancelled."""
-        logs = list(self._logs())
-        first = random.randrange(len(logs)) if logs else 0
-        logs = logs[first:] + logs[:first]
+        logs = _from_anywhere(list(self._logs()))
         task.begin(
             "reading back sealed segments",
             sum(segment.size for log in logs for segment in log.segments[:-1]),
@@ -153,10 +153,8 @@ class LogChecker:
 
     def _check_sealed(self, log: Log, task: Task) -> None:
         """Check those of one log; the OSError of one that cannot be read comes after the others."""
-        sealed = log.segments[:-1]
-        first = random.randrange(len(sealed)) if sealed else 0
         failure: OSError | None = None
-        for segment in (*sealed[first:], *sealed[:first]):
+        for segment in _from_anywhere(log.segments[:-1]):
             base, size = segment.base_offset, segment.size
             part = Part(
                 *(base, 0, base, size, log.config.max_message_bytes),
@@ -164,13 +162,11 @@ class LogChecker:
                 named=segment.index_behind,
             )
             try:
-                checked = self._check(log, segment, part, task) >= 0
+                if self._check(log, segment, part, task) >= 0:
+                    self._bytes_sealed[log] += size
+                    self._all_sealed += size
             except OSError as error:
                 failure = failure or error
-                continue
-            if checked:
-                self._bytes_sealed[log] = self._bytes_sealed.get(log, 0) + size
-                self._all_sealed += size
         if failure is not None:
             raise failure
 
@@ -207,6 +203,12 @@ class LogChecker:
         except (OSError, StorageError) as error:
             where = f"{log.topic}/{log.partition}"
             _log.warning("%s: no new segment could be begun behind damage: %s", where, error)
+
+
+def _from_anywhere(items: Sequence[T]) -> list[T]:
+    """All items, beginning at a random one."""
+    first = random.randrange(len(items)) if items else 0
+    return [*items[first:], *items[:first]]
 
 
 def checker_facts(checker: LogChecker, logs: Sequence[Log]) -> list[tuple[str, object]]:

@@ -22,7 +22,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, StorageError
@@ -69,6 +69,7 @@ _ASIDE = {
 
 _ANEW = "the next start makes it anew"
 
+_T = TypeVar("_T")
 _Key: TypeAlias = tuple[str, int]
 ReadAhead: TypeAlias = Callable[[Sequence[LogPiece]], Sequence[Verified | None]]
 
@@ -182,20 +183,23 @@ class _Directory:
         self.is_live = files.locked_by(os.path.join(path, paths.LOCK)) is not None
         self.was_killed = not self.is_live and not checkpoint_file.has_marker(files, path)
         self.settings = Settings(files, path)
-        self.checkpoints = {name: self._checkpoint(name) for name, _ in _CHECKPOINTS}
+        self.checkpoints = {
+            name: self._read(checkpoint_file.read_offsets, os.path.join(path, name)) or {}
+            for name, _ in _CHECKPOINTS
+        }
         self.recovery_points = self.checkpoints[paths.RECOVERY_POINTS]
         self.log_starts = self.checkpoints[paths.LOG_STARTS]
         self.topic_ids: dict[str, tuple[str, str]] = {}
         # What ``read_ahead`` returned.
         self.found: dict[LogPiece, Verified | None] = {}
 
-    def _checkpoint(self, name: str) -> dict[_Key, int]:
-        path = os.path.join(self.path, name)
+    def _read(self, read: Callable[[Files, str], _T], path: str) -> _T | None:
+        """What a small file says; None, and a fault, where it cannot be read."""
         try:
-            return checkpoint_file.read_offsets(self.files, path)
+            return read(self.files, path)
         except StorageError as error:
             self._fault(path, error.message)
-            return {}
+            return None
 
     def run(self, partitions: list[str]) -> VerifyReport:
         """Check these partitions, and what the checkpoints say of them."""
@@ -260,7 +264,9 @@ class _Directory:
         for file in names:
             self.name_left_over(directory, file)
         self._metadata(directory, key[0])
-        listed = _Partition(directory, key, names, self._epochs(directory))
+        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        epochs = self._read(checkpoint_file.read_epochs, path) or []
+        listed = _Partition(directory, key, names, epochs)
         old = tuple(file for _, file in entry_files(names))
         if old:
             listed.old_log = OldLog(self.files, self.path, directory, key[0], old, self.is_live)
@@ -291,7 +297,11 @@ class _Directory:
     def _check(self, listed: _Partition) -> int | None:
         """Check one partition; returns its log end, as far as that can be told."""
         if listed.old_log is not None:
-            return self._old_log(listed.old_log)
+            verified = self._verify(listed.old_log, None)
+            if verified is None:
+                return None
+            self.report.faults += verified.faults
+            return verified.next_offset if verified.is_read_whole else None
         transactions = OpenTransactions(self.log_starts.get(listed.key, 0))
         end = 0
         is_end_known = True
@@ -302,9 +312,10 @@ class _Directory:
             if place.base_offset < end:
                 reason = f"the segment before it ends at {end}"
                 self._fault(place.path(paths.LOG), reason, place.base_offset)
-            verified = self._segment(place, transactions)
+            verified = self._verify(place, transactions)
             if verified is None:
                 continue
+            transactions.pass_over(verified.transactions)
             for fault in verified.faults:
                 is_index = fault.path.endswith(paths.INDEX_SUFFIXES)
                 self._add(fault, is_rebuilt=is_index and following >= recovery_point)
@@ -323,29 +334,19 @@ class _Directory:
         self._snapshots(listed, bound)
         return bound
 
-    def _segment(self, place: SegmentPlace, transactions: OpenTransactions) -> Verified | None:
-        found = None
-        if self.read_ahead is not None:
-            found = self.found[place]
-            if found is None:
-                return None
-        verified = verify_patiently(place, self.progress, transactions, found)
-        if verified is not None:
-            transactions.pass_over(verified.transactions)
-            self._count(verified)
-        return verified
-
-    def _old_log(self, log: OldLog) -> int | None:
-        found = verify_old_log(log, self.progress) if self.read_ahead is None else self.found[log]
-        if found is None:
+    def _verify(self, piece: LogPiece, before: OpenTransactions | None) -> Verified | None:
+        """Read a piece, unless ``read_ahead`` has, and count it; None where it has vanished."""
+        found = self.found.get(piece)
+        if self.read_ahead is not None and found is None:
             return None
-        self._count(found)
-        self.report.faults += found.faults
-        return found.next_offset if found.is_read_whole else None
-
-    def _count(self, verified: Verified) -> None:
-        self.report.size += verified.size
-        self.report.records += verified.records
+        if isinstance(piece, SegmentPlace):
+            found = verify_patiently(piece, self.progress, before, found)
+        elif found is None:
+            found = verify_old_log(piece, self.progress)
+        if found is not None:
+            self.report.size += found.size
+            self.report.records += found.records
+        return found
 
     def _compare_book(self, listed: _Partition) -> None:
         """Report segments that are gone, or shorter than they were, and that nobody deleted."""
@@ -378,23 +379,11 @@ class _Directory:
 
     def _metadata(self, directory: str, topic: str) -> None:
         path = os.path.join(directory, paths.PARTITION_METADATA)
-        try:
-            topic_id = checkpoint_file.read_partition_metadata(self.files, path)
-        except StorageError as error:
-            self._fault(path, error.message)
-            return
+        topic_id = self._read(checkpoint_file.read_partition_metadata, path)
         if topic_id is not None:
             known, where = self.topic_ids.setdefault(topic, (topic_id, path))
             if known != topic_id:
                 self._fault(path, f"topic id {topic_id} where {where} has {known}")
-
-    def _epochs(self, directory: str) -> list[tuple[int, int]]:
-        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
-        try:
-            return checkpoint_file.read_epochs(self.files, path)
-        except StorageError as error:
-            self._fault(path, error.message)
-            return []
 
     def _compare_epochs(
         self, directory: str, known: list[tuple[int, int]], seen: list[tuple[int, int]], end: int
