@@ -23,7 +23,6 @@ class CleanableRange(NamedTuple):
     """The range of a log that can be cleaned; offsets count records, sizes are in bytes.
 
     ``overdue``: records in it have waited for longer than max.compaction.lag.ms.
-    ``reset``: the checkpointed offset lay outside of the log, and is the log start instead.
     """
 
     start_offset: int
@@ -32,7 +31,6 @@ class CleanableRange(NamedTuple):
     clean_bytes: int
     cleanable_bytes: int
     overdue: bool
-    reset: bool
 
     @property
     def ratio(self) -> float:
@@ -59,12 +57,12 @@ def cleanable(
 ) -> CleanableRange:
     """The range that can be cleaned now (``cleanableOffsets``, ``LogToClean``).
 
-    ``checkpointed``: the offset up to which the log was cleaned, if it ever was.
+    ``checkpointed``: the offset up to which the log was cleaned, if it ever was; one that lies
+    outside of the log counts as the log start.
     """
-    dirty = log_start if checkpointed is None else checkpointed
-    reset = not log_start <= dirty <= log_end
-    if reset:
-        dirty = log_start
+    dirty = log_start
+    if checkpointed is not None and log_start <= checkpointed <= log_end:
+        dirty = checkpointed
     bounds = [last_stable, segments[-1].base_offset]
     lag_ms = config.min_compaction_lag_ms
     if lag_ms > 0:
@@ -89,7 +87,6 @@ def cleanable(
         sum(each.size for each in segments if each.base_offset < dirty),
         sum(each.size for each in dirty_segments if each.base_offset < bound),
         bool(firsts) and min(firsts) < now_ms - config.max_compaction_lag_ms,
-        reset,
     )
 
 

@@ -152,7 +152,6 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
         sources.aborted.extend(aborted_of(log))
         yield sources
     finally:
-        task.by_owner(sources.close_read)
         for segment in sources.segments:
             segment.files.release()
 

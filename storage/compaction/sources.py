@@ -10,7 +10,8 @@ longer, and index other batches than before.  Then ``group_writer`` makes anothe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from storage import paths
@@ -20,9 +21,6 @@ from storage.log.log import Log
 from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from storage.settings.config import LogConfig
 from storage.task import Task
-
-# A log may have thousands of segments: their descriptors are closed after so many were read.
-_CLOSED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +35,15 @@ class Sources:
     config: LogConfig
     producers: dict[int, ProducerRecord]
     aborted: list[TxnEntry]
-    _read: list[Segment] = field(default_factory=list)
 
     def walk(self, number: int, position: int, taker: Pass, task: Task) -> None:
-        """Have a pass take segment ``number`` from ``position`` on, and close it soon."""
-        walk(self.segments[number], position, taker, task)
-        self._read.append(self.segments[number])
-        if len(self._read) == _CLOSED_AT_ONCE:
-            task.by_owner(self.close_read)
+        """Have a pass take segment ``number`` from ``position`` on, and close it.
 
-    def close_read(self) -> None:
-        """Close what was read, unless others hold leases; whoever reads it next opens it again."""
-        for segment in self._read:
-            segment.files.close_descriptors(own_leases=1)
-        self._read.clear()
+        A log may have thousands of segments.  Its next reader opens one again.
+        """
+        segment = self.segments[number]
+        walk(segment, position, taker, task)
+        task.by_owner(partial(segment.files.close_descriptors, own_leases=1))
 
     def next_offset(self, number: int) -> int:
         """Where segment ``number`` ends and the next one begins."""

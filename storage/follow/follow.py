@@ -181,11 +181,10 @@ class LogFollower:
 
     def _leads_to(self, segment: Segment) -> bool:
         """Whether its name still leads to its file."""
-        try:
-            found = self.log.files.file_stat(segment.log_path)
-        except FileNotFoundError:
-            return False
-        return is_of(segment, found, self.log.files)
+        with contextlib.suppress(FileNotFoundError, Moved):
+            self._stat_of(segment)
+            return True
+        return False
 
     def _list(self, names: Iterable[str], swapped: frozenset[int] = frozenset()) -> Listing:
         """Look at the logs among these names.
@@ -439,10 +438,10 @@ class LogFollower:
         if found.st_mtime_ns + FRESH_NS < self._clock_ns() and self.log.active is active:
             self._tail.seen = tail
 
-    def _stat_of(self, active: Segment) -> os.stat_result:
-        """The active log's stat; Moved where its name leads to another file."""
-        found = self.log.files.file_stat(active.log_path)
-        if not is_of(active, found, self.log.files):
+    def _stat_of(self, segment: Segment) -> os.stat_result:
+        """The stat of a segment's log; Moved where its name leads to another file."""
+        found = self.log.files.file_stat(segment.log_path)
+        if not is_of(segment, found, self.log.files):
             raise Moved
         return found
 

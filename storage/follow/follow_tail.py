@@ -61,18 +61,10 @@ class LogTail:
         # that was read.  One tuple, as any thread may call ``intact``.
         self._marked: tuple[Segment, _Marks] = (log.active, ())
 
-    @property
-    def _marks(self) -> _Marks:
-        return self._marked[1]
-
-    @_marks.setter
-    def _marks(self, marks: _Marks) -> None:
-        self._marked = (self.log.active, marks)
-
     def begin_segment(self) -> None:
         """Forget what was read: the log has another active segment."""
         self.seen = None
-        self._marks = ()
+        self._marked = self.log.active, ()
 
     def mark_last(self) -> None:
         """Remember the last batch of the active segment."""
@@ -82,10 +74,11 @@ class LogTail:
             last = active.last_batch() if active.holds_batches else None
             if last is not None:
                 at, header = last
-                self._marks = ((at, active.read_at(at, min(header.size, HEADER_SIZE))),)
+                mark = (at, active.read_at(at, min(header.size, HEADER_SIZE)))
+                self._marked = active, (mark,)
         except (StorageError, OSError):
             # It was cut meanwhile: the next look sees that.
-            self._marks = ((0, bytes(LOG_OVERHEAD)),)
+            self._marked = active, ((0, bytes(LOG_OVERHEAD)),)
 
     def intact(self) -> bool:
         """Whether the last batch that was read stands where it stood.  Any thread.
@@ -115,7 +108,7 @@ class LogTail:
 
     def is_cut(self, active: Segment, now: os.stat_result) -> bool:
         """Whether the writer has cut the active segment, of which ``now`` is the stat."""
-        return now.st_size < active.size or not self._stands(active, self._marks[-1:])
+        return now.st_size < active.size or not self._stands(active, self._marked[1][-1:])
 
     def drain(self) -> None:
         """Take what the active log has more than was read; Moved where that takes too long."""
@@ -150,11 +143,11 @@ class LogTail:
             return False
         at = rebuild.last_batch_position
         mark = (at, data[at - segment.size :][:HEADER_SIZE][: rebuild.position - at])
-        marks = self._marks
+        marks = self._marked[1]
         if len(marks) >= _MARKS:
             # Keep every other one of the older half.
             marks = (*marks[: _MARKS // 2 : 2], *marks[_MARKS // 2 :])
-        self._marks = (*marks, mark)
+        self._marked = segment, (*marks, mark)
         stable_size = segment.stable_size
         segment.restore(
             size=rebuild.position,
@@ -221,7 +214,7 @@ class LogTail:
         if old.files.sealed:
             same = (old.size, old.mtime_ns) == (new.size, new.mtime_ns)
             return (new.next_offset, new.size) if same else nothing
-        for position, header in reversed(self._marks):
+        for position, header in reversed(self._marked[1]):
             if position + len(header) <= new.size and self._stands(new, ((position, header),)):
                 batch = next(new.batches(position), None)
                 if batch is not None:

@@ -311,37 +311,33 @@ def _index_faults(
     def headers() -> Iterator[tuple[int, BatchHeader]]:
         return batches(source, 0, rebuild.position)
 
-    offsets, times = indexes[paths.INDEX], indexes[paths.TIMEINDEX]
-    if offsets is None:
-        if rebuild.position and not place.is_live:
-            yield Fault(place.path(paths.INDEX), "it is missing")
-    else:
-        offsets, odd = _entries(place, offsets, 8)
-        found = offset_index_faults(
-            offsets, bytes(rebuild.offset_entries), place.base_offset, rebuild.next_offset, headers
-        )
-        yield from _some(place.path(paths.INDEX), odd, found)
-    if times is None:
-        # Logs of format v0 have no timestamps, and their brokers made no such file.
-        if rebuild.max_timestamp >= 0 and not place.is_live:
-            yield Fault(place.path(paths.TIMEINDEX), "it is missing")
-    else:
-        times, odd = _entries(place, times, 12)
+    base = place.base_offset
+
+    def offset_faults(data: bytes) -> Iterator[Finding]:
+        rebuilt, end = bytes(rebuild.offset_entries), rebuild.next_offset
+        return offset_index_faults(data, rebuilt, base, end, headers)
+
+    def time_faults(data: bytes) -> Iterator[Finding]:
         largest = None if place.is_last or rebuild.max_timestamp < 0 else rebuild.max_timestamp
         expected = rebuilt_times(rebuild, place.is_last)
-        found = time_index_faults(times, expected, place.base_offset, largest, headers)
-        yield from _some(place.path(paths.TIMEINDEX), odd, found)
+        return time_index_faults(data, expected, base, largest, headers)
+
+    for suffix, size, is_needed, faults in (
+        (paths.INDEX, 8, rebuild.position > 0, offset_faults),
+        # Logs of format v0 have no timestamps, and their brokers made no such file.
+        (paths.TIMEINDEX, 12, rebuild.max_timestamp >= 0, time_faults),
+    ):
+        data = indexes[suffix]
+        if data is not None:
+            if place.is_last:
+                # Its writer extends it ahead, and only a clean end trims it.
+                data = without_zero_tail(data, size)
+            odd = len(data) % size
+            yield from _some(place.path(suffix), odd, faults(data[: len(data) - odd]))
+        elif is_needed and not place.is_live:
+            yield Fault(place.path(suffix), "it is missing")
     odd = len(indexes[paths.TXNINDEX] or b"") % txn_index.ENTRY_SIZE
     yield from _some(place.path(paths.TXNINDEX), odd, iter(()))
-
-
-def _entries(place: SegmentPlace, data: bytes, size: int) -> tuple[bytes, int]:
-    """The whole entries that are used, and how many bytes lie behind them."""
-    if place.is_last:
-        # Its writer extends it ahead, and only a clean end trims it.
-        data = without_zero_tail(data, size)
-    odd = len(data) % size
-    return data[: len(data) - odd], odd
 
 
 def _some(path: str, odd: int, findings: Iterator[Finding]) -> Iterator[Fault]:

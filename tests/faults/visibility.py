@@ -635,7 +635,8 @@ FAULTS = [
     Fault(
         "follow-cut-log-that-has-grown-again",
         "storage/follow/follow_tail.py",
-        "        return now.st_size < active.size or not self._stands(active, self._marks[-1:])",
+        "        return now.st_size < active.size or"
+        " not self._stands(active, self._marked[1][-1:])",
         "        return now.st_size < active.size",
         "What was written over a cut is read in the middle of a batch.",
         (FOLLOW,),

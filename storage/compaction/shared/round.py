@@ -210,7 +210,6 @@ def keep(
             writer.discard()
         raise
     finally:
-        sources.close_read()
         for segment in segments:
             segment.files.release()
             segment.files.close_descriptors()
