@@ -138,19 +138,19 @@ class Adoptions:
         query = self.queries.get(request.query)
         if query is not None:
             query.check(request)
-        following = max(self.next_producer_id, seen_producer_id + 1)
+        next_id = max(self.next_producer_id, seen_producer_id + 1)
         if query is None:
             # One that writes once, and is not committed, is forgotten with the next commit.
             once_ms = 0 if request.once else -1
-            query = Query(following, 0, request.run, once_ms=once_ms)
+            query = Query(next_id, 0, request.run, once_ms=once_ms)
         elif request.run != query.run:
             query = _taken_over(query, request.run)
         if query.producer_epoch > MAX_EPOCH:
-            query = replace(query, producer_id=following, producer_epoch=0)
-        following = max(following, query.producer_id + 1)
+            query = replace(query, producer_id=next_id, producer_epoch=0)
+        next_id = max(next_id, query.producer_id + 1)
         files = tuple((file.topic, file.partition, file.name) for file in request.files)
         pending = Pending(request.query, request.batch, query.producer_id, False, files)
-        return Adoptions(following, {**self.queries, request.query: query}, pending)
+        return Adoptions(next_id, {**self.queries, request.query: query}, pending)
 
     def committed(self, request: AdoptRequest, now_ms: int) -> Adoptions:
         """With the intended batch committed, when all of it is durable."""

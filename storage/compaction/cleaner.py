@@ -225,14 +225,14 @@ def _build_map(
     Its ``latest_offset`` is then the last offset that was read into it.
     """
     first = cleanable.first_dirty_offset
-    offset_map.latest_offset = min(first, sources.following) - 1
+    offset_map.latest_offset = min(first, sources.end_offset) - 1
     dirty = [
         number
         for number, segment in enumerate(sources.segments)
         if sources.next_offset(number) > first
     ]
     task.begin("mapping", sum(sources.segments[number].size for number in dirty))
-    aborted = aborted_within(sources.aborted, first, sources.following)
+    aborted = aborted_within(sources.aborted, first, sources.end_offset)
     mapping = MapPass(offset_map, first, aborted)
     for number in dirty:
         segment = sources.segments[number]

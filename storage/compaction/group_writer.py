@@ -69,10 +69,10 @@ class GroupWriter:
             count = self._fitting(entries[first:])
             if not count:
                 at = entries[first][0]
-                following = int.from_bytes(view[at : at + 8], "big")
-                self._seal(following)
+                next_offset = int.from_bytes(view[at : at + 8], "big")
+                self._seal(next_offset)
                 self.segments[-1].files.close_descriptors()
-                self._begin(following)
+                self._begin(next_offset)
                 continue
             some = entries[first : first + count]
             start, end = some[0][0], some[-1][0] + some[-1][1]
@@ -96,16 +96,16 @@ class GroupWriter:
             return 0
         count = 0
         size = segment.size
-        following = segment.next_offset
+        next_offset = segment.next_offset
         for _, batch_size, last_offset, _ in entries:
-            if last_offset < following:
+            if last_offset < next_offset:
                 # No CRC covers a batch's base offset.
                 raise CorruptRecord(
-                    f"a batch that ends at {last_offset} comes where {following} is next",
+                    f"a batch that ends at {last_offset} comes where {next_offset} is next",
                     path=segment.log_path,
                     position=size,
                 )
-            following = last_offset + 1
+            next_offset = last_offset + 1
             size += batch_size
             if size > MAX_SEGMENT_BYTES or last_offset - segment.base_offset > MAX_OFFSET_SPAN:
                 return count if segment.size else max(count, 1)

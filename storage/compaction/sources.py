@@ -27,11 +27,11 @@ from storage.task import Task
 class Sources:
     """Sealed ``segments`` that follow each other; the caller holds a lease on each.
 
-    ``following``: the base offset of the segment behind them.
+    ``end_offset``: where they end, the base offset of the segment behind them.
     """
 
     segments: tuple[Segment, ...]
-    following: int
+    end_offset: int
     config: LogConfig
     producers: dict[int, ProducerRecord]
     aborted: list[TxnEntry]
@@ -49,7 +49,7 @@ class Sources:
         """Where segment ``number`` ends and the next one begins."""
         if number + 1 < len(self.segments):
             return self.segments[number + 1].base_offset
-        return self.following
+        return self.end_offset
 
     def legacy_horizon_ms(self, first_dirty_offset: int, count: int) -> int:
         """The ``legacy_horizon_ms`` of a round over the first ``count`` segments."""
@@ -71,7 +71,7 @@ class Sources:
             sizes,
             most=self.config.segment_bytes,
             most_index=self.config.segment_index_bytes,
-            first_uncleanable=self.following,
+            first_uncleanable=self.end_offset,
         )
 
 

@@ -120,8 +120,8 @@ FAULTS = [
     Fault(
         "adopt-producer-ids-of-the-logs-are-given-again",
         "storage/adopt/adoptions.py",
-        "        following = max(self.next_producer_id, seen_producer_id + 1)",
-        "        following = self.next_producer_id",
+        "        next_id = max(self.next_producer_id, seen_producer_id + 1)",
+        "        next_id = self.next_producer_id",
         "What was copied here from elsewhere is a duplicate of what is adopted.",
         (ADOPT,),
     ),

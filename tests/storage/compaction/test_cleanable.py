@@ -50,7 +50,6 @@ def test_never_cleaned_begins_at_the_log_start_and_leaves_the_active_segment() -
     found = plan(FOUR)
     assert (found.first_dirty_offset, found.first_uncleanable_offset) == (0, 30)
     assert (found.clean_bytes, found.cleanable_bytes, found.ratio) == (0, 700, 1.0)
-    assert not found.reset
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,6 @@ def test_what_is_clean_counts_by_segments(checkpointed: int, clean: int, dirty: 
 @pytest.mark.parametrize("checkpointed", [-1, 4, 1001])
 def test_a_checkpoint_outside_of_the_log_counts_as_the_log_start(checkpointed: int) -> None:
     found = plan(FOUR, checkpointed, log_start=5)
-    assert found.reset
     assert found.first_dirty_offset == 5
 
 
@@ -99,9 +97,9 @@ def test_overdue_when_the_oldest_dirty_batch_is() -> None:
 def test_due_by_ratio_or_by_age(ratio: float, overdue: bool, due: bool) -> None:
     config = LogConfig(min_cleanable_dirty_ratio=0.4999)
     dirty = int(ratio * 1000)
-    found = CleanableRange(0, 0, 10, 1000 - dirty, dirty, overdue, False)
+    found = CleanableRange(0, 0, 10, 1000 - dirty, dirty, overdue)
     assert found.is_due(config) is due
     # As Kafka has it: more than the ratio, and never without dirty bytes.
-    assert not CleanableRange(0, 0, 10, 50, 50, False, False).is_due(LogConfig())
-    assert not CleanableRange(0, 0, 0, 100, 0, True, False).is_due(config)
-    assert not CleanableRange(0, 0, 0, 0, 0, False, False).is_due(config)
+    assert not CleanableRange(0, 0, 10, 50, 50, False).is_due(LogConfig())
+    assert not CleanableRange(0, 0, 0, 100, 0, True).is_due(config)
+    assert not CleanableRange(0, 0, 0, 0, 0, False).is_due(config)
