@@ -242,9 +242,10 @@ class _Adoption:
         found: dict[Partition, Log] = {}
         for file in self.request.files:
             topic = self.directory.topics.get(file.topic)
+            log = None
             if topic is not None:
                 topic.check(file.partition)
-            log = topic.partitions.get(file.partition) if topic is not None else None
+                log = topic.partitions.get(file.partition)
             if log is None:
                 raise UnknownTopicOrPartition(
                     f"there is no partition {file.partition} of a topic {file.topic!r}",

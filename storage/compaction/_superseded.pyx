@@ -50,9 +50,6 @@ cdef class Offsets:
     def __dealloc__(self):
         free(self.items)
 
-    def __len__(self):
-        return self.count
-
     cdef bint add(self, int64_t offset) noexcept nogil:
         """False: there is no memory for it."""
         if not have_room(<void **> &self.items, &self.room, self.count + 1, sizeof(int64_t)):

@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange
 from storage.compaction.group_writer import GroupWriter
-from storage.compaction.passes import KeepPass, KeepRules, MapPass, ProducerRecord
+from storage.compaction.passes import KeepPass, KeepRules, MapPass
 from storage.compaction.replacing import prepare, publish
-from storage.compaction.sources import Sources, aborted_of
+from storage.compaction.sources import Sources
 from storage.compaction.transactions import CleanedTransactions, aborted_within
 from storage.log.log import Log
 from storage.task import Task
@@ -135,21 +135,17 @@ def preview(
 def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Sources]:
     """What the round reads, with leases on it."""
 
-    def gather() -> Sources:
-        end = cleanable.first_uncleanable_offset
-        segments = tuple(each for each in log.segments[:-1] if each.base_offset < end)
-        producers = {
-            each.producer_id: ProducerRecord(each.last_offset, each.epoch) for each in log.producers
-        }
-        for segment in segments:
+    def lease() -> Sources:
+        sources = Sources.below(log, cleanable.first_uncleanable_offset)
+        for segment in sources.segments:
             segment.files.lease()
-        return Sources(segments, end, log.config, producers, [])
+        return sources
 
-    sources = task.by_owner(gather)
+    sources = task.by_owner(lease)
     try:
-        # Not on the owner's thread: reading the indexes may wait.  Below the first uncleanable
-        # offset no transaction is open that could be aborted now.
-        sources.aborted.extend(aborted_of(log))
+        # Not on the owner's thread: it may wait.  Below the first uncleanable offset no transaction
+        # is open that could be aborted now.
+        sources.read_aborted(log)
         yield sources
     finally:
         for segment in sources.segments:

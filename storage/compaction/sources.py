@@ -36,6 +36,26 @@ class Sources:
     producers: dict[int, ProducerRecord]
     aborted: list[TxnEntry]
 
+    @classmethod
+    def below(cls, log: Log, end_offset: int) -> Sources:
+        """What lies below an offset of a log, as yet without aborted transactions."""
+        segments = tuple(each for each in log.segments[:-1] if each.base_offset < end_offset)
+        producers = {
+            each.producer_id: ProducerRecord(each.last_offset, each.epoch) for each in log.producers
+        }
+        return cls(segments, end_offset, log.config, producers, [])
+
+    def read_aborted(self, log: Log) -> None:
+        """Read the aborted transactions, in the order of their markers, from the log's indexes.
+
+        A cleaner treats records of one that ended below the log start like any others
+        (``LocalLog.collectAbortedTransactions`` begins at the log start).
+        """
+        start = log.log_start_offset
+        self.aborted.extend(
+            each for each in log.transactions.aborted() if each.last_offset >= start
+        )
+
     def walk(self, number: int, position: int, taker: Pass, task: Task) -> None:
         """Have a pass take segment ``number`` from ``position`` on, and close it.
 
@@ -73,16 +93,6 @@ class Sources:
             most_index=self.config.segment_index_bytes,
             first_uncleanable=self.end_offset,
         )
-
-
-def aborted_of(log: Log) -> list[TxnEntry]:
-    """The aborted transactions that a cleaner goes by, in the order of their markers.
-
-    A cleaner treats records of one that ended below the log start like any others
-    (``LocalLog.collectAbortedTransactions`` begins at the log start).  Reads the indexes.
-    """
-    log_start = log.log_start_offset
-    return [entry for entry in log.transactions.aborted() if entry.last_offset >= log_start]
 
 
 class SegmentSize(NamedTuple):

@@ -144,8 +144,13 @@ class LogFollower:
     def _look_at_names(self, stamp: int) -> bool:
         """Whether the log's segments are now those in its directory; ``stamp``: its time."""
         found = self._list(self._names())
-        self._replaced = self._decide_swaps() if found.is_mixed else (0, 0)
+        self._replaced = 0, 0
         if found.is_mixed:
+            # What a cleaner replaces is below the limit.  A writer that is killed now removes it as
+            # soon as it starts again: so what is unread of it is read now.
+            new = [name for name in self._names() if name.endswith(paths.LOG + paths.SWAP)]
+            self._replaced = replaced_range(self.log.files, self.log.directory, new)
+            self._decide_below(self._replaced[1])
             all_can = self._keep_readable(*self._replaced)
             if not all_can or not self._go_on_while_mixed(found):
                 self._compare(self._list_as_if_finished(found))
@@ -232,17 +237,6 @@ class LogFollower:
         """
         names, swapped = as_if_finished(self.log.files, self.log.directory, self._names())
         return self._list(sorted(names), swapped)._replace(deleted=found.deleted)
-
-    def _decide_swaps(self) -> tuple[int, int]:
-        """The offsets that a cleaner is replacing, which are below the limit.
-
-        A writer that is killed now removes their segments as soon as it starts again: so what is
-        unread of them is read now.
-        """
-        names = [name for name in self._names() if name.endswith(paths.LOG + paths.SWAP)]
-        low, high = replaced_range(self.log.files, self.log.directory, names)
-        self._decide_below(high)
-        return low, high
 
     # -- what is gone though the writer did not remove it ----------------------------------------
 

@@ -16,7 +16,7 @@ from storage.compaction.cleanable import CleanableRange
 from storage.compaction.passes import ProducerRecord
 from storage.compaction.shared.swap_in import source_of
 from storage.compaction.shared.swap_request import SourceSegment
-from storage.compaction.sources import Sources, aborted_of
+from storage.compaction.sources import Sources
 from storage.errors import CorruptRecord, ReadOnlyFormat, SwapRefused
 from storage.index.txn_index import TxnEntry
 from storage.log.log import Log
@@ -107,16 +107,13 @@ def plan(
 
     ``cleanable``: what ``LogCleaner.plan`` says.  ReadOnlyFormat, SwapRefused, OSError.
     """
-    end = cleanable.first_uncleanable_offset
-    segments = tuple(each for each in log.segments[:-1] if each.base_offset < end)
+    sources = Sources.below(log, cleanable.first_uncleanable_offset)
+    segments = sources.segments
     if not segments or not log.config.may_be_cleaned:
         return None
     if not log.active.holds_batches:
         raise ReadOnlyFormat("segments of Kafka 0.7 are converted before they are cleaned")
-    producers = {
-        each.producer_id: ProducerRecord(each.last_offset, each.epoch) for each in log.producers
-    }
-    sources = Sources(segments, end, log.config, producers, aborted_of(log))
+    sources.read_aborted(log)
     found = tuple(source_of(log.files, segment) for segment in segments)
     for segment, source in zip(segments, found, strict=True):
         if segment.size != source.size:
@@ -135,7 +132,7 @@ def plan(
         secret,
         found,
         tuple(accumulate(counts[:-1], initial=0)),
-        producers,
+        sources.producers,
         tuple(sources.aborted),
         tuple(_ranges(parts, limits)),
         max(few, min(limits.parallel, -(-records // _LEAST_BUCKET_KEYS)), 1),
