@@ -104,8 +104,7 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
     mounted or changed. An index wants its .log beside it.
     """
     from kafkafs.dump.by_suffix import dump
-    from kafkafs.dump.errors import DumpError
-    from kafkafs.dump.output import Output
+    from kafkafs.dump.output import DumpError, Output
 
     names = [*_split(files), *paths]
     if not names:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kafkafs.dump.errors import DumpError
 from kafkafs.dump.faults import Fault, Faults, Pairs
 from kafkafs.dump.java import absolute, base_name, file_name
 from kafkafs.dump.log_file import dump_log
 from kafkafs.dump.offset_index import dump_offset_index
 from kafkafs.dump.options import Options
-from kafkafs.dump.output import Output
+from kafkafs.dump.output import DumpError, Output
 from kafkafs.dump.producer_state import dump_snapshot, dump_txn_index
 from kafkafs.dump.time_index import dump_time_index
 

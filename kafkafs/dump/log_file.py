@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from kafkafs.dump._dump import Walk
 from kafkafs.dump.control import control_text
-from kafkafs.dump.errors import DumpError
 from kafkafs.dump.faults import GAP, Fault, Pairs
 from kafkafs.dump.java import base_name, parse_long
 from kafkafs.dump.json_rows import show_rows
 from kafkafs.dump.log_reader import LogReader
 from kafkafs.dump.options import LARGEST_FILE, Options
-from kafkafs.dump.output import Output
+from kafkafs.dump.output import DumpError, Output
 from storage.record.compression import decompress
 
 

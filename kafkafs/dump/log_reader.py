@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kafkafs.dump._dump import Walk
-from kafkafs.dump.errors import DumpError
 from kafkafs.dump.options import LARGEST_FILE
+from kafkafs.dump.output import DumpError
 from storage.errors import CorruptRecord
 from storage.record.header import (
     FRAME,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from kafkafs.dump.errors import DumpError
 from kafkafs.dump.faults import MISMATCH, Fault, Pairs
 from kafkafs.dump.java import absolute, base_name, parse_long
 from kafkafs.dump.log_reader import LogReader
 from kafkafs.dump.options import Options
-from kafkafs.dump.output import Output
+from kafkafs.dump.output import DumpError, Output
 
 _ENTRY: Final = struct.Struct(">ii")
 #: How many entries at the end a lookup tries first (AbstractIndex.warmEntries).

@@ -43,6 +43,10 @@ _LAST_BATCH: Final = (
 )
 
 
+class DumpError(Exception):
+    """Ends a dump before its last file. One line: the file, what is wrong, and where."""
+
+
 class Output:
     """Where a dump goes. Complaints go to `write_error`, all else to `write`; as JSON all does."""
 

@@ -8,9 +8,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from kafkafs.dump.errors import DumpError
 from kafkafs.dump.offset_index import base_offset
-from kafkafs.dump.output import Output, Value
+from kafkafs.dump.output import DumpError, Output, Value
 from storage.state.producer_state import VERSION, sequence_after
 
 _ABORTED: Final = struct.Struct(">bxqqqq")

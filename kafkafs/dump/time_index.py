@@ -9,13 +9,12 @@ from collections import defaultdict
 from typing import Final
 
 from kafkafs.dump._dump import Walk
-from kafkafs.dump.errors import DumpError
 from kafkafs.dump.faults import NOT_FOUND, OUT_OF_ORDER, WRONG_TIMESTAMP, Fault, Pairs
 from kafkafs.dump.java import absolute
 from kafkafs.dump.log_reader import Frame, LogReader
 from kafkafs.dump.offset_index import OffsetEntries, base_offset, beside
 from kafkafs.dump.options import Options
-from kafkafs.dump.output import Output
+from kafkafs.dump.output import DumpError, Output
 from storage.record.compression import decompress
 
 _ENTRY: Final = struct.Struct(">qi")

@@ -21,7 +21,7 @@ from kafkafs.tree.inodes import KEEP_S, InodeTable, inode_number
 from kafkafs.tree.jobs import Jobs
 from kafkafs.tree.notices import Notices
 from kafkafs.tree.permissions import Permissions
-from kafkafs.views import Batches, View, json_lines_view, key_value_view, values_view
+from kafkafs.views import BatchesView, View, json_lines_view, key_value_view, values_view
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.manager import LogManager
 from storage.follow.follow_directory import DirectoryFollower
@@ -71,7 +71,7 @@ class MountContext:
         self.dot_views: dict[str, View] = {
             ".kv": key_value_view(committed),
             ".jsonl": json_lines_view(committed),
-            ".batches": Batches(),
+            ".batches": BatchesView(),
         }
         """The views by the names of their directories."""
         self.views: tuple[View, ...] = (values_view(committed), *self.dot_views.values())

@@ -86,7 +86,7 @@ def _parse_json(
     return parse(data, start, end, timestamp_ms, max_batch_bytes)
 
 
-class Batches:
+class BatchesView:
     """The view of a partition's record batches as they are stored, back to back.
 
     Its bytes are the segments' own, from the batch with the log start to the log end: control
@@ -99,4 +99,4 @@ class Batches:
     committed: Final = False
 
 
-View: TypeAlias = TextView | Batches
+View: TypeAlias = TextView | BatchesView

@@ -60,6 +60,9 @@ cdef int64_t text_size(const WholeRecord *record) noexcept nogil:
 
 cdef uint8_t *write_text(const WholeRecord *record, uint8_t *out) noexcept nogil:
     cdef const uint8_t *end = record.readable_end
+    cdef const uint8_t *at = record.headers
+    cdef int32_t left = record.header_count
+    cdef int32_t length = 0
     out = put_integer(put(out, b'{"offset":'), record.offset)
     out = put_integer(put(out, b',"timestamp":'), record.timestamp)
     if record.append_time:
@@ -68,31 +71,15 @@ cdef uint8_t *write_text(const WholeRecord *record, uint8_t *out) noexcept nogil
         out = put(out, b',"timestampType":"CreateTime","key":')
     out = put(put_bytes(out, record.key, record.key_size, end), b',"value":')
     out = put(put_bytes(out, record.value, record.value_size, end), b',"headers":[')
-    if record.header_count:
-        out = put_headers(record, out)
-    return put(out, b"]}\n")
-
-
-cdef uint8_t *put_headers(const WholeRecord *record, uint8_t *out) noexcept nogil:
-    cdef const uint8_t *end = record.readable_end
-    cdef const uint8_t *at = record.headers
-    cdef int32_t left = record.header_count
-    cdef int32_t length = 0
-    while True:
-        out[0] = c"["
+    while left:
         at = read_varint(at, &length)
-        out = put_bytes(out + 1, at, length, end)
-        out[0] = c","
+        out = put_bytes(put(out, b"["), at, length, end)
         at = read_varint(at + length, &length)
-        out = put_bytes(out + 1, at, length, end)
-        out[0] = c"]"
-        out += 1
+        out = put_bytes(put(out, b","), at, length, end)
         at += max(length, 0)
         left -= 1
-        if left == 0:
-            return out
-        out[0] = c","
-        out += 1
+        out = put(out, b"],") if left else put(out, b"]")
+    return put(out, b"]}\n")
 
 
 cdef Format FORMAT = Format(most_text, text_size, write_text)

@@ -53,25 +53,25 @@ cdef class Measure:
 #
 # Renders until the output is full or has to be fetched from the cursor (NO_FAULT), the window is
 # used up (NEEDS_MORE), or there is a fault.
-ctypedef Fault (*Render)(
+ctypedef Fault (*RenderLoop)(
     Cursor cursor, const Window *window, uint8_t **out, uint8_t *out_end, int64_t *skip,
     const void *context
 ) except? NO_FAULT nogil
 
 # Measures until ENTRY_ROOM entries are made and there is another one (NO_FAULT), the window is used
 # up (NEEDS_MORE), or there is a fault.
-ctypedef Fault (*Count)(
+ctypedef Fault (*MeasureLoop)(
     Measure measure, const Window *window, Entry *entries, int *made, const void *context
 ) noexcept nogil
 
 
 cdef class Loops:
-    cdef Render run
-    cdef Count count
+    cdef RenderLoop render_loop
+    cdef MeasureLoop measure_loop
     cdef const void *context
 
 
-cdef Loops loops_of(Render run, Count count, const void *context)
+cdef Loops loops_of(RenderLoop render_loop, MeasureLoop measure_loop, const void *context)
 
 
 cdef enum:

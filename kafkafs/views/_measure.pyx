@@ -257,11 +257,11 @@ cdef class Loops:
                         break
                     if data_size >= RELEASE_GIL_FROM:
                         with nogil:
-                            fault = self.run(
+                            fault = self.render_loop(
                                 cursor, &window, &text, text_end, &skip_left, self.context
                             )
                     else:
-                        fault = self.run(
+                        fault = self.render_loop(
                             cursor, &window, &text, text_end, &skip_left, self.context
                         )
                 cursor.encoded = fault == ENCODED
@@ -297,9 +297,9 @@ cdef class Loops:
             while fault == NO_FAULT:
                 if data_size >= RELEASE_GIL_FROM:
                     with nogil:
-                        fault = self.count(measure, &window, entries, &made, self.context)
+                        fault = self.measure_loop(measure, &window, entries, &made, self.context)
                 else:
-                    fault = self.count(measure, &window, entries, &made, self.context)
+                    fault = self.measure_loop(measure, &window, entries, &made, self.context)
                 if made:
                     measure.entries += (<char *> entries)[:made * sizeof(Entry)]
             measure.encoded = fault == ENCODED
@@ -309,10 +309,10 @@ cdef class Loops:
             PyBuffer_Release(&source)
 
 
-cdef Loops loops_of(Render run, Count count, const void *context):
+cdef Loops loops_of(RenderLoop render_loop, MeasureLoop measure_loop, const void *context):
     cdef Loops loops = Loops()
-    loops.run = run
-    loops.count = count
+    loops.render_loop = render_loop
+    loops.measure_loop = measure_loop
     loops.context = context
     return loops
 

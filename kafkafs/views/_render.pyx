@@ -45,7 +45,7 @@ cdef int64_t render_plain(
 ) noexcept nogil:
     """Render the plain records from `place` on while there is ample room: bytes of text.
 
-    `run` takes the others, well-formed or not.
+    `render_loop` takes the others, well-formed or not.
     """
     cdef const uint8_t *start = at_position(window, place.position)
     cdef const uint8_t *at = start
@@ -72,11 +72,11 @@ cdef int64_t render_plain(
     return out - out_start
 
 
-cdef Fault run(
+cdef Fault render_loop(
     Cursor cursor, const Window *window, uint8_t **out_position, uint8_t *out_end, int64_t *skip,
     const void *context,
 ) except? NO_FAULT nogil:
-    """As `Render` says; NEEDS_MORE also where the output is full."""
+    """As `RenderLoop` says; NEEDS_MORE also where the output is full."""
     cdef Place place = cursor.place
     cdef int64_t value_left = cursor.value_left
     cdef int64_t skipping = skip[0]
@@ -152,10 +152,10 @@ cdef int64_t count_plain(
     return records
 
 
-cdef Fault count(
+cdef Fault measure_loop(
     Measure measure, const Window *window, Entry *entries, int *made, const void *context
 ) noexcept nogil:
-    """As `Count` says."""
+    """As `MeasureLoop` says."""
     cdef Place place = measure.place
     cdef int64_t text = measure.text_length
     cdef int64_t records = measure.records
@@ -195,4 +195,4 @@ cdef Fault count(
     return fault
 
 
-LOOPS = loops_of(run, count, NULL)
+LOOPS = loops_of(render_loop, measure_loop, NULL)

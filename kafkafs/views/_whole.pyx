@@ -65,11 +65,11 @@ cdef Fault next_record(
     return NO_FAULT
 
 
-cdef Fault run(
+cdef Fault render_loop(
     Cursor cursor, const Window *window, uint8_t **out_position, uint8_t *out_end, int64_t *skip,
     const void *context,
 ) except? NO_FAULT nogil:
-    """As `Render` says; the context is a Format."""
+    """As `RenderLoop` says; the context is a Format."""
     cdef const Format *format = <const Format *> context
     cdef WholeRecord record
     cdef Place place = cursor.place
@@ -116,10 +116,10 @@ cdef int spill(Cursor cursor, const Format *format, const WholeRecord *record) e
     return 0
 
 
-cdef Fault count(
+cdef Fault measure_loop(
     Measure measure, const Window *window, Entry *entries, int *made, const void *context
 ) noexcept nogil:
-    """As `Count` says; the context is a Format."""
+    """As `MeasureLoop` says; the context is a Format."""
     cdef const Format *format = <const Format *> context
     cdef WholeRecord record
     cdef Place place = measure.place
@@ -155,4 +155,4 @@ cdef Fault count(
 
 cdef Loops whole_records(const Format *format):
     """The loops of a view of this format, which must stay."""
-    return loops_of(run, count, format)
+    return loops_of(render_loop, measure_loop, format)

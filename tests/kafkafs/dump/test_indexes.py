@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkafs.dump.errors import DumpError
 from kafkafs.dump.faults import MISMATCH, NOT_FOUND, OUT_OF_ORDER, WRONG_TIMESTAMP
 from kafkafs.dump.offset_index import OffsetEntries, base_offset, dump_offset_index
 from kafkafs.dump.options import Options
+from kafkafs.dump.output import DumpError
 from kafkafs.dump.time_index import dump_time_index
 from storage import Record, encode
 from tests.kafkafs.dump.printed import Printed

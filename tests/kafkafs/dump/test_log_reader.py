@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkafs.dump._dump import Walk
-from kafkafs.dump.errors import DumpError
 from kafkafs.dump.log_file import dump_log
 from kafkafs.dump.log_reader import LogReader
 from kafkafs.dump.options import Options
+from kafkafs.dump.output import DumpError
 from storage import Record, encode
 from storage.record.compression import decompress
 from storage.record.plain import recompress

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.dump.errors import DumpError
+from kafkafs.dump.output import DumpError
 from kafkafs.dump.producer_state import SnapshotError, dump_snapshot, dump_txn_index, read_snapshot
 from storage.index import txn_index
 from storage.state.producer_state import ProducerEntry, encode
