@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import struct
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import example, given
@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 
 from kafkafs.views import json_lines_view
 from kafkafs.views._measure import Cursor, Measure
-from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
-from storage.record.batch import Record, decode, encode
-from storage.record.header import HEADER_SIZE, Buffer, parse_header
+from storage.errors import InvalidRecord, RecordTooLarge
+from storage.record.batch import Record, encode
+from storage.record.header import parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page
-from tests.made_logs import MadeLog, cuts, damaged, logs
+from tests.kafkafs.views import calls
+from tests.kafkafs.views.calls import UNLIMITED, T, records_in
+from tests.made_logs import MadeLog, logs
 
 VIEW = json_lines_view()
-T = 1_700_000_000_000
-UNLIMITED = 2**31 - 1
+text_of = partial(calls.text_of, VIEW)
+length_of = partial(calls.length_of, VIEW)
+parsed = partial(calls.parsed, VIEW)
 
 # What is escaped, what is not UTF-8, and the characters at the ends of its ranges, by name so
 # that no first draw from all of Unicode takes seconds.
@@ -91,34 +94,6 @@ def text_by_twin(log: bytes) -> bytes:
     return b"".join(oracle.json_line(batch, row) for batch, _, row in oracle.shown(log))
 
 
-def text_of(log: Buffer) -> bytes:
-    """Render a log in one call, into a buffer with room to spare."""
-    out = bytearray(b"\xee" * (40 * len(log) + 500))
-    end, left = VIEW.render(log, 0, len(log), Cursor(0), out, 0, len(out), 0)
-    assert left == 0
-    return bytes(out[:end])
-
-
-def length_of(log: Buffer) -> int:
-    state = Measure()
-    VIEW.measure(log, 0, len(log), state)
-    return state.text_length
-
-
-def parsed(text: Buffer, limit: int = UNLIMITED) -> tuple[bytes, int]:
-    batches, lines = VIEW.parse(text, 0, len(text), T, limit)
-    return bytes(batches), lines
-
-
-def records_in(batches: bytes) -> list[Record]:
-    found: list[Record] = []
-    at = 0
-    while at < len(batches):
-        found += decode(batches, at)
-        at += parse_header(batches, at).size
-    return found
-
-
 def line_of(fields: oracle.JsonFields) -> bytes:
     """A line as the view writes it."""
     base = T if fields.timestamp is None else fields.timestamp
@@ -127,12 +102,6 @@ def line_of(fields: oracle.JsonFields) -> bytes:
 
 
 # -- records to text -----------------------------------------------------------------------------
-
-
-def test_the_name_says_the_isolation() -> None:
-    assert (VIEW.name, VIEW.committed, VIEW.whole_records) == ("jsonl", True, True)
-    other = json_lines_view(committed=False)
-    assert (other.name, other.committed) == ("jsonl-uncommitted", False)
 
 
 @pytest.mark.parametrize(
@@ -202,40 +171,6 @@ def test_text_and_size(log: bytes, granularity: int) -> None:
     assert list(struct.iter_unpack("<QIIII", bytes(state.entries))) == expected
 
 
-@given(data=st.data(), log=json_logs())
-def test_any_windows_and_buffers_give_the_same_text(data: st.DataObject, log: bytes) -> None:
-    """Input comes in pieces, output leaves in others, and neither is touched outside."""
-    text = text_by_twin(log)
-    skip = data.draw(st.integers(0, len(text)) | st.just(0))
-    given_text = bytearray()
-    cursor, state = Cursor(0), Measure()
-    for end in data.draw(cuts(len(log))):
-        with before_guard_page(log[min(cursor.position, end) : end]) as window:
-            while True:
-                room = data.draw(st.sampled_from([1, 2, 30, 100, 400, 70000]))
-                out = bytearray(b"\xee" * (room + 10))
-                start = end - len(window)
-                at, skip = VIEW.render(window, start, len(window), cursor, out, 5, 5 + room, skip)
-                assert out[:5] == out[5 + room :] == b"\xee" * 5
-                given_text += out[5:at]
-                cursor = cursor.copy()
-                if at < 5 + room:
-                    break
-        start = min(state.position, end)
-        VIEW.measure(log[start:end], start, end - start, state)
-    assert given_text == text[len(text) - len(given_text) :]
-    assert (skip, cursor.position) == (0, len(log))
-    assert state.text_length == len(text)
-
-
-@given(log=json_logs(), room=st.integers(0, 2000))
-def test_nothing_is_written_beyond_the_buffer(log: bytes, room: int) -> None:
-    text = text_by_twin(log)
-    with before_guard_page(bytes(room)) as out:
-        end, _ = VIEW.render(log, 0, len(log), Cursor(0), out, 0, room, 0)
-        assert out[:end] == text[:room]
-
-
 @given(
     pieces=st.lists(
         st.tuples(
@@ -303,22 +238,6 @@ def test_what_is_utf8_is_so_to_the_last_bit() -> None:
         assert shown["key"] == oracle.json_bytes(record.key)
         assert shown["value"] == oracle.json_bytes(record.value)
     assert length_of(log) == sum(map(len, lines))
-
-
-@given(data=damaged())
-def test_damage_ends_in_an_error_or_in_text(data: bytes) -> None:
-    with before_guard_page(data) as view:
-        with contextlib.suppress(StorageError):
-            text_of(view)
-        with contextlib.suppress(StorageError):
-            length_of(view)
-
-
-def test_damaged_fields_are_an_error() -> None:
-    row = bytearray(oracle.put_row(oracle.Row(0, 0, b"key", b"value")))
-    row[8] = 40
-    with pytest.raises(CorruptRecord):
-        text_of(oracle.put_batch(bytes(row), 1))
 
 
 # -- text to batches -----------------------------------------------------------------------------
@@ -601,12 +520,6 @@ def test_the_limit_is_that_of_the_record_not_of_the_line() -> None:
     assert (caught.value.line, caught.value.size, caught.value.limit) == (2, size, size - 1)
 
 
-@pytest.mark.parametrize("limit", [0, -1, HEADER_SIZE])
-def test_limits_that_nothing_meets(limit: int) -> None:
-    with pytest.raises(RecordTooLarge):
-        parsed(b"{}\n", limit)
-
-
 @pytest.mark.parametrize("size", [0, 100, 3000, 100_000])
 def test_large_blocks(size: int) -> None:
     # The GIL is released, and the first guess at the output is too small or much too large.
@@ -623,12 +536,6 @@ def test_large_blocks(size: int) -> None:
         assert [record.value for record in records_in(batches)] == [
             oracle.json_fields(line).value for line in lines
         ]
-
-
-@pytest.mark.parametrize(("start", "end"), [(-1, 3), (0, 4), (3, 1), (0, 2)])
-def test_wrong_calls(start: int, end: int) -> None:
-    with pytest.raises(ValueError, match="line"):
-        VIEW.parse(b"{}\n", start, end, T, 1000)
 
 
 def test_nothing_to_parse() -> None:

@@ -6,24 +6,28 @@ import contextlib
 import mmap
 import struct
 import threading
+from functools import partial
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafkafs.views import key_value_view
-from kafkafs.views._measure import Cursor, Measure
+from kafkafs.views._measure import Measure
 from kafkafs.views._parse import encode_lines
-from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
+from storage.errors import InvalidRecord, RecordTooLarge
 from storage.record.batch import Record, decode, encode
-from storage.record.header import HEADER_SIZE, Buffer, parse_header
+from storage.record.header import parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page
-from tests.made_logs import MadeLog, cuts, damaged, headers, logs
+from tests.kafkafs.views import calls
+from tests.kafkafs.views.calls import UNLIMITED, T
+from tests.made_logs import MadeLog, headers, logs
 
 VIEW = key_value_view()
-T = 1_700_000_000_000
-UNLIMITED = 2**31 - 1
+text_of = partial(calls.text_of, VIEW)
+length_of = partial(calls.length_of, VIEW)
+parsed = partial(calls.parsed, VIEW)
 Pair = tuple[bytes | None, bytes | None]
 
 # Bytes that mean something here, their neighbours, and those that differ in the highest bit only.
@@ -63,41 +67,15 @@ def key_value_logs(draw: st.DrawFn) -> bytes:
     return data + draw(logs(max_batches=1)).data
 
 
-def text_of(log: Buffer) -> bytes:
-    """Render a log in one call, into a buffer with room to spare."""
-    out = bytearray(b"\xee" * (2 * len(log) + 200))
-    end, left = VIEW.render(log, 0, len(log), Cursor(0), out, 0, len(out), 0)
-    assert left == 0
-    return bytes(out[:end])
-
-
-def length_of(log: Buffer) -> int:
-    state = Measure()
-    VIEW.measure(log, 0, len(log), state)
-    return state.text_length
-
-
-def parsed(text: Buffer, limit: int = UNLIMITED) -> tuple[bytes, int]:
-    batches, lines = VIEW.parse(text, 0, len(text), T, limit)
-    return bytes(batches), lines
+def key_value_text(log: bytes) -> bytes:
+    return oracle.render(log, oracle.key_value_line)
 
 
 def pairs_in(batches: bytes) -> list[Pair]:
-    found: list[Pair] = []
-    at = 0
-    while at < len(batches):
-        found += [(record.key, record.value) for record in decode(batches, at)]
-        at += parse_header(batches, at).size
-    return found
+    return [(record.key, record.value) for record in calls.records_in(batches)]
 
 
 # -- records to text -----------------------------------------------------------------------------
-
-
-def test_the_name_says_the_isolation() -> None:
-    assert (VIEW.name, VIEW.committed, VIEW.whole_records) == ("kv", True, True)
-    other = key_value_view(committed=False)
-    assert (other.name, other.committed) == ("kv-uncommitted", False)
 
 
 @pytest.mark.parametrize(
@@ -142,40 +120,6 @@ def test_text_and_size(log: bytes, granularity: int) -> None:
     assert entries == oracle.measure(log, granularity, oracle.key_value_line)
 
 
-@given(data=st.data(), log=key_value_logs())
-def test_any_windows_and_buffers_give_the_same_text(data: st.DataObject, log: bytes) -> None:
-    """Input comes in pieces, output leaves in others, and neither is touched outside."""
-    text = oracle.render(log, oracle.key_value_line)
-    skip = data.draw(st.integers(0, len(text)) | st.just(0))
-    given_text = bytearray()
-    cursor, state = Cursor(0), Measure()
-    for end in data.draw(cuts(len(log))):
-        with before_guard_page(log[min(cursor.position, end) : end]) as window:
-            while True:
-                room = data.draw(st.sampled_from([1, 2, 30, 100, 400, 70000]))
-                out = bytearray(b"\xee" * (room + 10))
-                start = end - len(window)
-                at, skip = VIEW.render(window, start, len(window), cursor, out, 5, 5 + room, skip)
-                assert out[:5] == out[5 + room :] == b"\xee" * 5
-                given_text += out[5:at]
-                cursor = cursor.copy()
-                if at < 5 + room:
-                    break
-        start = min(state.position, end)
-        VIEW.measure(log[start:end], start, end - start, state)
-    assert given_text == text[len(text) - len(given_text) :]
-    assert (skip, cursor.position) == (0, len(log))
-    assert state.text_length == len(text)
-
-
-@given(log=key_value_logs(), room=st.integers(0, 300))
-def test_nothing_is_written_beyond_the_buffer(log: bytes, room: int) -> None:
-    text = oracle.render(log, oracle.key_value_line)
-    with before_guard_page(bytes(room)) as out:
-        end, _ = VIEW.render(log, 0, len(log), Cursor(0), out, 0, room, 0)
-        assert out[:end] == text[:room]
-
-
 @given(key=st.none() | fields, value=st.none() | fields, behind=st.binary(max_size=80))
 def test_what_lies_behind_a_field_is_not_its(
     key: bytes | None, value: bytes | None, behind: bytes
@@ -185,22 +129,6 @@ def test_what_lies_behind_a_field_is_not_its(
     line = oracle.key_value_line(row)
     assert text_of(batch) == line
     assert length_of(batch + behind[:50]) == length_of(batch) == len(line)
-
-
-@given(data=damaged())
-def test_damage_ends_in_an_error_or_in_text(data: bytes) -> None:
-    with before_guard_page(data) as view:
-        with contextlib.suppress(StorageError):
-            text_of(view)
-        with contextlib.suppress(StorageError):
-            length_of(view)
-
-
-def test_damaged_fields_are_an_error() -> None:
-    row = bytearray(oracle.put_row(oracle.Row(0, 0, b"key", b"value")))
-    row[8] = 40
-    with pytest.raises(CorruptRecord):
-        text_of(oracle.put_batch(bytes(row), 1))
 
 
 # -- lines to batches ----------------------------------------------------------------------------
@@ -326,12 +254,6 @@ def test_the_limit_is_that_of_the_record_not_of_the_line() -> None:
     assert (caught.value.line, caught.value.size, caught.value.limit) == (2, size, size - 1)
 
 
-@pytest.mark.parametrize("limit", [0, -1, HEADER_SIZE])
-def test_limits_that_nothing_meets(limit: int) -> None:
-    with pytest.raises(RecordTooLarge):
-        parsed(b"\n", limit)
-
-
 @pytest.mark.parametrize(
     "line", [b"", b"\t", b"key\tvalue", b"k\t" + b"x" * 3000, b"k\t" + b"\\\\" * 50_000]
 )
@@ -355,12 +277,6 @@ def test_lines_without_tabs_are_as_values() -> None:
     text = b"one\n\nthree with \xff and \0\n"
     batches, lines = encode_lines(text, 0, len(text), T, UNLIMITED)
     assert parsed(text) == (bytes(batches), lines)
-
-
-@pytest.mark.parametrize(("start", "end"), [(-1, 6), (0, 7), (4, 3), (0, 5)])
-def test_wrong_calls(start: int, end: int) -> None:
-    with pytest.raises(ValueError, match="line"):
-        VIEW.parse(b"hello\n", start, end, T, 1000)
 
 
 def test_input_that_changes_meanwhile() -> None:

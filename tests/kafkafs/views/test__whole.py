@@ -1,0 +1,115 @@
+"""kafkafs.views._whole: each view of whole records shows the same text in any windows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkafs.views import TextView, json_lines_view, key_value_view
+from kafkafs.views._measure import Cursor, Measure
+from storage.errors import CorruptRecord, RecordTooLarge, StorageError
+from storage.record.header import HEADER_SIZE
+from tests import oracle
+from tests.guard_page import before_guard_page
+from tests.kafkafs.views.calls import T, length_of, parsed, text_of
+from tests.kafkafs.views.test_json_lines import json_logs, text_by_twin
+from tests.kafkafs.views.test_key_value import key_value_logs, key_value_text
+from tests.made_logs import cuts, damaged
+
+KEY_VALUE, JSON_LINES = key_value_view(), json_lines_view()
+each_view = pytest.mark.parametrize("view", [KEY_VALUE, JSON_LINES], ids=["kv", "jsonl"])
+each_log = pytest.mark.parametrize(
+    ("view", "logs_of", "twin"),
+    [
+        pytest.param(KEY_VALUE, key_value_logs(), key_value_text, id="kv"),
+        pytest.param(JSON_LINES, json_logs(), text_by_twin, id="jsonl"),
+    ],
+)
+Twin = Callable[[bytes], bytes]
+
+
+@pytest.mark.parametrize(
+    ("view", "name"), [(key_value_view, "kv"), (json_lines_view, "jsonl")], ids=["kv", "jsonl"]
+)
+def test_the_name_says_the_isolation(view: Callable[[bool], TextView], name: str) -> None:
+    one, other = view(True), view(False)
+    assert (one.name, one.committed, one.whole_records) == (name, True, True)
+    assert (other.name, other.committed) == (f"{name}-uncommitted", False)
+
+
+@each_log
+@given(data=st.data())
+def test_any_windows_and_buffers_give_the_same_text(
+    view: TextView, logs_of: st.SearchStrategy[bytes], twin: Twin, data: st.DataObject
+) -> None:
+    """Input comes in pieces, output leaves in others, and neither is touched outside."""
+    log = data.draw(logs_of)
+    text = twin(log)
+    skip = data.draw(st.integers(0, len(text)) | st.just(0))
+    given_text = bytearray()
+    cursor, state = Cursor(0), Measure()
+    for end in data.draw(cuts(len(log))):
+        with before_guard_page(log[min(cursor.position, end) : end]) as window:
+            while True:
+                room = data.draw(st.sampled_from([1, 2, 30, 100, 400, 70000]))
+                out = bytearray(b"\xee" * (room + 10))
+                start = end - len(window)
+                at, skip = view.render(window, start, len(window), cursor, out, 5, 5 + room, skip)
+                assert out[:5] == out[5 + room :] == b"\xee" * 5
+                given_text += out[5:at]
+                cursor = cursor.copy()
+                if at < 5 + room:
+                    break
+        start = min(state.position, end)
+        view.measure(log[start:end], start, end - start, state)
+    assert given_text == text[len(text) - len(given_text) :]
+    assert (skip, cursor.position) == (0, len(log))
+    assert state.text_length == len(text)
+
+
+@each_log
+@given(data=st.data(), room=st.integers(0, 300) | st.integers(0, 2000))
+def test_nothing_is_written_beyond_the_buffer(
+    view: TextView, logs_of: st.SearchStrategy[bytes], twin: Twin, data: st.DataObject, room: int
+) -> None:
+    log = data.draw(logs_of)
+    with before_guard_page(bytes(room)) as out:
+        end, _ = view.render(log, 0, len(log), Cursor(0), out, 0, room, 0)
+        assert out[:end] == twin(log)[:room]
+
+
+@each_view
+@given(data=damaged())
+def test_damage_ends_in_an_error_or_in_text(view: TextView, data: bytes) -> None:
+    with before_guard_page(data) as log:
+        with contextlib.suppress(StorageError):
+            text_of(view, log)
+        with contextlib.suppress(StorageError):
+            length_of(view, log)
+
+
+@each_view
+def test_damaged_fields_are_an_error(view: TextView) -> None:
+    row = bytearray(oracle.put_row(oracle.Row(0, 0, b"key", b"value")))
+    row[8] = 40
+    with pytest.raises(CorruptRecord):
+        text_of(view, oracle.put_batch(bytes(row), 1))
+
+
+@pytest.mark.parametrize(("view", "line"), [(KEY_VALUE, b"\n"), (JSON_LINES, b"{}\n")])
+@pytest.mark.parametrize("limit", [0, -1, HEADER_SIZE])
+def test_limits_that_nothing_meets(view: TextView, line: bytes, limit: int) -> None:
+    with pytest.raises(RecordTooLarge):
+        parsed(view, line, limit)
+
+
+@pytest.mark.parametrize(("view", "line"), [(KEY_VALUE, b"hello\n"), (JSON_LINES, b"{}\n")])
+@pytest.mark.parametrize(("start", "end"), [(-1, 0), (0, 1), (4, -3), (0, -1)])
+def test_wrong_calls(view: TextView, line: bytes, start: int, end: int) -> None:
+    """`end` counts from the line's end."""
+    with pytest.raises(ValueError, match="line"):
+        view.parse(line, start, len(line) + end, T, 1000)
