@@ -1,20 +1,19 @@
 """The one seam to the operating system.
 
-Everything that ``storage`` does to a disk passes through an instance of ``Files``, which is handed
-in wherever it is needed.  Tests replace it to crash, fill, delay or corrupt the disk.  The methods
-are as thin as the system calls allow, because the append path runs through them.
+Everything that ``storage`` does to a disk passes through an instance of ``Files``.  Tests replace
+it to crash, fill, delay or corrupt the disk.  The methods are as thin as the system calls allow,
+because the append path runs through them.
 
 Rules:
 
 - Paths are ``str``.  Positions and sizes are bytes.  Failures are ``OSError``, as the system gave
   them; where descriptors run out (EMFILE, ENFILE) the message names the limit.
 - ``pwrite`` writes all or raises; what an interrupted ``pwrite`` leaves in the file is unknown.
-- No symbolic link is followed, wherever the path has it, but for the directory itself that
-  ``Files`` was made for (a data directory): what is below it is opened beneath its descriptor
-  (``beneath``).  Elsewhere all of a path counts, from ``/`` on: who has one that may lead through
-  links resolves it first.
-- Only regular files are opened, and none is waited for: a link, a pipe, a socket, a device or a
-  directory is UnusableFile.
+- ``Files`` follows no symbolic link in any part of a path, except for its own root (a data
+  directory): what is below the root is opened beneath its descriptor (``beneath``).  A caller with
+  a path outside of the root that may lead through links resolves it first.
+- Only regular files are opened, without waiting: a link, a pipe, a socket, a device or a directory
+  is UnusableFile.
 - Nothing survives a power cut before ``fsync`` or ``fdatasync`` (bytes and length) or
   ``sync_directory`` (names) has returned.
 - A map must be closed before its file is cut, or reading it is SIGBUS.
@@ -44,12 +43,12 @@ from storage.beneath import Beneath
 from storage.errors import LogLocked, UnusableFile
 
 Kind = Literal["file", "directory", "other"]
-"""What a name is of; a link is ``other``, whatever it leads to."""
+"""What a name names; a link is ``other``, whatever it leads to."""
 
 LARGEST_WHOLE = 1 << 30
-"""Bytes; what is larger is no small file, whatever its name is."""
+"""Bytes: ``read_whole`` reads no more."""
 
-# Never waits for the other end of a pipe; of no effect on regular files.
+# Opening a pipe does not wait for its other end; no effect on regular files.
 _AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -82,14 +81,14 @@ _STATX_BTIME = 0x800
 _STATX_SIZE = 256
 _BORN = struct.Struct("@I76xqI")
 # fcntl locks never conflict inside one process, and closing *any* descriptor of a file drops the
-# process's lock on it.  So what this process has locked is kept here: (device, inode) -> fd.
+# process's lock on it.  So here are the files that this process has locked: (device, inode) -> fd.
 _locked_here: dict[tuple[int, int], int] = {}
-# Between looking there and opening the file no other thread may lock it.
+# No other thread may lock the file between a look there and the opening.
 _looking = threading.Lock()
 
 
 def _with_reason(error: OSError, path: str) -> OSError:
-    """The same error; where descriptors ran out, with the limit in its message."""
+    """``error``; where descriptors ran out, with the limit in its message."""
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         reason = f"{os.strerror(errno.EMFILE)}: this process may have {limit} (RLIMIT_NOFILE)"
@@ -105,11 +104,11 @@ def _with_reason(error: OSError, path: str) -> OSError:
 
 
 class Room(Protocol):
-    """What can be given up for room on a full disk."""
+    """Disk space held in reserve."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of it is given up."""
+        """Whether all of it is held."""
         ...
 
     def give_up(self) -> bool:
@@ -117,24 +116,24 @@ class Room(Protocol):
         ...
 
     def restore(self) -> bool:
-        """Take again what was given up, if there is room; whether it is whole."""
+        """Take back what was given up, if there is room; return whether it is whole."""
         ...
 
 
 def unusable(path: str, mode: int) -> UnusableFile:
-    """The error for what is no regular file, by its ``st_mode``."""
+    """The error for a path that is no regular file, by its ``st_mode``."""
     kind = _KINDS.get(stat.S_IFMT(mode), "something unknown")
     return UnusableFile(errno.EIO, f"{kind} in the place of a file, which is not opened", path)
 
 
 def is_temporary(name: str) -> bool:
-    """Whether ``replace_atomically`` names what it writes like this, before it is renamed."""
+    """Whether ``replace_atomically`` gives a file this name before it renames it."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 class _Parent:
-    """The directory that a path lies in, opened for as long as a ``with`` block takes; a failure
-    in it is given the whole path.
+    """The directory that a path lies in, open during a ``with`` block; an OSError raised there gets
+    the whole path.
     """
 
     __slots__ = ("_own", "_path", "fd", "name")
@@ -160,7 +159,7 @@ class _Parent:
 
 
 def _named(error: OSError, path: str) -> OSError:
-    """The same error with the path that was asked for."""
+    """The error with the path that the caller gave."""
     if error.errno == errno.ELOOP:
         reason = "a symbolic link is in its place or on the way to it, and none is followed"
         return UnusableFile(errno.EIO, reason, path)
@@ -170,9 +169,9 @@ def _named(error: OSError, path: str) -> OSError:
 class Files:
     """The real disk below a data directory, ``root``.  Any thread may call anything.
 
-    ``parallel``: how many calls at a time are worth it, where each has to wait for long.
-    ``in_order``: whether names appear in the order in which their writer makes them.
-    ``reserve``: what ``spend`` gives up on a full disk; None: nothing.
+    ``parallel``: how many calls at a time pay, where each waits for long.  ``in_order``: whether
+    names appear in the order in which their writer makes them.  ``reserve``: what ``spend`` gives
+    up on a full disk.
     """
 
     parallel = 1
@@ -195,10 +194,7 @@ class Files:
         return _EVERYTHING, os.path.abspath(path)[1:] or "."
 
     def close_root(self) -> None:
-        """Close the descriptor of ``root``; the next call that needs it opens it again.
-
-        No other thread may be in a call.
-        """
+        """Close the descriptor of ``root`` until a call needs it.  No thread may be in a call."""
         if self._top is not _EVERYTHING:
             self._top.close()
 
@@ -207,7 +203,7 @@ class Files:
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
         """A descriptor of a regular file, closed on exec.
 
-        UnusableFile where it is none; EMFILE and ENFILE name the limit and the path.
+        UnusableFile where it is none; the errors EMFILE and ENFILE name the limit and the path.
         """
         root, relative = self._place(path)
         try:
@@ -275,16 +271,15 @@ class Files:
         return done
 
     def preadv_once(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
-        """The same in one read, as with O_DIRECT, which goes on from no place within a block."""
+        """As ``preadv`` in one call: O_DIRECT cannot go on within a block."""
         return os.preadv(fd, [buffer], position)
 
     def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
         """As much as the page cache holds; None where not even the first byte is there.
 
-        A count short of the buffer may mean the file's end or the cache's: ask again from there.
-        A file system that cannot tell (EOPNOTSUPP: tmpfs, overlayfs) is read at once: what would
-        never be in the cache by its word could never be read without waiting, nor saved by who may
-        not wait.
+        A count short of the buffer may mean the file's end or the cache's: read again from there.
+        On a file system that cannot tell (EOPNOTSUPP: tmpfs, overlayfs) this reads, and may wait:
+        else a caller that may not wait could never read there.
         """
         try:
             return _preadv(fd, [buffer], position, _NOWAIT)
@@ -299,7 +294,7 @@ class Files:
         os.ftruncate(fd, size)
 
     def size(self, fd: int) -> int:
-        # A quarter of what fstat takes: each append asks.
+        # Each append calls it, and lseek takes a quarter of fstat's time.
         return os.lseek(fd, 0, os.SEEK_END)
 
     def descriptor_stat(self, fd: int) -> os.stat_result:
@@ -327,10 +322,10 @@ class Files:
     # -- room ----------------------------------------------------------------------------------
 
     def spend(self, operation: Callable[[], T]) -> T:
-        """Do what makes room, or says what is gone, and so must not fail on a full disk.
+        """Call what must not fail on a full disk: it makes room, or writes down what is gone.
 
-        For what it lacks the reserve is given up, a part after the other.  ``operation`` can be
-        repeated: what has failed has left nothing.
+        Each time that it fails there, part of the reserve is given up and ``operation``, which has
+        left nothing then, is repeated.
         """
         while True:
             try:
@@ -340,7 +335,7 @@ class Files:
                     raise
 
     def settle(self) -> None:
-        """Wait until what has been removed is room: btrfs and XFS write it down first."""
+        """Wait until the space of removed files is free: btrfs and XFS write to the disk first."""
         fd = os.open(self._top.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _libc.syncfs(fd)
@@ -348,26 +343,26 @@ class Files:
             os.close(fd)
 
     def check_room(self) -> None:
-        """Before what takes room for good: OSError (ENOSPC) where only the reserve is left."""
+        """Before taking space for good: OSError (ENOSPC) where only the reserve is left."""
         reserve = self.reserve
         if reserve is not None and not reserve.is_whole and not reserve.restore():
             reason = f"{os.strerror(errno.ENOSPC)}: what is left is for deleting and for the end"
             raise OSError(errno.ENOSPC, reason)
 
     def space(self, path: str) -> os.statvfs_result:
-        """How much room the file system of ``path`` has."""
+        """The space of the file system of ``path``."""
         return os.statvfs(path)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Take ``size`` bytes of the disk for a file, which is as long at least."""
+        """Take disk space for the first ``size`` bytes of a file, and make it as long at least."""
         os.posix_fallocate(fd, 0, size)
 
     # -- names ---------------------------------------------------------------------------------
 
-    # Whoever only looks (``exists``, ``is_directory``, ``file_stat``) opens nothing on the way.
+    # ``exists``, ``is_directory`` and ``file_stat`` open nothing.
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a name, also that of a link which leads nowhere."""
+        """Whether there is such a name, also of a link that leads nowhere."""
         try:
             self._look(path)
         except OSError:
@@ -390,13 +385,13 @@ class Files:
             return os.stat(relative, dir_fd=root.fd, follow_symlinks=False)
         except OSError as error:
             if relative == "." and error.errno == errno.ENOTDIR:
-                return os.stat(root.path)  # something else was named as the directory
+                return os.stat(root.path)  # the root is no directory
             raise _named(error, path) from None
 
     def born_ns(self, file: str | int) -> int:
-        """When the file of this path, or descriptor, was made; 0 where the disk does not say.
+        """When the file of this path or descriptor was made; 0 where the file system does not say.
 
-        That and the inode's number tell a file from any other: numbers are given again.
+        That and the inode number tell a file from all others: a number is used again.
         """
         path, fd = (os.fsencode(file), _AT_FDCWD) if isinstance(file, str) else (b"", file)
         answer = ctypes.create_string_buffer(_STATX_SIZE)
@@ -411,7 +406,7 @@ class Files:
         return [(name, kind == "directory") for name, kind in self.listing(path)]
 
     def listing(self, path: str) -> list[tuple[str, Kind]]:
-        """(name, what it is of) of everything in a directory, in no order."""
+        """(name, kind) of everything in a directory, in no order."""
         fd = self._open_directory(path)
         try:
             with os.scandir(fd) as entries:
@@ -429,9 +424,9 @@ class Files:
             raise _named(error, path) from None
 
     def rename(self, source: str, target: str) -> None:
-        """Atomic; an existing target is replaced.  A link is renamed itself.
+        """Rename atomically, in the place of an existing target; of a link the link itself.
 
-        May ``spend``: names say what is gone.
+        May ``spend``, because names say what is deleted.
         """
         self.spend(lambda: self._rename(source, target))
 
@@ -440,7 +435,7 @@ class Files:
             os.rename(old.name, new.name, src_dir_fd=old.fd, dst_dir_fd=new.fd)
 
     def link(self, source: str, target: str) -> None:
-        """Another name for a file; an existing target is FileExistsError."""
+        """Give a file another name; FileExistsError where the target exists."""
         with _Parent(self, source) as old, _Parent(self, target) as new:
             os.link(
                 old.name,
@@ -451,7 +446,7 @@ class Files:
             )
 
     def unlink(self, path: str) -> None:
-        """A link is removed itself."""
+        """Remove a name; of a link the link itself."""
         with _Parent(self, path) as parent:
             os.unlink(parent.name, dir_fd=parent.fd)
 
@@ -469,7 +464,7 @@ class Files:
             os.chown(parent.name, uid, gid, dir_fd=parent.fd, follow_symlinks=False)
 
     def utime_ns(self, path: str, ns: int) -> None:
-        """Set access and modification time, in nanoseconds."""
+        """Set access and modification time, in ns."""
         with _Parent(self, path) as parent:
             os.utime(parent.name, ns=(ns, ns), dir_fd=parent.fd, follow_symlinks=False)
 
@@ -484,9 +479,7 @@ class Files:
     # -- whole small files ---------------------------------------------------------------------
 
     def read_whole(self, path: str) -> bytes:
-        """All bytes of a small file; FileNotFoundError where there is none, UnusableFile where it
-        has more than LARGEST_WHOLE.
-        """
+        """All bytes of a file; FileNotFoundError, UnusableFile for more than LARGEST_WHOLE."""
         fd = self.open(path, os.O_RDONLY)
         try:
             size = self.size(fd)
@@ -498,18 +491,17 @@ class Files:
             self.close(fd)
 
     def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """``path`` is either as it was or holds ``data``, also after a power cut.
+        """Write a file so that it is as it was or holds ``data``, also after a power cut.
 
-        Written to a new file beside it, fsynced, renamed over ``path``, and the directory fsynced
-        (Kafka's ``CheckpointFile.java``).  Nobody can guess the new file's name and have another
-        one there (``is_temporary``).  ``sync=False`` leaves both fsyncs out: for what can be
-        made again; a power cut may then leave an empty file.  May ``spend``: such files say how
-        far a log is, and what is gone from it.
+        Writes a new file beside it, with a name that nobody can guess (``is_temporary``), fsyncs
+        it, renames it to ``path``, and fsyncs the directory (Kafka's ``CheckpointFile.java``).
+        ``sync=False`` leaves both fsyncs out, for what can be made again; a power cut may then
+        leave an empty file.  May ``spend``: such files say how far a log is, and what is deleted.
         """
         self.spend(lambda: self._replace_atomically(path, data, sync=sync))
 
     def replace_if_room(self, path: str, data: bytes) -> None:
-        """The same, durably, for what can wait: OSError (ENOSPC) as ``check_room``."""
+        """As ``replace_atomically``, for what can wait: OSError (ENOSPC) as ``check_room``."""
         self.check_room()
         self._replace_atomically(path, data, sync=True)
 
@@ -566,7 +558,7 @@ class Files:
             if now is not None and (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino):
                 _locked_here[(status.st_dev, status.st_ino)] = fd
                 return fd
-            # Its holder removed the file between our open and our lock: lock the one there now.
+            # The holder removed the file between open and lock: lock the one that is there now.
             self.close(fd)
 
     def unlock(self, fd: int) -> None:
@@ -577,7 +569,7 @@ class Files:
             self.close(fd)
 
     def locked_by(self, path: str) -> int | None:
-        """The pid of the process, maybe this one, that holds the lock of ``path``; None: nobody."""
+        """The pid of the process, maybe this one, that holds the lock of ``path``, or None."""
         with _looking:
             try:
                 status = self.file_stat(path)
@@ -597,12 +589,12 @@ class Files:
             raise LogLocked(os.getpid(), path=path)
 
     def is_locked(self, path: str) -> bool:
-        """Whether another process has a lock of ``lock`` on this file.  Takes none itself."""
+        """Whether another process has locked this file with ``lock``."""
         return self.locked_by(path) not in (None, os.getpid())
 
     @staticmethod
     def _lock_holder(fd: int) -> int | None:
-        """The pid of the process that holds the lock; None where it has just let go."""
+        """The pid of the process that holds the lock, or None."""
         query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
         return None if kind == fcntl.F_UNLCK else int(pid)
@@ -615,15 +607,15 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 class ByteSource(Protocol):
-    """Where bytes can be read from: a file here, an object store elsewhere."""
+    """Bytes that can be read at any position."""
 
     @property
     def path(self) -> str:
-        """What to call it in an error."""
+        """The name that errors give."""
         ...
 
     def size(self) -> int:
-        """Bytes there are now."""
+        """How many bytes there are now."""
         ...
 
     def read_at(self, position: int, size: int) -> bytes | memoryview:
@@ -632,7 +624,7 @@ class ByteSource(Protocol):
 
 
 class FileSource:
-    """An open file as a byte source; who opened it closes it."""
+    """An open file as a byte source; the caller closes it."""
 
     __slots__ = ("_fd", "_files", "path")
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -83,18 +84,22 @@ def read_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
     assert 0 < max_bytes <= MAX_SET_BYTES
     if not log.active.holds_batches:
         return _stored_messages(log, offset, max_bytes)
-    collected = _Collector(offset, log.last_stable_offset, max_bytes)
-    while not collected.full:
-        at = collected.next_offset
-        wanted = min(max_bytes - len(collected.data), _CHUNK_BYTES)
-        try:
-            collected.add_batches(log, log.read(at, max(wanted, 1)))
-        except CorruptRecord as error:
-            error.path = error.path or log.directory
-            raise
-        if collected.next_offset == at:
-            break
-    return MessageSet(bytes(collected.data), collected.count, collected.next_offset)
+    data, count, next_offset = bytearray(), 0, offset
+    try:
+        for message, following in _messages(log, offset, min(max_bytes, _CHUNK_BYTES)):
+            if message is not None:
+                room = max_bytes - len(data)
+                if count and len(message) > room:
+                    data += message[: max(room, 0)]
+                    next_offset = following - 1
+                    break
+                data += message
+                count += 1
+            next_offset = following
+    except CorruptRecord as error:
+        error.path = error.path or log.directory
+        raise
+    return MessageSet(bytes(data), count, next_offset)
 
 
 def _stored_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
@@ -111,61 +116,39 @@ def _stored_messages(log: Log, offset: int, max_bytes: int) -> MessageSet:
     return MessageSet(data, count, first + at)
 
 
-class _Collector:
-    """A set that is being filled with the records from ``first`` to ``end``, exclusive."""
-
-    def __init__(self, first: int, end: int, max_bytes: int) -> None:
-        self.data = bytearray()
-        self.count = 0
-        self.next_offset = first
-        self.full = False
-        self._first = first
-        self._end = end
-        self._max_bytes = max_bytes
-
-    def add_batches(self, log: Log, data: bytes) -> None:
-        """The whole batches among ``data``, which a read of ``log`` returned."""
-        position = 0
-        while position < len(data) and not self.full and self.next_offset < self._end:
-            batch, size = plain(data, position, len(data))
+def _messages(log: Log, offset: int, chunk_bytes: int) -> Iterator[tuple[bytes | None, int]]:
+    """(message, the offset behind it) of each record that a consumer gets, from ``offset`` on, and
+    (None, the offset behind it) of each batch.
+    """
+    end, before = log.last_stable_offset, -1
+    while before != offset:
+        before, at = offset, 0
+        data = log.read(offset, chunk_bytes)
+        while at < len(data) and offset < end:
+            batch, size = plain(data, at, len(data))
             if not batch:
-                return
-            position += size
+                break
+            at += size
             header = parse_header(batch)
-            hidden = header.is_control or (
+            is_hidden = header.is_control or (
                 header.is_transactional
                 and log.transactions.is_aborted(header.producer_id, header.base_offset)
             )
-            if hidden or self._add_records(batch):
-                self.next_offset = header.last_offset + 1
+            if not is_hidden:
+                yield from _messages_of(batch, offset, end)
+            offset = header.last_offset + 1
+            yield None, offset
 
-    def _add_records(self, batch: Buffer) -> bool:
-        """Whether all of the batch's records found room."""
-        columns = decode_columns(
-            batch, 0, len(batch), from_offset=self._first, to_offset=self._end, keys=False
-        )
-        assert columns.values is not None
-        offsets = memoryview(columns.offsets).cast("q")
-        ends = memoryview(columns.values.positions).cast("i")[1:]
-        with memoryview(columns.values.block) as values:
-            start = 0
-            for offset, end in zip(offsets, ends, strict=True):
-                self._add(encode_message(values[start:end]), offset)
-                if self.full:
-                    return False
-                start = end
-        return True
 
-    def _add(self, message: bytes, offset: int) -> None:
-        room = self._max_bytes - len(self.data)
-        if len(message) <= room or not self.count:
-            self.data += message
-            self.count += 1
-            self.next_offset = offset + 1
-        else:
-            self.data += message[: max(room, 0)]
-            self.next_offset = offset
-            self.full = True
+def _messages_of(batch: Buffer, first: int, end: int) -> Iterator[tuple[bytes, int]]:
+    """As ``_messages``, of the records of a plain batch from ``first`` to before ``end``."""
+    columns = decode_columns(batch, 0, len(batch), from_offset=first, to_offset=end, keys=False)
+    assert columns.values is not None
+    offsets = memoryview(columns.offsets).cast("q")
+    positions = memoryview(columns.values.positions).cast("i")
+    with memoryview(columns.values.block) as values:
+        for offset, (start, stop) in zip(offsets, pairwise(positions), strict=True):
+            yield encode_message(values[start:stop]), offset + 1
 
 
 # -- the layouts ---------------------------------------------------------------------------------

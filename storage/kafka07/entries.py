@@ -48,6 +48,7 @@ from storage.record.header import (
     LOG_OVERHEAD,
     NO_TIMESTAMP,
     BatchHeader,
+    entry_header,
     pack,
     parse_header,
 )
@@ -159,22 +160,8 @@ def headers_07(
         if size > end - position:
             return
         crc = int.from_bytes(chunk[at + payload - 4 : at + payload], "big")
-        header = BatchHeader(
-            base_offset=start + position,
-            batch_length=size - LOG_OVERHEAD,
-            leader_epoch=-1,
-            magic=payload - SMALLEST_ENTRY,
-            crc=crc,
-            attributes=codec,
-            last_offset_delta=0,
-            base_timestamp=NO_TIMESTAMP,
-            max_timestamp=NO_TIMESTAMP,
-            producer_id=-1,
-            producer_epoch=-1,
-            base_sequence=-1,
-            records_count=-1 if codec else 1,
-        )
-        yield position, header
+        magic = payload - SMALLEST_ENTRY
+        yield position, entry_header(start + position, size - LOG_OVERHEAD, magic, crc, codec)
         position += size
 
 

@@ -185,10 +185,16 @@ def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
     offset, size, crc, _, bits = fields[:5]
     # LegacyRecord's codec and timestamp type have the bits that they have in v2.
     attributes = bits & (CODEC_BITS | APPEND_TIME_BIT if magic else CODEC_BITS)
-    timestamp = fields[5] if magic else NO_TIMESTAMP
+    return entry_header(offset, size, magic, crc, attributes, fields[5] if magic else NO_TIMESTAMP)
+
+
+def entry_header(
+    offset: int, length: int, magic: int, crc: int, attributes: int, timestamp: int = NO_TIMESTAMP
+) -> BatchHeader:
+    """The header of an entry of a format before v2, with what it has of a batch's."""
     count = -1 if attributes & CODEC_BITS else 1
     return BatchHeader(
-        offset, size, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, count
+        offset, length, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, -1, -1, count
     )
 
 

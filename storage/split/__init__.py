@@ -1,5 +1,5 @@
-"""A range of offsets, cut into pieces that other processes read.
+"""A range of offsets, divided into splits that other processes read.
 
-`split` plans, `split_reader` reads a piece, `split_finder` finds its segments while their owner
+`split` plans, `split_reader` reads a split, `split_finder` finds its segments while their owner
 rolls, deletes and cleans.
 """

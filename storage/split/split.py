@@ -1,11 +1,11 @@
-"""Cuts a range of a log's offsets into pieces that others read, in other processes.
+"""Divides a range of a log's offsets into splits that other processes read.
 
-Whoever plans has the log open (``plan_splits``); whoever reads has the directory and a ``Split``
-(``read_split``), nothing else.  Planning reads indexes only, a few entries a split: a
-piece ends with a batch that the offset index names, so it begins where that batch ends, and
-``position`` is where that batch lies, some bytes before.  A segment whose index is missing or
-cannot be right is not cut; one of Kafka 0.7, which has none, neither.  A piece may go on in the
-next segments, where those are small.
+The process that plans has the log open (``plan_splits``); one that reads has the directory and a
+``Split`` (``read_split``), nothing else.  Planning reads indexes only, a few entries a split: a
+part of a segment ends with a batch that the offset index names, so the next one begins where that
+batch ends, and its ``position`` is where that batch lies, some bytes before.  A segment whose index
+is missing or cannot be right is not divided, nor is one that does not hold batches.  A split may
+take in the next segments, where those are small.
 
 Not here: reading (``split_reader``), which range is wanted, how Spark is told.
 """
@@ -28,10 +28,10 @@ from storage.split.split_reader import CHUNK_BYTES, Wanted, read_split
 __all__ = ["CHUNK_BYTES", "AbortedSpan", "Split", "Wanted", "plan_splits", "read_split"]
 
 
-class _Piece(NamedTuple):
-    """What a segment has between two cuts: its bytes from ``position`` on, before offset ``end``.
+class _Part(NamedTuple):
+    """A segment's bytes from ``position`` on, with the offsets from ``start`` to before ``end``.
 
-    ``is_cut``: the next piece begins in the same segment.
+    ``goes_on``: the next part begins in the same segment.
     """
 
     segment: Segment
@@ -39,13 +39,13 @@ class _Piece(NamedTuple):
     size: int
     start: int
     end: int
-    is_cut: bool
+    goes_on: bool = False
 
 
 def plan_splits(
     log: Log, from_offset: int, to_offset: int, *, target_bytes: int, isolation: Isolation
 ) -> list[Split]:
-    """Pieces of about ``target_bytes`` of log, which together are the range; in order.
+    """Splits of about ``target_bytes`` of log, which together are the range; in order.
 
     OffsetOutOfRange where the range is not within log start and what ``isolation`` shows; OSError.
     """
@@ -58,60 +58,57 @@ def plan_splits(
     aborted = log.transactions.aborted() if isolation == "read_committed" else []
     aborted.sort(key=lambda entry: entry.last_offset)
     splits: list[Split] = []
-    open_pieces: list[_Piece] = []
-
-    def close() -> None:
-        size = sum(piece.size for piece in open_pieces)
-        if size:
-            first, last = open_pieces[0], open_pieces[-1]
-            bases = [piece.segment.base_offset for piece in open_pieces]
-            found = (_lost(piece.segment, first.start, last.end) for piece in open_pieces)
-            splits.append(
-                Split(
-                    topic=log.topic,
-                    partition=log.partition,
-                    directory=log.directory,
-                    base_offset=first.segment.base_offset,
-                    position=first.position,
-                    size=size,
-                    from_offset=first.start,
-                    to_offset=last.end,
-                    aborted=tuple(_touching(aborted, first.start, last.end)),
-                    topic_id=log.topic_id,
-                    segments=() if log.may_be_cleaned else tuple(bases),
-                    lost=next(filter(None, found), None),
-                )
-            )
-        open_pieces.clear()
-
+    parts: list[_Part] = []
     room = target_bytes
     for segment, start, end, is_whole in _ranges(log.segments, from_offset, to_offset):
-        for piece in _pieces(segment, start, end, is_whole, room, target_bytes):
-            open_pieces.append(piece)
-            room -= piece.size
-            if piece.is_cut or room <= 0:
-                close()
-                room = target_bytes
-    close()
-    return splits
+        for part in _parts(segment, start, end, is_whole, room, target_bytes):
+            parts.append(part)
+            room -= part.size
+            if part.goes_on or room <= 0:
+                splits += _split(log, parts, aborted)
+                parts, room = [], target_bytes
+    return splits + _split(log, parts, aborted)
+
+
+def _split(log: Log, parts: Sequence[_Part], aborted: Sequence[TxnEntry]) -> list[Split]:
+    """The split of these parts; none where they have no bytes."""
+    size = sum(part.size for part in parts)
+    if not size:
+        return []
+    first, start, end = parts[0], parts[0].start, parts[-1].end
+    lost = (_lost(part.segment, start, end) for part in parts)
+    split = Split(
+        topic=log.topic,
+        partition=log.partition,
+        directory=log.directory,
+        base_offset=first.segment.base_offset,
+        position=first.position,
+        size=size,
+        from_offset=start,
+        to_offset=end,
+        aborted=tuple(_touching(aborted, start, end)),
+        topic_id=log.topic_id,
+        segments=() if log.may_be_cleaned else tuple(part.segment.base_offset for part in parts),
+        lost=next(filter(None, lost), None),
+    )
+    return [split]
 
 
 def _lost(segment: Segment, start: int, end: int) -> Lost | None:
     """What of these offsets a segment lacks, all of it or its end."""
     if not segment.files.is_missing and not segment.lacking:
         return None
-    place = segment.damages[-1]
-    if place.next_offset <= start or place.first_offset >= end:
+    damage = segment.damages[-1]
+    if damage.next_offset <= start or damage.first_offset >= end:
         return None
-    return Lost(place.first_offset, segment.log_path, place.start, place.message)
+    return Lost(damage.first_offset, segment.log_path, damage.start, damage.message)
 
 
 def _ranges(
     segments: Sequence[Segment], from_offset: int, to_offset: int
 ) -> Iterator[tuple[Segment, int, int, bool]]:
-    """Each segment that the range touches, and the part of the range that is its own.
-
-    And whether that goes to the segment's end.
+    """Each segment that the range touches, with the first and the last offset (exclusive) of the
+    range in it, and whether the range goes to the segment's end.
     """
     for number, segment in enumerate(segments):
         last = number + 1 == len(segments)
@@ -121,33 +118,32 @@ def _ranges(
             yield segment, start, end, end == following
 
 
-def _pieces(
+def _parts(
     segment: Segment, start: int, end: int, is_whole: bool, room: int, target: int
-) -> Iterator[_Piece]:
-    """Cut a segment's range: a piece of ``room`` bytes, the others of ``target``.
+) -> Iterator[_Part]:
+    """Divide a segment's range: a part of ``room`` bytes, the others of ``target``.
 
-    ``is_whole``: it goes to the segment's end.
+    ``is_whole``: the range goes to the segment's end.
     """
     if not segment.holds_batches:
         # Its offsets are positions.
-        yield _Piece(segment, 0, end - start, start, end, False)
-        return
-    if start == segment.base_offset and is_whole and segment.size <= room + target // 4:
-        yield _Piece(segment, 0, segment.size, start, end, False)
-        return
-    was_open = segment.files.is_open
-    try:
-        yield from _by_index(segment, start, end, room, target)
-    finally:
-        # A log may have thousands.
-        if segment.files.sealed and not was_open:
-            segment.files.close_descriptors()
+        yield _Part(segment, 0, end - start, start, end)
+    elif start == segment.base_offset and is_whole and segment.size <= room + target // 4:
+        yield _Part(segment, 0, segment.size, start, end)
+    else:
+        was_open = segment.files.is_open
+        try:
+            yield from _by_index(segment, start, end, room, target)
+        finally:
+            # A log may have thousands of segments.
+            if segment.files.sealed and not was_open:
+                segment.files.close_descriptors()
 
 
-def _by_index(segment: Segment, start: int, end: int, room: int, target: int) -> Iterator[_Piece]:
+def _by_index(segment: Segment, start: int, end: int, room: int, target: int) -> Iterator[_Part]:
     index = segment.files.offset_index
     if not index.count or index.sanity() is not None:
-        yield _Piece(segment, 0, segment.size, start, end, False)
+        yield _Part(segment, 0, segment.size, start, end)
         return
     position = index.lookup(start)[1]
     stop = segment.size
@@ -161,9 +157,9 @@ def _by_index(segment: Segment, start: int, end: int, room: int, target: int) ->
         at = index.lookup(last)[1]
         if not position < at < stop:
             break
-        yield _Piece(segment, position, at - position, start, last + 1, True)
+        yield _Part(segment, position, at - position, start, last + 1, goes_on=True)
         position, start, room = at, last + 1, target
-    yield _Piece(segment, position, max(stop - position, 0), start, end, False)
+    yield _Part(segment, position, max(stop - position, 0), start, end)
 
 
 def _touching(aborted: Sequence[TxnEntry], start: int, end: int) -> Iterator[AbortedSpan]:

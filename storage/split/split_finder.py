@@ -1,7 +1,7 @@
-"""Where a split's records are, in a directory that another process writes.
+"""Finds the segments of a split in a directory that another process writes.
 
-Segments are found by their names.  Meanwhile their owner may have rolled, deleted or cleaned them,
-and a swap leaves short moments in which a name is missing: it is waited for.
+It finds them by their names.  Their owner may roll, delete or clean them meanwhile, and during a
+swap a name is missing for a moment: the finder waits for it.
 
 Not here: reading (``split_reader``), planning (``split``).
 """
@@ -21,8 +21,7 @@ from storage.kafka07.segment import Segment07, entry_files, holds_entries
 from storage.settings.config import LogConfig
 from storage.state import checkpoint_file
 
-# How long a cleaner may take to name what it puts into the log, or a file that is listed may not
-# be there.
+# How long a cleaner may take to rename the files of a swap, or a listed file may be missing.
 PATIENCE_S = 10.0
 
 
@@ -60,14 +59,14 @@ class Lost(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A piece of a partition: the offsets from ``from_offset`` to before ``to_offset``.
+    """A part of a partition: the offsets from ``from_offset`` to before ``to_offset``.
 
     ``directory`` is the partition's.  At planning a batch began at ``position`` of the log with
-    ``base_offset``, and no record of the piece lay before it; ``size``: bytes of log, about.
-    ``aborted``: what of it is not to be read; empty where uncommitted records are wanted.
-    ``topic_id``: no other topic of that name is meant.  ``segments``: base offsets of segments that
-    must still be there, as nothing but retention removes any; empty where a cleaner may.
-    ``lost``: what of it was gone at planning, and nobody had deleted; the first such place.
+    ``base_offset``, and no record of the split lay before it; ``size``: bytes of log, about.
+    ``aborted``: what readers leave out; empty where they want uncommitted records.  ``topic_id``:
+    tells the topic from others of the same name.  ``segments``: base offsets of segments that must
+    still be there, as nothing but retention removes any; empty where a cleaner may.  ``lost``: the
+    first loss in it at planning, which no deletion had caused.
     """
 
     topic: str
@@ -87,7 +86,7 @@ class Split(NamedTuple):
 class Place(NamedTuple):
     """The segment that holds an offset; ``following``: the next one's base offset, if there is one.
 
-    ``log_start``: the first segment's base offset.  ``unlike``: the segment itself where its file
+    ``log_start``: the first segment's base offset.  ``entries``: the segment itself where its file
     does not hold batches (`Segment.holds_batches`), so that only the segment can read it.
     """
 
@@ -95,14 +94,14 @@ class Place(NamedTuple):
     base_offset: int
     following: int | None
     log_start: int
-    unlike: Segment07 | None
+    entries: Segment07 | None
 
 
 class Finder:
-    """Finds a split's segments.  Lists the directory once, and again when it is told to.
+    """Finds a split's segments.  Lists the directory once, and again where ``anew`` says so.
 
-    A list may be old: what is opened by a name of it has the records from there on, but perhaps not
-    all up to the next name.
+    A list may be out of date: a file opened by a name in it has the records from there on, but
+    perhaps not all up to the next name.
     """
 
     def __init__(self, files: Files, split: Split) -> None:
@@ -112,10 +111,10 @@ class Finder:
         self._logs: list[tuple[int, str]] = []
 
     def find(self, offset: int, *, anew: bool = False) -> Place:
-        """The segment that holds an offset of the split; ``anew``: by a fresh look.
+        """The segment that holds an offset of the split; ``anew``: list the directory again.
 
-        OffsetOutOfRange where it is gone, UnknownTopicOrPartition where all is, SegmentGone where
-        a cleaner was stopped in the middle or a segment is missing; OSError.
+        OffsetOutOfRange where the offset is gone, UnknownTopicOrPartition where the partition is,
+        SegmentGone where a cleaner was stopped in the middle or a segment is missing; OSError.
         """
         directory = self._split.directory
         if anew or not self._logs:
@@ -128,21 +127,21 @@ class Finder:
             raise OffsetOutOfRange(offset, logs[0][0], self._split.to_offset, path=directory)
         base, name = logs[number]
         following = logs[number + 1][0] if number + 1 < len(logs) else None
-        unlike = None
+        entries = None
         if not name.endswith(paths.LOG):
-            unlike = Segment07(self._files, directory, name, LogConfig())
-        return Place(os.path.join(directory, name), base, following, logs[0][0], unlike)
+            entries = Segment07(self._files, directory, name, LogConfig())
+        return Place(os.path.join(directory, name), base, following, logs[0][0], entries)
 
     def following(self, base_offset: int) -> int | None:
-        """The base offset of the segment behind that one, by a fresh look; its errors."""
+        """The base offset of the segment behind that one, by a new list.  Errors as ``find``."""
         logs = self._logs = self._settled_logs(base_offset)
         number = bisect_right(logs, base_offset, key=lambda log: log[0])
         return logs[number][0] if number < len(logs) else None
 
     def check_topic(self) -> None:
-        """UnknownTopicOrPartition where the topic was deleted and made anew.
+        """UnknownTopicOrPartition where the topic was deleted and made again.
 
-        To be asked once a file of it is open: then that is the right one's.
+        Call it once a file is open: then the file is the right topic's.
         """
         directory = self._split.directory
         if self._split.topic_id:
@@ -156,7 +155,7 @@ class Finder:
                 )
 
     def _check_segments(self, offset: int, logs: list[tuple[int, str]]) -> None:
-        """SegmentGone where one is missing that nobody removes; errors of ``check_topic``."""
+        """SegmentGone where a segment is missing that nobody removes; errors of ``check_topic``."""
         there = {base for base, _ in logs}
         wanted = self._split.segments
         first = max([logs[0][0], *(base for base in wanted if base <= offset)])
@@ -193,7 +192,7 @@ class Finder:
                 )
 
     def _may_concern(self, name: str, offset: int, last: int) -> bool:
-        """Whether a file is put into the log where the split reads on; never behind all others."""
+        """Whether a file takes part in a swap in the split's offsets from ``offset`` on."""
         if not name.endswith(paths.LOG + paths.SWAP) or offset >= last:
             return False
         return (paths.base_offset_of(name) or 0) < self._split.to_offset

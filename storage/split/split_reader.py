@@ -1,12 +1,12 @@
 """Reads a split: batches to columns, from a directory that another process writes.
 
-Its owner may roll, delete or clean segments all the while: what is not there, or goes while it is
-read, is looked for again, from the offset that was reached.  A position, from the split or from an
-index, counts where a sound batch lies there that begins at or before the offset that is looked for.
+The directory's owner may roll, delete or clean segments meanwhile.  Where a segment is not there,
+or goes while it is read, the reader looks for it again, from the offset that it has reached.  It
+takes a position, from the split or from an index, only where a sound batch lies that begins at or
+before the wanted offset.
 
-The protocol: ``read_split`` yields ``Columns`` (``record.columns`` describes the buffers), each of
-one row or more, in the order of offsets, timestamps in µs.  Control records and those of aborted
-transactions are left out; every CRC is checked.
+``read_split`` yields ``Columns``, each of one row or more, in the order of offsets, timestamps in
+µs.  Control records and those of aborted transactions are left out; every CRC is checked.
 
 Works on any ``Files`` that can list a directory and read: no maps, no locks.  Not here: planning
 (``split``), which file is a segment's (``split_finder``).
@@ -36,12 +36,11 @@ from storage.segment.batch_check import sound_batch
 from storage.segment.walk import Walk, buffered
 from storage.split.split_finder import Finder, Patience, Place, Split
 
-# What stays in the processor's cache between being read and being decoded is fastest.
+# Fits into the processor's cache.
 CHUNK_BYTES = 1024 * 1024
 # Plain forms of compressed batches that are in memory at once, unless one is larger.
 _PLAIN_BYTES = 32 * 1024 * 1024
 _GONE = (errno.ENOENT, errno.ESTALE)
-
 
 Seen: TypeAlias = Callable[[memoryview, int, int], None]
 
@@ -67,9 +66,9 @@ def read_split(
 ) -> Iterator[Columns]:
     """The records of a split, some ``chunk_bytes`` of log at a time.
 
-    ``seen`` is told of the batches that columns were made of, before those are yielded: whole and
-    back to back at ``data[position : position + size]``, perhaps some of before the split among
-    them.  Of format 0.7 it is not told.
+    ``seen(data, position, size)`` is called before columns are yielded, with the batches that they
+    were made of: whole and back to back, perhaps some of before the split among them.  It is not
+    called for segments that do not hold batches.
     OffsetOutOfRange where the first ones are gone (retention), or the log ends before the split
     does; CorruptRecord with path, position and offset; UnknownTopicOrPartition where the directory
     is gone; SegmentGone where a cleaner was stopped in the middle; OSError.
@@ -88,7 +87,7 @@ def read_split(
 
 
 class _Reader:
-    """See the module.  ``next_offset``: all before it has been read."""
+    """Reads one split; ``next_offset``: all before it has been read."""
 
     def __init__(
         self, files: Files, split: Split, wanted: Wanted, chunk_bytes: int, seen: Seen
@@ -127,7 +126,7 @@ class _Reader:
     # -- a segment -----------------------------------------------------------------------------
 
     def _read(self, place: Place) -> Iterator[Columns]:
-        """What the segment has from the next offset on, which moves along."""
+        """Read what the segment has from ``next_offset`` on."""
         fd = self._files.open(place.path, os.O_RDONLY)
         try:
             self._finder.check_topic()
@@ -139,8 +138,8 @@ class _Reader:
             return
         if place.following == self.next_offset:
             return
-        # No record lies up to the next segment, or the file is another one than was listed, and
-        # what it does not have lies in segments that were not there yet.
+        # Either no record lies up to the next segment, or the list was out of date, and the rest
+        # lies in segments that it lacks.
         now = self._finder.find(self.next_offset, anew=True)
         if now.base_offset != place.base_offset:
             return
@@ -153,16 +152,16 @@ class _Reader:
         )
 
     def _start(self, source: ByteSource, place: Place) -> int:
-        """Where a batch begins that no record from the next offset on lies before."""
+        """Where a batch begins, at or before the record at ``next_offset``."""
         offset = self.next_offset
         if offset <= place.base_offset:
             return 0
-        if place.unlike is not None:
+        if place.entries is not None:
             try:
-                place.unlike.set_size(source.size())
-                return place.unlike.position_before(offset)
+                place.entries.set_size(source.size())
+                return place.entries.position_before(offset)
             finally:
-                place.unlike.files.close_descriptors()
+                place.entries.files.close_descriptors()
         split = self._split
         planned = (split.base_offset, split.from_offset) == (place.base_offset, offset)
         if planned and (
@@ -174,7 +173,7 @@ class _Reader:
         return position if self._is_before(source, position, offset, named) else 0
 
     def _indexed(self, place: Place, offset: int) -> tuple[int, int]:
-        """The offset and the position of a batch, by the index; 0 where it says nothing."""
+        """The offset and the position of a batch, by the index; zeros where it says nothing."""
         path = place.path.removesuffix(paths.LOG) + paths.INDEX
         try:
             index = OffsetIndex(
@@ -192,10 +191,10 @@ class _Reader:
             return 0, 0
 
     def _is_before(self, source: ByteSource, position: int, offset: int, named: int) -> bool:
-        """Whether a sound batch lies there that begins at or before the offset, and that holds the
-        offset ``named``: no CRC covers where it begins.
+        """Whether a sound batch lies there that begins at or before ``offset`` and holds the offset
+        ``named``, as no CRC covers its base offset.
 
-        A wrapper's offset is that of its last record, so this is enough for one, too.
+        A wrapper's offset is that of its last record, so this is enough for a wrapper, too.
         """
         if position == 0:
             return True
@@ -206,7 +205,7 @@ class _Reader:
 
     def _windows(self, fd: int, place: Place, position: int) -> Iterator[Columns]:
         """Decode the file from ``position`` on to the split's end, or to its last whole batch."""
-        decode = self._decode if place.unlike is None else self._decode_unlike
+        decode = self._decode if place.entries is None else self._decode_entries
         lowest = place.base_offset
         limit = paths.MAX_OFFSET if place.following is None else place.following
         walk = Walk(
@@ -232,7 +231,7 @@ class _Reader:
                         self._confirmed(fd, place, start + at, base)
                     self._check_gap(fd, place, start + at, lowest)
                     lowest = self._split.to_offset
-                if ended and size and place.unlike is None:
+                if ended and size and place.entries is None:
                     self._check_last(fd, place, data[at - size : at], start + at - size, first)
                 self.next_offset = max(self.next_offset, lowest)
                 if columns.rows:
@@ -242,17 +241,17 @@ class _Reader:
                 if not size:
                     break
             walk.position += at
-            if place.unlike is not None and not at:
+            if place.entries is not None and not at:
                 walk.needed = min(len(data) + self._window_bytes, walk.end - start)
         if place.following is not None and walk.position < self._files.size(fd):
             torn = CorruptRecord("the last batch is incomplete")
             raise self._located(torn, place, walk.position)
 
     def _confirmed(self, fd: int, place: Place, position: int, offset: int) -> int:
-        """An offset of the batches at ``position`` is not below the next segment's, as listed.
+        """A limit for offsets, where one at ``position`` is not below the next listed segment's.
 
-        No CRC covers a base offset: CorruptRecord, unless the list is of before what was opened, or
-        what was opened is not in the log any more.  Returns what offsets are below, then.
+        CorruptRecord (no CRC covers a base offset), unless the list is older than the open file, or
+        the file is not in the log any more.
         """
         following = self._finder.following(place.base_offset)
         if following is None or offset < following:
@@ -271,9 +270,9 @@ class _Reader:
         )
 
     def _check_gap(self, fd: int, place: Place, position: int, lowest: int) -> None:
-        """Before the batch at ``position``, behind the split, records of the split are missing.
+        """CorruptRecord where records that the split lacks may be in the batch at ``position``.
 
-        A cleaner may have taken them; CorruptRecord where they may be in that batch.
+        That batch says that it lies behind the split.  A cleaner may have removed the records, too.
         """
         size = size_at(self._files.pread(fd, LOG_OVERHEAD, position), 0)
         data = self._files.pread(fd, min(size, self._files.size(fd) - position), position)
@@ -289,8 +288,8 @@ class _Reader:
         self._check_last(fd, place, data, position, lowest)
 
     def _check_last(self, fd: int, place: Place, data: Buffer, position: int, lowest: int) -> None:
-        """See by the batch behind ``data``, which lies at ``position`` and whose offsets are not
-        below ``lowest``, whether the last one in it has the base offset that it says.
+        """CorruptRecord where the last batch in ``data`` has a wrong base offset, which the batch
+        behind it shows.  ``data`` lies at ``position``; its offsets are not below ``lowest``.
         """
         base_offset, most = place.base_offset, paths.MAX_OFFSET
         _, last, before, after, _, _ = walk_batches(data, len(data), base_offset, lowest, most)
@@ -314,10 +313,10 @@ class _Reader:
     def _decode(
         self, data: memoryview, at: int, place: Place, position: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
-        """Decode what begins at ``data[at]``, which lies at ``position`` of the file.
+        """Decode the batches from ``data[at]`` on, which lies at ``position`` of the file.
 
-        Returns columns, the bytes that they were made of, the offset behind these, and whether the
-        split ends there.
+        Returns the columns, how many bytes they were made of, the offset behind these, and whether
+        the split ends there.
         """
         columns = decode_columns(
             *(data, at, len(data) - at),
@@ -334,15 +333,15 @@ class _Reader:
         self._seen(data, at, columns.consumed)
         return columns, columns.consumed, columns.next_offset, columns.ended
 
-    def _decode_unlike(
+    def _decode_entries(
         self, data: memoryview, at: int, place: Place, position: int, lowest: int
     ) -> tuple[Columns, int, int, bool]:
         """As ``_decode``, of a segment that does not hold batches: its offsets are positions."""
-        assert place.unlike is not None
+        assert place.entries is not None
         lowest = start = place.base_offset + position
         plain = bytearray()
         while lowest < self._split.to_offset and len(plain) < _PLAIN_BYTES:
-            made, taken = place.unlike.expand(data, at, len(data), lowest - place.base_offset)
+            made, taken = place.entries.expand(data, at, len(data), lowest - place.base_offset)
             if not made:
                 break
             plain += made

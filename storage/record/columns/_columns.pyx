@@ -9,6 +9,9 @@ their plain form, and their CRC is checked; others' with `check_crc`. Not here: 
 were aborted.
 """
 
+from array import array
+from itertools import chain
+
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
@@ -295,23 +298,16 @@ cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position
 cdef class AbortedSpans:
     """Aborted transactions: (producer id, first offset, last offset) of each, in any order.
 
-    Those of one producer do not overlap. Made once, for many calls of `decode_columns`.
+    Those of one producer do not overlap. One object serves many calls of `decode_columns`.
     """
 
     cdef bytearray spans
     cdef int64_t count
 
     def __init__(self, spans):
-        cdef Span *at
         ordered = sorted(spans)
         self.count = len(ordered)
-        self.spans = PyByteArray_FromStringAndSize(NULL, self.count * <Py_ssize_t> sizeof(Span))
-        at = <Span *> PyByteArray_AS_STRING(self.spans)
-        for producer_id, first_offset, last_offset in ordered:
-            at.producer_id = producer_id
-            at.first_offset = first_offset
-            at.last_offset = last_offset
-            at += 1
+        self.spans = bytearray(array("q", chain.from_iterable(ordered)))
 
     def __len__(self):
         return self.count
