@@ -120,9 +120,9 @@ def _messages(log: Log, offset: int, chunk_bytes: int) -> Iterator[tuple[bytes |
     """(message, the offset behind it) of each record that a consumer gets, from ``offset`` on, and
     (None, the offset behind it) of each batch.
     """
-    end, before = log.last_stable_offset, -1
-    while before != offset:
-        before, at = offset, 0
+    end, is_ended = log.last_stable_offset, False
+    while not is_ended:
+        is_ended, at = True, 0
         data = log.read(offset, chunk_bytes)
         while at < len(data) and offset < end:
             batch, size = plain(data, at, len(data))
@@ -136,7 +136,7 @@ def _messages(log: Log, offset: int, chunk_bytes: int) -> Iterator[tuple[bytes |
             )
             if not is_hidden:
                 yield from _messages_of(batch, offset, end)
-            offset = header.last_offset + 1
+            is_ended, offset = False, header.last_offset + 1
             yield None, offset
 
 

@@ -16,14 +16,11 @@ from struct import Struct
 
 from storage.index.segment_index import Entry, SegmentIndex
 
-ENTRY_SIZE = 8
 _NUMBER = Struct(">i")
 
 
 class OffsetIndex(SegmentIndex):
     """An entry is (offset, position)."""
-
-    __slots__ = ()
 
     layout = Struct(">ii")
 
@@ -35,20 +32,9 @@ class OffsetIndex(SegmentIndex):
         """Whether the segment should roll before its next append."""
         return self.count >= self.capacity
 
-    def sanity(self) -> str | None:
-        """Why this cannot be a sound index, or None; looks at its ends only.
-
-        ``OffsetIndex.sanityCheck``, and that the last entry lies beyond the first, which an index
-        that was not trimmed fails.
-        """
-        if self.odd_bytes:
-            return f"its length is no multiple of {ENTRY_SIZE}"
-        last = self.last_entry
-        if last is None:
-            return None
+    def _fault_of_ends(self, first: Entry, last: Entry) -> str | None:
         if last[0] < self._base_offset:
             return f"its last offset {last[0]} is below the base offset {self._base_offset}"
-        first = self.entry(0)
         if self.count > 1 and (last[0] <= first[0] or last[1] <= first[1]):
             return f"its last entry {last} is not beyond its first {first}"
         return None
@@ -62,7 +48,7 @@ class OffsetIndex(SegmentIndex):
         """The entries with a lower offset, packed."""
         if offset <= self._base_offset:
             return b""
-        return self.data()[: (self._last_up_to(offset - 1) + 1) * ENTRY_SIZE]
+        return self.data()[: (self._last_up_to(offset - 1) + 1) * self._entry_size]
 
     def lookup(self, offset: int) -> tuple[int, int]:
         """The last (offset, position) with offset ≤ the one asked for, else (base offset, 0)."""

@@ -52,23 +52,6 @@ class SegmentIndex(ABC):
     A file that is missing is created where ``writable``, else it counts as empty.
     """
 
-    __slots__ = (
-        "_base_offset",
-        "_entry_size",
-        "_fd",
-        "_files",
-        "_ignore_zero_tail",
-        "_last",
-        "_length",
-        "_map",
-        "_mapped",
-        "_presized",
-        "_writable",
-        "capacity",
-        "count",
-        "path",
-    )
-
     layout: ClassVar[Struct]
     """The fields of an entry in the file."""
 
@@ -102,6 +85,10 @@ class SegmentIndex(ABC):
     @abstractmethod
     def _decoded(self, fields: Sequence[int]) -> Entry:
         """An entry, from its fields in the file."""
+
+    @abstractmethod
+    def _fault_of_ends(self, first: Entry, last: Entry) -> str | None:
+        """Why a sound index cannot have these as its first and last entry, or None."""
 
     @abstractmethod
     def _last_up_to(self, offset: int) -> int:
@@ -240,6 +227,17 @@ class SegmentIndex(ABC):
         if self._last is None and self.count:
             self._last = self.entry(self.count - 1)
         return self._last
+
+    def sanity(self) -> str | None:
+        """Why this cannot be a sound index, or None; looks at its ends only.
+
+        The index's ``sanityCheck`` in Kafka, and that the last entry lies beyond the first, which
+        an index that was not trimmed fails.
+        """
+        if self.odd_bytes:
+            return f"its length is no multiple of {self._entry_size}"
+        last = self.last_entry
+        return None if last is None else self._fault_of_ends(self.entry(0), last)
 
     def data(self) -> bytes:
         """All entries, packed."""

@@ -17,7 +17,6 @@ from struct import Struct
 
 from storage.index.segment_index import Entry, SegmentIndex
 
-ENTRY_SIZE = 12
 _TIMESTAMP = Struct(">q")
 _OFFSET = Struct(">i")
 _OFFSET_AT = 8
@@ -25,8 +24,6 @@ _OFFSET_AT = 8
 
 class TimeIndex(SegmentIndex):
     """An entry is (timestamp in ms, offset)."""
-
-    __slots__ = ()
 
     layout = Struct(">qi")
 
@@ -38,17 +35,7 @@ class TimeIndex(SegmentIndex):
         """Whether the segment should roll before its next append; one slot is the roll's own."""
         return self.count >= self.capacity - 1
 
-    def sanity(self) -> str | None:
-        """Why this cannot be a sound index, or None; looks at its ends only.
-
-        ``TimeIndex.sanityCheck``, which an index that was not trimmed fails.
-        """
-        if self.odd_bytes:
-            return f"its length is no multiple of {ENTRY_SIZE}"
-        last = self.last_entry
-        if last is None:
-            return None
-        first = self.entry(0)
+    def _fault_of_ends(self, first: Entry, last: Entry) -> str | None:
         if last[0] < first[0]:
             return f"its last timestamp {last[0]} is below its first {first[0]}"
         if last[1] < self._base_offset:

@@ -67,8 +67,6 @@ def sanity(entries: tuple[TxnEntry, ...], base_offset: int, end: int) -> str | N
 class TxnIndex:
     """The transaction index file of one segment."""
 
-    __slots__ = ("_dirty", "_fd", "_files", "_length", "_writable", "entries", "path")
-
     def __init__(self, files: Files, path: str, *, writable: bool) -> None:
         """Reads the file; a missing one has no entries.  OSError from the disk."""
         self._files = files

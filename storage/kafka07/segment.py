@@ -40,8 +40,6 @@ _EDGES_EVERY = 64 * 1024
 class Segment07(Segment):
     """One ``.kafka`` file.  Offsets are ids: positions in the partition, in bytes."""
 
-    __slots__ = ("_edges", "_edges_lock")
-
     holds_batches = False
 
     def __init__(self, files: Files, directory: str, name: str, config: LogConfig) -> None:

@@ -66,26 +66,6 @@ MAX_OFFSET_SPAN = 2**31 - 1
 class Segment:
     """One segment of a partition.  Owned by one thread; leases let others read and flush it."""
 
-    __slots__ = (
-        "_bytes_since_index_entry",
-        "_cut_pending",
-        "_disk",
-        "base_offset",
-        "damages",
-        "files",
-        "first_read",
-        "first_timestamp",
-        "index_full",
-        "lacking",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "mtime_ns",
-        "next_offset",
-        "size",
-        "stable_size",
-        "told_damages",
-    )
-
     # Whether the log is batches.  A subclass may read a log of another form: its offsets are
     # positions, and readers get its batches from ``expand`` only.
     holds_batches = True

@@ -61,28 +61,6 @@ class SegmentFiles:
     should be there and is not.
     """
 
-    __slots__ = (
-        "_directory",
-        "_files",
-        "_gone",
-        "_leases",
-        "_log_name",
-        "_offset_index",
-        "_stale_fds",
-        "_time_index",
-        "_txn_index",
-        "append_ready",
-        "base_offset",
-        "config",
-        "fd",
-        "identity",
-        "is_missing",
-        "recently_used",
-        "sealed",
-        "suffix",
-        "writable",
-    )
-
     def __init__(
         self,
         files: Files,

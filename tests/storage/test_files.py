@@ -104,7 +104,7 @@ def without_nowait(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
             raise OSError(code, os.strerror(code))
         return preadv(fd, buffers, position, flags)
 
-    monkeypatch.setattr(os, "preadv", refuse)
+    monkeypatch.setattr("storage.files._preadv", refuse)
 
 
 def test_what_would_wait_is_none(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,12 +30,13 @@ def pack(*firsts: int) -> bytes:
 class Pairs(SegmentIndex):
     """Entries as they are in the file."""
 
-    __slots__ = ()
-
     layout = PAIR
 
     def _decoded(self, fields: Sequence[int]) -> Entry:
         return fields[0], fields[1]
+
+    def _fault_of_ends(self, first: Entry, last: Entry) -> str | None:
+        return None
 
     def _last_up_to(self, offset: int) -> int:
         return self.search(FIRST, 0, offset)
