@@ -459,8 +459,7 @@ cdef inline Fault enter_value(
     const Window *window, Place *place, int64_t *length
 ) noexcept nogil:
     """From the value's length to the value; null is 0 long. A fault leaves the place where it is."""
-    cdef const uint8_t *start
-    cdef const uint8_t *at
+    cdef const uint8_t *start, *at
     cdef int32_t stored = 0
     cdef int64_t available = min(place.record_end, window.end) - place.position
     if available <= 0:

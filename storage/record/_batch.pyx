@@ -21,6 +21,7 @@ cdef extern from "Python.h":
     const int PyBUF_READ
 
 
+@cython.final
 @cython.freelist(8)
 cdef class Held:
     """Holds a buffer, of which `size` bytes lie at `start`, as long as this object is."""
@@ -86,8 +87,7 @@ def assign_offsets(bytearray data not None, long long first_offset, int leader_e
     cdef uint8_t *start = data
     cdef int64_t size = len(data)
     cdef int64_t position = 0
-    cdef int64_t batch_size
-    cdef int64_t last_offset
+    cdef int64_t batch_size, last_offset
     cdef uint8_t *batch
     while position < size:
         batch_size = checked_size(start, position, size)

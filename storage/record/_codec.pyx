@@ -28,8 +28,7 @@ def zstd_bound(data not None):
     Raises CorruptRecord where the frames are not whole, or no frames (RFC 8878).
     """
     cdef Held held = hold(data)
-    cdef const uint8_t *at
-    cdef const uint8_t *end
+    cdef const uint8_t *at, *end
     cdef int64_t bound = 0
     at = held.start
     end = at + held.size
@@ -48,9 +47,7 @@ cdef const uint8_t *frame_end(const uint8_t *at, const uint8_t *end, int64_t *bo
     cdef int64_t size
     cdef int64_t before = bound[0]
     cdef uint64_t content = 0
-    cdef int width
-    cdef int flags
-    cdef int kind
+    cdef int width, flags, kind
     if end - at < 5:
         return NULL
     header = load32_little(at)

@@ -195,12 +195,9 @@ def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most
     Raises CorruptRecord, its position that in `data`, where the first one is malformed.
     """
     cdef Held held = hold_part(data, start, end)
-    cdef Entry entry
-    cdef Entry first
-    cdef const uint8_t *at
-    cdef const uint8_t *stop
-    cdef uint8_t *out
-    cdef uint8_t *batch
+    cdef Entry entry, first
+    cdef const uint8_t *at, *stop
+    cdef uint8_t *out, *batch
     cdef int64_t last = 0
     cdef int64_t max_timestamp
     cdef int64_t taken = 0
@@ -265,10 +262,8 @@ def convert_set(
     """
     cdef Held held = hold(data)
     cdef Entry entry
-    cdef const uint8_t *at
-    cdef const uint8_t *stop
-    cdef uint8_t *out
-    cdef uint8_t *batch
+    cdef const uint8_t *at, *stop
+    cdef uint8_t *out, *batch
     cdef int64_t shift = 0  # from inner to absolute offsets
     cdef int64_t base = 0
     cdef int64_t last = 0

@@ -102,9 +102,7 @@ cdef Stop run(Work *work) noexcept nogil:
     cdef RecordHead head
     cdef const uint8_t *record
     cdef Batches *part
-    cdef int64_t available
-    cdef int64_t needed
-    cdef int64_t size
+    cdef int64_t available, needed, size
     while True:
         while work.records_left <= 0:
             if work.position != work.batch_end:

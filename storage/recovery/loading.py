@@ -35,7 +35,6 @@ from storage.recovery.misplaced import misplaced
 from storage.segment.batch_check import Part, check_part
 from storage.segment.cut import Cut, cut_tail
 from storage.segment.damage import Damage
-from storage.segment.first_read import Known
 from storage.segment.segment import Segment
 from storage.segment.walk import buffered, feed
 from storage.settings.config import LogConfig
@@ -371,7 +370,7 @@ class _Loading:
         )
         segment.damages = segment.told_damages = tuple(self.places)
         for place in self.places:
-            segment.first_read.add(Known(place.start, place.end, place.next_offset))
+            segment.first_read.add(place.start, place.end, place.next_offset)
 
     def _read(self, *, may_cut: bool) -> str | None:
         """Walk the log from the trusted entry on; where it might be cut, past wrong base offsets.

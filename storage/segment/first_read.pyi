@@ -1,11 +1,4 @@
-from typing import NamedTuple
-
 from typing_extensions import Buffer
-
-class Known(NamedTuple):
-    start: int
-    end: int
-    next_offset: int
 
 class FirstRead:
     batch_size: int
@@ -18,7 +11,7 @@ class FirstRead:
     def knows(self, position: int, end: int) -> bool: ...
     def to_read(self, position: int, size: int) -> int: ...
     def end_before(self, position: int) -> tuple[int, int] | None: ...
-    def add(self, added: Known) -> None: ...
+    def add(self, start: int, end: int, next_offset: int) -> None: ...
     def add_sound(
         self, data: Buffer, start: tuple[int, int, int], size: int, base_offset: int, limit: int
     ) -> bool: ...

@@ -10,17 +10,12 @@ Any thread may call anything: no call releases the GIL.
 Not here: judging batches (`record`), damage (`batch_check`, `segment`).
 """
 
-from collections import namedtuple
-
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from libc.string cimport memmove
 
 from storage.record._batch cimport Sound, sound_start
-
-Known = namedtuple("Known", ("start", "end", "next_offset"))
-Known.__doc__ = "Bytes `start` to `end` of a log; `next_offset` is behind the last batch."
 
 cdef int64_t MUCH = 128 * 1024
 
@@ -37,8 +32,7 @@ cdef class FirstRead:
     """
 
     cdef Run *parts
-    cdef int64_t count
-    cdef int64_t room
+    cdef int64_t count, room
     cdef readonly int64_t written_from
     cdef readonly bint whole
     cdef public int64_t batch_size
@@ -89,11 +83,6 @@ cdef class FirstRead:
 
     # -- adding --------------------------------------------------------------------------------
 
-    def add(self, added not None):
-        """Add a checked part."""
-        start, end, next_offset = added
-        self.put(start, end, next_offset)
-
     def add_sound(
         self, data not None, start not None, int64_t size, int64_t base_offset, int64_t limit
     ):
@@ -104,9 +93,7 @@ cdef class FirstRead:
         """
         cdef Py_buffer view
         cdef Sound sound
-        cdef int64_t position
-        cdef int64_t next_offset
-        cdef int64_t named
+        cdef int64_t position, next_offset, named
         position, next_offset, named = start
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
@@ -118,11 +105,12 @@ cdef class FirstRead:
             PyBuffer_Release(&view)
         if not sound.size:
             return False
-        self.put(position, position + sound.size, sound.next_offset)
+        self.add(position, position + sound.size, sound.next_offset)
         self.batch_size = sound.last_size
         return True
 
-    cdef int put(self, int64_t start, int64_t end, int64_t next_offset) except -1:
+    cpdef int add(self, int64_t start, int64_t end, int64_t next_offset) except -1:
+        """Add the checked bytes `start` to `end`; `next_offset` is behind the last batch of them."""
         cdef int64_t behind = self.behind(end)
         cdef int64_t first = self.behind(start)
         cdef Run added = Run(start, end, next_offset)

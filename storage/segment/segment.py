@@ -41,7 +41,7 @@ from storage.record.scan import batches as scan_batches
 from storage.segment.batch_check import CHECKED_BYTES, Check, Part, sound_batch
 from storage.segment.cut import cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
-from storage.segment.first_read import FirstRead, Known
+from storage.segment.first_read import FirstRead
 from storage.segment.segment_files import LogVanished, SegmentFiles
 from storage.segment.walk import AT_ONCE_BYTES, Buffered, buffered
 from storage.settings.config import LogConfig
@@ -208,7 +208,7 @@ class Segment:
                 return False
             self.damages = (place,)
             # In this order: a reader that finds nothing left to be checked finds the damage.
-            self.first_read.add(Known(0, self.size, self.next_offset))
+            self.first_read.add(0, self.size, self.next_offset)
             self.files.is_missing = True
             return True
 
@@ -575,7 +575,7 @@ class Segment:
         check.to(end)
         if check.damages:
             self._add_damages(check.damages)
-        reads.add(Known(start[0], check.position, check.next_offset))
+        reads.add(start[0], check.position, check.next_offset)
 
     def start_before(self, position: int) -> Start:
         """Where a batch begins at or before ``position``, by the index; else where what has been

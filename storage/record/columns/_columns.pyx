@@ -12,6 +12,7 @@ were aborted.
 from array import array
 from itertools import chain
 
+cimport cython
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
@@ -108,8 +109,7 @@ cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noex
     cdef const uint8_t *end = batch + size
     cdef RecordHead head
     cdef Fields fields
-    cdef int64_t offset
-    cdef int64_t timestamp
+    cdef int64_t offset, timestamp
     cdef int32_t number
     cdef int64_t row = rows.count
     cdef int32_t type_
@@ -230,9 +230,7 @@ cdef inline Fault survey(
     Ends before one that has to be brought into plain form, then with ENCODED.
     """
     cdef Fault fault
-    cdef int64_t batch_size
-    cdef int64_t count
-    cdef int64_t base
+    cdef int64_t batch_size, count, base
     cdef bint is_wrapper
     cdef const uint8_t *batch
     while size - found.position > MAGIC:
@@ -313,6 +311,9 @@ cdef class AbortedSpans:
         return self.count
 
 
+@cython.final
+@cython.no_gc
+@cython.freelist(8)
 cdef class VariableColumn:
     """A column whose rows differ in length: bytes, or lists.
 
@@ -340,7 +341,6 @@ cdef VariableColumn new_column(int64_t rows):
     """A column with room for the positions and the validity of so many rows."""
     cdef VariableColumn made = VariableColumn.__new__(VariableColumn)
     made.positions = PyByteArray_FromStringAndSize(NULL, 4 * (rows + 1))
-    made.block = bytearray()
     made.validity = bytearray((rows + 7) // 8)
     return made
 
@@ -421,6 +421,7 @@ cdef class Columns:
             self.values = new_bytes(&into.values, records, total)
         if headers:
             self.headers = new_column(records)
+            self.headers.block = bytearray()
             into.headers.positions = <int32_t *> PyByteArray_AS_STRING(self.headers.positions)
             into.headers.validity = <uint8_t *> PyByteArray_AS_STRING(self.headers.validity)
             if not begin_headers(&into.headers):
@@ -527,9 +528,7 @@ cdef class Parts:
 
     cdef int check_crcs(self, const Rows *rows, const uint8_t *start, int64_t position) except -1:
         """CorruptRecord where what seems wrong here comes from a wrong batch before."""
-        cdef int64_t at
-        cdef int64_t begin
-        cdef int64_t size
+        cdef int64_t at, begin, size
         if rows.check_crc:
             for made, begin, size, _ in self.runs:
                 at = begin
@@ -542,8 +541,7 @@ cdef class Parts:
     cdef int decode(self, Rows *rows, const uint8_t *start, int64_t position) except -1:
         cdef bytearray made
         cdef const uint8_t *batches
-        cdef int64_t begin
-        cdef int64_t size
+        cdef int64_t begin, size
         cdef int64_t at = 0
         cdef bint check_crc = rows.check_crc
         cdef bint without_times = rows.without_times

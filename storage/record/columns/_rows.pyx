@@ -74,8 +74,7 @@ cdef inline int64_t number_at(const Cells *cells, int64_t row) noexcept nogil:
 
 cdef inline int64_t bytes_at(const Bytes *column, int64_t row, const uint8_t **start) noexcept nogil:
     """How long a row's bytes are, ABSENT or OUTSIDE, and where they begin."""
-    cdef int64_t begin
-    cdef int64_t end
+    cdef int64_t begin, end
     if is_null(&column.positions, row):
         return ABSENT
     begin = number_at(&column.positions, row)
@@ -142,8 +141,7 @@ cdef class BytesColumn(Column):
 cdef class HeadersColumn(Column):
     """Lists of a name and a value; `positions` count rows of `names` and `values`."""
 
-    cdef BytesColumn names
-    cdef BytesColumn values
+    cdef BytesColumn names, values
 
     def __init__(
         self, long long rows, positions not None, BytesColumn names not None,
@@ -237,9 +235,7 @@ cdef struct Row:
 cdef int64_t measure_headers(const Input *input, int64_t at, Row *row) noexcept nogil:
     """Bytes that a row's headers take, their count included; OUTSIDE or NAMELESS."""
     cdef const uint8_t *start
-    cdef int64_t size
-    cdef int64_t total
-    cdef int64_t item
+    cdef int64_t size, total, item
     row.first_header = row.end_header = 0
     if not input.has_headers or is_null(&input.headers, at):
         return 1
@@ -275,8 +271,7 @@ cdef inline uint8_t *put_cell(
 
 cdef uint8_t *put_headers(uint8_t *out, const Input *input, const Row *row) noexcept nogil:
     cdef const uint8_t *start = NULL
-    cdef int64_t size
-    cdef int64_t item
+    cdef int64_t size, item
     out = put_varint(out, <uint64_t> (row.end_header - row.first_header) << 1)
     for item in range(row.first_header, row.end_header):
         size = bytes_at(&input.names, item, &start)

@@ -292,7 +292,7 @@ def test_what_is_mounted_is_neither_converted_nor_reindexed(place: Place) -> Non
 @pytest.mark.parametrize(
     ("arguments", "work"),
     [
-        (["produce", "-d", "DATA", "orders:1"], "storage.log.produce.Producer.run"),
+        (["produce", "-d", "DATA", "orders:1"], "storage.log.produce.StreamAppender.run"),
         (["verify", "DATA"], "storage.verify.verify.verify"),
         (["reindex", "DATA"], "storage.verify.reindex.reindex"),
         (["repair", "DATA"], "storage.directory.manager.LogManager.open"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from storage import LogManager, Record, encode
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.segment.first_read import FirstRead, Known
+from storage.segment.first_read import FirstRead
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.storage.logs import NOW_MS, append, opened
@@ -258,7 +258,7 @@ def test_what_is_known_is_what_was_added(added: list[tuple[int, int]]) -> None:
     known: set[int] = set()
     for start, size in added:
         end = min(start + size, 100)
-        reads.add(Known(start, end, end * 10))
+        reads.add(start, end, end * 10)
         known |= set(range(start, end))
         for position in range(100):
             part = reads.end_before(position)
