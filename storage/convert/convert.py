@@ -82,9 +82,9 @@ def convert(
     report: Callable[[Converted | Cut], None] = lambda item: None,
     progress: Callable[[int], None] = lambda size: None,
 ) -> Outcome:
-    """Convert the partitions of these topics, or of all; ``report`` is told of each file at once.
+    """Convert the partitions of these topics, or of all; call ``report`` for each file.
 
-    ``dry_run`` takes no lock and changes nothing.  ``progress`` is told bytes of log as they are
+    ``dry_run`` takes no lock and changes nothing.  ``progress`` gets the counts of bytes that were
     read.  LogLocked, UnknownTopicOrPartition, NotADirectoryError for a partition's directory,
     OSError; a damaged partition is a fault.
     """
@@ -203,7 +203,7 @@ class _Conversion:
                 size = self.files.file_stat(path).st_size
                 if self._has_messages(path):
                     target = _Target(self, directory, base, self._interval(topic))
-                    self._rewrite(path, size, target, _take_legacy)
+                    self._convert_file(path, size, target, _take_legacy)
                     if not self.dry_run:
                         publish(self.files, directory, [base])
                     self._tell(target.converted(path, size))
@@ -212,7 +212,7 @@ class _Conversion:
             except StorageError as error:
                 self.outcome.faults.append(str(error))
 
-    def _rewrite(self, path: str, size: int, target: _Target, take: _Take) -> None:
+    def _convert_file(self, path: str, size: int, target: _Target, take: _Take) -> None:
         """Write all batches of a file to the target, and end it; discard it on an error."""
         fd = self.files.open(path, os.O_RDONLY)
         try:
@@ -261,7 +261,7 @@ class _Conversion:
                     self._cut_tail(segment)
                 target = _Target(self, directory, segment.base_offset, self._interval(topic))
                 targets.append((target, segment))
-                self._rewrite(segment.log_path, segment.size, target, _take_old(segment))
+                self._convert_file(segment.log_path, segment.size, target, _take_old(segment))
         except BaseException:
             for target, _ in targets:
                 target.discard()

@@ -308,7 +308,7 @@ class SegmentIndex(ABC):
     def _pread(self, position: int, size: int) -> bytes:
         data = self._files.pread(self._fd, size, position)
         if len(data) != size:
-            # Whoever asks again asks for what is left.
+            # The next search looks at what is left.
             self.refresh()
             raise SegmentGone(
                 "an index was cut by another process", path=self.path, position=position

@@ -123,7 +123,7 @@ class Segment07(Segment):
     def check(self, progress: Callable[[int], None]) -> tuple[int, str | None]:
         """Read all entries and check their CRCs: where the sound ones end, and why they do.
 
-        The reason is None at the segment's end.  ``progress`` is told the bytes of sound entries.
+        The reason is None at the segment's end.  ``progress`` gets the bytes of sound entries.
         Closes what it has opened.  OSError.
         """
         position, end = 0, self.size

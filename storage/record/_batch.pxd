@@ -70,7 +70,7 @@ cdef enum:
     LAST_LEGACY_CODEC = 3  # no zstd in v0 and v1
 
     # Working through less than this many bytes keeps the GIL: it takes some 30 microseconds,
-    # and who gives the GIL up may wait for it a whole switch interval (5 ms).
+    # and a thread that gives the GIL up may wait for it a whole switch interval (5 ms).
     RELEASE_GIL_FROM = 262144
 
 
@@ -381,7 +381,7 @@ cdef inline bint plain_record(const uint8_t *at, int64_t room, PlainRecord *reco
 
 
 cdef struct Window:
-    # The log bytes at hand, in file positions from `start` to `end`.
+    # The bytes of the log that are in memory, in file positions from `start` to `end`.
     const uint8_t *data
     int64_t start
     int64_t end

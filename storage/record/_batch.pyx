@@ -61,7 +61,7 @@ REASONS = {
 
 
 def refusal(int fault, long long position, bytes header=b""):
-    """The exception for why a loop stopped at `position`; `header` is the batch's, if at hand."""
+    """The exception for why a loop stopped at `position`; `header` is the batch's, if known."""
     cdef const uint8_t *at = header
     if len(header) < HEADER_SIZE:
         return CorruptRecord(REASONS[fault], position=position)

@@ -1,8 +1,8 @@
 """Counts the batches in a piece of a log by codec, format and kind, from their headers alone.
 
 The piece holds whole batches, back to back, that have been checked. An entry of v0 or v1 counts as
-a batch. What ends outside of the offsets that are asked for does not count, and neither does what
-is handed in a second time, by a reader that has to begin anew.
+a batch. Batches that end outside of the wanted offsets do not count, nor does a batch that a reader
+hands in a second time, because it had to begin again.
 """
 
 from libc.stdint cimport int64_t, uint8_t

@@ -81,7 +81,7 @@ class Part(NamedTuple):
 
 
 def check_part(source: Source, part: Part, task: Task) -> Check:
-    """Check all of a part; ``task`` is told of the bytes.  OSError, TaskCancelled."""
+    """Check all of a part; ``task`` counts the bytes.  OSError, TaskCancelled."""
     check = Check(source, part)
     while check.position < part.end:
         before = check.position

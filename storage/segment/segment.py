@@ -10,7 +10,7 @@ As in Kafka's ``LogSegment.append`` a batch gets an index entry when more than
 does.  An index therefore always equals the one that recovery would rebuild.
 
 Not here: descriptors, leases, names and indexes (``segment_files``), which offsets batches get
-(``append``), when to roll (``log``), what a damaged file means (``recovery``), who deletes
+(``append``), when to roll (``log``), what a damaged file means (``recovery``), deletion
 (``retention``, ``compaction``).
 """
 

@@ -7,7 +7,7 @@ batch ends, and its ``position`` is where that batch lies, some bytes before.  A
 is missing or cannot be right is not divided, nor is one that does not hold batches.  A split may
 take in the next segments, where those are small.
 
-Not here: reading (``split_reader``), which range is wanted, how Spark is told.
+Not here: reading (``split_reader``), the choice of the range, Spark.
 """
 
 from __future__ import annotations

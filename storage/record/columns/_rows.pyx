@@ -213,7 +213,7 @@ cdef struct Work:
     Part *parts
     int64_t stuck_to  # the partition of records without a key
     int64_t stays  # bytes of such records before it is another one's turn
-    bint sticks  # whether the row at hand is one
+    bint sticks  # whether the current row is one
     # Of the row at which the loop stopped:
     int64_t row
     int64_t partition
