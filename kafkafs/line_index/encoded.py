@@ -25,6 +25,7 @@ from storage.record.header import (
     size_at,
 )
 from storage.segment.segment import Segment
+from storage.waiting import may_wait
 
 IsAborted = Callable[[int, int], bool]
 """Whether (producer id, offset) belongs to an aborted transaction."""
@@ -57,7 +58,8 @@ def show_batch(
 ) -> Shown:
     """What the view shows of the batch at `data[at:end]`, at `position` of the segment's log.
 
-    `is_aborted` None: the view shows aborted transactions. CorruptRecord, with path and position.
+    `is_aborted` None: the view shows aborted transactions. CorruptRecord, with path and position;
+    BlockingIOError where it takes long to decode and this may not wait.
     """
     if segment.holds_batches and end - at >= HEADER_SIZE and data[at + MAGIC_POSITION] == 2:
         attributes = data[at + FLAGS_POSITION]
@@ -70,6 +72,8 @@ def show_batch(
                     return Shown(size, hidden=True)
             if not attributes & CODEC_BITS:
                 return Shown(size)
+    if segment.holds_batches and not may_wait() and takes_long(memoryview(data)[at:end], 1):
+        raise BlockingIOError
     try:
         plain, size = segment.expand(data, at, end, position)
     except StorageError as error:

@@ -9,7 +9,7 @@ Only one thread uses a reader; `copy` makes another one.
 
 from __future__ import annotations
 
-from kafkafs.line_index.encoded import show_batch, takes_long
+from kafkafs.line_index.encoded import show_batch
 from kafkafs.line_index.records import gap_before
 from kafkafs.line_index.segment_batches import Extent, SegmentBatches
 from kafkafs.line_index.segment_lines import SegmentLines, read_whole, shorter
@@ -212,7 +212,6 @@ class TextReader:
         segment = lines.segment
         if not may_wait():
             end = min(end, at + DECODED_AT_ONCE)
-        self._before_decoding(memoryview(data)[at:end])
         shown = show_batch(segment, lines.is_aborted, data, at, end, position)
         if not shown.whole:
             if shown.size > lines.end - position or shown.size <= end - at:
@@ -221,7 +220,6 @@ class TextReader:
                 before_waiting()
             whole = memoryview(bytearray(shown.size))
             read_whole(segment, whole, position)
-            self._before_decoding(whole)
             shown = show_batch(segment, lines.is_aborted, whole, 0, len(whole), position)
             if not shown.whole:
                 raise self._ends_inside_a_batch(position)
@@ -234,13 +232,6 @@ class TextReader:
             self._plain = shown.plain
             self._resume = after
             self._cursor = Cursor(HEADER_SIZE, len(shown.plain), shown.plain)
-
-    def _before_decoding(self, data: Buffer) -> None:
-        """BlockingIOError where decoding takes long and this may not wait."""
-        if may_wait() or not self._lines.segment.holds_batches:
-            return
-        if takes_long(data, 1):
-            raise BlockingIOError
 
     def _ends_inside_a_batch(self, position: int) -> CorruptRecord:
         path = self._lines.segment.log_path

@@ -411,7 +411,7 @@ class Partition:
         self._catch_up()
         if self._is_hidden(segments, (), self.log.log_start_offset):
             with self.lock:
-                self._change_views(lambda view: view.removing(count))
+                self._change_views(lambda view: view.removing(count), None)
             self._keep_text()
         else:
             self._carry_out(self._written_down(segments, ()), lambda view: view.removing(count))
@@ -573,11 +573,9 @@ class Partition:
         """
         while True:
             with self.lock:
-                if rewrite is None:
-                    self._change_views(change, anew(self.log.log_start_offset))
-                    break
-                if rewrite.is_current and (is_done or rewrite.is_written):
-                    self._change_views(change, rewrite.past)
+                if rewrite is None or (rewrite.is_current and (is_done or rewrite.is_written)):
+                    past = anew(self.log.log_start_offset) if rewrite is None else rewrite.past
+                    self._change_views(change, past)
                     break
             # A thread has set the base meanwhile.
             self._write(rewrite, is_done=is_done)
@@ -587,21 +585,20 @@ class Partition:
         self._keep_text()
         self._drop_names()
 
-    def _change_views(
-        self, change: Callable[[PartitionView], None], past: Past | None = None
-    ) -> None:
+    def _change_views(self, change: Callable[[PartitionView], None], past: Past | None) -> None:
         """Change what is shown of the past; under the lock.
 
-        `past`: what is true from now on; without effect where nobody has read the history.
+        `past`: what is true from now on, if that changes. Nothing is, while nobody has read the
+        history.
         """
         self._sealed_blocks = None
         for view in self.views.values():
             change(view)
-        if not self._history_read:
-            self._unread_changes += 1
-        elif past is not None:
+        if past is not None and self._history_read:
             # Last: a thread that finds the new nonce finds views that show it.
             self.log.history.now = past
+        elif past is not None:
+            self._unread_changes += 1
 
     def _keep_text(self) -> None:
         """Read the text before a change that is in the page cache; `keep_house` reads the rest."""
