@@ -116,11 +116,6 @@ def anew(log_start: int) -> Past:
     return Past(new_nonce(), new_nonce(), log_start)
 
 
-def last_batch(segments: Sequence[Segment]) -> LastBatch:
-    """Reads it: on the thread that owns the log, or under a lease of the last segment."""
-    return segments[-1].last_batch()
-
-
 def new_nonce() -> int:
     """A number that no inode has had."""
     return secrets.randbelow((1 << 64) - 1) + 1
@@ -272,7 +267,7 @@ class History:
             # Before it reads what is true: who changes that looks afterwards for this.
             self.version += 1
             now = self.now if log_start is None else self.now._replace(log_start=log_start)
-            self._save(now, segments, last_batch(segments))
+            self._save(now, segments, segments[-1].last_batch())
 
     def save_ahead(
         self, past: Past, segments: Sequence[Segment], last: LastBatch, version: int

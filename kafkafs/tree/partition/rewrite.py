@@ -25,7 +25,7 @@ from kafkafs.tree.partition.layout import Layout
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.segment.segment import Segment
-from storage.state.history import Past, Places, anew, last_batch, new_nonce
+from storage.state.history import Past, Places, anew, new_nonce
 from storage.state.history_file import visible_from
 
 _TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -67,7 +67,7 @@ class Rewrite:
         self._places: dict[str, Places] = {}
         self._version = -1
         try:
-            self._last = last_batch(self.segments)
+            self._last = self.segments[-1].last_batch()
         except (CorruptRecord, SegmentGone):
             # A damaged batch cannot identify a log.
             self._last = None
