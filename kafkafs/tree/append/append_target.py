@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.handles import FlushPlan
-from kafkafs.tree.partition.flush_plans import planned
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.partition.partitions import Partitions
+from kafkafs.tree.partition.partitions import Partitions, planned
 from storage.directory.manager import Topic
 from storage.errors import LogClosed, StorageError
 from storage.log.append import Assigned

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
 from kafkafs.tree.jobs import Job, JobState
-from kafkafs.tree.partition.flush_plans import planned
 from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partitions import planned
 from storage.errors import InvalidConfig, StorageError
 
 LONGEST_LINE = 1 << 16

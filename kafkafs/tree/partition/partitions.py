@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kafkafs.line_index.lines_file import file_suffix
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import ABOUT, MountContext
+from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
 from storage import paths
@@ -315,6 +316,44 @@ def _taken(partitions: set[Partition]) -> list[Partition]:
         with contextlib.suppress(KeyError):
             taken.append(partitions.pop())
     return taken
+
+
+class FlushPlans:
+    """The flush plans of several partitions. OSError where one refuses, after a failed fsync."""
+
+    __slots__ = ("plans",)
+
+    def __init__(self, partitions: Iterable[Partition]) -> None:
+        self.plans: list[FlushPlan] = []
+        try:
+            for partition in partitions:
+                plan = partition.flush_plan()
+                if plan is not None:
+                    self.plans.append(plan)
+        except BaseException:
+            self.finish()
+            raise
+
+    def run(self) -> None:
+        """Run all plans, also after one has failed; then raise the first error."""
+        failed: Exception | None = None
+        for plan in self.plans:
+            try:
+                plan.run()
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def finish(self) -> None:
+        for plan in self.plans:
+            plan.finish()
+
+
+def planned(partitions: Iterable[Partition]) -> FlushPlan | None:
+    """The plan for these partitions; None where all of it is flushed."""
+    plans = FlushPlans(partitions)
+    return plans if plans.plans else None
 
 
 @contextlib.contextmanager
