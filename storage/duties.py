@@ -8,7 +8,7 @@ when it succeeds again.
 
 Any thread may report a duty; two never report the same one at once.
 
-Not here: who calls, and when the next turn is.
+Not here: the clock that calls, and when the next turn is.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Staged batches become one Kafka transaction, exactly once.
 
 `staged` names the files that wait, `adopt` makes them part of their logs, `adoptions` remembers
-what was adopted.  Who asks, and how, is `owner`.
+what was adopted.  How requests come is in `owner`.
 """

@@ -294,7 +294,7 @@ cdef class KeyMerge:
 
     def add_dirty(self, keys not None):
         """Add dirty keys of one range."""
-        assert not self.listing, "all dirty keys come before the others"
+        assert not self.listing, "all dirty keys come before the clean ones"
         self.add(keys, True)
 
     def add_clean(self, keys not None):

@@ -10,7 +10,7 @@ before its swap changes nothing.
 
 Which batches and records stay is ``MemoryRecords.filterTo`` and ``Cleaner.cleanInto``:
 
-- records of aborted transactions go, others as ``_keep`` has it;
+- records of aborted transactions go; which others go ``_keep`` decides;
 - a batch of which nothing is left goes, too, unless it holds the last sequence of a producer that
   is still known, or ends what is being cleaned: then its header stays, so that sequences and the
   log end survive a restart;
@@ -33,7 +33,7 @@ from storage.compaction.cleanable import CleanableRange
 from storage.compaction.group_writer import GroupWriter
 from storage.compaction.passes import KeepPass, KeepRules, MapPass
 from storage.compaction.replacing import prepare, publish
-from storage.compaction.sources import Sources
+from storage.compaction.sources import Sources, legacy_horizon_ms
 from storage.compaction.transactions import CleanedTransactions, aborted_within
 from storage.log.log import Log
 from storage.task import Task
@@ -167,12 +167,13 @@ def _run(
     count = sum(segment.base_offset < end_offset for segment in sources.segments)
     segments = sources.segments[:count]
     task.begin("cleaning", sum(segment.size for segment in segments))
+    ages = ((segment.base_offset, segment.mtime_ns) for segment in segments)
     rules = KeepRules(
         now_ms,
         sources.config.delete_retention_ms,
         cleanable.first_uncleanable_offset,
         sources.producers,
-        sources.legacy_horizon_ms(cleanable.first_dirty_offset, count),
+        legacy_horizon_ms(ages, cleanable.first_dirty_offset, sources.config),
     )
     keep = KeepPass(offset_map, rules, CleanedTransactions())
     made = first = 0

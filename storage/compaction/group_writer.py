@@ -9,6 +9,7 @@ and as old as the last one that they take the place of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from storage import paths
 from storage.errors import CorruptRecord
@@ -37,22 +38,12 @@ class GroupWriter:
 
         OSError from the disk; no file is left then.
         """
-        self._files = files
-        self._directory = directory
-        self._config = config
-        self._now_ms = now_ms
-        self._pace = pace
         self.suffix = suffix
-        self.segments: list[Segment] = []
-        self._begin(base_offset)
-
-    def _begin(self, base_offset: int) -> None:
-        files, directory, now_ms = self._files, self._directory, self._now_ms
-        self.segments.append(
-            Segment.create(
-                files, directory, base_offset, self._config, now_ms=now_ms, suffix=self.suffix
-            )
+        self._pace = pace
+        self._new_segment = partial(
+            Segment.create, files, directory, config=config, now_ms=now_ms, suffix=suffix
         )
+        self.segments = [self._new_segment(base_offset)]
 
     def append(
         self, data: Buffer, entries: Sequence[BatchEntry], aborted: Iterable[TxnEntry]
@@ -72,7 +63,7 @@ class GroupWriter:
                 next_offset = int.from_bytes(view[at : at + 8], "big")
                 self._seal(next_offset)
                 self.segments[-1].files.close_descriptors()
-                self._begin(next_offset)
+                self.segments.append(self._new_segment(next_offset))
                 continue
             some = entries[first : first + count]
             start, end = some[0][0], some[-1][0] + some[-1][1]

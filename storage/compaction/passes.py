@@ -97,7 +97,7 @@ def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int
             break
         stop = end
         if data[at + MAGIC_POSITION] < MAGIC:
-            # Each old message is a batch of its own; ``expand`` would put several into one.
+            # Each old message is a batch; ``expand`` would put several into one.
             stop = min(end, at + max(size_at(data, at), FRAME_SIZE))
         try:
             plain, size = segment.expand(data, at, stop, position + at)
@@ -206,7 +206,6 @@ class KeepPass:
         self.writer: GroupWriter | None = None
         self.transactions = transactions
         self._rules = rules
-        self._horizon_ms = rules.horizon_ms
         self._records_aborted = self._markers = self._rewritten = self._bytes_kept = 0
         self._keeper = Keeper(
             offset_map,
@@ -218,7 +217,8 @@ class KeepPass:
 
     def begin(self, segment: Segment) -> None:
         """The next batches are this segment's."""
-        self._keeper.legacy_tombstones = mtime_ms(segment) > self._rules.legacy_horizon_ms
+        mtime_ms = segment.mtime_ns // 1_000_000
+        self._keeper.legacy_tombstones = mtime_ms > self._rules.legacy_horizon_ms
 
     def run(self, data: memoryview, at: int, end: int) -> int:
         at = self._keeper.keep_batches(data, at, end)
@@ -261,7 +261,7 @@ class KeepPass:
             self._keeper.records_kept += header.records_count
             if can_go and horizon is None:
                 self._rewritten += 1
-                self._keeper.append(_with_horizon(plain, header, self._horizon_ms))
+                self._keeper.append(_with_horizon(plain, header, self._rules.horizon_ms))
             else:
                 self._keeper.append(stored)
 
@@ -293,11 +293,6 @@ class KeepPass:
             "rewritten": self._rewritten + keeper.tombstones_kept,
             "bytes_after": self._bytes_kept,
         }
-
-
-def mtime_ms(segment: Segment) -> int:
-    """When a segment was last written, in ms since 1970."""
-    return segment.mtime_ns // 1_000_000
 
 
 def marker_of(plain: bytearray, header: BatchHeader) -> Marker | None:

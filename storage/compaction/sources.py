@@ -9,13 +9,13 @@ longer, and index other batches than before.  Then ``group_writer`` makes anothe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from storage import paths
-from storage.compaction.passes import Pass, ProducerRecord, mtime_ms, walk
+from storage.compaction.passes import Pass, ProducerRecord, walk
 from storage.index.txn_index import TxnEntry
 from storage.log.log import Log
 from storage.segment.segment import MAX_OFFSET_SPAN, Segment
@@ -71,11 +71,6 @@ class Sources:
             return self.segments[number + 1].base_offset
         return self.end_offset
 
-    def legacy_horizon_ms(self, first_dirty_offset: int, count: int) -> int:
-        """The ``legacy_horizon_ms`` of a round over the first ``count`` segments."""
-        clean = [each for each in self.segments[:count] if each.base_offset < first_dirty_offset]
-        return mtime_ms(clean[-1]) - self.config.delete_retention_ms if clean else 0
-
     def groups(self, count: int) -> list[int]:
         """How many of the first ``count`` segments each group has, in order."""
         sizes = [
@@ -93,6 +88,14 @@ class Sources:
             most_index=self.config.segment_index_bytes,
             first_uncleanable=self.end_offset,
         )
+
+
+def legacy_horizon_ms(
+    segments: Iterable[tuple[int, int]], first_dirty_offset: int, config: LogConfig
+) -> int:
+    """The ``legacy_horizon_ms`` of a round; ``segments``: base offsets and times in ns."""
+    clean = [mtime_ns for base_offset, mtime_ns in segments if base_offset < first_dirty_offset]
+    return clean[-1] // 1_000_000 - config.delete_retention_ms if clean else 0
 
 
 class SegmentSize(NamedTuple):

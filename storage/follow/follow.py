@@ -5,7 +5,7 @@ writer has done, and tells the listeners of it as a log of our own does:
 
     appended, rolled     whole batches with a right CRC, in whatever segment they lie
     removing             segments are gone from the head (retention)
-    swapping, swapped    segments of the head have become others (a cleaner)
+    swapping, swapped    a cleaner has replaced segments of the head
     truncated            the last batch that was read stands there no longer
 
 A look costs two stats where nothing has changed.  The directory's time says whether names have
@@ -244,7 +244,7 @@ class LogFollower:
         """The book's claims of segments whose names lead to nothing, or to less.
 
         The writer takes a claim back before it removes anything, and the book is read after the
-        names: Moved where these may be others by then.
+        names: Moved where these may have changed by then.
         """
         log = self.log
         suspect = [
@@ -343,7 +343,7 @@ class LogFollower:
         return self._change_head(kept, found) and is_read
 
     def _learn_limit(self, count: int, found: Listing) -> None:
-        """Raise the limit where some of the first ``count`` segments are others now.
+        """Raise the limit where some of the first ``count`` segments were replaced or removed.
 
         What the writer removes or cleans lies below the high watermark, which it writes down only
         now and then.  A file that had anything below it becomes another one for no other reason.

@@ -328,7 +328,7 @@ class _Directory:
             is_orphan = base is not None and base not in listed.bases
             if is_orphan and name.endswith(paths.INDEX_SUFFIXES):
                 self._left_over(listed.directory, name, "an index without a log")
-        # Nobody knows what lies behind a damaged batch.
+        # What lies behind a damaged batch is not known.
         bound = end if is_end_known else paths.MAX_OFFSET
         self._compare_epochs(listed.directory, listed.epochs, seen, bound)
         self._snapshots(listed, bound)
@@ -349,7 +349,7 @@ class _Directory:
         return found
 
     def _compare_book(self, listed: _Partition) -> None:
-        """Report segments that are gone, or shorter than they were, and that nobody deleted."""
+        """Report segments that are gone or shorter than they were, though none was deleted."""
         directory, key = listed.directory, listed.key
         if self.settings.is_brokers or key[1] < 0 or book_file.FILE_NAME not in listed.names:
             return
@@ -368,11 +368,11 @@ class _Directory:
             flushed_end = self.recovery_points.get(key, 0)
             claims = [claim for claim in claims if claim.next_offset <= flushed_end]
         gone = book_file.missing(claims, sizes, self.log_starts.get(key, 0))
-        cut = [] if self.is_live else book_file.short(claims, sizes)
-        for claim in [*gone, *cut]:
+        short = [] if self.is_live else book_file.short(claims, sizes)
+        for claim in [*gone, *short]:
             path = os.path.join(directory, paths.file_name(claim.base_offset, paths.LOG))
             what = "the file is gone"
-            if claim in cut:
+            if claim in short:
                 what = f"the file has {sizes[claim.base_offset]} bytes"
             reason = f"{what} of offsets {claim.base_offset} to {claim.next_offset - 1}"
             self._fault(path, f"{reason}, which had {claim.size}", claim.base_offset)

@@ -171,7 +171,7 @@ def _bounds_within(segment: Segment, range_bytes: int) -> Iterator[tuple[int, in
         try:
             _, header = next(segment.batches(position))
         except (CorruptRecord, StopIteration):
-            break  # whoever reads it finds out
+            break  # its reader reports it
         yield position, header.base_offset
 
 

@@ -1,6 +1,6 @@
 """One round of cleaning that several processes share, none of which owns the log.
 
-Whoever has the log open plans it (``plan``): the round is then a value that goes to all.
+A process that has the log open plans it (``plan``): the round is a value that goes to all.
 
 1. ``scan``, for each range of the log: which records have later ones of their keys within the
    range, which keys are left, and what was met of transactions.
@@ -30,7 +30,7 @@ from storage.compaction.group_writer import GroupWriter
 from storage.compaction.passes import KeepPass, KeepRules, marker_of, walk
 from storage.compaction.shared.plan import SharedRound
 from storage.compaction.shared.swap_request import FIGURES, NewSegment, SwapRequest
-from storage.compaction.sources import Sources
+from storage.compaction.sources import Sources, legacy_horizon_ms
 from storage.compaction.transactions import (
     CleanedTransactions,
     Met,
@@ -178,12 +178,13 @@ def keep(
     sources = Sources(segments, end, shared.config, producers, list(shared.aborted))
     known = OffsetMap(1 << 20, most=1, secret=shared.secret)
     known.latest_offset = shared.end_offset - 1
+    ages = ((source.base_offset, source.mtime_ns) for source in shared.segments)
     rules = KeepRules(
         shared.now_ms,
         shared.config.delete_retention_ms,
         shared.end_offset,
         producers,
-        _legacy_horizon_ms(shared),
+        legacy_horizon_ms(ages, shared.cleanable.first_dirty_offset, shared.config),
     )
     keeping = KeepPass(known, rules, CleanedTransactions.resumed(opening), superseded)
     writer: GroupWriter | None = None
@@ -215,13 +216,6 @@ def keep(
             segment.files.close_descriptors()
     figures = keeping.figures
     return Kept(group, made, new, figures, figures.pop("bytes_after"))
-
-
-def _legacy_horizon_ms(shared: SharedRound) -> int:
-    """As ``Sources.legacy_horizon_ms`` of the whole log."""
-    first_dirty = shared.cleanable.first_dirty_offset
-    clean = [each for each in shared.segments if each.base_offset < first_dirty]
-    return clean[-1].mtime_ns // 1_000_000 - shared.config.delete_retention_ms if clean else 0
 
 
 def _written(writer: GroupWriter, files: Files) -> Iterator[NewSegment]:

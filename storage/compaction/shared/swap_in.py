@@ -14,7 +14,7 @@ A request that is refused or fails leaves the log as it was, and no staged file.
 leaves the staged files, for a request to the next owner.  A request that was carried out before
 gets the same answer again: its author may not have heard the first one.
 
-Not here: whether the right records were kept.  The author of the request is believed that, as is
+Not here: whether the right records were kept.  The author of the request is trusted in that, as is
 anyone who may write to the partition's directory.
 """
 
@@ -43,7 +43,7 @@ def old_segments(
 ) -> tuple[Segment, ...] | None:
     """The segments that a request replaces; None where it was carried out before.
 
-    ``plan``: what of the log can be cleaned now.  Nobody changes the log's past meanwhile.
+    ``plan``: what of the log can be cleaned now.  No other thread changes the log's past.
     SwapRefused, OSError.
     """
     if not log.config.is_compacted:
