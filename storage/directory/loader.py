@@ -265,9 +265,7 @@ class Loader:
         return start
 
     def compare_end(self, log: Log, flushed_end: int) -> None:
-        """Note a lost end: the log ends before ``flushed_end``, which was written down when it was
-        flushed.
-        """
+        """Note a lost end where the log ends before ``flushed_end``, up to which it was flushed."""
         if flushed_end > log.log_end_offset:
             log.note_lost_end(flushed_end)
             self.faults.append(f"{log.directory}: {log.what_is_lost}")

@@ -368,9 +368,7 @@ class LogManager:
                 _log.warning("%s", line)
 
     def kept_topics(self) -> list[str]:
-        """The topics of which nothing is deleted as their settings are not known: a line for each
-        reason.
-        """
+        """The topics whose unknown settings prevent deletion: a line for each reason."""
         topics: dict[str, list[str]] = {}
         for name in sorted(self.topics):
             why = self.settings.why_kept(name, "TOPIC")
@@ -749,8 +747,7 @@ class LogManager:
         )
 
     def _rescue(self, log: Log) -> None:
-        """Rescue a log where an fsync of it has failed; where this fails, the next flush tries
-        again.
+        """Rescue a log where an fsync of it has failed; if this fails, the next flush tries again.
         """
         if log.durability.flush_error is not None:
             with self.duties.attempt("flush", log.name):

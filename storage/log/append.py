@@ -185,9 +185,7 @@ class Appender:
     def _duplicate(
         self, update: ProducerUpdate, batch: ProducerBatch, trusted: dict[int, int] | None
     ) -> Appended | None:
-        """The earlier append of this batch, if there is one; refuses what its producer may not
-        write.
-        """
+        """The earlier append of this batch, or None; refuses what its producer may not write."""
         if not batch.counts:
             return None
         producer = update.get(batch.producer_id)

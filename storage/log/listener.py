@@ -52,9 +52,7 @@ class LogListener(Generic[L]):
         return None
 
     def damaged(self, log: L, segment: Segment) -> None:
-        """Some of its batches, which could be read until now, were found damaged
-        (``segment.damages``); the others still can be.
-        """
+        """Some batches that could be read were found damaged (``segment.damages``)."""
 
     def removing(self, log: L, segments: Sequence[Segment]) -> None:
         """These segments, a head of the log, are about to leave it; they can still be read."""

@@ -371,9 +371,7 @@ class Log:
 
     @property
     def flushed_end(self) -> int | None:
-        """The log's entry in the checkpoint of recovery points, also where its end is lost; None:
-        it has no entry.
-        """
+        """The log's recovery point for the checkpoint, also of a lost end; None: it has none."""
         if not self.durability.point_counts and not self.lost_end:
             return None
         return max(self.durability.recovery_point, self.lost_end)
@@ -564,9 +562,7 @@ class Log:
         self.durability.directory_unsynced = True
 
     def release_retired(self, now_ms: int, most: int | None = None) -> list[str]:
-        """Release retired segments whose delay is over, ``most`` at a time; returns the paths to
-        remove.
-        """
+        """Release retired segments whose delay is over, ``most`` at a time; the paths to remove."""
         doomed: list[str] = []
         left = len(self.retired) if most is None else most
         waiting: list[tuple[int, Segment]] = []
@@ -591,9 +587,7 @@ class Log:
         return doomed
 
     def age_descriptors(self) -> bool:
-        """Close the files of segments that were not used since the last call; returns whether any
-        stay open.
-        """
+        """Close files that were not used since the last call; returns whether any stay open."""
         stay = False
         for segment in self.segments:
             if segment.files.is_open:
@@ -623,9 +617,7 @@ class Log:
             self._history.relocate(directory)
 
     def retire(self, due_ms: int) -> None:
-        """Refuse appends, as the topic was deleted; reads go on until the files are removed at
-        ``due_ms``.
-        """
+        """Refuse appends, as the topic was deleted; reads go on until ``due_ms``."""
         self.closed = True
         self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
 

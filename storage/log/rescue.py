@@ -101,9 +101,7 @@ def rescue(
 
 
 def decided(files: Files, directory: str) -> int:
-    """The offset up to which a rescue that was decided and not finished has a log on the disk; 0:
-    there is none.
-    """
+    """Up to which offset a decided, unfinished rescue has the log on the disk; 0: none."""
     try:
         said = files.read_whole(os.path.join(directory, paths.UNSYNCED)).strip()
     except OSError:
@@ -112,9 +110,7 @@ def decided(files: Files, directory: str) -> int:
 
 
 def finish(files: Files, directory: str, names: Iterable[str]) -> None:
-    """Give the new files of a decided rescue the old ones' names; ``names``: of all files.
-    OSError.
-    """
+    """Rename the new files of a decided rescue to the old ones; ``names``: all files.  OSError."""
     for name in names:
         if name.endswith(_NEW) and paths.base_offset_of(name) is not None:
             path = os.path.join(directory, name)
@@ -123,9 +119,7 @@ def finish(files: Files, directory: str, names: Iterable[str]) -> None:
 
 
 def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
-    """Close the active segment; the segments that cannot be trusted, or None: there is nothing to
-    do.
-    """
+    """Close the active segment; the segments that cannot be trusted, or None: nothing to do."""
     if log.closed or log.durability.flush_error is None:
         return None
     if log.cleaning:
@@ -222,9 +216,7 @@ def _write(files: Files, path: str, data: bytes) -> None:
 
 
 def _write_snapshots(log: Log) -> None:
-    """Write the snapshots that no fsync has confirmed; remove those that cannot be read, which a
-    recovery makes again.
-    """
+    """Write the unsynced snapshots; remove unreadable ones, which a recovery makes again."""
     for offset in sorted(log.snapshots.unsynced):
         path = log.snapshots.path(offset)
         try:

@@ -126,9 +126,7 @@ class StagedBatches:
 
 
 def _ahead(items: Generator[Stamped]) -> Generator[Stamped]:
-    """The same items, each made in another thread, where there is one, during the append of the one
-    before.
-    """
+    """The same items, each made in another thread while the one before it is appended."""
 
     def one() -> Stamped | None:
         return next(items, None)

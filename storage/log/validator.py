@@ -182,9 +182,7 @@ def _admit(batch: Buffer, config: LogConfig, now_ms: int, keeps_fitting: bool) -
 
 
 def _check_records(made: Buffer, header: BatchHeader, config: LogConfig) -> None:
-    """CorruptRecord unless offsets rise within the batch's bounds; checks keys where the topic
-    needs them.
-    """
+    """CorruptRecord unless offsets rise within the batch's bounds; checks keys, too."""
     if config.is_compacted:
         check_keys(made, 0, len(made))
     columns = decode_columns(made, 0, len(made), keys=False, values=False)

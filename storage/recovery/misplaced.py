@@ -46,9 +46,7 @@ def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: boo
 
 
 def _in_order(read: Read, rebuild: Rebuild, limit: int | None) -> Damage | None:
-    """The one of two batches that is wrong, where the second one's offsets do not continue the
-    first's.
-    """
+    """The wrong one of two batches, where the second one's offsets do not continue."""
     at, next_offset = rebuild.position, rebuild.next_offset
     batch = _batch(read, at)
     walked = walk_batches(batch, len(batch), rebuild.base_offset, next_offset, paths.MAX_OFFSET)

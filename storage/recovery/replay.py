@@ -69,9 +69,7 @@ def replay(
 
 
 def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
-    """Add a segment's batches from ``start`` on; returns its aborted transactions where it was
-    read.
-    """
+    """Add a segment's batches from ``start`` on; its aborted transactions, where it was read."""
     rebuilt: list[TxnEntry] = []
     if item.segment.files.is_missing:
         return rebuilt
@@ -209,9 +207,7 @@ class Snapshots:
             self._origin.files.replace_atomically(self._path(offset), data, sync=False)
 
     def drop_others(self, bases: Sequence[int]) -> None:
-        """Remove those that are neither at a segment's base nor the newest, and those that cannot
-        be read.
-        """
+        """Remove those neither at a segment's base nor the newest, and unreadable ones."""
         if self._origin.writable:
             for offset in self._states.keys() - {*bases, self.newest}:
                 del self._states[offset]

@@ -197,9 +197,7 @@ def remove(files: Files, data_dir: str) -> None:
 def check_places(
     files: Files, data_dir: str, broker_config: str | None, metadata_dir: str | None
 ) -> None:
-    """InvalidConfig where no broker has written a data directory, or nothing can be read at one of
-    these places; OSError.
-    """
+    """InvalidConfig where there is no broker's directory or a place is unreadable; OSError."""
     if not is_brokers(files, data_dir):
         raise InvalidConfig("no broker has written this directory", path=data_dir)
     if broker_config is not None:

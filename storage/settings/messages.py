@@ -121,11 +121,9 @@ class Message:
     id: int
     fields: list[Field]
 
-    def read(self, reader: Reader, version: int) -> Struct:
-        """Raises MessageError."""
-        return self._read_struct(reader, self.fields, version)
-
-    def _read_struct(self, reader: Reader, fields: list[Field], version: int) -> Struct:
+    def read(self, reader: Reader, version: int, fields: list[Field] | None = None) -> Struct:
+        """The message, or a struct of it that has these fields.  MessageError."""
+        fields = self.fields if fields is None else fields
         value = {each.name: each.default_value() for each in fields}
         is_flexible = version >= self.flexible
         for each in fields:
@@ -165,7 +163,7 @@ class Message:
         if each.type == "struct":
             if version > self.last:
                 raise MessageError(f"Can't read version {version} of {each.name}")
-            return self._read_struct(reader, each.fields, version)
+            return self.read(reader, version, each.fields)
         if each.type in NUMBERS:
             return reader.number(NUMBERS[each.type])
         if each.type == "uuid":

@@ -104,9 +104,7 @@ class TopicFile:
 
 
 def read_topic_file(files: Files, path: str) -> TopicFile:
-    """The content of a topic's file.  InvalidConfig names file and line; FileNotFoundError,
-    OSError.
-    """
+    """A topic file's content.  InvalidConfig names file and line; FileNotFoundError, OSError."""
     try:
         lines = read_lines(files, path)
     except OSError as error:

@@ -259,9 +259,7 @@ class Settings:
         self._lowest.pop(topic, None)
 
     def fault_of(self, topic: str) -> InvalidConfig | None:
-        """Why a topic's settings are not known: then nothing of it is deleted, and no setting
-        changed.
-        """
+        """Why a topic's settings are unknown: then nothing of it is deleted, no setting changed."""
         return self.fault or self._topic(topic).fault
 
     # -- reading -------------------------------------------------------------------------------
@@ -360,9 +358,7 @@ class Settings:
         return listing + _listing(self._their_defaults if self.is_brokers else self._defaults)
 
     def check_known(self, topic: str | None = None) -> None:
-        """CorruptCheckpoint where the data directory's file does not count, or the topic's, which
-        is not replaced then.
-        """
+        """CorruptCheckpoint where the directory's settings file, or the topic's, does not count."""
         fault = self.fault if topic is None else self.fault_of(topic)
         if fault is not None:
             raise CorruptCheckpoint(fault.message, path=fault.path or self._data_dir)
@@ -418,12 +414,10 @@ class Settings:
         self._configs.pop(topic, None)
 
     def _check_whole(self, config: LogConfig, path: str | None) -> None:
-        """InvalidConfig where these settings do not go together (``LogConfig.validateValues``), or
-        ``check`` refuses them.
-        """
+        """InvalidConfig where settings do not fit together, or ``check`` refuses them."""
         least, most = config.min_compaction_lag_ms, config.max_compaction_lag_ms
         try:
-            if least > most:
+            if least > most:  # ``LogConfig.validateValues``
                 reason = f"min.compaction.lag.ms={least} is above max.compaction.lag.ms={most}"
                 raise InvalidConfig(reason)
             self._check(config)

@@ -94,9 +94,7 @@ def is_blank(files: Files, directory: str) -> bool:
 
 
 def drop(files: Files, directory: str) -> None:
-    """Take back all claims, durably: segments of a partition that is not open are to be rewritten.
-    OSError.
-    """
+    """Take back all claims, durably: a closed partition's segments will be rewritten.  OSError."""
     path = os.path.join(directory, FILE_NAME)
     if files.exists(path):
         # A directory of that name claims nothing.
@@ -163,9 +161,7 @@ def short(claims: Sequence[Claim], sizes: Mapping[int, int]) -> list[Claim]:
 
 
 def fits(claims: Sequence[Claim], sizes: Mapping[int, int]) -> bool:
-    """Whether no other program has rewritten the log: no segment begins inside of a claimed one,
-    and none has grown.
-    """
+    """Whether no other program has rewritten the log: no segment overlaps a claim or has grown."""
     if any(sizes.get(claim.base_offset, 0) > claim.size for claim in claims):
         return False
     ends = {claim.base_offset: claim.next_offset for claim in claims}
