@@ -95,9 +95,8 @@ class Checkpoints:
     def read_at_open(
         self, found: Sequence[TopicPartition], mending: Mending
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], bool]:
-        """The recovery points, the log starts, and whether the former could be read.
-
-        ``found``: the partitions that are there.
+        """Recovery points, log starts of the partitions ``found``, whether the former were
+        readable.
         """
         points, are_known = self.read(paths.RECOVERY_POINTS)
         starts = self._read_log_starts(found, mending)

@@ -25,7 +25,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -181,7 +181,6 @@ class LogManager:
         *,
         read_only: bool = False,
         files: Files | None = None,
-        listeners: Iterable[LogListener[Log]] = (),
         progress: Callable[[Progress], None] | None = None,
         verify: bool = False,
         wanted: Callable[[str], bool] | None = None,
@@ -229,7 +228,6 @@ class LogManager:
             if not read_only:
                 files.reserve = manager.reserve
                 manager._make_room()
-            manager.listeners = list(listeners)
             manager._load(progress, verify=verify)
             if not read_only:
                 if not manager.clean and (manager.topics or manager.checkpoints.topics()):
@@ -275,9 +273,8 @@ class LogManager:
     @staticmethod
     @contextlib.contextmanager
     def alone(path: str) -> Iterator[Files]:
-        """A data directory that no other process has open; only its lock is taken.
-
-        LogLocked, OSError.
+        """A data directory that only this process has open; takes just its lock.  LogLocked,
+        OSError.
         """
         files = Files(path)
         lock_fd = files.lock(os.path.join(path, paths.LOCK))
@@ -354,18 +351,13 @@ class LogManager:
             raise
         self.opening_bytes = state[0]
         self.opening_s = time.monotonic() - started
-        self._say_what_was_found()
-        for name in doomed:
-            self.deleted.add(self.monotonic_ms(), os.path.join(self.path, name), None)
-
-    def _say_what_was_found(self) -> None:
-        for cut in self.loader.cuts:
-            _log.warning("%s", cut)
-        for fault in self.faults:
-            _log.warning("%s", fault)
+        for line in [*self.cuts, *self.faults]:
+            _log.warning("%s", line)
         if not self.read_only:
             for line in [*self.settings.notes, *self.kept_topics()]:
                 _log.warning("%s", line)
+        for name in doomed:
+            self.deleted.add(self.monotonic_ms(), os.path.join(self.path, name), None)
 
     def kept_topics(self) -> list[str]:
         """The topics whose unknown settings prevent deletion: a line for each reason."""
@@ -735,10 +727,7 @@ class LogManager:
             raise failure
 
     def rescue(self, log: Log, task: Task) -> None:
-        """Bring what is left of a log to the disk after a failed fsync; in any thread.
-
-        OSError, StorageError: call it again.
-        """
+        """Repair a log after a failed fsync; any thread.  OSError, StorageError: call it again."""
         rescue(
             log,
             task,
@@ -747,8 +736,7 @@ class LogManager:
         )
 
     def _rescue(self, log: Log) -> None:
-        """Rescue a log where an fsync of it has failed; if this fails, the next flush tries again.
-        """
+        """Rescue a log after a failed fsync; if that fails, the next flush tries again."""
         if log.durability.flush_error is not None:
             with self.duties.attempt("flush", log.name):
                 self.rescue(log, Task())

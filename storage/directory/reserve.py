@@ -32,10 +32,7 @@ _NAME = "kafkafs.reserve."
 
 
 class Reserve:
-    """The reserve of one data directory.
-
-    ``is_whole``: whether appends may go on; also true where no reserve is wanted.
-    """
+    """The reserve of a data directory.  ``is_whole``: appends may go on (also if there is none)."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -90,9 +87,8 @@ class Reserve:
         return True
 
     def restore(self) -> bool:
-        """Take again what was given up, as far as there is room; returns whether it is whole.
-
-        OSError, but not for a full disk.
+        """Take back what was given up, if there is room; whether it is whole.  OSError (not
+        ENOSPC).
         """
         with self._lock:
             if self.is_whole:

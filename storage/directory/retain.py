@@ -292,10 +292,7 @@ class _Move:
 
 
 def remove_now(log: Log) -> None:
-    """Remove the files of what was deleted without waiting for file.delete.delay.ms.
-
-    Only for a process that has the data directory alone.
-    """
+    """Remove a log's deleted files without delay, where no other process has the directory."""
     for path in log.release_retired(LONG_MAX):
         log.files.unlink(path)
 

@@ -31,10 +31,7 @@ TopicPartition = tuple[str, int]
 
 @dataclass(slots=True)
 class Topic:
-    """A topic and those of its partitions that lie in this directory, by number.
-
-    ``faults``: why partitions could not be opened.
-    """
+    """A topic and its partitions here, by number.  ``faults``: why others could not be opened."""
 
     name: str
     id: str

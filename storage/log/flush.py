@@ -104,10 +104,7 @@ class Durability:
         return FlushPlan(log, self, since)
 
     def flush(self, by_owner: ByOwner = call) -> None:
-        """fsync what lies behind the recovery point, and move it to the log end.
-
-        In a worker thread with ``by_owner``.
-        """
+        """Sync what is behind the recovery point, and move it; ``by_owner``: in a worker thread."""
         plan = by_owner(self.start_flush)
         try:
             plan.run()

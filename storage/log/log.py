@@ -622,9 +622,8 @@ class Log:
         self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
 
     def release_all(self, most: int | None = None) -> bool:
-        """Release the segments of a deleted partition, ``most`` at a time.
-
-        False while some are left, or one is being read.
+        """Release a deleted partition's segments, ``most`` at a time; False while any is left or
+        read.
         """
         left = [segment for _, segment in self.retired]
         if any(segment.files.leased for segment in left):

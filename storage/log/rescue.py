@@ -68,10 +68,7 @@ class _Copied(NamedTuple):
 def rescue(
     log: Log, task: Task, now_ms: int, write_checkpoints: Callable[[], None] = lambda: None
 ) -> None:
-    """Repair ``log`` where an fsync of it has failed; in a worker's thread.
-
-    OSError, StorageError: call it again.
-    """
+    """Repair ``log`` after a failed fsync; a worker's thread.  OSError, StorageError: try again."""
     segments = task.by_owner(lambda: _begin(log, now_ms))
     if segments is None:
         return

@@ -70,10 +70,7 @@ class StagedBatches:
     def stamped(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ns: Callable[[], int]
     ) -> Generator[Stamped]:
-        """The batches as they are appended, with sequences from ``sequence`` on.
-
-        Errors as ``check``.
-        """
+        """The batches as appended, with sequences from ``sequence`` on.  Errors as ``check``."""
         items = self._stamp(producer_id, producer_epoch, sequence, now_ns)
         return _ahead(items) if self._size > _CHUNK_BYTES else items
 

@@ -39,10 +39,7 @@ class Transactions:
     # -- which were aborted --------------------------------------------------------------------
 
     def aborted(self) -> list[TxnEntry]:
-        """Every aborted transaction of the segments, in the order of their markers.
-
-        Any thread.  OSError from the disk.
-        """
+        """Every aborted transaction, in the order of the markers.  Any thread.  OSError."""
         return [entry for segment in self._log.segments for entry in segment.files.aborted]
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:

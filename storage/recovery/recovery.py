@@ -189,10 +189,7 @@ def _kept_aside(origin: Origin, name: str, fault: str) -> str:
 def _read_book(
     origin: Origin, names: list[str], result: Recovered
 ) -> tuple[BookContent | None, list[Claim]]:
-    """The book, None where none is kept; and its claims that count.
-
-    A book that cannot be read is set aside.
-    """
+    """The book, None where none is kept, and its claims that count; sets a damaged one aside."""
     is_there = book_file.FILE_NAME in names
     if origin.booked_to is None:
         if is_there and origin.writable:

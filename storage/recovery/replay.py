@@ -65,7 +65,7 @@ def replay(
             _put_transactions(origin, item.segment, offset, rebuilt, names)
     snapshots.drop_others(bases)
     state.expire(origin.now_ms, origin.producer_expiration_ms)
-    return state, snapshots.newest
+    return state, snapshots.newest_up_to(paths.MAX_OFFSET)
 
 
 def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
@@ -182,11 +182,6 @@ class Snapshots:
             self._origin.files.unlink(path)
         return False
 
-    @property
-    def newest(self) -> int:
-        """The offset of the newest one; -1 where there is none."""
-        return self.newest_up_to(paths.MAX_OFFSET)
-
     def newest_up_to(self, offset: int) -> int:
         """The offset of the newest one at or below ``offset``; -1 where there is none."""
         for candidate in sorted(self._states, reverse=True):
@@ -209,7 +204,7 @@ class Snapshots:
     def drop_others(self, bases: Sequence[int]) -> None:
         """Remove those neither at a segment's base nor the newest, and unreadable ones."""
         if self._origin.writable:
-            for offset in self._states.keys() - {*bases, self.newest}:
+            for offset in self._states.keys() - {*bases, self.newest_up_to(paths.MAX_OFFSET)}:
                 del self._states[offset]
                 self._origin.files.unlink(self._path(offset))
             # The first segment's was not read where there is a newer one.

@@ -92,12 +92,9 @@ def _one_of(*choices: str) -> Parser:
 
 
 def _gzip_level(text: str) -> int:
-    if text == "-1":
-        return -1
-    try:
-        return int(whole_number(1, 9)(text))
-    except ValueError:
-        raise ValueError("a whole number from 1 to 9, or -1") from None
+    if re.fullmatch(r"-1|\+?0*[1-9]", text) is None:
+        raise ValueError("a whole number from 1 to 9, or -1")
+    return int(text)
 
 
 def _policies(text: str) -> tuple[str, ...]:

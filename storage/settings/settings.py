@@ -304,20 +304,14 @@ class Settings:
         return config
 
     def overrides(self, topic: str) -> dict[str, str]:
-        """The settings of the topic itself, by name: ours, or its broker's.
-
-        CorruptCheckpoint where they are not known.
-        """
+        """The topic's own settings by name, ours or its broker's.  CorruptCheckpoint where unknown."""
         self.check_known(topic)
         ours = _each(self._topic(topic).overrides, _BY_US)
         listing = _listing({**self._set_at_broker(topic), **ours})
         return {name: value for name, value, _ in sorted(listing)}
 
     def explain(self, topic: str) -> list[tuple[str, str, str]]:
-        """(name, value, where it comes from) of every topic setting.
-
-        CorruptCheckpoint where they are not known.
-        """
+        """(name, value, source) of every topic setting.  CorruptCheckpoint where unknown."""
         self.check_known(topic)
         in_force = self._in_force(topic, self._topic(topic).overrides, is_known=True)
         return _listing({name: in_force[name] for name in TOPIC_SETTINGS})

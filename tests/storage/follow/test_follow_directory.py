@@ -46,9 +46,9 @@ class Followed:
             str(self.broker.data),
             read_only=True,
             files=files,
-            listeners=[self.starts],
             clock_ms=lambda: NOW_MS,
         )
+        self.manager.listeners.append(self.starts)
         self.follower = DirectoryFollower(
             self.manager,
             until_high_watermark=self._until_high_watermark,
