@@ -304,7 +304,7 @@ class Settings:
         return config
 
     def overrides(self, topic: str) -> dict[str, str]:
-        """The topic's own settings by name, ours or its broker's.  CorruptCheckpoint where unknown."""
+        """The topic's own settings by name, ours or its broker's.  CorruptCheckpoint: unknown."""
         self.check_known(topic)
         ours = _each(self._topic(topic).overrides, _BY_US)
         listing = _listing({**self._set_at_broker(topic), **ours})
