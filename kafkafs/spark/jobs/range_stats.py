@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
-from storage.record._census import Census
 from storage.record.columns._columns import Columns
 
 _Longs = npt.NDArray[np.int64]
@@ -70,9 +69,7 @@ class RangeStats:
     keys: int = 0
     """How many different keys one task's range has; a sum of ranges has none."""
     batches: list[int] = field(default_factory=lambda: [0] * 8)
-    batch_bytes: list[int] = field(default_factory=lambda: [0] * 8)
-    control: int = 0
-    transactional: int = 0
+    """By the codec's number."""
 
     def encode(self) -> str:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -171,13 +168,6 @@ class RangeStats:
         for start, (records, size) in bins.items():
             self._add_bin(start, records, size)
 
-    def count_batches(self, census: Census) -> None:
-        """Take the batches that `census` has counted in the same range."""
-        self.batches = census.batches
-        self.batch_bytes = census.bytes
-        self.control = census.control
-        self.transactional = census.transactional
-
     # -- adding up -----------------------------------------------------------------------------
 
     def add(self, other: RangeStats, gap_ms: int) -> None:
@@ -211,13 +201,12 @@ class RangeStats:
         """Add the figures that need no order: of any range of any partition."""
         for name in (
             *("records", "tombstones", "without_key", "without_time", "key_bytes", "value_bytes"),
-            *("gone", "control", "transactional"),
+            "gone",
         ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.largest = max(self.largest, other.largest)
         self.sizes.update(other.sizes)
         self.batches = [a + b for a, b in zip(self.batches, other.batches, strict=True)]
-        self.batch_bytes = [a + b for a, b in zip(self.batch_bytes, other.batch_bytes, strict=True)]
         if other.oldest_ms >= 0:
             is_first = self.oldest_ms < 0
             self.oldest_ms = other.oldest_ms if is_first else min(self.oldest_ms, other.oldest_ms)

@@ -205,7 +205,7 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
                 raise
             stats.gone += start - split.from_offset
             split = split._replace(from_offset=start)
-    stats.count_batches(census)
+    stats.batches = census.batches
     different = pa.compute.unique(pa.concat_arrays(keys))
     stats.keys = len(different)
     return stats, different
