@@ -2,6 +2,11 @@
 
 A view is incremental and pure: bytes in, bytes and numbers out, no file, clock or thread. What it
 keeps between two calls is a `Cursor` or a `Measure`, which belong to the caller.
+
+`_measure` has both, and the loop over batches that all views share. `_render` is the values view,
+`_key_value` and `_json_lines` (text in `_json_text`) the views of whole records, which share
+`_whole`. `_parse` makes batches of lines of values, `_key_value` of its own lines; `json_records`
+and `_json_records` parse JSON.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Staged batches become one Kafka transaction, exactly once.
 
-Executors stage batches, the owner of the logs adopts them: one request is one transaction, over all
-partitions that it names.  In this order, which a crash may end at any point:
+Other processes stage batches, the owner of the logs adopts them: one request is one transaction,
+over all partitions that it names.  In this order, which a crash may end at any point:
 
 1. The staged files are read and checked.  A batch that breaks a rule refuses the request, and
-nothing
-   has changed.
+   nothing has changed.
 2. The intent is written down (``adoptions``): which query and batch, which partitions, by which
    producer.
 3. The batches are appended with offsets, the producer's id and sequences, as transactional ones.

@@ -1,11 +1,12 @@
 """The cleaner of a data directory: which log is next, and up to where each has been cleaned.
 
-``cleaner-offset-checkpoint`` in the data directory has, of each log that was cleaned, the offset
-from which on it is dirty (``LogManager.cleaner_offsets``).  It is written when a round is over, so
-it never claims too much.
+``cleaner-offset-checkpoint`` in the data directory has the first dirty offset of each log that was
+cleaned (``LogManager.cleaner_offsets``).  A round writes it before it changes the log, with the
+offset that still holds, and after it, with the new one.  So it never claims too much.
 
-Invariant: a cleaner cleans one log at a time, in its caller's worker thread; any worker thread may
-swap in what other processes have cleaned.  All other methods are for the owner's thread.  A log
+Invariant: a cleaner cleans one log at a time, in its caller's worker thread (``clean_all``,
+``preview``); any worker thread may swap in segments that other processes have cleaned.  What
+chooses the next log (``plan``, ``filthiest``, ``first_dirty``) is for the owner's thread.  A log
 that could not be cleaned is tried again when the caller says; Kafka's cleaner waits for a restart
 (``LogCleanerManager.markPartitionUncleanable``).
 

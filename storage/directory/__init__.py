@@ -4,6 +4,6 @@
 by topic, `loader` finds and loads them, `checkpoints` keeps the offset checkpoints, `deleted`
 removes what was deleted.
 
-`retain` carries retention out; `reserve` keeps room on the disk for what makes room, `make_room`
-makes some where a disk is found full; `detach` makes a broker's directory our own.
+`retain` carries retention out; `reserve` keeps disk space free for deletions and checkpoints,
+`make_room` frees some where a disk is found full; `detach` makes a broker's directory our own.
 """

@@ -14,7 +14,8 @@ been fsynced.
 Its parts: the ``topics``, the offset ``checkpoints``, the ``loader`` of partitions, and what was
 ``deleted``.
 
-It has no threads: the owner calls ``due_flushes``, ``checkpoint`` and ``sweep`` often enough.
+It starts no background thread: the owner calls ``due_flushes``, ``checkpoint`` and ``sweep`` often
+enough.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ An incomplete entry at the end is no entry.
 The entries are few, so they are kept in memory, in a tuple that is replaced as a whole: any thread
 may read them.  One thread changes the file.
 
-Not here: which transactions there are (``producer_state``), lookups across segments (``log``).
+Not here: which transactions there are (``state.producer_state``), lookups across segments
+(``log.transactions``).
 """
 
 from __future__ import annotations

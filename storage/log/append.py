@@ -1,7 +1,7 @@
 """Appending to a log: batches are checked and get their offsets before they are written.
 
-Invariants: offsets are dense within one append (``UnifiedLog.append``); a refused append changes
-nothing.
+Invariants: a refused append changes nothing; the offsets of one append are dense
+(``UnifiedLog.append``), but for ``append_as_follower``, which keeps the gaps of its batches.
 
 Not here: the rules for batches (``validator``) and producers (``producer_state``), writing and
 rolling (``log``).

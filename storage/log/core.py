@@ -1,4 +1,4 @@
-"""What the parts of a log know of it (``log.Log``, which has them, imports each of them)."""
+"""The log as its parts know it; ``log.Log`` imports them, so they cannot import it."""
 
 from __future__ import annotations
 

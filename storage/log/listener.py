@@ -3,7 +3,7 @@
 A log knows nothing of views, indexes of text or mounts, but calls these methods, synchronously, on
 the thread that changed it.  What must be written down before the past changes (``removing``,
 ``swapping``) is written down when the method returns; after ``preparing`` another thread has done
-that before (``rewrite``).
+that before.
 
 A listener may read the log; it may not change it, must be quick, and raises nothing.
 """

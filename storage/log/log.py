@@ -6,8 +6,8 @@ a whole (copy-on-write), so that another thread reads a consistent one.
 Invariants: log start ≤ last stable ≤ high watermark ≤ log end; recovery point ≤ log end; an append
 is in the file before a listener hears of it.
 
-One thread owns a log.  Only ``FlushPlan.run`` and reads that hold a segment's lease may run
-elsewhere.
+One thread owns a log: it alone appends and changes what the log consists of.  In any thread:
+``FlushPlan.run``, reads that hold a segment's lease, and methods that say so.
 
 A log has parts, each in a module: ``appender`` (``append``), ``reader`` (``read``),
 ``transactions``, ``snapshots`` of its producers, ``epochs``, ``durability`` (``flush``), ``book``.

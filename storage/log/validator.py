@@ -9,7 +9,8 @@ Everything else about a batch is kept.
 any format, of any codec, control batches, empty and sparse ones pass, but each must be whole and
 sound in every byte.
 
-Pure.  Not here: offsets, sequences of producers, transactions (``log``).
+Pure.  Not here: offsets (``append``), producers' sequences and transactions
+(``state.producer_state``).
 """
 
 from __future__ import annotations

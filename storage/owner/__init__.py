@@ -1,5 +1,6 @@
-"""What the owner of a data directory does for processes that may not write to it themselves.
+"""Requests of other processes to the owner of a data directory.
 
-`request_kinds` has their requests, as lines; `staged_orphans` removes staged files that no request
-names.
+`request_kinds` has the requests and their outcomes as lines of text: to adopt staged batches
+(`adopt`), to swap in compacted segments (`compaction.shared`). `staged_orphans` removes staged
+files that no request names. Which process is the owner says `state.owner_file`.
 """

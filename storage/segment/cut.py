@@ -5,6 +5,8 @@
 ignores the suffix; it would have deleted both.
 
 Invariant: the copy is durable before the log is cut.
+
+``purge`` removes these files, and small files that ``bad_file`` has set aside.
 """
 
 from __future__ import annotations

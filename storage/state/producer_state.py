@@ -15,8 +15,8 @@ transaction i64 (-1: none).  The file is named by the offset up to which, exclus
 has only the last batch of each producer.
 
 Producers and batches are immutable and the dictionary of them is read with one look-up, so that
-other threads may read.  Not here: files (``replay``) and the use of the answers in an append
-(``log``).
+other threads may read.  Not here: when snapshots are written and read
+(``log.snapshots``, ``recovery.replay``), what an append makes of the answers (``log.append``).
 """
 
 from __future__ import annotations

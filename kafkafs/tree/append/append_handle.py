@@ -2,8 +2,8 @@
 
 A write appends all whole lines or batches, or none. The handle keeps the bytes after them (`_rest`)
 and joins them with the next write; at release `lines_handle.py` appends the rest, and
-`batches_handle.py` drops it. The target appends to one partition (`append_target.py`) or to any of
-a topic (`topic_append.py`).
+`batches_handle.py` drops it. The target appends to one partition, or to those of a topic that the
+partitioner chooses (`append_target.py`).
 
 After a disk error the handle is as before, and the writer may try again. After a refusal of the
 content (EMSGSIZE, EINVAL) the handle drops the rest, which may be part of the refused content. The
