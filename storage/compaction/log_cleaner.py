@@ -141,9 +141,10 @@ class LogCleaner:
     def _held(
         self, log: Log, task: Task, *, for_swap: bool = False
     ) -> Iterator[CleanableRange | None]:
-        """Keep other cleaners and retention from a log; yields what of it can be cleaned.
+        """Keep other cleaners and retention from a log; yields the range that can be cleaned.
 
-        None: another cleaner has it or, but for a swap, nothing of it can be cleaned.
+        Yields None where another cleaner is at the log; also, unless ``for_swap``, where nothing in
+        the log can be cleaned now.
         """
 
         def begin() -> CleanableRange | None:

@@ -141,8 +141,10 @@ class MapPass:
 
 
 class ProducerRecord(NamedTuple):
-    """What has to stay of a producer: the header of its last data batch, which ends at
-    ``last_offset``; or, where that is -1, a marker of its ``epoch``.
+    """The batch of a producer that a cleaner keeps even if none of its records stays.
+
+    It is the producer's last data batch, which ends at ``last_offset``; where ``last_offset`` is
+    -1, a control batch of its ``epoch``.
     """
 
     last_offset: int
@@ -150,12 +152,12 @@ class ProducerRecord(NamedTuple):
 
 
 class KeepRules(NamedTuple):
-    """What of a log stays, beside what its keys say; times in ms since 1970."""
+    """What a cleaner keeps for other reasons than keys; times in ms since 1970."""
 
     now_ms: int
     delete_retention_ms: int
     end_offset: int
-    """Where what is cleaned in this round ends."""
+    """The offset at which the part of the log that this round cleans ends."""
     producers: Mapping[int, ProducerRecord]
     legacy_horizon_ms: int = 0
     """Tombstones of v0 and v1 stay in segments that were written later than this."""
@@ -200,8 +202,8 @@ class KeepPass:
         transactions: CleanedTransactions,
         superseded: Superseded | None = None,
     ) -> None:
-        """``superseded``: which records have later ones, where the map does not say that: of it
-        only ``latest_offset`` counts then.
+        """``superseded``: tells, in place of the map, which records have a later one of their key;
+        of the map the pass then uses ``latest_offset`` only.
         """
         self.writer: GroupWriter | None = None
         self.transactions = transactions

@@ -38,7 +38,7 @@ class Sources:
 
     @classmethod
     def below(cls, log: Log, end_offset: int) -> Sources:
-        """What lies below an offset of a log, as yet without aborted transactions."""
+        """The sealed segments that begin below ``end_offset``; ``aborted`` is empty as yet."""
         segments = tuple(each for each in log.segments[:-1] if each.base_offset < end_offset)
         producers = {
             each.producer_id: ProducerRecord(each.last_offset, each.epoch) for each in log.producers

@@ -25,10 +25,9 @@ from storage.record.header import BatchHeader
 
 
 class OpenAtStart(NamedTuple):
-    """The transactions that are open where a part of a log begins.
+    """The transactions that are open where a part of a log begins, and have a batch before it.
 
-    ``aborted``: those that were aborted and of which a batch was met before; ``committed``: the
-    producers of the others.
+    ``aborted``: those that end in an ABORT marker; ``committed``: the producers of all others.
     """
 
     committed: frozenset[int] = frozenset()
@@ -37,11 +36,11 @@ class OpenAtStart(NamedTuple):
 
 @dataclass(slots=True)
 class Met:
-    """What is met of transactions in a part of a log.
+    """What the first pass has met of transactions in one part of a log.
 
-    ``committed``: the producers of those that were not aborted and have not ended by its end;
-    ``ended``: the producers of its COMMIT markers; ``aborted``: by producer, the last offset of its
-    last batch that was aborted.
+    ``committed``: the producers of transactions that were not aborted and are open at the part's
+    end; ``ended``: the producers of COMMIT markers in the part; ``aborted``: for each producer the
+    last offset of its last batch in an aborted transaction.
     """
 
     committed: set[int] = field(default_factory=set)
@@ -66,8 +65,9 @@ def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[Tx
 def openings(
     groups: Iterable[tuple[int, Iterable[Met]]], aborted: Sequence[TxnEntry]
 ) -> Iterator[OpenAtStart]:
-    """What is known where each group of a log begins: (first offset, what its parts met).
+    """Yields, for each group of a log, the transactions that are open where the group begins.
 
+    ``groups``: first offset, and what the first pass has met in each part of the group.
     ``aborted``: all aborted transactions, in the order of their markers.
     """
     committed: set[int] = set()
@@ -105,7 +105,7 @@ class CleanedTransactions:
         return made
 
     def add_aborted(self, entries: Iterable[TxnEntry]) -> None:
-        """Know aborted transactions of which any part lies in what comes next."""
+        """Add the aborted transactions that overlap what the pass reads next."""
         for entry in entries:
             heapq.heappush(self._coming, (entry.first_offset, entry))
 

@@ -39,8 +39,10 @@ CHECKPOINTS = (
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """What a repair knows.  ``log_starts``: of partitions whose log start is lost;
-    ``rest_at_first``: all others of them begin at their first record.
+    """What a repair says about partitions whose log start is lost.
+
+    ``log_starts``: the log start of some of them; ``rest_at_first``: whether all others begin at
+    their first record.
     """
 
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
@@ -95,8 +97,9 @@ class Checkpoints:
     def read_at_open(
         self, found: Sequence[TopicPartition], mending: Mending
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], bool]:
-        """Recovery points, log starts of the partitions ``found``, whether the former were
-        readable.
+        """Returns recovery points, log starts, and whether the recovery points could be read.
+
+        ``found``: the partitions that there are.
         """
         points, are_known = self.read(paths.RECOVERY_POINTS)
         starts = self._read_log_starts(found, mending)
@@ -113,7 +116,7 @@ class Checkpoints:
         return self.cleaned_before
 
     def _kept(self, name: str, faulty: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """A checkpoint's lines of partitions that are faults, which outlive that."""
+        """A checkpoint's lines for the partitions ``faulty``, which the next one repeats."""
         if not faulty:
             return {}
         if name not in self._at_open:
@@ -130,7 +133,7 @@ class Checkpoints:
             self._faults.append(line)
 
     def set_others_aside(self) -> None:
-        """Set aside what is in the place of small files that are written here and not read."""
+        """Set aside what is no plain file where high watermarks and the marker will be written."""
         for name in (paths.HIGH_WATERMARKS, paths.CLEAN_SHUTDOWN):
             path = os.path.join(self._path, name)
             with contextlib.suppress(FileNotFoundError):

@@ -39,7 +39,8 @@ class Reserve:
         self._directory = directory
         self._part = 0
         self._lock = threading.Lock()
-        # How often something was given up, and how many of these times it is free for certain.
+        # How many times something was given up, and after how many of them the disk has surely
+        # freed it.
         self._given = self._settled = 0
         self.is_whole = True
 
@@ -68,8 +69,10 @@ class Reserve:
         return any(self._files.exists(path) for path in self._paths())
 
     def give_up(self) -> bool:
-        """Give a part of it to the disk, or files that can be made again; where nothing is left,
-        wait until all that was given up is free.  False where it is already.
+        """Give up one part, or files that can be made again.
+
+        Where nothing is left to give up, wait until the disk has freed all that was given up.
+        False where it has freed all already.
         """
         with self._lock:
             if self._give_up_one() or self._give_up_lines():

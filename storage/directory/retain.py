@@ -176,7 +176,7 @@ def retain(
         for move in moves:
             task.by_owner(move.end)
     if any(move.log.log_start_offset < move.log_start for move in flushed):
-        # What stays after all must not be gone after a crash.
+        # Some segments stay after all: no checkpoint may name the log starts behind them any more.
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
     return outcome
 

@@ -29,7 +29,7 @@ class Book:
         # Held while the file and what it claims change.
         self._lock = threading.Lock()
         self._claims = recorded.claims
-        # Segments that are about to leave the log, as often as they were let go.
+        # Segments that are about to leave the log: how many ``let_go`` of each have not ended.
         self._leaving: Counter[Segment] = Counter()
         # The log's segments (each change makes another tuple) and its start when last saved.
         self._saved: tuple[Segment, ...] | None = None
@@ -79,7 +79,8 @@ class Book:
                 raise
 
     def keep(self, segments: Iterable[Segment]) -> None:
-        """End ``let_go``: the segments have left the log, or stay; the next ``save`` sees which."""
+        """End ``let_go``.  The next ``save`` claims those of the segments that the log still
+        has."""
         with self._lock:
             self._leaving.subtract(segments)
             self._leaving = +self._leaving

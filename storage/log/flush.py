@@ -27,13 +27,14 @@ from storage.task import ByOwner, call
 
 
 class Durability:
-    """Up to where a log is on the disk, and whether its files can be trusted to be.
+    """Up to where a log is on the disk, and whether its files hold what was written to them.
 
-    ``recovery_point``: the offset up to which.  ``point_counts``: whether a checkpoint may name it:
-    by its line a gap between segments behind it is a loss.  In a log that came without one, or of
-    which all is checked, a gap is a cleaner's, until this process has flushed all of it.
-    ``unflushed_since_ms``: since when there is something to flush, by the monotonic clock, or None.
-    ``flush_error``: why the files cannot be trusted, or None.
+    ``recovery_point``: everything below this offset is on the disk.  ``point_counts``: whether a
+    checkpoint may name the recovery point.  If a checkpoint names it, the next start treats a gap
+    between segments behind it as loss.  A log that came without such a line, or that is checked as
+    a whole, may have gaps that a cleaner left: no checkpoint names its recovery point until this
+    process has flushed the log.  ``unflushed_since_ms``: since when there is something to flush, by
+    the monotonic clock, or None.  ``flush_error``: why the files cannot be trusted, or None.
     """
 
     def __init__(

@@ -52,9 +52,10 @@ RENAMED_AT_ONCE = 32
 
 @dataclass(slots=True)
 class LogGroup:
-    """The logs of a data directory, as far as they know of each other.
+    """What the logs of one data directory share.
 
-    ``unflushed``: those that have something to flush; ``retiring``: those that segments have left.
+    ``unflushed``: the logs that have something to flush; ``retiring``: the logs that have retired
+    segments.
     """
 
     monotonic_ms: Callable[[], int] = clock.monotonic_ms
@@ -340,7 +341,7 @@ class Log:
         return True
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
-        # In this order: where a new segment is in sight, the one before it is complete.
+        # In this order: a reader that sees the new segment finds the old one sealed.
         sealed = self.segments[-1]
         sealed.seal()
         try:
@@ -426,11 +427,11 @@ class Log:
 
     @property
     def remembered_log_start(self) -> int | None:
-        """The log's entry in the checkpoint of log starts; None: the first segment's base offset
-        says it.
+        """The log's entry in the checkpoint of log starts.
 
-        It does not while the log start lies inside a segment, or is about to move
-        (``intended_log_starts``), or while a crash could bring segments below it back.
+        None if the first segment's base offset equals the log start (also the one that is intended:
+        ``intended_log_starts``), no segment is retired and no rename is unsynced: a restart then
+        finds the log start without an entry.
         """
         start = max([self.log_start_offset, *self.intended_log_starts])
         certain = not self.retired and not self.durability.directory_unsynced
@@ -479,12 +480,12 @@ class Log:
     ) -> Callable[[], None]:
         """Prepare that ``new`` takes the place of ``old``, segments from the log's head on.
 
-        Both can be read, ``new`` under whatever names its files have by now.  Returns a function
-        that writes down what readers were shown, in any thread, so that the change itself has
-        nothing to wait for.  It comes before anything from which a restart would carry the change
-        out.  Where it raises OSError or StorageError the past must not be changed now.  A change
-        that is prepared and not carried out does no harm; one that was not prepared is written
-        down when it is carried out.
+        Both can be read, ``new`` under whatever names its files have by now.  The owner calls this
+        and gets a function that writes down what readers were shown.  Any thread may call that
+        function; afterwards the change itself waits for nothing.  Call it before any rename or
+        checkpoint that a restart would act on.  Where it raises OSError or StorageError, the caller
+        must not change the past now.  A change that is prepared and not carried out does no harm;
+        a change that was not prepared is written down when it is carried out.
         """
         first = (*new, *self.segments[len(old) :])[0].base_offset
         start = max(self.log_start_offset, first, log_start)

@@ -33,9 +33,9 @@ from storage.task import Task
 
 @dataclass(slots=True)
 class Salvaged:
-    """One file: bytes that were cut off, what of it was appended again, and why the rest is left.
+    """One file of bytes that were cut off: how many were appended again, and why the rest is left.
 
-    ``left``: a line for each part of it that is left.
+    ``left``: a line for each part of the file that is left.
     """
 
     path: str
@@ -62,8 +62,8 @@ class Salvaged:
 class _CutBytes:
     """Bytes ``start`` to ``end`` of the file at ``path``, cut off the segment ``base_offset``.
 
-    Read in positions of its log, of which they were those from ``position`` on.  ``index``: where
-    its offset index may be.
+    Callers read by positions in that segment's log: the first of these bytes was at ``position``
+    there.  ``index``: the path that its offset index has, if there is one.
     """
 
     files: Files
@@ -86,7 +86,7 @@ class _CutBytes:
         return memoryview(self.read_at(position, size))
 
     def settle(self) -> None:
-        """Nobody writes to it."""
+        """Do nothing: no process writes to the file."""
 
 
 def salvage(log: Log, now_ns: int) -> list[Salvaged]:

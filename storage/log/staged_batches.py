@@ -30,11 +30,11 @@ _CHUNK_BYTES = 1 << 20
 
 
 def _rising(first: int, count: int) -> bytes:
-    """Offsets as columns have them."""
+    """``count`` offsets from ``first`` on, in the form in which decoded columns hold them."""
     return array("q", range(first, first + count)).tobytes()
 
 
-# Those of any batch that a task stages: making them takes longer than comparing them.
+# The offsets of any batch that a task stages, made once: making them takes longer than comparing.
 _RISING_COUNT = 1 << 13
 _RISING = _rising(0, _RISING_COUNT)
 
@@ -177,7 +177,10 @@ def _check_offsets(chunk: bytearray, offsets: bytearray) -> None:
 
 
 def _changes(codecs: int, config: LogConfig) -> bool:
-    """Whether the topic stores batches of these codecs, a bit each, otherwise than they are."""
+    """Whether the topic stores the batches in another form than they have in the staged file.
+
+    ``codecs``: the codecs of the batches, a bit each.
+    """
     kind = config.compression_type
     wanted = 1 << CODECS.index(kind) if kind in CODECS else 1
     return (

@@ -28,8 +28,9 @@ class Transactions:
 
     def __init__(self, log: LogCore) -> None:
         self._log = log
-        # Of some segments, unless they are others by now: (first, last offset) of every aborted
-        # transaction, by producer, in rising order.  The number changes with each one added.
+        # A cache: (segments, aborted).  ``aborted`` has (first, last offset) of every aborted
+        # transaction, by producer, in rising order; it is valid while the log's tuple of segments
+        # is this one.  The version changes with each transaction added or taken back.
         self._aborted: tuple[tuple[Segment, ...], dict[int, list[tuple[int, int]]]] = ((), {})
         self._aborted_version = 0
         self._aborted_lock = threading.Lock()
@@ -134,8 +135,9 @@ class Transactions:
         """After an append: set the stable sizes where the first undecided offset has changed.
 
         ``undecided``, ``log_end``: the first undecided offset and the log end before the append.
-        Returns whether data is stable now that an open transaction held back, or that came behind
-        ``log_end`` before a transaction that is open.
+        Returns whether the append has made bytes stable beside those that ``Log.write`` marks: an
+        open transaction that held them back has ended, or they lie between ``log_end`` and a
+        transaction that the append has opened.
         """
         now = self._log.producers.first_undecided_offset
         if now == undecided:

@@ -1,12 +1,14 @@
-"""From a segment's files, after any stop, to a segment that can be trusted.
+"""Loads one segment from its files, after any stop, so that the log can trust it.
 
-After a clean stop the files are trusted but for a look at each index's last entry.  After any other
-stop everything from the recovery point on is read, its CRCs checked and its index entries written
-anew.  A segment that was not flushed ends at the first batch that is torn or damaged; what lies
-behind is copied to ``BASE.log.POSITION.cut``.  Zeros that nothing follows are no damage and are
-taken off: a file ends in them that was made as long as a segment may become (preallocate), or whose
-length reached the disk and whose bytes did not.  A batch that is whole and has a wrong base offset
-is damage in its place, and ends nothing (``misplaced``); so is what a failed fsync has lost
+After a clean stop loading trusts a sealed segment whose indexes' last entries fit the log, and
+reads the last segment only from its last index entry on.  After any other stop it reads everything
+from the recovery point on, checks the CRCs and writes the index entries anew.
+
+A segment that was not flushed ends at the first batch that is torn or damaged.  Loading copies what
+lies behind to ``BASE.log.POSITION.cut``.  Zeros up to the file's end are no damage, and loading
+removes them.  A file ends in zeros if it was allocated ahead (preallocate), or if its length
+reached the disk and its bytes did not.  Two kinds of damage stay in their place and do not end the
+segment: a whole batch with a wrong base offset (``misplaced``), and what a failed fsync has lost
 (``rescue``).
 
 Invariants: a sealed segment's indexes equal rebuilt ones; the transaction index holds nothing
@@ -190,9 +192,10 @@ class _Loading:
             self._refuse_gap(end, following)
 
     def _may_lack_end(self) -> bool:
-        """Whether a sealed segment was flushed before it was sealed: its time index may lack the
-        last entry, and its files their lengths.  That may be where the recovery point lies at its
-        end.
+        """Whether a sealed segment may have been flushed before it was sealed.
+
+        Then its time index may lack the last entry, and its files may not have their final lengths.
+        It may be so where the recovery point lies at the segment's end.
         """
         origin = self.origin
         return not origin.clean and origin.log_start < origin.recovery_point == self.following
@@ -385,7 +388,7 @@ class _Loading:
             self.places = self._lost()
             self._walk_from_start()
         elif may_cut and self._misplaced() is not None:
-            # What comes before the first batch of a walk is known of one from the start only.
+            # A walk from the trusted entry does not know the offsets before its first batch.
             self._walk_from_start()
             while len(self.places) < _MOST_MISPLACED and (place := self._misplaced()) is not None:
                 self.places.append(place)
@@ -432,7 +435,8 @@ class _Loading:
         read_on(self.origin, self.rebuild, self.fd, end, self.scan.take)
 
     def _misplaced(self) -> Damage | None:
-        """The batch with a wrong base offset at which the walk has stopped, or should have."""
+        """The batch whose wrong base offset has stopped the walk, or should have
+        (``misplaced``)."""
         is_sealed = self.following is not None
         limit = self.following if is_sealed else self.origin.flushed_end
         return misplaced(self._read_at, self.rebuild, limit, is_sealed=is_sealed)
@@ -487,10 +491,11 @@ class _Loading:
         files.time_index.trim()
 
     def _begin_indexes(self) -> bytes:
-        """As ``_write_indexes``, of a sealed segment that no start after a crash reads once more.
+        """As ``_write_indexes``, for a flushed segment, which a start after a crash does not read.
 
-        Until ``finish_index`` its offset index is of a length that none has: a kill before that
-        leaves a segment whose indexes are made anew once more.  Returns the index's new content.
+        Until ``finish_index`` the offset index has a length that no sound index has.  So a start
+        after a kill in between sees that the indexes do not fit, and makes them anew.  Returns the
+        new content of the offset index.
         """
         files, rebuild, first_untrusted = self.segment.files, self.rebuild, self._first_untrusted
         # (A read of one that is not there would make it.)

@@ -3,10 +3,12 @@
 Such a batch is whole: it was not torn, and what follows it is good.  So it is damage in its place,
 in a segment that was not flushed too, where a batch with a wrong CRC ends the log.  It shows
 
-- at the batch behind it: offsets do not rise.  Of the two it is the one whose records have room
-  where the other leaves them some (as in ``batch_check``);
-- where it is the last one, at where the log ended when it was flushed last, or the next segment
-  begins: no batch lies across that.  Behind what was flushed nothing tells.
+- at the batch behind it: offsets do not rise.  If the records of the earlier of the two fit between
+  the offsets of the batches on either side, the earlier one is wrong, else the later one (as in
+  ``batch_check``);
+- if it is the last batch, at a limit that no batch lies across: the offset at which the log ended
+  when it was flushed last, or at which the next segment begins.  Behind what was flushed nothing
+  shows it.
 
 Not here: walking through the log (``loading``).
 """
@@ -25,9 +27,10 @@ Read = Callable[[int, int], bytes]
 
 
 def misplaced(read: Read, rebuild: Rebuild, limit: int | None, *, is_sealed: bool) -> Damage | None:
-    """The batch with a wrong base offset at which a walk has stopped, or should have.
+    """The batch whose wrong base offset has stopped a walk, or that lies across ``limit``.
 
-    ``limit``: where a batch ended, or the segment does if it ``is_sealed``; None: unknown.
+    ``limit``: the offset at which the segment ends if it ``is_sealed``, else one at which a batch
+    ended; None: unknown.
     """
     if rebuild.fault is not None:
         found = _in_order(read, rebuild, limit)

@@ -261,10 +261,11 @@ def _expect_all(
 def _load_all(
     origin: Origin, bases: list[int], present: set[str], claims: list[Claim]
 ) -> Iterable[Loaded]:
-    """Each segment in order, some at a time where that is worth it.
+    """Load the segments, several at a time where that is worth it; yields them in order.
 
-    Where a claim says that one ends before the next one begins, that is no loss.  One that is
-    shorter than claimed had been flushed: it ends no log, as no kill or power cut made it.
+    If a claim says that a segment ends before the next one begins, the gap is no loss.  A segment
+    that is shorter than claimed was flushed, so neither a kill nor a power cut has shortened it: it
+    does not end the log.
     """
     ends = {claim.base_offset: claim.next_offset for claim in claims}
     shorter: set[int] = set()
@@ -314,8 +315,9 @@ def _cut_off(origin: Origin, result: Recovered, bases: list[int]) -> None:
 def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
     """After a crash discard the segments below the log start: their deletion may be half done.
 
-    While positions hang on one of them it is not: those are moved, durably, before anything is
-    deleted.  Retention moves them, and then deletes it.
+    Segments from the first base on that the history names stay.  A deletion moves the history's
+    bases, durably, before it removes a file, so no deletion of these segments has begun.  Retention
+    moves the bases and then deletes the segments.
     """
     if not origin.writable or origin.clean:
         return loaded

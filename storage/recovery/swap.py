@@ -79,8 +79,11 @@ def publish(files: Files, directory: str, bases: Collection[int]) -> None:
 def _sorted_out(
     files: Files, directory: str, names: list[str]
 ) -> tuple[set[str], set[str], set[str], list[str]]:
-    """Sort a directory's names: late swaps are removed first, where any ``.cleaned`` is left, then
-    what is of no use, then what is replaced; the rest loses its ``.swap``.
+    """Sort a directory's names by what has to happen to them.
+
+    Returns four sets of names.  The first three have to be removed, in this order: ``.swap`` files
+    of a swap that was not decided (at or behind the first ``.cleaned``), files of no use, and files
+    that a swap replaces.  The rest stays and loses its ``.swap``.
     """
     unfinished = _between(names, 0, paths.MAX_OFFSET, paths.CLEANED)
     first = min((paths.base_offset_of(name) or 0 for name in unfinished), default=paths.MAX_OFFSET)
@@ -109,9 +112,10 @@ def _between(names: Collection[str], low: int, high: int, suffix: str = "") -> s
 
 
 def finish_swaps(files: Files, directory: str, names: list[str]) -> list[str]:
-    """Bring ``names``, the files of a partition's directory, to one side of any swap.
+    """Carry out each swap that was decided, and undo each that was not.
 
-    Returns the names that are there afterwards.  OSError from the disk.
+    ``names``: the files of the partition's directory.  Returns the names that are there
+    afterwards.  OSError from the disk.
     """
     late, useless, replaced, rest = _sorted_out(files, directory, names)
     _remove(files, directory, late, then_sync=True)

@@ -177,7 +177,10 @@ class Check:
                 self._needed = needed
 
     def _fault(self, reason: str, is_sized: bool) -> None:
-        """Pass what is wrong at ``position``; ``is_sized``: the batch's offsets, not its size."""
+        """Read again what is wrong at ``position``; if it still is, add it to ``damages``, pass it.
+
+        ``is_sized``: the batch's size is right, and its offsets are wrong.
+        """
         position, next_offset = self.position, self.next_offset
         if self._suspect != position:
             self._suspect = position
@@ -213,7 +216,10 @@ class Check:
     # -- behind damage -------------------------------------------------------------------------
 
     def _resume(self, position: int, next_offset: int, is_sized: bool) -> tuple[int, int]:
-        """Where the next sound batch begins, and its first offset; else the end, and -1."""
+        """Where the next sound batch begins, and its first offset; (the end, -1) where none does.
+
+        ``is_sized``: the size of the damaged batch at ``position`` is right.
+        """
         part = self._part
         for size in (self._proven(position, part.end), self._claimed(position)):
             if size:
@@ -236,17 +242,18 @@ class Check:
         return size if SMALLEST_SIZE[0] + LOG_OVERHEAD <= size <= left else 0
 
     def _proven(self, position: int, end: int) -> int:
-        """The size at which a batch's CRC is right, whatever it says; 0 where there is none."""
+        """A size at which a batch's CRC is right, whatever its size field says; 0: none is."""
         size = min(self._part.largest, end - position)
         return max(proven_size(self._source.read(position, size), 0), 0)
 
     def _chain(
         self, position: int, next_offset: int, *, is_trusted: bool = False
     ) -> tuple[int, int] | None:
-        """The first sound batch at or behind a position, and its first offset; (the end, -1) at it.
+        """Find the first sound batch from ``position`` on; returns its position and first offset.
 
-        None where batches do not follow on one another up to the next position that an index names.
-        ``is_trusted``: do not look whether they do.
+        (The end, -1) where ``position`` is the part's end, or no sound batch lies before it.  None
+        where batches do not follow on one another up to the next position that an index names.
+        ``is_trusted``: take the first sound batch, whatever follows it.
         """
         part, wanted = self._part, _CHUNK_BYTES
         first: tuple[int, int] | None = None

@@ -87,9 +87,9 @@ class Segment:
         )
         self._cut_pending = False
         self._bytes_since_index_entry = 0
-        # What readers and the checker have found; no read crosses or enters it.
+        # Known damage; reads stop before it.
         self.damages: Damages = ()
-        # Those that the log has counted.
+        # Damage that the log has already counted and reported.
         self.told_damages: Damages = ()
         self.first_read = FirstRead()
         self.first_timestamp = -1
@@ -185,7 +185,7 @@ class Segment:
         self.first_read.doubt(size)
 
     def expect(self, size: int) -> None:
-        """Let the segment have ``size`` bytes, as it had: those that its file lacks are damage."""
+        """Set the size that the book claims; the bytes that the file lacks become damage."""
         assert self.files.sealed
         assert size > self.size
         self.lacking = size - self.size
@@ -194,9 +194,9 @@ class Segment:
         self.verify(size - self.lacking, size)
 
     def lose(self) -> bool:
-        """Make all of this sealed segment damage: its file is gone, and nobody has deleted it.
+        """Mark the whole of this sealed segment as damaged: its file is gone, and was not deleted.
 
-        False where that was known.  Any thread.
+        False where it was marked already.  Any thread.
         """
         assert self.files.sealed
         place = Damage(
@@ -207,7 +207,7 @@ class Segment:
             if self.files.is_missing:
                 return False
             self.damages = (place,)
-            # In this order: a reader that finds nothing left to be checked finds the damage.
+            # The damage first: a reader that finds all checked must find the damage, too.
             self.first_read.add(0, self.size, self.next_offset)
             self.files.is_missing = True
             return True
@@ -600,8 +600,10 @@ class Segment:
         return start, next_offset, next_offset
 
     def _batches(self, source: Buffered, start: int, end: int) -> memoryview:
-        """The bytes from ``start``, where a batch begins, to ``end``, or as many as one read takes,
-        and enough of what follows to check them.
+        """Read what is to be checked: from ``start``, where a batch begins, to behind ``end``.
+
+        It goes on behind ``end`` by as much as checking the batches takes.  It is less where one
+        read takes less, but at least a whole batch, unless that is larger than ``CHECKED_BYTES``.
         """
         left = min(self.first_read.written_from, self.size) - start
         size = min(end - start + self.first_read.batch_size, AT_ONCE_BYTES)
@@ -643,7 +645,7 @@ class Segment:
         return self.files.offset_index.behind(position)
 
     def bounded(self, place: Damage) -> Damage:
-        """The damage with the offset behind it, if it has none because the check ended there."""
+        """Give damage at the end of a checked part, which tells no next offset, its next offset."""
         if place.next_offset >= 0:
             return place
         following = self.next_offset

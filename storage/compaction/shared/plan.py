@@ -1,7 +1,7 @@
 """How a round of cleaning is shared out: what all processes know, and what one does at a time.
 
-A range, whole batches of segments that follow each other, is scanned at a time.  A group, as of
-``sources``, is written at a time.  Keys are dealt out to buckets.
+A process scans one range at a time: whole batches of segments that follow each other.  It writes
+one group of segments at a time (``sources.group``).  Each key belongs to one bucket.
 
 Not here: the work (``round``), which part of a log can be cleaned (``cleanable``).
 """

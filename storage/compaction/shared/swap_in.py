@@ -85,7 +85,7 @@ def _are_first(log: Log, sources: Sequence[tuple[int, ...]], end_offset: int) ->
 
 
 def source_of(files: Files, segment: Segment) -> SourceSegment:
-    """What tells a segment's file from any other one.  OSError."""
+    """The facts that tell a segment's file from any other file.  OSError."""
     stat = files.file_stat(segment.log_path)
     return SourceSegment(segment.base_offset, stat.st_size, stat.st_ino, stat.st_mtime_ns)
 
@@ -129,7 +129,7 @@ def discard(log: Log, request: SwapRequest) -> None:
 
 
 def cleaned_of(request: SwapRequest) -> Cleaned:
-    """What a request does, told as of a cleaning of our own."""
+    """The outcome of a request, in the form that a cleaning by this process returns."""
     before = sum(source.size for source in request.sources)
     return Cleaned(
         start_offset=request.sources[0].base_offset,
