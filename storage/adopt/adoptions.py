@@ -131,9 +131,9 @@ class Adoptions:
         files.replace_atomically(os.path.join(data_dir, FILE), text.encode() + b"\n")
 
     def begun(self, request: AdoptRequest, seen_producer_id: int) -> Adoptions:
-        """With the intent to adopt; ``seen_producer_id``: the largest that logs know.
+        """Returns a copy that records the intent to adopt.  Fenced, BatchGap.
 
-        Fenced, BatchGap.
+        ``seen_producer_id``: the largest producer id that logs know.
         """
         query = self.queries.get(request.query)
         if query is not None:
@@ -153,7 +153,7 @@ class Adoptions:
         return Adoptions(next_id, {**self.queries, request.query: query}, pending)
 
     def committed(self, request: AdoptRequest, now_ms: int) -> Adoptions:
-        """With the intended batch committed, when all of it is durable."""
+        """Returns a copy in which the intended batch, all of it durable, is committed."""
         assert self.pending is not None
         query = replace(
             self.queries[request.query],
@@ -168,7 +168,10 @@ class Adoptions:
         )
 
     def taken_over(self, request: AdoptRequest) -> Adoptions | None:
-        """With a new run that asks for what is done; None where the run is not new."""
+        """Returns a copy in which the request's run, a new one, has taken over its query.
+
+        The request asks for what is done already.  None where the run is not new.
+        """
         query = self.queries[request.query]
         if request.run == query.run or request.run in query.fenced:
             return None
@@ -178,7 +181,7 @@ class Adoptions:
 
 
 def _taken_over(query: Query, run: str) -> Query:
-    """Another run goes on; its producer gets a new epoch, as from a coordinator."""
+    """Returns the query for another run, with a new producer epoch, as from a coordinator."""
     return replace(
         query,
         run=run,

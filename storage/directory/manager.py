@@ -140,8 +140,8 @@ class LogManager:
         self.cleaner_offsets: dict[TopicPartition, int] = {}
         # Why logs could not be cleaned when that was tried last.
         self.uncleanable: dict[Log, str] = {}
-        # What was adopted; one at a time may adopt.  ``undecided``: what has to be written down of
-        # it before anything else, as that has failed.
+        # What was adopted.  One thread at a time may adopt (``adopting``).  ``undecided``: what has
+        # to be written down first, since a failed write left open what the file says.
         self.adoptions = Adoptions()
         self.adopting = threading.Lock()
         self.undecided: Adoptions | None = None

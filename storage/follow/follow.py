@@ -19,13 +19,14 @@ the look begins again; if that does not help it is left for the next time.  Whil
 active segment.  If the old segments cannot be read any more, the writer was stopped in the middle:
 then its swap counts as finished.
 
-The follower takes what the writer has appended before what it has done to the head since.  A
-cleaner takes only decided records, so what decides them is in the log by then.  Where that cannot
-be seen yet (beyond ``limit``), replaced segments stay until it is: nothing leaves the log before it
-could be shown, as long as its files can be read.  Where they cannot, because a cleaner has twice
-rewritten what was not or only partly read, the log goes on like a consumer, by offset: what is left
-is swapped in before anything behind it is told (``_begin_behind_unread``).  What was removed or
-cleaned was below the limit, whatever the limit was when the writer last wrote it down.
+The follower first takes up what the writer has appended, then what the writer has done to the head.
+A cleaner takes only decided records, and the markers that decide them are in the files by then.
+While the follower may not show those yet (they lie behind ``limit``), it leaves the replaced
+segments in the log: nothing leaves the log before it could be shown, as long as its files can be
+read.  They cannot be read where a cleaner has twice rewritten what the follower had not read, or
+had read in part.  Then the log goes on by offset, as a consumer does: the follower swaps in what is
+left before listeners hear of anything behind it (``_begin_behind_unread``).  What the writer has
+removed or cleaned lay below the high watermark, whatever high watermark it last wrote down.
 
 Segments that have left the log are in ``Log.retired``, as in a log of our own: readers go on until
 file.delete.delay.ms is over, through a descriptor or the name ``.deleted``.
@@ -81,9 +82,10 @@ class Listing(NamedTuple):
 
 
 class LogFollower:
-    """Keeps one log like its files.  The owner's thread looks; any may call ``intact``.
+    """Keeps one log equal to its files.  The owner's thread calls ``look``, any thread ``intact``.
 
-    ``limit``: the log ends before this offset (the high watermark); None: it ends where it ends.
+    ``limit``: the log ends before this offset (the high watermark); None: it ends where its files
+    do.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class LogFollower:
         return self.log.segments is not segments or self.log.log_end_offset != end
 
     def _look(self) -> bool:
-        """Whether the log is now as its files were."""
+        """Look once; returns False where the log could not take up all that the files show."""
         log = self.log
         if self._tail.limit is not None and (limit := self._tail.limit()) != self._limit_seen:
             self._limit_seen = limit
@@ -142,7 +144,10 @@ class LogFollower:
         return is_done
 
     def _look_at_names(self, stamp: int) -> bool:
-        """Whether the log's segments are now those in its directory; ``stamp``: its time."""
+        """Make the log's segments those in its directory; False where that has to wait.
+
+        ``stamp``: the directory's time of change.
+        """
         found = self._list(self._names())
         self._replaced = 0, 0
         if found.is_mixed:
@@ -374,9 +379,10 @@ class LogFollower:
         return True
 
     def _is_held(self, segments: Sequence[Segment], found: Listing) -> bool:
-        """Whether some of what is replaced is not stable by what is seen.
+        """Whether a replaced segment has bytes that are not stable by what was read.
 
-        Readers have not been shown the rest, and find it there when it is decided.
+        Readers were not shown those bytes; they find them in the old segment once the transactions
+        are decided.
         """
         return any(
             segment.stable_size < segment.size and not self._is_kept(segment, found)
@@ -384,7 +390,7 @@ class LogFollower:
         )
 
     def _can_hold(self, segments: Sequence[Segment], found: Listing) -> bool:
-        """Whether what is held back of replaced segments can be read in them, if anything is."""
+        """Whether no bytes of replaced segments are held back, or their files can still be read."""
         if not self._is_held(segments, found):
             return True
         for segment in segments:
@@ -470,9 +476,10 @@ class LogFollower:
         return True
 
     def _begin(self, base: int, found: Listing, *, is_deleted: bool = False) -> None:
-        """The active segment ends, and ``base``, as yet unread, is the new one.
+        """Seal the active segment, and make the segment ``base`` the active one; it is not read
+        yet.
 
-        ``is_deleted``: it waits for its deletion already.
+        ``is_deleted``: its files wait for their deletion already.
         """
         log, active = self.log, self.log.active
         following = Segment(log.files, log.directory, base, log.config, writable=False)
@@ -504,11 +511,11 @@ class LogFollower:
         )
 
     def _outlive(self, found: Listing, *, may_swap: bool) -> bool:
-        """Go on behind an active segment that was deleted or cleaned, and so had followers.
+        """Go on behind an active segment that the writer has rolled, and then deleted or cleaned.
 
-        What it got last, and what was in followers that came and went, is read where it waits for
-        deletion; where it is not there any more, in what a cleaner has left of it.  False where
-        nothing follows it, so that the log was cut, or where ``may_swap`` would be needed.
+        The follower reads the segment's last batches, and segments that came and went since, in the
+        files that wait for deletion; where those are gone, in what a cleaner has left.  False where
+        no segment lies behind it, so that the log was cut, or where ``may_swap`` would be needed.
         """
         log = self.log
         while not self._is_kept(log.active, found):
@@ -544,9 +551,9 @@ class LogFollower:
         return True
 
     def _begin_behind_unread(self, base: int, found: Listing) -> None:
-        """Begin the segment ``base``, while cleaned ones before it have what was not read yet.
+        """Begin the segment ``base``, while cleaned segments before it have what was not read yet.
 
-        They take the place of what was read of them before anything is told that lies behind.
+        The cleaned segments replace the old ones before listeners hear of anything behind them.
         """
         log, active = self.log, self.log.active
         bases = [each for each in self._bases(found) if each < base]
@@ -559,9 +566,9 @@ class LogFollower:
         self._replace_head(count, new, producers)
 
     def _is_cleaned(self, start: int, end: int, found: Listing) -> bool:
-        """Whether a cleaned segment holds some of these offsets, which came and went unread.
+        """Whether a cleaned segment may hold some of the offsets from ``start`` to below ``end``.
 
-        A reader that goes on at ``end`` would pass them over.
+        They were not read: a reader that went on at ``end`` would pass them over.
         """
         if start == end:
             return False

@@ -119,7 +119,7 @@ class LogTail:
                 raise Moved
 
     def _extend(self, segment: Segment) -> bool:
-        """Take whole batches with a right CRC, at most some MiB; returns whether there are any."""
+        """Add the next whole batches with a right CRC to the log, some MiB at most; False: none."""
         found = segment.log_stat()
         size = found.st_size
         if size <= segment.size:
@@ -255,12 +255,12 @@ class LogTail:
         log.transactions.stabilize()
 
     def producers_of(self, segments: Iterable[Segment]) -> ProducerState:
-        """The producers' state at the end of these segments, which the log begins with."""
+        """The state of the producers at the end of ``segments``, the first ones of the log."""
         names = {name for name, _ in self.log.files.scan(self.log.directory)}
         return replay(self.origin(), [Loaded(each) for each in segments], names)[0]
 
     def origin(self) -> Origin:
-        """How segments of the log are loaded: its writer lives, so its indexes can be trusted."""
+        """How to load segments of the log; its writer lives, so loading trusts its indexes."""
         log = self.log
         return Origin(
             log.files,

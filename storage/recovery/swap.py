@@ -81,7 +81,7 @@ def _sorted_out(
 ) -> tuple[set[str], set[str], set[str], list[str]]:
     """Sort a directory's names by what has to happen to them.
 
-    Returns four sets of names.  The first three have to be removed, in this order: ``.swap`` files
+    Returns names in four parts.  The first three have to be removed, in this order: ``.swap`` files
     of a swap that was not decided (at or behind the first ``.cleaned``), files of no use, and files
     that a swap replaces.  The rest stays and loses its ``.swap``.
     """

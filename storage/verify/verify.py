@@ -228,7 +228,8 @@ class _Directory:
         self._add(Fault(path, reason, offset=offset), is_rebuilt=is_rebuilt)
 
     def _add(self, fault: Fault, *, is_rebuilt: bool) -> None:
-        """Report a fault; ``is_rebuilt``: it is none after a kill, as the next start mends it."""
+        """Report a fault.  ``is_rebuilt``: the next start mends it: after a kill it is left
+        over."""
         if is_rebuilt and self.was_killed:
             self.report.left_over.append(replace(fault, reason=f"{fault.reason}: {_ANEW}"))
         else:
@@ -403,7 +404,7 @@ class _Directory:
                 self._fault(path, reason, start)
 
     def _snapshots(self, listed: _Partition, end: int) -> None:
-        # No log says what the snapshot of the first segment does.
+        # The log does not repeat what the snapshot at its first segment says.
         first = min(listed.bases, default=0)
         for name in listed.names:
             offset = paths.base_offset_of(name)

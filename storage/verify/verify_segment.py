@@ -55,7 +55,10 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong, and where: position in bytes of the file (of an index: of its log), offset."""
+    """What is wrong with a file, and where.
+
+    ``position``: in bytes, in the file; for an index, in the log that it leads to.
+    """
 
     path: str
     reason: str
@@ -72,9 +75,9 @@ class Fault:
 class SegmentPlace:
     """A segment to be read.  ``is_live``: its writer is at work.
 
-    ``was_killed``: its writer has not ended orderly, and no start has mended what that left.
-    ``flushed_end``: where a batch of its log ended; None: that is not known.
-    ``renamed``: what its files' names end in, as a cleaner's new ones do for a while.
+    ``was_killed``: its writer did not stop cleanly, and no start has mended what that left.
+    ``flushed_end``: an offset at which a batch of its log ended; None: unknown.  ``renamed``: the
+    suffix of its files' names, while they have one (a cleaner's new segments).
     """
 
     files: Files
