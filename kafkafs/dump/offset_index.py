@@ -83,7 +83,7 @@ class OffsetEntries:
 
 
 def dump_offset_index(path: str, options: Options, output: Output) -> dict[Fault, Pairs]:
-    """Print an offset index; return the offsets that are not their batch's last, with that one."""
+    """Print an offset index; return (entry's offset, its batch's last) where the two differ."""
     base = base_offset(path)
     mismatches: Pairs = []
     with LogReader(beside(path, ".log")) as log:

@@ -21,7 +21,11 @@ _ENTRY: Final = struct.Struct(">qi")
 
 
 def dump_time_index(path: str, options: Options, output: Output) -> dict[Fault, Pairs]:
-    """Print a time index; return its faults: a number, and the log's or the previous entry's."""
+    """Print a time index; return its faults.
+
+    A fault is a pair: the entry's offset and the log's, the entry's timestamp and the log's, or the
+    entry's timestamp and that of the entry before it.
+    """
     base = base_offset(path)
     faults: dict[Fault, Pairs] = defaultdict(list)
     with LogReader(beside(path, ".log")) as log:

@@ -34,7 +34,7 @@ _ENTRY = struct.Struct("<QII")
 
 
 def _steadily(look: Callable[[SegmentLines, int], T]) -> Callable[[SegmentLines, int], T]:
-    """Look under a lease of the segment; again where that finds new damage."""
+    """Call `look` under a lease of the segment; call it again if new damage was found meanwhile."""
 
     def looked(lines: SegmentLines, wanted: int) -> T:
         segment = lines.segment

@@ -70,8 +70,9 @@ class SegmentLines:
     `text_length` and `records` count what is measured: all that the view shows of the segment when
     `complete`. A view of committed records ends at the last stable offset.
 
-    A thread holds `_lock` while it measures or saves, also over reads of the disk. The owner's
-    thread never waits for it: the other thread then measures, and saves, what that one would have.
+    A thread holds `_lock` while it measures or saves, also over reads of the disk. No thread waits
+    for it inside of `at_once` or at an append: the thread that holds it then measures, and saves,
+    what the other one would have.
     """
 
     __slots__ = (

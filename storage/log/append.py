@@ -141,9 +141,9 @@ class Appender:
 
         ``validator.admitted`` has the rules for a batch, ``producer_state`` those for a producer's
         next one: a duplicate is not written again, an old epoch and a gap in the sequences are
-        refused.  A gap is let through where the producer's previous batch in the log came through
-        the same handle: ``trusted`` is the handle's memory, the last offset of the last batch that
-        it wrote by producer id; it is updated here.  ``checked``: the result of ``admitted`` for
+        refused.  A gap is let through where the producer's previous batch in the log came from the
+        same caller: ``trusted`` is the caller's memory, by producer id the last offset of the last
+        batch that it appended; this method updates it.  ``checked``: the result of ``admitted`` for
         these batches and the current settings, if the caller has it: that takes as long as decoding
         them, and may run in any thread.
 
@@ -156,7 +156,7 @@ class Appender:
         outcome: list[Appended] = []
         data = bytearray()
         update = ProducerUpdate(log.producers)
-        # What the handle remembers if all is appended; without a handle no gap is let through.
+        # What the caller's memory is if all is appended; without a memory no gap is let through.
         memory = None if trusted is None else dict(trusted)
         if checked is None:
             checked = admitted(batches, log.config, now_ns // 1_000_000)
@@ -195,7 +195,7 @@ class Appender:
                 if trusted is not None and earlier is producer.batches[-1]:
                     trusted[batch.producer_id] = earlier.last_offset
                 return Appended(earlier.first_offset, earlier.last_offset, True)
-            # A batch of another handle, or one that only a snapshot knows, breaks the chain.
+            # A batch of another caller, or one that only a snapshot knows, breaks the chain.
             follows = trusted is not None and trusted.get(batch.producer_id) == producer.last_offset
             producer.check(batch, follows=follows)
         if trusted is not None:

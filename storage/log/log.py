@@ -147,7 +147,7 @@ class Log:
 
     @property
     def name(self) -> str:
-        """As a mount shows it."""
+        """``topic/partition``."""
         return f"{self.topic}/{self.partition}"
 
     @property

@@ -223,7 +223,7 @@ FAULTS = [
         "storage/directory/retain.py",
         """\
     if any(move.log.log_start_offset < move.log_start for move in flushed):
-        # What stays after all must not be gone after a crash.
+        # Some segments stay after all: no checkpoint may name the log starts behind them any more.
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
     return outcome
 """,

@@ -63,7 +63,7 @@ class AppendHandle(WritingHandle, Generic[T]):
         return bool(self._rest)
 
     def _begin_again(self) -> None:
-        """A refused write that began a line or batch comes again."""
+        """The writer repeats a refused write, from the beginning of its line or batch."""
 
     # -- writing -------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from storage.task import Task
 from storage.verify.log_checker import checker_facts
 from storage.verify.verify_log import verify_logs
 
-#: A fact that may come any number of times.
+#: The name of the facts that are faults, one for each fault.
 _LISTED = "fault"
 
 

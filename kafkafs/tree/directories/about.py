@@ -129,8 +129,9 @@ class AboutDirectory(TreeDirectory):
 
 
 def config_text(settings: Settings, mounted_with: mount_options.MountOptions) -> str:
-    """`name=value` for given mount options, and for settings of the settings' file, below a line
-    that names the source; `# name=value (where it comes from)` for all others.
+    """Two lists, each below a line that names its source: mount options, then settings.
+
+    `name=value` for what is given there; `# name=value (where it comes from)` for all others.
     """
     given, rest = mount_options.explain(mounted_with)
     lines = ["# mount -o"]

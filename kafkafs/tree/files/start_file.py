@@ -78,7 +78,10 @@ class StartFile(ViewFile):
 
     @property
     def is_held(self) -> bool:
-        """Whether its names lead to it, whatever they would mean by now."""
+        """Whether its names still lead to it: it is open, and the log still has all that it shows.
+
+        A new lookup of such a name might find another start or end.
+        """
         generation = self._generation
         return bool(self._handles) and (generation is None or generation.is_whole)
 
@@ -215,7 +218,7 @@ class StartFile(ViewFile):
         self.shown(until)
 
     def remembered(self) -> None:
-        """It needs no notices, and holds nothing before it is opened."""
+        """Do nothing: it gets no notices."""
 
     def _keep(self) -> None:
         """Keep its generation for a while, where another process may rewrite the log at any moment:
@@ -234,7 +237,10 @@ class StartFile(ViewFile):
             self.keep_no_longer()
 
     def keep_no_longer(self) -> None:
-        """Let its generation go, unless it is open: others were looked up since."""
+        """Stop keeping its generation, unless the file is open.
+
+        Too many other files were looked up since, or the kernel has forgotten this one.
+        """
         with self.partition.lock:
             self._is_kept = False
             self._detach()

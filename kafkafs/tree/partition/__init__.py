@@ -4,5 +4,6 @@
 does their periodic work, and makes one fsync of several. A `partition` passes its log's events to
 its views and sends notices to the kernel. A `partition_view` makes the generations of one view, and
 renders their text; its `layout` measures the text and gives it positions. `rewrite` writes a change
-of the past down before the log carries it out.
+of the past down before the log carries it out; `partitions.keeping_history` has that done for a
+command that changes logs without a mount.
 """

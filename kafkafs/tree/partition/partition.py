@@ -115,7 +115,8 @@ class Partition:
         self._refused = ""
         self._sealed_blocks: int | None = None
         self._unfinished = 0
-        # The change that the history has and the log has not begun, and the one that it has begun.
+        # The change that is written into the history and that the log has not begun; and, from
+        # `swapping` to `swapped`, the change that the log is making.
         self._prepared: Rewrite | None = None
         self._rewrite: Rewrite | None = None
 
@@ -500,7 +501,10 @@ class Partition:
         return self._history_read or not self.mount.follows
 
     def _is_hidden(self, old: Sequence[Segment], new: Sequence[Segment], log_start: int) -> bool:
-        """Whether only segments before the log start and all bases go, which no file shows."""
+        """Whether the change only removes segments that no file shows.
+
+        They lie below the log start and before every base.
+        """
         log = self.log
         if new or not old or log_start != log.log_start_offset:
             return False

@@ -1,4 +1,4 @@
-"""One view of one partition: its layout, and the generations that are open.
+"""One view of one partition: makes its generations, renders their text, keeps old text in memory.
 
 `partition.py` passes the log's events to it. Before the first request for a size or a byte it
 measures nothing, and appends change nothing; that request loads or measures the text (`layout.py`).
@@ -111,7 +111,7 @@ class PartitionView:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether that has happened within OVERTAKEN_S."""
+        """Whether `overtaken` was called within the last OVERTAKEN_S."""
         return time.monotonic() < self._overtaken_until
 
     @property
@@ -151,8 +151,10 @@ class PartitionView:
             self._pending.append(((generation, start, end), segments))
 
     def text_that_stays(self, first: Segment, segments: Sequence[Segment], offset: int) -> int:
-        """Bytes of text of the segment `first` before `offset`, where another process has cut the
-        log, that one of `segments` has now. 0 where that is unknown: readers see some text twice.
+        """Bytes of text that stay of the segment `first`: the log was cut at `offset`.
+
+        0 where no one of `segments`, the log's segments now, begins as `first` does. 0 also where
+        the number is unknown: readers then see some text twice.
 
         Not under the lock: it may read the disk, and measures for LOOK_S at most.
         """

@@ -64,7 +64,7 @@ class Partitions(LogListener[Log]):
         self._name_hidden()
 
     def __iter__(self) -> Iterator[Partition]:
-        """All partitions that were used yet."""
+        """All partitions that were used so far."""
         return iter(list(self._partitions.values()))
 
     def find(self, topic: Topic, name: str) -> Partition | None:

@@ -124,7 +124,10 @@ class Rewrite:
 
     @property
     def is_current(self) -> bool:
-        """Whether no base has been set since. Under the partition's lock."""
+        """Whether no base has been set since `write` measured.
+
+        Under the partition's lock it stays so; without it the answer may be old at once.
+        """
         return self._log.history.now is self._before
 
     @property
@@ -142,5 +145,5 @@ class Rewrite:
 
     @property
     def is_written(self) -> bool:
-        """Whether the history was not written since."""
+        """Whether `write` has written the history, and nothing has written it since."""
         return self._log.history.version == self._version
