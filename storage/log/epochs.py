@@ -8,7 +8,6 @@ recovery reads them off the batches.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable
 
 from storage import paths
@@ -27,8 +26,6 @@ class LeaderEpochs:
         self.entries = entries
         self.latest = entries[-1][0] if entries else 0
         self.is_unflushed = False
-        # Two flushes of one log may run at once.
-        self._writing = threading.Lock()
 
     def assign(self, batches: Iterable[tuple[int, int]]) -> None:
         """Add the epochs and base offsets of appended batches."""
@@ -52,9 +49,8 @@ class LeaderEpochs:
 
     def write(self, files: Files, directory: str, entries: list[tuple[int, int]]) -> None:
         """Write ``entries`` as they were when the flush began.  Any thread; OSError."""
-        with self._writing:
-            path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
-            checkpoint_file.write_epochs(files, path, entries)
+        path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
+        checkpoint_file.write_epochs(files, path, entries)
 
     def written(self, entries: list[tuple[int, int]]) -> None:
         """Note that ``entries`` are durable."""

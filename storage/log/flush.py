@@ -4,6 +4,9 @@ A flush has three steps, so that its fsyncs can run in a thread that may wait: t
 starts it, any thread runs it, the owner's thread finishes it.  A slow disk then delays neither
 readers nor appends to other logs.
 
+Plans of one log run one at a time.  Linux reports a failed write once per open file: while one
+plan's thread is about to note the failure, the fsync of another would succeed and prove nothing.
+
 Invariant: the recovery point moves only over what every fsync has confirmed (``UnifiedLog.flush``).
 
 Not here: when to flush (``manager.due_flushes``), the repair after a failed fsync (``rescue``).
@@ -14,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 import time
 from collections.abc import Iterator
 
@@ -53,6 +57,11 @@ class Durability:
         self.point_counts = point_counts or recovery_point == log.log_end_offset
         self.unflushed_since_ms: int | None = None
         self.flush_error: OSError | None = None
+        # A worker's thread holds it while it runs a plan; the owner's never waits for it.
+        self.running = threading.Lock()
+        # The plans are numbered as they start; of those that ran, the last one's number.
+        self.plans_started = 0
+        self.newest_synced = 0
         # How often names in the directory have changed, and how many changes a flush has synced.
         self.directory_changes = 0
         self._directory_synced = 0
@@ -113,8 +122,13 @@ class Durability:
             by_owner(plan.finish)
 
     def flushed_to(self, offset: int) -> None:
-        """Move the recovery point: everything below ``offset`` is durable."""
+        """Move the recovery point: everything below ``offset`` is durable.
+
+        Does nothing after a failed fsync: ``rescue`` begins at the recovery point.
+        """
         assert offset <= self._log.log_end_offset
+        if self.flush_error is not None:
+            return
         self.recovery_point = max(self.recovery_point, offset)
         self.point_counts = True
         if self.recovery_point == self._log.log_end_offset:
@@ -171,6 +185,8 @@ class FlushPlan:
     def __init__(self, log: LogCore, durability: Durability, segments: list[Segment]) -> None:
         self._log = log
         self._durability = durability
+        durability.plans_started += 1
+        self._number = durability.plans_started
         self._segments = segments
         self._target = log.log_end_offset
         self._directory = log.directory if durability.directory_unsynced else None
@@ -185,19 +201,28 @@ class FlushPlan:
     def run(self) -> None:
         """Sync every segment from the recovery point on, snapshots, epochs, the directory.
 
+        Waits while another plan of the log runs.  Where one that started later has succeeded, it
+        has synced all that this one would, and newer epochs.
+
         After a failed fsync the log takes nothing more until ``rescue`` is done: the kernel has
         dropped what it could not write, so that a later fsync which succeeds would prove nothing.
         A checkpoint that could not be replaced is written anew, and the fsync of a directory
         repeated: its names are in the file system's journal, which ends at such an error.
 
-        OSError.  CorruptRecord where the file of a sealed segment is gone: all else is flushed, and
-        the next flush goes on without it.
+        OSError, also where the fsync of another plan has failed.  CorruptRecord where the file of a
+        sealed segment is gone: all else is flushed, and the next flush goes on without it.
         """
-        started = time.perf_counter_ns()
-        try:
-            self._sync_all()
-        finally:
-            self._ns = time.perf_counter_ns() - started
+        durability = self._durability
+        with durability.running:
+            durability.check_trusted()
+            if self._number < durability.newest_synced:
+                self.done = True
+                return
+            started = time.perf_counter_ns()
+            try:
+                self._sync_all()
+            finally:
+                self._ns = time.perf_counter_ns() - started
 
     def _sync_all(self) -> None:
         gone: CorruptRecord | None = None
@@ -217,6 +242,7 @@ class FlushPlan:
         if self._directory is not None:
             files.sync_directory(self._directory)
         self.done = True
+        self._durability.newest_synced = self._number
         if gone is not None:
             raise gone
 

@@ -91,8 +91,8 @@ FAULTS = [
         "storage/log/flush.py",
         "        if self._directory is not None:\n"
         "            files.sync_directory(self._directory)\n"
-        "        self.done = True\n",
-        "        self.done = True\n",
+        "        self.done = True\n        self._durability",
+        "        self.done = True\n        self._durability",
         "A segment that was flushed has no name after a power cut.",
         (LOG_CRASH,),
     ),
@@ -162,6 +162,30 @@ FAULTS = [
         "            if segment.next_offset >= self.recovery_point or segment is log.active\n",
         "            for segment in log.segments_from(self.recovery_point)\n",
         "After a power cut the zeros that were allocated ahead are called damage.",
+        (FLUSH,),
+    ),
+    Fault(
+        "flush-after-one-that-failed-is-acknowledged",
+        "storage/log/flush.py",
+        "            durability.check_trusted()\n            if self._number",
+        "            if self._number",
+        "The kernel reports a failed write once: another fsync is answered with success.",
+        (RESCUE,),
+    ),
+    Fault(
+        "flush-that-succeeded-before-one-that-failed-forgets-it",
+        "storage/log/flush.py",
+        "        if self.flush_error is not None:\n            return\n",
+        "        if offset < 0:\n            return\n",
+        "A partition whose fsync has failed takes nothing until a remount.",
+        (RESCUE,),
+    ),
+    Fault(
+        "flush-that-began-earlier-replaces-newer-epochs",
+        "storage/log/flush.py",
+        "            if self._number < durability.newest_synced:\n",
+        "            if self._number < 0:\n",
+        "A leader epoch is missing from its checkpoint until the next one begins.",
         (FLUSH,),
     ),
     Fault(

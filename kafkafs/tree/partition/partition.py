@@ -315,11 +315,16 @@ class Partition:
         return blocks
 
     def flush_plan(self) -> FlushPlan | None:
-        """The plan for fsync of any of its files; None where all of it is flushed."""
+        """The plan for fsync of any of its files; None where all of it is flushed.
+
+        OSError after a failed fsync.
+        """
         log = self.log
         durability = log.durability
+        if log.read_only or log.closed:
+            return None
         is_flushed = durability.recovery_point == log.log_end_offset
-        if log.read_only or log.closed or (is_flushed and not durability.directory_unsynced):
+        if is_flushed and durability.flush_error is None and not durability.directory_unsynced:
             return None
         return durability.start_flush()
 

@@ -99,6 +99,24 @@ def test_epochs_that_begin_during_a_flush_are_written_by_the_next(tmp_path: Path
         assert checkpoint_file.read_epochs(manager.files, str(path)) == [(0, 0), (5, 1)]
 
 
+def test_epochs_of_an_older_flush_do_not_replace_those_of_a_later_one(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"a")
+        older = log.durability.start_flush()
+        led = batch([b"b"])
+        entries = assign_offsets(led, 1, 5)
+        log.appender.append_as_follower(led, entries, NOW_NS)
+        later = log.durability.start_flush()
+        later.run()
+        older.run()
+        older.finish()
+        later.finish()
+        path = tmp_path / "t-0" / paths.LEADER_EPOCH_CHECKPOINT
+        assert checkpoint_file.read_epochs(manager.files, str(path)) == [(0, 0), (5, 1)]
+        assert not log.epochs.is_unflushed
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_partition_that_was_created_later_survives_with_what_was_flushed(
     tmp_path: Path, seed: int

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +16,14 @@ from storage import Log, LogManager, paths
 from storage.directory.retain import retain
 from storage.errors import CorruptRecord, CutShort
 from storage.files import Files
+from storage.log.flush import FlushPlan
 from storage.log.rescue import rescue
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
+from tests.hang import HANG_S
 from tests.log_check import check_log
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
 from tests.storage.transactions import produced
@@ -443,3 +447,107 @@ def test_nothing_is_written_behind_what_somebody_has_cut_off(tmp_path: Path, how
         assert not (path.parent / paths.UNSYNCED).exists()
     finally:
         manager.abandon()
+
+
+def orders(plans: int) -> list[tuple[tuple[str, int], ...]]:
+    """Every order in which so many plans, which run one after another, can run and finish."""
+    steps = [(step, number) for number in range(plans) for step in ("run", "finish")]
+    return [
+        order
+        for order in itertools.permutations(steps)
+        if all(order.index(("run", n)) < order.index(("finish", n)) for n in range(plans))
+        and all(order.index(("run", n)) < order.index(("run", n + 1)) for n in range(plans - 1))
+    ]
+
+
+@pytest.mark.parametrize("plans", [2, 3])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_no_flush_moves_the_recovery_point_past_one_that_failed(
+    tmp_path: Path, plans: int, failing: int
+) -> None:
+    """The kernel reports a failed write once: the fsyncs of the other flushes succeed.
+
+    Plan number ``failing`` fails, in every order of runs and finishes.
+    """
+    for number, order in enumerate(orders(plans)):
+        data = tmp_path / str(number)
+        data.mkdir()
+        disk = SimulatedDisk(str(data))
+        manager, log = a_log(data, disk)
+        started = [log.durability.start_flush() for _ in range(plans)]
+        acknowledged = 1
+        for step, which in order:
+            if step == "finish":
+                started[which].finish()
+                continue
+            if which == failing:
+                disk.fail_next("fdatasync", errno.EIO, suffix=f"{2:020}.log")
+            try:
+                started[which].run()
+            except OSError:
+                assert which >= failing, order
+            else:
+                assert which < failing, order
+                acknowledged = log.log_end_offset
+        durability = log.durability
+        assert durability.flush_error is not None
+        assert durability.recovery_point <= acknowledged, order
+        assert manager.due_flushes(NOW_MS) == [log], order
+        with pytest.raises(OSError, match="an fsync has failed"):
+            append(log, b"refused")
+        manager.rescue(log, Task())
+        append(log, b"e")
+        log.flush()
+        assert manager.due_flushes(2**64) == []
+        disk.materialise(0)
+        with opened(data) as again:
+            assert values(again.log("t", 0)) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+class ReportedLate(SimulatedDisk):
+    """Of an fsync that fails, the thread goes on only when ``release`` is set."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.failed, self.release = threading.Event(), threading.Event()
+
+    def fdatasync(self, fd: int) -> None:
+        try:
+            super().fdatasync(fd)
+        except OSError:
+            self.failed.set()
+            assert self.release.wait(HANG_S)
+            raise
+
+
+def test_a_flush_beside_one_that_fails_acknowledges_nothing(tmp_path: Path) -> None:
+    disk = ReportedLate(str(tmp_path))
+    manager, log = a_log(tmp_path, disk)
+    plans = [log.durability.start_flush(), log.durability.start_flush()]
+    begun = threading.Event()
+    errors: list[OSError] = []
+
+    def run(plan: FlushPlan, begun: threading.Event) -> None:
+        begun.set()
+        try:
+            plan.run()
+        except OSError as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(plans[0], threading.Event())),
+        threading.Thread(target=run, args=(plans[1], begun)),
+    ]
+    disk.fail_next("fdatasync", errno.EIO, suffix=".log")
+    threads[0].start()
+    assert disk.failed.wait(HANG_S)
+    threads[1].start()
+    assert begun.wait(HANG_S)
+    disk.release.set()
+    for thread, plan in zip(threads, plans, strict=True):
+        thread.join()
+        plan.finish()
+    assert [error.errno for error in errors] == [errno.EIO, errno.EIO]
+    assert log.durability.recovery_point == 1
+    assert manager.due_flushes(NOW_MS) == [log]
+    manager.close()

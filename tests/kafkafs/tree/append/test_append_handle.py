@@ -16,6 +16,7 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.handles import Handle
 from storage.errors import InvalidRecord, LogClosed, ReadOnlyLog, RecordTooLarge
 from storage.files import Files
+from storage.task import Task
 from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, CALLER, Clock, Tree, a_tree, in_thread, read
 from tests.storage.logs import batch, values
@@ -445,6 +446,18 @@ def test_synchronous_handles_ask_for_a_sync(tree: Tree, flag: int) -> None:
     assert not handle.sync_due
     assert handle.sync_plan() is None
     assert tree.open("t/0").sync_plan() is None
+
+
+def test_fsync_says_that_the_log_takes_nothing(tree: Tree, handle: Handle) -> None:
+    """Also where the flush that failed had nothing new to write."""
+    handle.write(0, b"line\n")
+    durability = tree.log().durability
+    durability.flush()
+    durability.distrust(OSError(errno.EIO, "an fsync that failed"))
+    with pytest.raises(OSError, match="nothing is taken"):
+        handle.sync_plan()
+    tree.manager.rescue(tree.log(), Task())
+    assert handle.sync_plan() is None
 
 
 def test_flush_messages_asks_for_a_sync(tree: Tree, handle: Handle) -> None:
