@@ -1,2 +1,2 @@
-/* Whether this thread is inside of storage.waiting.at_once. */
+/* Whether this thread is inside storage.waiting.at_once. */
 static __thread int must_not_wait = 0;

@@ -1,12 +1,14 @@
-"""Reads record batches, for every hot loop: numbers, varints, heads, fields, and the walk over them.
+"""Functions that read record batches, for every hot loop: numbers, varints, fields, batch walks.
 
-The functions are inline and run without the GIL on plain pointers: a loop calls some of them for
-each record, and a call into another module costs as much as a short record does. Those that take a
-pointer do not know where its bytes end: each says how many it touches, and the caller makes sure
-that they are there. Those that take a Window look at nothing outside it, and where it ends too
-early say NEEDS_MORE and stay where they are.
+The functions run without the GIL on plain pointers. They are inline because a loop calls some of
+them for each record, and a call into another module costs as much as reading a short record. A
+function that takes a pointer does not know where the bytes end: its docstring says how many bytes
+it touches, and the caller makes sure that they are there. A function that takes a Window reads
+nothing outside it. If the window ends too early, it returns NEEDS_MORE and leaves the place at the
+batch or field whose bytes are missing.
 
-Layouts: `storage/record/batch.py`. Writing: `_write.pxd`.
+Layouts: `storage/record/header.py` for headers, `storage/record/batch.py` for records. Writing:
+`_write.pxd`.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -24,7 +26,7 @@ cdef extern from "storage/record/bytes.h":
     void store64 "kafkafs_store64"(uint8_t *at, uint64_t bits) noexcept nogil
 
 
-# Python has these from `storage/record/header.py`, which has the layouts.
+# `storage/record/header.py` documents the layouts and gives these numbers to Python code.
 cpdef enum:
     # Byte positions in a batch's header (DefaultRecordBatch.java).
     BASE_OFFSET = 0
@@ -42,14 +44,14 @@ cpdef enum:
     RECORDS_COUNT = 57
     HEADER_SIZE = 61
 
-    # The same in the formats v0 and v1 (LegacyRecord.java).
+    # Byte positions in an entry of v0 or v1 (LegacyRecord.java).
     LEGACY_CRC = 12
     LEGACY_ATTRIBUTES = 17
     LEGACY_TIMESTAMP = 18  # v1 only
 
-    LOG_OVERHEAD = 12  # offset and size, which the batch length does not count
-    SMALLEST_ENTRY = 14  # what the size field counts in the smallest entry of any format, v0
-    SMALLEST_V1 = 22
+    LOG_OVERHEAD = 12  # the fields offset and size, which the batch length does not count
+    SMALLEST_ENTRY = 14  # the smallest valid size field of any format: v0's
+    SMALLEST_V1 = 22  # the smallest valid size field of v1
 
     # Bits of the attributes.
     CODEC_BITS = 0x07
@@ -61,22 +63,22 @@ cpdef enum:
 
 cdef enum:
     SMALLEST_RECORD = 7  # length, attributes, two deltas, two null lengths, header count
-    RECORD_HEAD = 26  # a record's length up to and with its key length, at most
-    VARINT = 5
-    WINDOW = 32  # readable bytes that plain_record wants: a head, and a value length after it
+    RECORD_HEAD = 26  # the most bytes from a record's length field to the end of its key length
+    VARINT = 5  # the most bytes of a varint
+    WINDOW = 32  # bytes that plain_record may touch: a head and the value length after it
 
     LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
     LAST_CODEC = 4
     LAST_LEGACY_CODEC = 3  # no zstd in v0 and v1
 
-    # Working through less than this many bytes keeps the GIL: it takes some 30 microseconds,
-    # and a thread that gives the GIL up may wait for it a whole switch interval (5 ms).
+    # A loop over fewer bytes than this keeps the GIL: it takes some 30 microseconds, and a thread
+    # that releases the GIL may wait a whole switch interval (5 ms) to get it back.
     RELEASE_GIL_FROM = 262144
 
 
 cdef struct Sound:
-    # Whole batches that are as they should be: their size together, the offset that comes next,
-    # and the size of the last one that was seen.
+    # The sound batches that `sound_start` finds: their total size in bytes, the offset after the
+    # last of them, and the size of the last batch that it walked.
     int64_t size
     int64_t next_offset
     int64_t last_size
@@ -95,7 +97,7 @@ cdef class Held:
 
 cdef Held hold(object data)
 
-# ValueError where `at` to `end` is no part of the buffer.
+# Raises ValueError if the buffer does not have the bytes from `at` to `end`.
 cdef Held hold_part(object data, int64_t at, int64_t end)
 
 
@@ -103,12 +105,12 @@ cdef bint crc_fits(const uint8_t *batch, int64_t size) except -1
 
 
 cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
-    """Bytes of the whole batch, of any format, as it says. Damage may say anything."""
+    """The size in bytes of a batch of any format, by its length field; if damaged, any number."""
     return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
 
 
 cdef inline int64_t last_offset_of(const uint8_t *batch) noexcept nogil:
-    """The last offset of a v2 batch; what does not fit wraps as in Java."""
+    """The last offset of a v2 batch; the sum wraps as a Java long does."""
     return <int64_t> (
         load64(batch + BASE_OFFSET) + <uint64_t> <int64_t> <int32_t> load32(batch + LAST_OFFSET_DELTA)
     )
@@ -123,10 +125,10 @@ cdef enum Fault:
     """Why a loop stopped; `refusal` in _batch.pyx turns one into an exception."""
     NO_FAULT = 0
     NEEDS_MORE
-    CONTROL_BATCH  # not a fault: a well-formed batch that shows no record
+    CONTROL_BATCH  # not a fault: a well-formed batch whose records a reader does not show
     BAD_BATCH_LENGTH
     BAD_MAGIC
-    ENCODED  # not a fault: a batch whose records only its plain form shows (`plain.py`)
+    ENCODED  # not a fault: the loop can read the batch in plain form only (`plain.py`)
     BAD_RECORDS_COUNT
     BAD_VARINT
     BAD_RECORD_LENGTH
@@ -154,9 +156,10 @@ cdef inline int64_t zigzag_long(uint64_t bits) noexcept nogil:
 
 
 cdef inline const uint8_t *read_varint(const uint8_t *at, int32_t *value) noexcept nogil:
-    """The byte after a zig-zag varint; NULL where its fifth byte continues. Touches 5 bytes.
+    """Read a zig-zag varint; return the byte after it. Touches 5 bytes.
 
-    Bits beyond the thirty-second are dropped, as Kafka's ByteUtils does.
+    Returns NULL if the fifth byte says that another follows. Drops bits beyond the 32nd, as Kafka's
+    ByteUtils does.
     """
     cdef uint32_t byte = at[0]
     cdef uint32_t bits = byte & 0x7F
@@ -181,7 +184,10 @@ cdef inline const uint8_t *read_varint(const uint8_t *at, int32_t *value) noexce
 
 
 cdef inline const uint8_t *read_varlong(const uint8_t *at, int64_t *value) noexcept nogil:
-    """The byte after a zig-zag varlong; NULL where its tenth byte continues. Touches 10 bytes."""
+    """Read a zig-zag varlong; return the byte after it. Touches 10 bytes.
+
+    Returns NULL if the tenth byte says that another follows.
+    """
     cdef uint64_t byte = at[0]
     cdef uint64_t bits = byte & 0x7F
     cdef int shift
@@ -202,7 +208,7 @@ cdef inline const uint8_t *read_varlong(const uint8_t *at, int64_t *value) noexc
 cdef inline const uint8_t *bounded_varint(
     const uint8_t *at, const uint8_t *end, int32_t *value
 ) noexcept nogil:
-    """The byte after the varint at `at`; NULL where it has no end before `end`."""
+    """Read the varint at `at`; return the byte after it, NULL if it does not end before `end`."""
     cdef uint8_t pad[VARINT]
     cdef const uint8_t *after
     if end - at >= VARINT:
@@ -216,7 +222,7 @@ cdef inline const uint8_t *bounded_varint(
 
 
 cdef inline bint headers_fill(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Whether a record's headers, count included, take exactly the bytes up to `end`."""
+    """Whether a record's header count and headers fill the bytes up to `end` exactly."""
     cdef int32_t count = 0
     cdef int32_t length = 0
     cdef int32_t left
@@ -225,7 +231,7 @@ cdef inline bint headers_fill(const uint8_t *at, const uint8_t *end) noexcept no
     at = bounded_varint(at, end, &count)
     if at == NULL or count < 0:
         return False
-    # Each turn takes two bytes at least, so a damaged count ends with the bytes.
+    # Each turn takes at least two bytes, so the loop ends with the bytes if the count is damaged.
     for left in range(count):
         at = bounded_varint(at, end, &length)
         if at == NULL or length < 0 or length > end - at:
@@ -238,9 +244,9 @@ cdef inline bint headers_fill(const uint8_t *at, const uint8_t *end) noexcept no
 
 
 cdef inline Fault parse_head(const uint8_t *at, RecordHead *head) noexcept nogil:
-    """Read a record from its length up to its key. Touches RECORD_HEAD bytes.
+    """Read a record from its length field up to its key. Touches RECORD_HEAD bytes.
 
-    Judges nothing but the varints: the caller first sees whether the head was there at all.
+    Checks only that the varints end: the caller first decides whether all of the head was there.
     """
     cdef const uint8_t *start = at
     cdef int32_t length
@@ -262,10 +268,10 @@ cdef inline Fault parse_head(const uint8_t *at, RecordHead *head) noexcept nogil
 
 
 cdef inline Fault judge_head(const RecordHead *head, int64_t room) noexcept nogil:
-    """Whether a record fits in the `room` bytes that its batch has left, and its key in it."""
+    """Check that a record fits in the `room` bytes left in its batch, and its key in the record."""
     if head.size > room or head.size < head.head + 2:
         return BAD_RECORD_LENGTH
-    # After the key at least a value length and a header count follow, a byte each.
+    # A value length and a header count, each of at least one byte, follow the key.
     if head.key_length < -1 or head.key_length > head.size - head.head - 2:
         return BAD_KEY_LENGTH
     return NO_FAULT
@@ -274,9 +280,9 @@ cdef inline Fault judge_head(const RecordHead *head, int64_t room) noexcept nogi
 cdef inline Fault read_head(
     const uint8_t *at, int64_t there, int64_t room, RecordHead *head
 ) noexcept nogil:
-    """Read a record up to its key; it has to fit in the `room` bytes that its batch has left.
+    """Read a record up to its key, and check that it fits in the `room` bytes left in its batch.
 
-    `there` bytes can be read, fewer or more than `room`. NEEDS_MORE where these are too few.
+    `there` bytes are readable, fewer or more than `room`. Returns NEEDS_MORE if they are too few.
     """
     cdef uint8_t pad[WINDOW]
     cdef Fault fault
@@ -286,7 +292,8 @@ cdef inline Fault read_head(
         memset(pad, 0, WINDOW)
         memcpy(pad, at, max(there, 0))
         fault = parse_head(pad, head)
-        # What the padding says means nothing. A head that ends in it fits no batch that ends there.
+        # The padding means nothing. If all of the batch is there, a head that ends in the padding
+        # does not fit, and `judge_head` refuses it.
         if there < room and (fault != NO_FAULT or head.head > there):
             return NEEDS_MORE
     if fault == NO_FAULT:
@@ -295,25 +302,25 @@ cdef inline Fault read_head(
 
 
 cdef struct Fields:
-    # What a record has behind its head.
+    # Where the fields behind a record's head are.
     const uint8_t *key
     const uint8_t *value
     int32_t value_length  # -1: null
-    const uint8_t *headers  # their count, and they
+    const uint8_t *headers  # the header count, which the headers follow
     const uint8_t *end
 
 
 cdef inline Fault read_fields(
     const uint8_t *at, const RecordHead *head, Fields *fields
 ) noexcept nogil:
-    """Find the fields of a record all of which is there. `headers_fill` judges its headers."""
+    """Find the fields of a whole record. It does not check the headers: `headers_fill` does."""
     fields.key = at + head.head
     fields.end = at + head.size
     fields.value_length = 0
     fields.value = bounded_varint(
         fields.key + max(head.key_length, 0), fields.end, &fields.value_length
     )
-    # A header count of a byte at least follows the value.
+    # A header count of at least one byte follows the value.
     if (
         fields.value == NULL
         or fields.value_length < -1
@@ -325,10 +332,10 @@ cdef inline Fault read_fields(
 
 
 cdef inline Fault judge_batch(const uint8_t *at) noexcept nogil:
-    """Whether a header is that of a batch whose records can be read. Touches HEADER_SIZE bytes.
+    """Check that a batch's header lets a loop read its records. Touches HEADER_SIZE bytes.
 
-    CONTROL_BATCH for one of control records; ENCODED for one that is compressed or of an older
-    format, or whose transaction somebody has to judge.
+    Returns CONTROL_BATCH for a control batch. Returns ENCODED for a batch that is compressed or of
+    an older format, and for a transactional one: the caller decides whether it is aborted.
     """
     cdef int32_t length = <int32_t> load32(at + BATCH_LENGTH)
     cdef uint8_t attributes = at[ATTRIBUTES + 1]
@@ -350,23 +357,24 @@ cdef struct PlainRecord:
 
 
 cdef inline bint plain_record(const uint8_t *at, int64_t room, PlainRecord *record) noexcept nogil:
-    """Read the kind of record that most are, without a branch but one.
+    """Read a record of the most frequent kind, with a single branch.
 
-    Plain: a null key, a timestamp delta of one byte, no varint longer than two, a value. False
-    for any other, well-formed or not. Touches WINDOW bytes; `room` is what its batch has left.
+    That kind has a null key, a timestamp delta of one byte, no varint longer than two bytes, and a
+    value. Returns False for any other record, well-formed or not. Touches WINDOW bytes; `room`
+    bytes are left in the batch.
     """
     cdef uint64_t bits = load64_little(at)
     cdef uint64_t more = (bits >> 7) & 1
     cdef uint64_t length = ((bits >> 1) & 0x3F) | ((bits >> 2) & 0x1FC0 & (0 - more))
     cdef uint64_t odd = bits | (more & (bits >> 15))
     cdef uint64_t width = 1 + more
-    # From here: attributes, timestamp delta, offset delta of one or two bytes.
+    # `bits` begins with attributes, timestamp delta, offset delta of one or two bytes.
     bits = load64_little(at + width)
     record.size = <int64_t> (width + length)
     more = (bits >> 23) & 1
     odd |= (bits >> 15) | (more & (bits >> 31))
     width += 5 + more
-    # From here: key length (1 is null), value length of one or two bytes.
+    # `bits` begins with key length (1 is null), value length of one or two bytes.
     bits >>= 24 + 8 * more
     more = (bits >> 15) & 1
     odd |= (bits >> 8) | (more & (bits >> 23))
@@ -381,7 +389,7 @@ cdef inline bint plain_record(const uint8_t *at, int64_t room, PlainRecord *reco
 
 
 cdef struct Window:
-    # The bytes of the log that are in memory, in file positions from `start` to `end`.
+    # The part of a `.log` file that is in memory: file positions `start` to `end`.
     const uint8_t *data
     int64_t start
     int64_t end
@@ -392,11 +400,11 @@ cdef inline const uint8_t *at_position(const Window *window, int64_t position) n
 
 
 cdef struct Place:
-    # Where a walk through a segment's log stands, in file positions.
+    # Where a walk through a `.log` file stands, in file positions.
     int64_t position
-    int64_t batch_position  # of the batch entered last
-    int64_t batch_end  # 0: a batch begins at `position`
-    int64_t record_end  # 0: a record or a batch begins at `position`
+    int64_t batch_position  # the start of the batch that the walk entered last
+    int64_t batch_end  # the end of that batch; 0: a batch begins at `position`
+    int64_t record_end  # the end of the current record; 0: a record or batch begins at `position`
 
 
 cdef inline void leave_record(Place *place) noexcept nogil:
@@ -405,9 +413,9 @@ cdef inline void leave_record(Place *place) noexcept nogil:
 
 
 cdef inline Fault enter_batches(const Window *window, Place *place) noexcept nogil:
-    """From a record's or a batch's start to the next record, through as many headers as it takes.
+    """Move from the start of a record or a batch to the next record, past any batch headers.
 
-    A fault leaves the place at the batch that it is about; NEEDS_MORE at one that is not there.
+    On a fault the place stays at the faulty batch, on NEEDS_MORE at the batch that is missing.
     """
     cdef const uint8_t *batch
     cdef int64_t end
@@ -416,7 +424,7 @@ cdef inline Fault enter_batches(const Window *window, Place *place) noexcept nog
         place.batch_end = 0
         batch = at_position(window, place.position)
         if window.end - place.position < HEADER_SIZE:
-            # An entry of an older format may be shorter.
+            # A whole entry of an older format may be shorter than a v2 header.
             if window.end - place.position > MAGIC and batch[MAGIC] < 2:
                 return ENCODED
             return NEEDS_MORE
@@ -446,7 +454,7 @@ cdef inline Fault enter_head(
 
 
 cdef inline Fault enter_record(const Window *window, Place *place) noexcept nogil:
-    """From a record's start to its value's length. A fault leaves the place where it is."""
+    """Move from a record's start to its value length. A fault leaves the place unchanged."""
     cdef RecordHead head
     cdef Fault fault = enter_head(window, place, &head)
     if fault == NO_FAULT:
@@ -458,7 +466,10 @@ cdef inline Fault enter_record(const Window *window, Place *place) noexcept nogi
 cdef inline Fault enter_value(
     const Window *window, Place *place, int64_t *length
 ) noexcept nogil:
-    """From the value's length to the value; null is 0 long. A fault leaves the place where it is."""
+    """Move from the value length to the value; a null value has length 0.
+
+    A fault leaves the place unchanged.
+    """
     cdef const uint8_t *start, *at
     cdef int32_t stored = 0
     cdef int64_t available = min(place.record_end, window.end) - place.position
@@ -470,7 +481,7 @@ cdef inline Fault enter_value(
         if available >= VARINT:
             return BAD_VARINT
         return NEEDS_MORE if window.end < place.record_end else BAD_VALUE_LENGTH
-    # A header count of a byte at least follows the value.
+    # A header count of at least one byte follows the value.
     if stored < -1 or stored > place.record_end - place.position - (at - start) - 1:
         return BAD_VALUE_LENGTH
     place.position += at - start

@@ -1,8 +1,9 @@
-"""Hot loops over record batches: assign offsets, rebuild indexes, find batches after a hole.
+"""Hot loops over record batches: assign offsets, rebuild indexes, walk and find valid batches.
 
-Pure: bytes in, bytes and numbers out. A batch is judged by its header and its CRC; the records
-inside are not looked at. Layouts: `storage/record/batch.py`; which batch gets an index entry:
-LogSegment.append and LogSegment.recover.
+Pure: the loops take bytes and return bytes and numbers. They judge a batch by its header and its
+CRC, and do not read the records inside (but `Rebuild` reads the type of a transaction's marker).
+Layouts: `storage/record/header.py`. Kafka's LogSegment.append and LogSegment.recover define which
+batch gets an index entry.
 """
 
 import zlib
@@ -24,7 +25,7 @@ cdef extern from "Python.h":
 @cython.final
 @cython.freelist(8)
 cdef class Held:
-    """Holds a buffer, of which `size` bytes lie at `start`, as long as this object is."""
+    """Holds a Python buffer, `size` bytes at `start`, as long as this object lives."""
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
@@ -61,7 +62,10 @@ REASONS = {
 
 
 def refusal(int fault, long long position, bytes header=b""):
-    """The exception for why a loop stopped at `position`; `header` is the batch's, if known."""
+    """Return the exception for the fault that stopped a loop at `position`.
+
+    `header` is the batch's header, or fewer bytes if the caller does not have all of it.
+    """
     cdef const uint8_t *at = header
     if len(header) < HEADER_SIZE:
         return CorruptRecord(REASONS[fault], position=position)
@@ -75,14 +79,14 @@ def refusal(int fault, long long position, bytes header=b""):
 
 
 def assign_offsets(bytearray data not None, long long first_offset, int leader_epoch):
-    """Give the batches in `data` their offsets and leader epoch, in place.
+    """Write base offsets and the leader epoch into the batches in `data`, in place.
 
-    The first batch begins at `first_offset`, each next one where the last ended. Both fields lie
-    outside the CRC (UnifiedLog.append, LogValidator). Returns one tuple a batch: its position in
-    `data`, its size in bytes, its last offset, its largest timestamp in ms.
+    The first batch begins at `first_offset`, each next one behind the one before. The CRC does not
+    cover the two fields (UnifiedLog.append, LogValidator). Returns one tuple for each batch: its
+    position in `data`, its size in bytes, its last offset, its largest timestamp in ms.
 
-    Raises CorruptRecord, its position that in `data`, where `data` is not whole v2 batches back
-    to back; nothing has then been changed.
+    Raises CorruptRecord, with the position in `data`, if `data` is not whole v2 batches back to
+    back; `data` is then unchanged.
     """
     cdef uint8_t *start = data
     cdef int64_t size = len(data)
@@ -109,7 +113,7 @@ def assign_offsets(bytearray data not None, long long first_offset, int leader_e
 
 
 cdef int64_t checked_size(const uint8_t *start, int64_t position, int64_t size) except -1:
-    """The size of the batch at `position`, which must be whole and of format v2."""
+    """Check that a whole v2 batch is at `position`, and return its size; else CorruptRecord."""
     cdef const uint8_t *batch = start + position
     cdef int64_t batch_size
     if size - position < HEADER_SIZE:
@@ -144,11 +148,11 @@ cdef Judgement judge(
     const uint8_t *batch, int64_t left, int64_t base_offset, int64_t next_offset, int64_t limit,
     bint check_crc,
 ) noexcept nogil:
-    """Whether a batch of v2 is sound, of whose segment's log `left` bytes are there.
+    """Say whether the v2 batch at the start of `left` bytes of a segment's `.log` file is sound.
 
-    Sound: whole, with a right CRC, a count and a codec that can be, and with offsets from
-    `next_offset` on, below `limit` and within 2**31 - 1 of `base_offset`. OLDER_FORMAT for a whole
-    entry of v0 or v1, which `judge_older` judges.
+    A sound batch is whole. Its CRC is right, its record count is not negative, its codec exists,
+    and its offsets are at least `next_offset`, below `limit` and within 2**31 - 1 of `base_offset`.
+    Returns OLDER_FORMAT for a whole entry of v0 or v1, which `judge_older` judges.
     """
     if left < MAGIC + 1:
         return NOT_WHOLE
@@ -175,7 +179,7 @@ cdef Judgement judge(
 cdef Judgement judge_older(
     const uint8_t *entry, int64_t base_offset, int64_t next_offset, int64_t limit, bint check_crc
 ) except *:
-    """The same of a whole entry of v0 or v1; its one offset is the last one of a wrapper."""
+    """Say whether a whole entry of v0 or v1 is sound. A wrapper's offset is its last message's."""
     if check_crc and not crc_fits(entry, size_of(entry)):
         return WRONG_CRC
     if not legacy_codec_exists(entry):
@@ -202,7 +206,7 @@ cdef inline int64_t last_offset(const uint8_t *batch) noexcept nogil:
 
 
 cdef str reason_of(Judgement judgement, const uint8_t *batch, int64_t next_offset, int64_t limit):
-    """Why a batch is not sound; "" where it is, or is not whole."""
+    """The reason why a batch is not sound, as text; "" if it is sound or not whole."""
     if judgement == SOUND or judgement == NOT_WHOLE:
         return ""
     if judgement == WRONG_LENGTH:
@@ -230,22 +234,25 @@ cdef str reason_of(Judgement judgement, const uint8_t *batch, int64_t next_offse
 
 
 cdef class Rebuild:
-    """Walks a segment's log in chunks and makes the index entries that appending it had made.
+    """Walks a segment's `.log` file in chunks, and makes the index entries that its appends made.
 
-    Feed it the file's bytes in order; it takes whole batches and checks each: magic, size, CRC,
-    that offsets rise, that they lie within 2**31 - 1 of the segment's base (LogSegment.recover).
-    Entries are ready to be written: 8 bytes (relative offset i32, position i32) in
-    `offset_entries`, 12 bytes (timestamp i64, relative offset i32) in `time_entries`. The final
-    time entry, that of `max_timestamp`, is left to the caller, who knows whether the segment is
-    closed. The caller takes entries away by clearing the two bytearrays.
+    The caller feeds it the file's bytes in order. It takes whole batches and checks of each the
+    magic, the size, the CRC, that offsets rise, and that they lie within 2**31 - 1 of the segment's
+    base offset (LogSegment.recover). The entries are in the format of the index files: 8 bytes
+    (relative offset i32, position i32) in `offset_entries`, 12 bytes (timestamp i64, relative
+    offset i32) in `time_entries`. The caller adds the final time entry, that of `max_timestamp`,
+    because it knows whether the segment is closed. The caller takes entries out by clearing the two
+    bytearrays.
 
-    `records` counts a wrapper of v0 or v1, whose messages are not looked at, as one. `producers`
-    has a tuple for each batch with a producer id: base and last offset, producer id and epoch,
-    base sequence, attributes, largest timestamp, position; then of a marker that ends a
-    transaction its type and coordinator epoch, else twice -1. The caller may clear it too.
+    `records` counts a wrapper of v0 or v1 as one record, because Rebuild does not open it.
+    `producers` has a tuple for each batch with a producer id: base and last offset, producer id and
+    epoch, base sequence, attributes, largest timestamp, position; then the type and coordinator
+    epoch if the batch is the marker that ends a transaction, else -1 and -1. The caller may clear
+    this list, too.
 
-    At the first batch that is not valid it stops for good, with the reason in `fault`; `position`
-    is then the end of what is good. `skip` passes a damaged place.
+    At the first batch that is not valid, Rebuild stops: it sets `fault` to the reason, and
+    `position` is the end of the valid batches. It takes no more bytes until the caller calls `skip`
+    to pass the damage.
     """
 
     cdef readonly long long base_offset
@@ -280,10 +287,10 @@ cdef class Rebuild:
         max_timestamp_offset=None,
         long long epoch=-1,
     ):
-        """Begin at the segment's start, or in its middle as an earlier walk had left off.
+        """Begin at the segment's start, or where an earlier walk ended.
 
-        `indexed_position` is the position of the last offset entry, `indexed_timestamp` that of
-        the last time entry, `epoch` the last leader epoch known.
+        `indexed_position` is the position in the last offset entry, `indexed_timestamp` the
+        timestamp (ms) in the last time entry, `epoch` the last known leader epoch.
         """
         self.base_offset = base_offset
         self.index_interval = index_interval
@@ -308,16 +315,16 @@ cdef class Rebuild:
 
     @property
     def bytes_since(self):
-        """Bytes of log since the batch last indexed, it included (LogSegment.append)."""
+        """Bytes from the start of the last indexed batch to `position` (LogSegment.append)."""
         return self.position - self.indexed_position
 
     def feed(
         self, data not None, long long size, long long file_position, *, bint check_crc=True
     ):
-        """Take the whole batches among `data[:size]`, which lies at `file_position`.
+        """Take the whole batches from `data[:size]`, read at `file_position`, which is `position`.
 
-        `file_position` must be `position`. Returns how many bytes were taken; the rest is to be
-        given again, with more after it. Nothing is taken after a fault.
+        Returns how many bytes it took; the caller feeds the rest again, with more bytes after it.
+        It takes nothing after a fault.
         """
         cdef Held held = hold_part(data, 0, size)
         cdef int64_t taken = 0
@@ -333,13 +340,13 @@ cdef class Rebuild:
         return taken
 
     def skip(self, long long end, long long next_offset):
-        """Pass what is damaged, up to the position `end`, where offsets go on at `next_offset`."""
+        """Skip damaged bytes: go on at the position `end`, with offsets from `next_offset` on."""
         self.position = end
         self.next_offset = next_offset
         self.fault = None
 
     cdef int64_t judge(self, const uint8_t *batch, int64_t size, bint check_crc) except -1:
-        """The size of the valid batch at `batch`; 0 where it is not whole, or not valid."""
+        """The size of the valid batch at `batch`; 0 if it is not whole or not valid."""
         cdef Judgement judgement = judge(
             batch, size, self.base_offset, self.next_offset, LAST_OFFSET, check_crc
         )
@@ -353,7 +360,7 @@ cdef class Rebuild:
         return 0
 
     cdef int take(self, const uint8_t *batch, int64_t size) except -1:
-        """Add a valid batch: LogSegment.append's steps, in its order."""
+        """Add a valid batch, in the steps and the order of LogSegment.append."""
         cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
         cdef int64_t last = base
         cdef int64_t timestamp = -1
@@ -396,14 +403,14 @@ cdef class Rebuild:
 
 
 cdef inline int64_t smallest_size(uint8_t magic) noexcept nogil:
-    """Bytes of the format's smallest batch; for a magic of none that of the smallest of any."""
+    """The size in bytes of a format's smallest batch; of any format's if the magic is unknown."""
     if magic == 2:
         return HEADER_SIZE
     return LOG_OVERHEAD + (SMALLEST_V1 if magic == 1 else SMALLEST_ENTRY)
 
 
 cdef bint crc_fits(const uint8_t *batch, int64_t size) except -1:
-    """Whether the CRC of this whole batch, of any format, is right."""
+    """Whether the CRC of a whole batch, of any format, is right."""
     cdef object crc
     if batch[MAGIC] == 2:
         return crc_of(batch, size) == load32(batch + CRC)
@@ -412,7 +419,7 @@ cdef bint crc_fits(const uint8_t *batch, int64_t size) except -1:
 
 
 cdef bint legacy_fields_fill(const uint8_t *entry, int64_t size) noexcept:
-    """Whether the key and the value of an entry of v0 or v1 end where it ends."""
+    """Whether the key and the value fill an entry of v0 or v1 exactly."""
     cdef const uint8_t *at = entry + LEGACY_TIMESTAMP + (8 if entry[MAGIC] else 0)
     cdef int64_t left = entry + size - at - 8
     cdef int64_t key = <int32_t> load32(at)
@@ -430,7 +437,7 @@ cdef inline bint legacy_codec_exists(const uint8_t *entry) noexcept:
 cdef object producer_of(
     const uint8_t *batch, int64_t size, int64_t base, int64_t last, int64_t position
 ):
-    """What `Rebuild.producers` has of a batch."""
+    """The tuple for a batch in `Rebuild.producers`."""
     cdef uint16_t epoch = <uint16_t> (batch[PRODUCER_EPOCH] << 8 | batch[PRODUCER_EPOCH + 1])
     cdef int32_t marker = -1
     cdef int32_t coordinator = -1
@@ -453,9 +460,9 @@ cdef object producer_of(
 cdef void read_marker(
     const uint8_t *batch, int64_t size, int32_t *marker, int32_t *coordinator
 ) noexcept:
-    """The type and coordinator epoch of a transaction's marker; nothing is set for others.
+    """Set the type and coordinator epoch if the batch is a transaction's marker; else set nothing.
 
-    `storage.record.control.parse_marker` reads the same, and says what is wrong.
+    `storage.record.control.parse_marker` reads the same fields and raises if they are malformed.
     """
     cdef uint8_t pad[WINDOW]
     cdef const uint8_t *at = batch + HEADER_SIZE
@@ -471,7 +478,7 @@ cdef void read_marker(
         return
     end = at + head.size
     at += head.head
-    # Key: version, type. After it a value's length and at least its version and the epoch.
+    # The key is version and type. A value follows: its length, version and coordinator epoch.
     if head.key_length < 4 or at[0] & 0x80 or at[2] or at[3] > 1:
         return
     kind = at[3]
@@ -487,8 +494,8 @@ cdef void read_marker(
 
 cdef struct Walked:
     int64_t position
-    int64_t last  # where the last batch begins; -1: there is none
-    int64_t before  # the next offset before that one
+    int64_t last  # where the last walked batch begins; -1: the walk passed none
+    int64_t before  # the value of `next_offset` before that batch
     int64_t next_offset
 
 
@@ -502,7 +509,7 @@ cdef inline void step(Walked *walked, const uint8_t *batch) noexcept nogil:
 cdef Judgement walk_v2(
     const uint8_t *data, int64_t size, int64_t base_offset, int64_t limit, Walked *walked
 ) noexcept nogil:
-    """Walk sound batches of v2 from the position on; why it stops."""
+    """Walk sound v2 batches from `walked.position` on; return why the walk stops."""
     cdef Judgement judgement
     while True:
         judgement = judge(
@@ -517,7 +524,7 @@ cdef Judgement walk_v2(
 cdef Judgement walk(
     const uint8_t *start, int64_t size, int64_t base_offset, int64_t limit, Walked *walked
 ) except *:
-    """Walk sound batches of any format from the start on; why it stops."""
+    """Walk sound batches of any format from `walked.position` on; return why the walk stops."""
     cdef Judgement judgement
     while True:
         if size - walked.position >= RELEASE_GIL_FROM:
@@ -537,12 +544,13 @@ cdef Judgement walk(
 def walk_batches(
     data not None, long long size, long long base_offset, long long next_offset, long long limit
 ):
-    """Walk the sound batches at the start of `data[:size]`, a piece of the log of a segment.
+    """Walk the sound batches at the start of `data[:size]`, a piece of a segment's `.log` file.
 
-    Sound: whole, with a right CRC, and with offsets from `next_offset` on that rise, below `limit`,
-    and within 2**31 - 1 of `base_offset`. Returns (their size together; where the last of them
-    begins, -1: there is none; the next offset before that one; the next offset; why what follows is
-    none, "" where it is not whole; whether only its offsets are wrong).
+    A sound batch is whole and has a right CRC. Offsets rise from `next_offset` on, are below
+    `limit`, and lie within 2**31 - 1 of `base_offset`. Returns six values: the total size of the
+    sound batches; where the last of them begins, -1 if there is none; the next offset before that
+    batch; the next offset after it; why the batch behind them is not sound, "" if it is not whole;
+    and whether only the offsets of that batch are wrong.
     """
     cdef Held held = hold_part(data, 0, size)
     cdef Walked walked = Walked(0, -1, next_offset, next_offset)
@@ -559,11 +567,13 @@ cdef Sound sound_start(
     const uint8_t *data, int64_t size, int64_t left, int64_t base_offset, int64_t next_offset,
     int64_t named, int64_t limit,
 ) except *:
-    """The sound batches, as in `walk_batches`, at the start of `data`, with which the last `left`
-    bytes of a log begin. None are where the first one's last offset is below `named`.
+    """Find the sound batches (see `walk_batches`) at the start of `data`.
 
-    That a batch's base offset is right shows at the one behind it, or at the log's end: the last
-    one here counts only where it does.
+    `data` begins where the last `left` bytes of a `.log` file begin. If the last offset of the
+    first batch is below `named`, no batch counts.
+
+    No CRC covers a batch's base offset. The batch behind it, or the end of the file, shows that it
+    is right: the last batch counts only if `data` has one of the two.
     """
     cdef Walked walked = Walked(0, -1, next_offset, next_offset)
     cdef Sound sound = Sound(0, next_offset, 0)
@@ -589,8 +599,10 @@ cdef Sound sound_start(
 
 
 def proven_size(data not None, long long shortest):
-    """Of the batch at the start of `data`, whose length is wrong: the size, `shortest` or more, at
-    which its CRC is right; -1: there is none. Of v2 only.
+    """Find the size of the v2 batch at the start of `data` whose length field is wrong.
+
+    Returns the smallest size, `shortest` or more, at which the batch's CRC is right, or -1 if there
+    is none.
     """
     cdef Held held = hold(data)
     cdef int64_t found = -1
@@ -606,10 +618,11 @@ def proven_size(data not None, long long shortest):
 
 
 def find_next_batch(data not None, long long start, long long min_offset):
-    """Where the next valid batch begins at or after `data[start]`; -1 = none that is whole here.
+    """Find where the next valid batch begins at or after `data[start]`; -1 if none does.
 
-    Valid: a magic of 0 to 2, a size that fits in `data`, a base offset of at least `min_offset`,
-    fields that can be, and a right CRC. A batch that reaches beyond `data` is not seen.
+    A valid batch has a magic of 0 to 2, a size that fits in `data`, a base offset of at least
+    `min_offset`, possible values in its fields, and a right CRC. The search does not find a batch
+    that reaches beyond `data`.
     """
     cdef Held held = hold(data)
     cdef int64_t position
@@ -628,7 +641,7 @@ def find_next_batch(data not None, long long start, long long min_offset):
 
 
 cdef bint could_be_batch(const uint8_t *batch, int64_t size, int64_t min_offset) noexcept:
-    """Whether the header's fields can be those of a batch: spares most CRCs over garbage."""
+    """Whether the header has possible values: this check saves most CRCs over garbage."""
     cdef int64_t batch_size = size_of(batch)
     cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
     cdef int32_t count

@@ -1,8 +1,8 @@
 """Counts the batches in a piece of a log by codec, format and kind, from their headers alone.
 
-The piece holds whole batches, back to back, that have been checked. An entry of v0 or v1 counts as
-a batch. Batches that end outside of the wanted offsets do not count, nor does a batch that a reader
-hands in a second time, because it had to begin again.
+The piece has whole, checked batches back to back. An entry of v0 or v1 counts as a batch. A batch
+that ends outside the wanted offsets does not count. A batch counts once, even if a reader that had
+to begin again passes it in twice. Layouts: `storage/record/header.py`.
 """
 
 from libc.stdint cimport int64_t, uint8_t
@@ -18,9 +18,10 @@ cdef enum:
 
 
 cdef class Census:
-    """Of the batches whose last offset is from `from_offset` to before `to_offset`.
+    """Counts the batches whose last offset is at least `from_offset` and below `to_offset`.
 
-    `batches` and `bytes` by codec number, `formats` by magic.
+    `batches` (their number) and `bytes` are lists by codec number, `formats` is a list by magic.
+    `control` and `transactional` are numbers of batches; `largest` is the largest batch in bytes.
     """
 
     cdef int64_t _from_offset, _to_offset
@@ -48,7 +49,10 @@ cdef class Census:
         return [self._formats[magic] for magic in range(FORMATS)]
 
     def add(self, data, Py_ssize_t position, Py_ssize_t size):
-        """Count those in `data[position : position + size]`; ValueError where that is no part."""
+        """Count the batches in `data[position : position + size]`.
+
+        Raises ValueError if `data` does not have these bytes.
+        """
         cdef Held held = hold_part(data, position, position + size)
         with nogil:
             self._count(held.start + position, size)
@@ -56,7 +60,7 @@ cdef class Census:
     cdef void _count(self, const uint8_t *at, int64_t left) noexcept nogil:
         cdef int64_t length, offset
         cdef uint8_t attributes, codec
-        # The shortest entry has all that is looked at in one of v0 or v1.
+        # The shortest entry has every field that this loop reads in an entry of v0 or v1.
         while left >= SMALLEST_ENTRY + LOG_OVERHEAD:
             length = size_of(at)
             if length < SMALLEST_ENTRY + LOG_OVERHEAD or length > left or at[MAGIC] >= FORMATS:

@@ -1,6 +1,7 @@
-"""What the codecs need beside their libraries: a bound, and memory without zeros.
+"""Helps the codecs: bounds the size that zstd frames decompress to, and allocates unset memory.
 
-Pure. The frames themselves: `storage/record/compression.py`.
+Pure. The format of zstd frames is RFC 8878's. `storage/record/compression.py` compresses and
+decompresses.
 """
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
@@ -14,18 +15,18 @@ from storage.errors import CorruptRecord
 cdef enum:
     ZSTD_MAGIC = 0xFD2FB528
     SKIPPABLE_MAGIC = 0x184D2A50  # its lowest four bits are free
-    ZSTD_BLOCK = 131072  # what a block decompresses to at most
+    ZSTD_BLOCK = 131072  # the most bytes that a block decompresses to
 
 
 def uninitialised(Py_ssize_t size):
-    """A bytearray of so many bytes that mean nothing: what is not written takes no memory."""
+    """Return a bytearray of `size` unset bytes. Pages that nothing is written to take no memory."""
     return PyByteArray_FromStringAndSize(NULL, size)
 
 
 def zstd_bound(data not None):
-    """How many bytes these zstd frames decompress to at most, as their blocks' headers tell.
+    """Return the most bytes that these zstd frames decompress to, by their blocks' headers.
 
-    Raises CorruptRecord where the frames are not whole, or no frames (RFC 8878).
+    Raises CorruptRecord if `data` is not whole zstd frames (RFC 8878).
     """
     cdef Held held = hold(data)
     cdef const uint8_t *at, *end
@@ -42,7 +43,7 @@ def zstd_bound(data not None):
 
 
 cdef const uint8_t *frame_end(const uint8_t *at, const uint8_t *end, int64_t *bound) noexcept:
-    """The byte after a frame, whose content is added to `bound`; NULL where it is not whole."""
+    """Add a frame's content size to `bound`; return the byte after it, NULL if it is not whole."""
     cdef uint32_t header
     cdef int64_t size
     cdef int64_t before = bound[0]
@@ -59,7 +60,7 @@ cdef const uint8_t *frame_end(const uint8_t *at, const uint8_t *end, int64_t *bo
     if header != ZSTD_MAGIC:
         return NULL
     flags = at[4]
-    # Window descriptor, dictionary id, content size: as wide as the flags say.
+    # The flags give the widths of window descriptor, dictionary id and content size.
     size = 5 + (not flags & 0x20)
     size += (flags & 3) if flags & 3 < 3 else 4
     width = (1 << (flags >> 6)) if flags >> 6 else (flags >> 5) & 1

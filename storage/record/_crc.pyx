@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), by the fastest way that the processor has: see `crc32c.h`."""
+"""CRC-32C (Castagnoli), by the fastest way that the processor has (`crc32c.h`)."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
@@ -34,7 +34,10 @@ WAYS = ("", "tables") + ("lanes",) * has_instruction + ("folding",) * has_foldin
 
 
 def crc32c(data not None, *, str way=""):
-    """The CRC-32C of a buffer; by one of those `WAYS` that this machine has."""
+    """Return the CRC-32C of a buffer. `way` is one of `WAYS`, the ways that this machine has.
+
+    "" is the fastest of them. Raises ValueError for any other way.
+    """
     cdef Py_buffer view
     if way not in WAYS:
         raise ValueError(f"{way} is not a way of this machine")

@@ -1,11 +1,11 @@
-"""Hot loops of the plain form: make one of a stored batch of any format, and seal a v2 batch.
+"""Hot loops that bring a stored batch of any format into plain form, and seal a v2 batch.
 
-Pure. What a plain form is: `storage/record/plain.py`. Layouts: `storage/record/header.py`.
+Pure. `storage/record/plain.py` defines the plain form, `storage/record/header.py` the layouts.
 
-Invariant: a v2 record is never longer than the entry of v0 or v1 that it comes from, so the room
-for one is known beforehand: an entry has 26 bytes (v0) or 34 (v1) beside key and value; a record
-has 5 for each of four varints, two of one byte, and a timestamp's, which is 1 in v0 and 10 at most
-in v1.
+Invariant: a v2 record is never longer than the entry of v0 or v1 that it comes from, so the loops
+allocate before they convert. An entry has 26 bytes (v0) or 34 (v1) beside key and value. A record
+has at most 5 bytes in each of four varints, two fields of one byte, and a timestamp delta of 1 byte
+(v0) or at most 10 (v1).
 """
 
 from cpython.bytearray cimport (
@@ -33,9 +33,10 @@ from storage.record._batch import REASONS
 
 
 def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None):
-    """The plain form of the whole v2 batch `data[at:at + size]` (`storage/record/plain.py`).
+    """Return the plain form of the whole v2 batch `data[at:at + size]` (`storage/record/plain.py`).
 
-    `decompress` is called with a codec and a stream. Raises CorruptRecord, without a position.
+    It checks the CRC, and calls `decompress(codec, stream)` if the batch is compressed. Raises
+    CorruptRecord, without a position.
     """
     cdef Held held = hold_part(data, at, at + size)
     cdef Held stream
@@ -48,7 +49,7 @@ def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None)
     if crc_of(batch, size) != load32(batch + CRC):
         raise CorruptRecord("a batch's CRC is wrong")
     codec = batch[ATTRIBUTES + 1] & CODEC_BITS
-    # A batch without records may have no stream either (DefaultRecordBatch.iterator).
+    # A compressed batch without records may also have no stream (DefaultRecordBatch.iterator).
     if codec and (size > HEADER_SIZE or load32(batch + RECORDS_COUNT)):
         records = decompress(codec, memoryview(data)[at + HEADER_SIZE:at + size])
         stream = hold(records)
@@ -60,7 +61,7 @@ def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None)
 
 
 cdef bytearray with_header(const uint8_t *batch, const uint8_t *records, Py_ssize_t size):
-    """A plain form of the batch's header and these records."""
+    """Make a plain form from the batch's header and these records."""
     cdef bytearray made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + size)
     cdef uint8_t *out = <uint8_t *> PyByteArray_AS_STRING(made)
     memcpy(out, batch, HEADER_SIZE)
@@ -72,14 +73,14 @@ cdef bytearray with_header(const uint8_t *batch, const uint8_t *records, Py_ssiz
 
 
 def seal(bytearray batch not None):
-    """Write the length and the CRC that this v2 batch should have."""
+    """Write the right length and CRC into this v2 batch."""
     if len(batch) < HEADER_SIZE:
         raise ValueError(f"a batch of {len(batch)} bytes")
     seal_batch(<uint8_t *> PyByteArray_AS_STRING(batch), len(batch))
 
 
 cdef int check_fill(const uint8_t *at, int64_t size) except -1:
-    """See that a plain form's records fill it exactly, by their lengths alone."""
+    """Check by the record lengths that a plain form's records fill it exactly."""
     cdef const uint8_t *end = at + size
     cdef int32_t length = 0
     cdef int32_t count = <int32_t> load32(at + RECORDS_COUNT)
@@ -100,7 +101,7 @@ cdef int check_fill(const uint8_t *at, int64_t size) except -1:
 
 
 cdef enum:
-    FURTHEST = 0x7FFFFFFF  # a delta is an i32
+    FURTHEST = 0x7FFFFFFF  # the largest offset delta, an i32
 
 
 cdef struct Entry:
@@ -124,7 +125,7 @@ cdef enum Outcome:
 
 
 cdef Outcome read_entry(const uint8_t *at, int64_t room, Entry *entry) noexcept nogil:
-    """Read the entry at `at`, of which `room` bytes are there. Its lengths must fill it."""
+    """Read the entry at `at`, where `room` bytes are readable; key and value must fill it."""
     cdef const uint8_t *end
     cdef int64_t left
     if room <= MAGIC:
@@ -181,18 +182,20 @@ cdef uint8_t *put_record(
 
 
 cdef inline bint is_too_far(int64_t offset, int64_t base) noexcept nogil:
-    """Whether no delta says how far an offset is from its batch's base offset."""
+    """Whether an offset is too far from its batch's base offset for an offset delta."""
     return <uint64_t> difference(offset, base) > FURTHEST
 
 
 def convert_run(data not None, Py_ssize_t start, Py_ssize_t end, Py_ssize_t most):
-    """Uncompressed messages from `data[start]` on, one at least, as one v2 batch.
+    """Convert uncompressed messages from `data[start]` on, at least one, to one v2 batch.
 
-    Takes as many as are whole before `end`, have the first one's format and timestamp type (with
-    append time: its timestamp, which a batch has one of), ascending offsets, and lie in `most`
-    bytes of log. Every CRC is checked. Returns the batch, whose CRC is 0, and the count of bytes.
+    It takes messages that are whole before `end` and lie in the first `most` bytes (the first one
+    may be larger). They have the format and the timestamp type of the first one, and ascending
+    offsets. With append time they also have its timestamp, because a batch has only one. It checks
+    each CRC, and stops before a message that is wrong. Returns the batch, with a CRC of 0, and the
+    number of bytes of messages.
 
-    Raises CorruptRecord, its position that in `data`, where the first one is malformed.
+    Raises CorruptRecord, with the position in `data`, if the first message is malformed.
     """
     cdef Held held = hold_part(data, start, end)
     cdef Entry entry, first
@@ -255,16 +258,16 @@ def convert_set(
     data not None, uint8_t magic, long long wrapper_offset, long long wrapper_timestamp,
     bint append_time,
 ):
-    """A wrapper's decompressed messages as one v2 batch, whose CRC is 0.
+    """Convert a wrapper's decompressed messages to one v2 batch with a CRC of 0.
 
-    AbstractLegacyRecordBatch.DeepRecordsIterator: inner CRCs are not looked at. Raises
-    CorruptRecord, without a position.
+    Like Kafka's AbstractLegacyRecordBatch.DeepRecordsIterator, it does not check inner CRCs.
+    `wrapper_timestamp` is in ms. Raises CorruptRecord, without a position.
     """
     cdef Held held = hold(data)
     cdef Entry entry
     cdef const uint8_t *at, *stop
     cdef uint8_t *out, *batch
-    cdef int64_t shift = 0  # from inner to absolute offsets
+    cdef int64_t shift = 0  # what to add to an inner offset to get the absolute one
     cdef int64_t base = 0
     cdef int64_t last = 0
     cdef int64_t base_timestamp = wrapper_timestamp
@@ -273,7 +276,7 @@ def convert_set(
     cdef bytearray made
     at = held.start
     stop = at + held.size
-    # The last inner offset is known at the end only, and moves nothing but the header.
+    # Only the header depends on the last inner offset, which the loop learns last.
     made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + held.size)
     batch = <uint8_t *> PyByteArray_AS_STRING(made)
     out = batch + HEADER_SIZE
@@ -302,7 +305,8 @@ def convert_set(
         at += entry.size
     if count == 0:
         raise CorruptRecord("a wrapper without a message")
-    # v1 counts from the wrapper's first message; some librdkafka left 0 in the wrapper.
+    # In v1 inner offsets count from the wrapper's first message, and the wrapper has the absolute
+    # offset of the last one. Some versions of librdkafka wrote 0 there: then nothing is added.
     if magic and wrapper_offset != 0:
         if wrapper_offset < last:
             raise CorruptRecord(f"a wrapper's offset {wrapper_offset} is less than one inside")

@@ -1,4 +1,7 @@
-"""The hash of a key, which names its partition. Inline: it is computed for each record."""
+"""The hash of a key, from which Kafka's clients compute its partition.
+
+Inline, because loops compute it for each record.
+"""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
@@ -10,7 +13,7 @@ cdef enum:
 
 
 cdef inline uint32_t hash_of(const uint8_t *key, int64_t size) noexcept nogil:
-    """Utils.murmur2 of Kafka's clients, its bits unsigned."""
+    """The hash that Utils.murmur2 of Kafka's clients returns, as an unsigned number."""
     cdef uint32_t hash = <uint32_t> SEED ^ <uint32_t> size
     cdef uint32_t word
     cdef int64_t left = size

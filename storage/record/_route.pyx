@@ -1,12 +1,13 @@
-"""The hot loop of the partitioner: record batches to one row of batches per partition, by key.
+"""The hot loop of the partitioner: it splits record batches over partitions by key.
 
-Pure. What comes in was made here: sound, uncompressed batches of format v2 without a producer.
-What goes out is the same kind, ready but for its offsets. A record keeps its key, value, headers
-and timestamp; of one partition's records each comes after those that came before it. Its offset
-and timestamp deltas are those of its new batch, whose base timestamp is its first record's
-(MemoryRecordsBuilder.java), so that no record is larger in a batch of its own than it was.
+Pure. The loop takes batches that this process made: sound, uncompressed v2 batches without a
+producer. It returns batches of the same kind for each partition; the append assigns their offsets.
+A record keeps its key, value, headers and timestamp, and the records of one partition keep their
+order. Their offset and timestamp deltas change. The base timestamp of a new batch is its first
+record's (MemoryRecordsBuilder.java), so a record alone in its batch is never larger than before.
 
-Which partition: `storage/log/partitioner.py`. Layouts: `storage/record/batch.py`.
+`storage/log/partitioner.py` documents how a record gets its partition, `storage/record/batch.py`
+and `storage/record/header.py` the layouts.
 """
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
@@ -34,23 +35,23 @@ cdef enum Stop:
 
 
 cdef struct Work:
-    # Where the loop stands in its input.
+    # The loop's position in its input, and its output.
     const uint8_t *data
     int64_t size
     int64_t position
     int64_t batch_end
-    int64_t records_left  # of the batch that `position` is in
-    int64_t timestamp  # that batch's base
-    Batches *parts  # what goes to each partition
-    uint32_t count
-    int64_t stuck_to  # the partition of records without a key
-    int64_t stays  # bytes of such records before it is another one's turn
+    int64_t records_left  # in the batch at `position`
+    int64_t timestamp  # the base timestamp of that batch, in ms
+    Batches *parts  # the output for each partition
+    uint32_t count  # the number of partitions
+    int64_t stuck_to  # the partition that gets records without a key
+    int64_t stays  # bytes of such records that it still gets, before another one gets them
     int64_t max_batch_bytes
     Fault fault
 
 
 cdef Fault enter_batch(Work *work) noexcept nogil:
-    """Step from a batch's start into it."""
+    """Move from a batch's start to its first record."""
     cdef const uint8_t *batch = work.data + work.position
     cdef int64_t left = work.size - work.position
     cdef Fault fault
@@ -69,7 +70,10 @@ cdef Fault enter_batch(Work *work) noexcept nogil:
 
 
 cdef inline bint make_room(Batches *part, int64_t needed, int64_t ahead) noexcept nogil:
-    """Have room for `needed` bytes more; `ahead`: a guess of what will come."""
+    """Allocate room for `needed` more bytes, and as many again as are used, or at least `ahead`.
+
+    Returns False if there is no memory.
+    """
     cdef int64_t room = part.used + needed + max(part.used, ahead)
     cdef uint8_t *data = <uint8_t *> realloc(part.data, room)
     if data == NULL:
@@ -83,9 +87,9 @@ cdef inline int64_t put_record(
     Batches *part, const RecordHead *head, const uint8_t *rest, int64_t readable_bytes,
     int64_t timestamp, int64_t max_batch_bytes
 ) noexcept nogil:
-    """Write a record, of which `rest` is what follows its head; the bytes that it takes.
+    """Write a record and return its new size in bytes; `rest` is what follows its head.
 
-    The part has room for it, and for the header of another batch if the last one is full.
+    The part has room for the record, and for the header of a new batch if the last one is full.
     """
     cdef int64_t rest_size = head.size - head.head
     cdef uint64_t key_bits = zigzag_bits(head.key_length)
@@ -98,7 +102,7 @@ cdef inline int64_t put_record(
 
 
 cdef Stop run(Work *work) noexcept nogil:
-    """Route records until they end, or something has to be seen to first."""
+    """Route records until they end, or until the caller must act: the result says on what."""
     cdef RecordHead head
     cdef const uint8_t *record
     cdef Batches *part
@@ -127,7 +131,7 @@ cdef Stop run(Work *work) noexcept nogil:
         else:
             part = work.parts + work.stuck_to
         needed = head.size - head.head + HEADER_SIZE + RECORD_HEAD + COPY_STEP
-        # As much again as it has, or if it is new its share of what there is.
+        # A new part gets room for its share of the input; a part that is full doubles.
         if part.room - part.used < needed and not make_room(part, needed, available // work.count):
             return OUT_FULL
         size = put_record(
@@ -147,13 +151,13 @@ def route(
 ):
     """Split the batches in `data` over `count` partitions by key.
 
-    Records without a key go to partition `stuck_to` until `stays` bytes of them went there; then
-    `anew(partition before)` names another one, which has `stay_bytes` before it is the next one's
-    turn. A batch stays within `max_batch_bytes`, its header included, but for a single record that
-    was larger before.
+    Records without a key go to partition `stuck_to` until it has got `stays` bytes of them. Then
+    `anew(partition before)` returns another partition, which gets `stay_bytes` of them. A batch,
+    its header included, has at most `max_batch_bytes`, but for a single record that was larger
+    before.
 
-    Returns ({partition: batches back to back}, stuck_to, stays). CorruptRecord, its position that
-    in `data`, where `data` is not what it should be.
+    Returns ({partition: batches back to back}, stuck_to, stays). Raises CorruptRecord, with the
+    position in `data`, if `data` is not sound, uncompressed batches.
     """
     cdef Held held = hold(data)
     cdef Work work
@@ -199,7 +203,7 @@ def route(
 
 
 cdef dict collected(Work *work):
-    """What goes to each partition that something goes to."""
+    """The complete batches of each partition that has any, by its number."""
     cdef dict parts = {}
     cdef Batches *part
     cdef uint32_t number

@@ -1,7 +1,7 @@
-"""The first record of a batch that is wanted: by offset, by timestamp or by number.
+"""Finds the first record of a batch by offset, by timestamp or by number.
 
-The batch is in plain form (`plain.py`), and of its records only the heads are read. Records are not
-taken to be in order of time. CRC, record count, values and headers are not looked at.
+The batch is in plain form (`plain.py`). The search reads only the heads of its records, and checks
+neither CRC, record count, values nor headers. It does not assume that timestamps rise.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -17,7 +17,7 @@ cdef int64_t LEAST = -0x7FFFFFFFFFFFFFFF
 
 
 cdef struct Found:
-    int64_t position  # in the batch; its end where no record is wanted
+    int64_t position  # of the record in the batch; the batch's end if no record matches
     int64_t number
     int64_t offset
     int64_t timestamp
@@ -27,7 +27,7 @@ cdef Fault seek(
     const uint8_t *batch, int64_t size, int64_t min_offset, int64_t min_timestamp,
     int64_t min_number, Found *found,
 ) noexcept nogil:
-    """Stop at the first record with at least these. A fault leaves `found` at the record."""
+    """Find the first record with at least these three. A fault leaves `found` at the faulty one."""
     cdef RecordHead head
     cdef int64_t left
     cdef Fault fault
@@ -60,9 +60,10 @@ cdef Fault seek(
 def find_record(
     batch not None, *, long long offset=LEAST, long long timestamp=LEAST, long long number=0,
 ):
-    """The first record of a plain batch with at least this offset, timestamp (ms) and number:
+    """Find the first record of a plain batch with at least this offset, timestamp and number.
 
-    (number, counted from 0; offset; timestamp), or None. CorruptRecord with the position in it.
+    Returns (number in the batch, counted from 0; offset; timestamp in ms), or None if there is no
+    such record. Raises CorruptRecord, with the position in the batch, for a malformed record.
     """
     cdef Held held = hold(batch)
     cdef Found found

@@ -1,7 +1,8 @@
-"""Gives batches a producer and a transaction, and checks whether they may have one.
+"""Writes a producer and a transaction into staged batches, and checks whether they may have one.
 
-They are what a task stages (`storage.adopt.staged`): v2 batches back to back, whole, with the right
-CRC, without a producer, no markers, with as many records as offsets.
+Staged batches (`storage.adopt.staged`) are whole v2 batches back to back, with the right CRC,
+without a producer, without control records, and with as many records as offsets. Layouts:
+`storage/record/header.py`.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
@@ -106,16 +107,18 @@ ERRORS = {
 
 
 cdef object refusal(Wrong wrong, int64_t at):
-    """The exception for the batch at `at`."""
+    """Return the exception for what is wrong with the batch at `at`."""
     kind, reason = ERRORS[wrong]
     return kind(reason, position=at)
 
 
 def survey_staged(data not None):
-    """(batches, records, bytes of the largest batch, largest timestamp in ms, a bit for each codec)
-    of whole batches back to back.
+    """Check staged batches and count them.
 
-    CorruptRecord, InvalidRecord, the position that of the batch in `data`.
+    Returns (batches, records, bytes of the largest batch, largest timestamp in ms, the codecs: bit
+    n is set if a batch has codec n).
+
+    Raises CorruptRecord or InvalidRecord, with the position of the batch in `data`.
     """
     cdef Held held = hold(data)
     cdef Seen seen
@@ -134,10 +137,11 @@ def survey_staged(data not None):
 def stamp_transaction(
     bytearray data not None, long long producer_id, int producer_epoch, long long sequence
 ):
-    """Give the batches in `data` this producer, a transaction, sequences from `sequence` on, and
-    their new CRC, in place; return the sequence behind them.
+    """Write this producer, the transactional bit and sequences from `sequence` on into the batches.
 
-    Raises what `survey_staged` does; the batches before the wrong one have been changed then.
+    It changes `data` in place, with new CRCs, and returns the sequence after the last record.
+
+    Raises what `survey_staged` raises; it has then changed the batches before the wrong one.
     """
     assert producer_id >= 0
     assert 0 <= producer_epoch <= 0x7FFF

@@ -1,5 +1,7 @@
-"""Which bytes are one character of UTF-8 (RFC 3629: no overlong form, no surrogate, nothing above
-U+10FFFF), and how many Java's `new String(bytes, UTF_8)` shows as one U+FFFD. Inline.
+"""Inline functions that find UTF-8 characters in bytes, and malformed bytes as Java finds them.
+
+UTF-8 is RFC 3629's: no overlong form, no surrogate, nothing above U+10FFFF. Java's
+`new String(bytes, UTF_8)` defines how many malformed bytes become one U+FFFD.
 """
 
 from libc.stdint cimport int64_t, uint8_t
@@ -10,8 +12,10 @@ cdef inline bint continues(uint8_t byte) noexcept nogil:
 
 
 cdef inline int sequence_at(const uint8_t *at, int64_t left) noexcept nogil:
-    """The length of the character that begins with a byte above 0x7F; or, negative, how many bytes
-    become one U+FFFD (String.decodeUTF8_UTF16): half of a surrogate pair, three bytes, does.
+    """The length of the character at `at`, whose first byte is above 0x7F.
+
+    If the bytes are malformed: minus the number of bytes that become one U+FFFD
+    (String.decodeUTF8_UTF16). The three bytes of a surrogate become one.
     """
     cdef uint8_t first = at[0]
     if first < 0xE0:

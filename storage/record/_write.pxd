@@ -1,8 +1,9 @@
-"""Writes records and batches of format v2, for every loop that makes them.
+"""Functions that write v2 records and batches, for every loop that makes them.
 
-The functions are inline and run without the GIL on plain pointers: a loop calls them for each
-record, and a call into another module costs as much as a short record does. None looks where its
-room ends: each says how many bytes it writes or touches, and the caller makes sure of them.
+The functions run without the GIL on plain pointers. They are inline because a loop calls them for
+each record, and a call into another module costs as much as writing a short record. No function
+checks where its room ends: another one computes the size first, and the caller makes sure that
+there is room for it.
 
 Layouts: `storage/record/batch.py` and `storage/record/header.py`.
 """
@@ -18,27 +19,30 @@ from storage.record._batch cimport (
 
 
 cdef enum:
-    # Up to SHORT_COPY bytes are copied COPY_STEP bytes at a time, without a call.
+    # `copy_bytes` copies up to SHORT_COPY bytes in steps of COPY_STEP, without a call of memcpy.
     SHORT_COPY = 256
     COPY_STEP = 32
-    LARGEST_BATCH = 0x7FFFFFFF
+    LARGEST_BATCH = 0x7FFFFFFF  # the largest batch length, an i32
 
 
 # -- numbers and bytes ---------------------------------------------------------------------------
 
 
 cdef inline uint64_t zigzag_bits(int64_t value) noexcept nogil:
-    """The bits that stand for a number in a varint: of -1 they are 1, of a length twice as many."""
+    """The zig-zag bits of a number: 1 for -1, and twice the length for a length."""
     return (<uint64_t> value << 1) ^ (0 - (<uint64_t> value >> 63))
 
 
 cdef inline int64_t difference(int64_t one, int64_t other) noexcept nogil:
-    """one - other; what does not fit wraps, as it does in Java, and where it is added again."""
+    """one - other. It wraps as in Java, and wraps back where a reader adds it to `other`."""
     return <int64_t> (<uint64_t> one - <uint64_t> other)
 
 
 cdef inline int64_t varint_size(uint64_t bits) noexcept nogil:
-    """How many bytes `put_varint` writes. The turns are foreseen: faster than counting bits."""
+    """The number of bytes that `put_varint` writes.
+
+    The processor predicts the turns of this loop, which makes it faster than counting bits.
+    """
     cdef int64_t size = 1
     while bits >= 0x80:
         bits >>= 7
@@ -47,7 +51,7 @@ cdef inline int64_t varint_size(uint64_t bits) noexcept nogil:
 
 
 cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
-    """Write bits that are zig-zagged already; the byte after them."""
+    """Write zig-zag bits as a varint, and return the byte after it."""
     while bits >= 0x80:
         at[0] = <uint8_t> (bits | 0x80)
         at += 1
@@ -59,7 +63,7 @@ cdef inline uint8_t *put_varint(uint8_t *at, uint64_t bits) noexcept nogil:
 cdef inline void copy_bytes(
     uint8_t *out, const uint8_t *start, int64_t size, int64_t touchable
 ) noexcept nogil:
-    """Copy `size` bytes. `touchable` bytes can be read at `start` and written at `out`."""
+    """Copy `size` bytes. If size + COPY_STEP <= `touchable`, up to COPY_STEP more may be copied."""
     cdef int64_t at = 0
     if size <= SHORT_COPY and size + COPY_STEP <= touchable:
         while at < size:
@@ -73,15 +77,16 @@ cdef inline void copy_bytes(
 
 
 cdef inline int64_t field_size(int64_t size) noexcept nogil:
-    """Bytes of a key, a value or a part of a header with its length; a size of -1 is null."""
+    """Bytes of a key, a value or a part of a header, with its length field; `size` -1 is null."""
     return 1 if size < 0 else varint_size(<uint64_t> size << 1) + size
 
 
 cdef inline uint8_t *put_field(
     uint8_t *out, const uint8_t *start, int64_t size, int64_t touchable
 ) noexcept nogil:
-    """Write a length and the bytes, and say where they end. `touchable` as in `copy_bytes`, where
-    `out` is behind the length.
+    """Write a field's length and bytes, and return the byte after them.
+
+    `size` is -1 for null. `touchable` is as for `copy_bytes`.
     """
     if size < 0:
         out[0] = 1
@@ -94,21 +99,22 @@ cdef inline uint8_t *put_field(
 cdef inline int64_t body_size(
     uint64_t timestamp_bits, uint64_t offset_bits, int64_t rest
 ) noexcept nogil:
-    """What the length field of a record says that has these deltas, as `zigzag_bits` of each, and
-    `rest` bytes of key, value and headers.
+    """The value of a record's length field.
+
+    The deltas are `zigzag_bits`; `rest` is the bytes of the fields key, value and headers.
     """
     return 1 + varint_size(timestamp_bits) + varint_size(offset_bits) + rest
 
 
 cdef inline int64_t record_size(int64_t body) noexcept nogil:
-    """Bytes of a record whose length field says `body`."""
+    """Bytes of a whole record whose length field is `body`."""
     return varint_size(<uint64_t> body << 1) + body
 
 
 cdef inline uint8_t *put_head(
     uint8_t *out, int64_t body, uint8_t attributes, uint64_t timestamp_bits, uint64_t offset_bits
 ) noexcept nogil:
-    """Write a record up to its key length, and say where that goes."""
+    """Write a record up to its key length, and return where the key length goes."""
     out = put_varint(out, <uint64_t> body << 1)
     out[0] = attributes
     out = put_varint(out + 1, timestamp_bits)
@@ -123,7 +129,7 @@ cdef inline void put_header(
     int32_t leader_epoch, uint8_t attributes, int64_t base_timestamp, int64_t max_timestamp,
     int64_t records,
 ) noexcept nogil:
-    """Write the header of a batch of `size` bytes without a producer; its CRC is 0."""
+    """Write the header of a batch of `size` bytes, without a producer and with a CRC of 0."""
     store64(batch + BASE_OFFSET, <uint64_t> base_offset)
     store32(batch + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
     store32(batch + LEADER_EPOCH, <uint32_t> leader_epoch)
@@ -140,7 +146,7 @@ cdef inline void put_header(
 
 
 cdef inline void seal(uint8_t *batch, int64_t size) noexcept nogil:
-    """Write the length and the CRC that a v2 batch of `size` bytes should have."""
+    """Write the right length and CRC into a v2 batch of `size` bytes."""
     store32(batch + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
     store32(batch + CRC, crc_of(batch, size))
 
@@ -148,19 +154,19 @@ cdef inline void seal(uint8_t *batch, int64_t size) noexcept nogil:
 cdef inline void put_new_header(
     uint8_t *batch, int64_t size, int64_t records, int64_t base_timestamp, int64_t max_timestamp
 ) noexcept nogil:
-    """Complete a batch that is ready but for its offsets: it begins at offset 0, in epoch 0."""
+    """Complete a new batch. It begins at offset 0, in epoch 0: the append assigns both."""
     put_header(batch, size, 0, records - 1, 0, 0, base_timestamp, max_timestamp, records)
     seal(batch, size)
 
 
 cdef struct Batches:
-    # Complete batches, back to back, and one behind them that still grows. Of that one the records
-    # are there; the header is written when it is complete.
+    # Complete batches back to back, and behind them a batch that still grows. That batch has its
+    # records; `complete_batch` writes its header.
     uint8_t *data
     int64_t room
     int64_t used
-    int64_t last  # where the one that grows begins
-    int64_t records  # in it; 0: there is none
+    int64_t last  # where the batch that grows begins
+    int64_t records  # in the batch that grows; 0: there is none
     int64_t base_timestamp
     int64_t max_timestamp
 
@@ -172,7 +178,7 @@ cdef struct NextRecord:
 
 
 cdef inline void complete_batch(Batches *batches) noexcept nogil:
-    """Write the header of the batch that grows, if there is one."""
+    """Complete the batch that grows, if there is one, by writing its header."""
     if batches.records:
         put_new_header(
             batches.data + batches.last, batches.used - batches.last, batches.records,
@@ -185,10 +191,11 @@ cdef inline void complete_batch(Batches *batches) noexcept nogil:
 cdef inline void fit_record(
     Batches *batches, int64_t timestamp, int64_t rest, int64_t most, NextRecord *record
 ) noexcept nogil:
-    """Find out a record's size; complete the batch first if it would exceed `most` bytes with it.
+    """Compute a record's size; first complete the batch if the record would bring it above `most`.
 
-    `rest`: the bytes of key, value and headers. A batch's base timestamp is its first record's
-    (MemoryRecordsBuilder.java). A record alone in its batch may exceed `most`.
+    `rest` is the bytes of the fields key, value and headers, `most` the bytes of a batch. A batch's
+    base timestamp is its first record's (MemoryRecordsBuilder.java). A record alone in its batch
+    may exceed `most`.
     """
     while True:
         record.timestamp_bits = 0
@@ -204,9 +211,10 @@ cdef inline void fit_record(
 cdef inline uint8_t *add_record(
     Batches *batches, int64_t timestamp, const NextRecord *record
 ) noexcept nogil:
-    """Count a record in and write it up to its key length; where the rest goes.
+    """Write a record up to its key length, and return where the rest goes.
 
-    There is room for its `size`, and for HEADER_SIZE bytes more if it is a batch's first.
+    It counts the whole record as used. The caller makes sure that there is room for `record.size`
+    bytes, and for HEADER_SIZE more if the record is its batch's first.
     """
     cdef uint8_t *out
     if batches.records == 0:

@@ -1,4 +1,4 @@
-/* Numbers of 32 and 64 bits in memory, at any address; big-endian where a name says nothing else. */
+/* Loads and stores numbers of 32 and 64 bits at any address; big-endian unless the name says so. */
 
 #pragma once
 
@@ -24,7 +24,7 @@ static inline void kafkafs_store32(uint8_t *at, uint32_t bits)
 static inline void kafkafs_store64(uint8_t *at, uint64_t bits)
 { bits = htobe64(bits); memcpy(at, &bits, 8); }
 
-/* In the byte order of the machine. */
+/* Loads in the byte order of the machine. */
 
 static inline int32_t kafkafs_native32(const uint8_t *at)
 { int32_t bits; memcpy(&bits, at, 4); return bits; }

@@ -1,18 +1,18 @@
 /* CRC-32C (Castagnoli), by the fastest way that the processor has.
 
-   *Lanes*: the CRC instruction takes 8 bytes, and three cycles until its result is there; but one
-   can begin in each cycle. So input is worked on in three lanes at a time, and their CRCs are put
-   together by what LANE zero bytes do to a CRC, which is linear in its bits and so in four tables
-   (the way of Mark Adler's crc32c.c). Lanes are short: where three of them lie within a kilobyte,
-   the processor reads ahead in memory as if there were one.
+   *Lanes*: the processor's CRC instruction takes 8 bytes and has its result three cycles later,
+   but one can begin in each cycle. So the loop works on three lanes of the input at a time. It
+   combines their CRCs by computing what LANE zero bytes do to a CRC, which is linear in the CRC's
+   bits, so four tables hold it (the method of Mark Adler's crc32c.c). Lanes are short: if all
+   three lie within a kilobyte, the processor prefetches memory as for one stream.
 
-   *Folding*, of long input: carry-less multiplication takes 256 bytes to the next 256, of which
-   they are the same remainder; the CRC instruction then takes the last ones (Intel's "Fast CRC
-   Computation Using PCLMULQDQ", with registers of 512 bits).
+   *Folding*, for long input: carry-less multiplication turns 256 bytes into 256 bytes with the
+   same remainder, and XORs them into the next 256. The CRC instruction then takes the last ones
+   (Intel's "Fast CRC Computation Using PCLMULQDQ", with registers of 512 bits).
 
-   *Tables*, where there is no such instruction: 8 bytes at a time.
+   *Tables*, for a processor without that instruction, take 8 bytes at a time.
 
-   All run without the GIL and without a call into a library. */
+   All run without the GIL, and call no library. */
 
 #pragma once
 
@@ -56,7 +56,7 @@ static void kafkafs_make_shift(uint32_t table[4][256], int zeros)
         }
 }
 
-/* x to that power modulo the polynomial, the lowest bit first. */
+/* x to the power of `exponent` modulo the polynomial, the lowest bit first. */
 static uint64_t kafkafs_power(int exponent)
 {
     uint32_t rest = 0x80000000u;
@@ -87,8 +87,9 @@ static void kafkafs_make_crc_tables(void)
 #ifdef KAFKAFS_CAN_FOLD
     kafkafs_has_folding = kafkafs_has_instruction && __builtin_cpu_supports("avx512f")
         && __builtin_cpu_supports("vpclmulqdq");
-    /* Of each 16 bytes the first 8, then the others. A product of numbers whose lowest bit comes
-       first is one bit off, and a factor of 32 bits 32. */
+    /* The factors of the first 8 and of the last 8 of each 16 bytes. The exponents are 1 lower
+       because the product of numbers with the lowest bit first is one bit off, and 32 lower
+       because the factors have 32 bits. */
     kafkafs_fold[0] = kafkafs_power(8 * KAFKAFS_FOLDED + 64 - 32 - 1);
     kafkafs_fold[1] = kafkafs_power(8 * KAFKAFS_FOLDED - 32 - 1);
 #endif

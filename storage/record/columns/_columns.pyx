@@ -1,12 +1,13 @@
-"""Record batches to columns, in Arrow's layout but without Arrow: for Spark, and for statistics.
+"""Decodes record batches to columns in Arrow's layout, without Arrow: for Spark and for statistics.
 
-Every buffer is a bytearray in the machine's byte order, so that `pyarrow.py_buffer` takes it as it
-is.
+Every buffer is a bytearray in the machine's byte order, so `pyarrow.py_buffer` takes it as it is.
 
-Invariants: every record is read to its end, headers included, and must fill its length exactly; a
-batch must hold as many records as it says. Compressed batches and those of v0 and v1 are read in
-their plain form, and their CRC is checked; others' with `check_crc`. Not here: which transactions
-were aborted.
+Invariants: in a batch that it decodes, the loop reads every record to its end, headers included.
+Each record must fill its length exactly, and the batch must have as many records as its header
+says. The module brings compressed batches and those of v0 and v1 into plain form
+(`storage/record/plain.py`), which checks their CRC; it checks the CRC of the others if the caller
+sets `check_crc`. The caller says which transactions are aborted. Layouts:
+`storage/record/header.py` and `storage/record/batch.py`.
 """
 
 from array import array
@@ -36,12 +37,10 @@ from storage.record._batch import refusal
 from storage.record.plain import plain
 
 cdef enum:
-    # i32 positions reach no further.
-    LARGEST_INPUT = 0x7FFFFFFF
-    # More milliseconds are too many microseconds for an i64.
-    LATEST_MS = 9223372036854775
+    LARGEST_INPUT = 0x7FFFFFFF  # the largest position, an i32
+    LATEST_MS = 9223372036854775  # the largest timestamp in ms that fits an i64 in microseconds
 
-    # Faults beside those of `Fault`.
+    # Faults that `Fault` does not have.
     WRONG_CRC = 100
     LATE_TIMESTAMP
     LONG_NAMES
@@ -50,7 +49,7 @@ cdef enum:
 
 
 cdef struct Bytes:
-    # A column of bytes; `positions` is NULL where it is not wanted.
+    # A column of bytes; `positions` is NULL if the caller does not want it.
     int32_t *positions
     uint8_t *block
     uint8_t *validity
@@ -69,10 +68,10 @@ cdef struct Rows:
     int64_t room
     int64_t from_offset
     int64_t to_offset
-    bint stops  # at to_offset
+    bint stops  # decoding ends at to_offset
     bint check_crc
-    bint in_us  # timestamps
-    int64_t *offsets  # NULL: not wanted, as the next two
+    bint in_us  # timestamps are in microseconds, not in ms
+    int64_t *offsets  # NULL: the caller does not want them; so, too, for the next two
     int64_t *timestamps
     int32_t *types
     bint without_times  # the batches come from a format that has no timestamps
@@ -81,12 +80,12 @@ cdef struct Rows:
     Headers headers
     const Span *aborted  # in rising order
     int64_t aborted_count
-    int64_t refused_offset  # the record that a fault is about, for some faults
+    int64_t refused_offset  # offset and timestamp of the record that has a LATE_TIMESTAMP
     int64_t refused_timestamp
 
 
 cdef inline void put(Bytes *column, int64_t row, const uint8_t *start, int32_t length) noexcept nogil:
-    """Add a row; `length` -1 is null."""
+    """Add a row; a `length` of -1 is null."""
     if column.positions == NULL:
         return
     if length >= 0:
@@ -99,7 +98,7 @@ cdef inline void put(Bytes *column, int64_t row, const uint8_t *start, int32_t l
 
 
 cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept nogil:
-    """Add the records of a whole batch whose header has been judged."""
+    """Add the records of a whole batch whose header `judge` accepted."""
     cdef uint64_t base_offset = load64(batch + BASE_OFFSET)
     cdef uint64_t base_timestamp = load64(batch + BASE_TIMESTAMP)
     cdef bint append_time = batch[ATTRIBUTES + 1] & APPEND_TIME_BIT
@@ -169,7 +168,7 @@ cdef inline Fault add_headers(Rows *rows, const uint8_t *at, const uint8_t *end)
 
 
 cdef inline bint is_aborted(const Rows *rows, int64_t producer_id, int64_t offset) noexcept nogil:
-    """Whether the producer's last span that begins at or before the offset reaches it."""
+    """Whether the offset lies in the producer's last span that begins at or before it."""
     cdef int64_t low = 0
     cdef int64_t high = rows.aborted_count
     cdef int64_t middle
@@ -190,9 +189,9 @@ cdef inline bint is_aborted(const Rows *rows, int64_t producer_id, int64_t offse
 
 
 cdef inline Fault judge(const Rows *rows, const uint8_t *batch) noexcept nogil:
-    """`judge_batch`, but a transaction's records are records like others, unless it is aborted.
+    """Judge a batch as `judge_batch` does, but accept a transactional one that is not aborted.
 
-    CONTROL_BATCH for all of which nothing becomes a row.
+    Returns CONTROL_BATCH for every batch of which no record becomes a row.
     """
     cdef Fault fault = judge_batch(batch)
     if fault == ENCODED and batch[MAGIC] == 2:
@@ -211,10 +210,10 @@ cdef inline Fault judge(const Rows *rows, const uint8_t *batch) noexcept nogil:
 
 
 cdef struct Survey:
-    int64_t position  # behind the last whole batch
+    int64_t position  # the end of the last whole batch
     int64_t records
-    int64_t next_offset  # behind its last offset
-    bint ended  # by to_offset
+    int64_t next_offset  # the offset after that batch
+    bint ended  # whether the survey ended because it reached to_offset
 
 
 cdef inline bint has_ended(const Rows *rows, Survey *found, int64_t base) noexcept nogil:
@@ -225,9 +224,9 @@ cdef inline bint has_ended(const Rows *rows, Survey *found, int64_t base) noexce
 cdef inline Fault survey(
     const Rows *rows, const uint8_t *data, int64_t size, Survey *found
 ) noexcept nogil:
-    """Count the records that the whole batches say they hold.
+    """Add up the record counts in the headers of the whole batches.
 
-    Ends before one that has to be brought into plain form, then with ENCODED.
+    It stops before a batch that needs its plain form, and then returns ENCODED.
     """
     cdef Fault fault
     cdef int64_t batch_size, count, base
@@ -237,7 +236,7 @@ cdef inline Fault survey(
         batch = data + found.position
         base = <int64_t> load64(batch + BASE_OFFSET)
         if batch[MAGIC] < 2:
-            # A wrapper's is the last of its offsets.
+            # A wrapper's offset is that of its last message.
             is_wrapper = (
                 size - found.position <= LEGACY_ATTRIBUTES
                 or batch[LEGACY_ATTRIBUTES] & CODEC_BITS
@@ -272,7 +271,7 @@ cdef inline Fault survey(
 cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position) noexcept nogil:
     """Decode the batches that `survey` has found, which end at `size`.
 
-    What it saw is checked once more: the bytes may be a map of a file that someone writes to.
+    It repeats the checks of `survey`: the bytes may be a memory map of a file that is written to.
     """
     cdef Fault fault
     cdef const uint8_t *batch
@@ -296,7 +295,7 @@ cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position
 cdef class AbortedSpans:
     """Aborted transactions: (producer id, first offset, last offset) of each, in any order.
 
-    Those of one producer do not overlap. One object serves many calls of `decode_columns`.
+    Spans of one producer do not overlap. One object serves many calls of `decode_columns`.
     """
 
     cdef bytearray spans
@@ -318,8 +317,8 @@ cdef class VariableColumn:
     """A column whose rows differ in length: bytes, or lists.
 
     positions  `rows + 1` i32: where each row begins and ends
-    block      the bytes of all rows; empty of lists
-    validity   a bitmap, lowest bit first, 1 = not null; None where no row can be null
+    block      the bytes of all rows; empty for lists
+    validity   a bitmap, lowest bit first, 1 = not null; None if no row can be null
     nulls      how many rows are null
     """
 
@@ -329,7 +328,7 @@ cdef class VariableColumn:
     cdef readonly long long nulls
 
     cdef int trim(self, const Bytes *column, int64_t rows) except -1:
-        """Cut the buffers down to what was decoded."""
+        """Shrink the buffers to the decoded rows."""
         PyByteArray_Resize(self.positions, 4 * (rows + 1))
         PyByteArray_Resize(self.block, column.used)
         PyByteArray_Resize(self.validity, (rows + 7) // 8)
@@ -338,7 +337,7 @@ cdef class VariableColumn:
 
 
 cdef VariableColumn new_column(int64_t rows):
-    """A column with room for the positions and the validity of so many rows."""
+    """Make a column with room for the positions and the validity of `rows` rows."""
     cdef VariableColumn made = VariableColumn.__new__(VariableColumn)
     made.positions = PyByteArray_FromStringAndSize(NULL, 4 * (rows + 1))
     made.validity = bytearray((rows + 7) // 8)
@@ -346,7 +345,7 @@ cdef VariableColumn new_column(int64_t rows):
 
 
 cdef VariableColumn new_bytes(Bytes *column, int64_t rows, int64_t total):
-    """A column with room for so many rows, of `total` bytes together; `column` writes to it."""
+    """Make a column for `rows` rows of together `total` bytes; point `column` at its buffers."""
     cdef VariableColumn made = new_column(rows)
     made.block = PyByteArray_FromStringAndSize(NULL, total)
     column.positions = <int32_t *> PyByteArray_AS_STRING(made.positions)
@@ -357,7 +356,7 @@ cdef VariableColumn new_bytes(Bytes *column, int64_t rows, int64_t total):
 
 
 cdef VariableColumn copied_column(const Grown *positions, const Grown *block):
-    """A column of the bytes of these, none of them null."""
+    """Make a column without nulls from copies of these buffers."""
     cdef VariableColumn made = VariableColumn.__new__(VariableColumn)
     made.positions = copied(positions)
     made.block = copied(block)
@@ -373,17 +372,17 @@ cdef class Columns:
 
     rows         how many records
     consumed     bytes of the whole batches that were decoded
-    next_offset  behind the last offset of these batches; -1 where there is none
-    ended        whether decoding stopped at `to_offset`, with `stop`
+    next_offset  the offset after these batches; without a batch `lowest_offset` with `stop`, or -1
+    ended        whether decoding ended at `to_offset`, with `stop`
 
-    offsets, timestamps          i64 each; empty where they were not asked for
+    offsets, timestamps          i64 each; empty if the caller does not want them
     timestamp_types              i32 each, Kafka's: 0 create time, 1 append time, -1 none
     keys, values                 bytes
     headers                      lists of the headers below; a row without headers is null
-    header_count                 of the next two:
+    header_count                 how many rows the next two columns have
     header_names, header_values  UTF-8, never null; bytes
 
-    Any other column that was not asked for is None.
+    Any other column that the caller does not want is None.
     """
 
     cdef readonly long long rows
@@ -404,7 +403,7 @@ cdef class Columns:
         self, Rows *into, int64_t records, int64_t total, bint keys, bint values, bint headers,
         bint offsets, bint timestamps, bint timestamp_types,
     ) except -1:
-        """Allocate for as many records and bytes as there can be."""
+        """Allocate the wanted columns for `records` rows of together at most `total` bytes."""
         self.offsets = PyByteArray_FromStringAndSize(NULL, 8 * records * offsets)
         self.timestamps = PyByteArray_FromStringAndSize(NULL, 8 * records * timestamps)
         into.room = records
@@ -429,7 +428,7 @@ cdef class Columns:
         return 0
 
     cdef int trim(self, const Rows *rows) except -1:
-        """Cut the columns down to what was decoded."""
+        """Shrink the columns to the decoded rows."""
         cdef const Headers *headers = &rows.headers
         self.rows = rows.count
         if rows.offsets != NULL:
@@ -455,16 +454,16 @@ cdef class Columns:
 
 
 cdef class Parts:
-    """The batches to decode: runs of them as they lie in the data, and plain forms.
+    """The batches to decode: runs of batches as the data has them, and plain forms.
 
-    `runs` has of each (the plain form, or None; its position in the data; its size; whether the
-    plain form is that of a format without timestamps).
+    `runs` is a list of (the plain form, or None for a run; its position in the data; its size in
+    bytes; whether the plain form is of v0, which has no timestamps).
     """
 
     cdef list runs
     cdef Survey found
-    cdef int64_t total  # bytes of all runs
-    cdef int64_t limit  # no more plain forms once they come to that
+    cdef int64_t total  # bytes of all runs and plain forms
+    cdef int64_t limit  # `add_plain` adds no more plain forms once `total` reaches it
 
     def __cinit__(self, int64_t limit, int64_t lowest_offset):
         self.runs = []
@@ -474,14 +473,14 @@ cdef class Parts:
     cdef int collect(
         self, data, const Rows *rows, const uint8_t *start, int64_t position, int64_t size
     ) except -1:
-        """Survey the `size` bytes at `start`, which is `data[position]`."""
+        """Survey the `size` bytes at `start`, the address of `data[position]`."""
         cdef int64_t at = 0
         cdef int64_t begin
         cdef bint more = True
         cdef Fault fault
         while more:
             begin = self.found.position
-            # Of all together no more than positions reach.
+            # All runs together are no longer than i32 positions reach.
             fault = survey(
                 rows, start, min(size, begin + LARGEST_INPUT - self.total), &self.found
             )
@@ -506,7 +505,7 @@ cdef class Parts:
     cdef bint add_plain(
         self, data, const Rows *rows, const uint8_t *batch, int64_t position, int64_t end
     ) except -1:
-        """Bring the next batch into plain form; False where decoding ends before it."""
+        """Bring the next batch into plain form; False if decoding ends before it."""
         cdef int64_t at = self.found.position
         cdef int64_t records = self.found.records
         cdef bytearray made
@@ -527,7 +526,7 @@ cdef class Parts:
         return True
 
     cdef int check_crcs(self, const Rows *rows, const uint8_t *start, int64_t position) except -1:
-        """CorruptRecord where what seems wrong here comes from a wrong batch before."""
+        """Raise CorruptRecord if a batch before the fault has a wrong CRC: it may be the cause."""
         cdef int64_t at, begin, size
         if rows.check_crc:
             for made, begin, size, _ in self.runs:
@@ -570,7 +569,10 @@ cdef class Parts:
 
 
 cdef Fault survey_plain(const Rows *rows, bytearray made, Survey *found):
-    """Survey a plain form, which says its last offset better than a wrapper does its first."""
+    """Survey a plain form, without the checks of offsets.
+
+    `add_plain` has checked the stored batch: a wrapper gives its last offset, not its base offset.
+    """
     cdef const uint8_t *batch = <const uint8_t *> PyByteArray_AS_STRING(made)
     cdef Rows loose = rows[0]
     cdef Fault fault
@@ -582,7 +584,7 @@ cdef Fault survey_plain(const Rows *rows, bytearray made, Survey *found):
 cdef object fault_of(
     int fault, int64_t position, const uint8_t *batch, int64_t size, const Rows *rows
 ):
-    """The exception for a fault of the batch at `position`, of which `size` bytes are there."""
+    """Return the exception for a fault of the batch at `position`, which has `size` bytes here."""
     cdef object offset = None
     if size >= 8:
         offset = <int64_t> load64(batch)
@@ -613,18 +615,20 @@ def decode_columns(
 ):
     """Decode the whole batches in `data[position:position + size]`, the first at its start.
 
-    Only records with from_offset <= offset < to_offset become rows; control records never do, and
-    those of `aborted` transactions do not. A batch that is cut off at the end is left out, and what
-    follows when plain forms have come to `plain_bytes`, or would come to 2**31. `size` is below
-    that.
+    Records with from_offset <= offset < to_offset become rows, but for control records and the
+    records of `aborted` transactions. Decoding ends before a batch that the end of the data cuts
+    off. It also ends before a batch that needs its plain form if the batches before it take
+    `plain_bytes` or more in decoded form, or would take 2**31 bytes together with it. `size` is
+    below 2**31.
 
-    `stop`: the data is from a log, whose batches' offsets rise from `lowest_offset` on; nothing
-    behind the batch that has the last offset before `to_offset` is looked at. `check_crc`: of every
-    batch, not just of those that are brought into plain form. `timestamps_us`: timestamps in
-    microseconds, not in ms. `without_times`: the batches are the plain form of a format that has
-    no timestamps.
+    `stop`: the data is from a log, and the batches' offsets rise from `lowest_offset` on; decoding
+    ends behind the batch with the last offset before `to_offset`. `check_crc`: check the CRC of
+    every batch, not only of those that need their plain form. `timestamps_us`: return timestamps in
+    microseconds, not in ms. `without_times`: the batches are the plain form of a format that has no
+    timestamps.
 
-    Raises CorruptRecord, its position the batch's in `data`.
+    Raises CorruptRecord, with the batch's position in `data`; also, with `timestamps_us`, for a
+    timestamp that does not fit an i64 in microseconds.
     """
     cdef Held held = hold_part(data, position, position + size)
     cdef Rows rows

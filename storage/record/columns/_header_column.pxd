@@ -1,8 +1,9 @@
-"""The headers of records as a column: Arrow's list<struct<key: string, value: binary>>.
+"""Inline functions that collect record headers in an Arrow column.
 
-How many headers there are nobody knows before the last record, so all that counts headers and
-their bytes grows; what counts records is the caller's. A name is made text as Kafka's consumers do
-it (Java's `new String(bytes, UTF_8)`): U+FFFD stands for each piece that is no UTF-8. Inline.
+The column has Arrow's type list<struct<key: string, value: binary>>. The number of headers is
+unknown until the last record, so the buffers with one entry for each header grow here; the caller
+allocates those with one entry for each record. Header names become text as in Kafka's consumers
+(Java's `new String(bytes, UTF_8)`): U+FFFD replaces malformed bytes.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -13,8 +14,7 @@ from storage.record._batch cimport bounded_varint
 from storage.record._utf8 cimport sequence_at
 
 cdef enum:
-    # i32 positions reach no further.
-    LARGEST_BLOCK = 0x7FFFFFFF
+    LARGEST_BLOCK = 0x7FFFFFFF  # the largest position, an i32
     REPLACEMENT_SIZE = 3  # U+FFFD is EF BF BD
 
 
@@ -32,8 +32,8 @@ cdef struct Grown:
 
 
 cdef struct Headers:
-    int32_t *positions  # one more than rows; NULL: not wanted
-    uint8_t *validity  # of the rows: one without headers is null
+    int32_t *positions  # one more than rows; NULL: the caller wants no headers
+    uint8_t *validity  # a bit for each row; a row without headers is null
     int64_t nulls
     int64_t count
     int64_t value_nulls
@@ -45,7 +45,7 @@ cdef struct Headers:
 
 
 cdef inline bint make_room(Grown *block, int64_t size) noexcept nogil:
-    """Have room for `size` bytes more; False where there is no memory."""
+    """Allocate room for `size` more bytes; False if there is no memory."""
     cdef int64_t room = block.room
     cdef uint8_t *start
     if block.used + size <= room:
@@ -76,7 +76,7 @@ cdef inline bint put_position(Grown *positions, int64_t position) noexcept nogil
 
 
 cdef inline bint begin_headers(Headers *headers) noexcept nogil:
-    """Before the first row; False where there is no memory."""
+    """Write the positions before the first row; False if there is no memory."""
     headers.positions[0] = 0
     return put_position(&headers.name_positions, 0) and put_position(&headers.value_positions, 0)
 
@@ -92,7 +92,10 @@ cdef inline bint is_text(const uint8_t *at, const uint8_t *end) noexcept nogil:
 
 
 cdef inline void put_text(Grown *names, const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Copy bytes that are not all UTF-8; there is room for three times as many."""
+    """Copy bytes that are not all UTF-8, with U+FFFD for the malformed ones.
+
+    The caller makes room for three times as many bytes.
+    """
     cdef int size
     while at < end:
         size = 1 if at[0] < 0x80 else sequence_at(at, end - at)
@@ -109,7 +112,7 @@ cdef inline Outcome put_header(
     Headers *headers, const uint8_t *name, int32_t name_size, const uint8_t *value,
     int32_t value_size,
 ) noexcept nogil:
-    """Add one header; `value_size` -1 is null."""
+    """Add one header; a `value_size` of -1 is null."""
     cdef int64_t longest = name_size
     cdef bint text = is_text(name, name + name_size)
     if not text:
@@ -148,9 +151,9 @@ cdef inline Outcome put_header(
 cdef inline Outcome put_headers(
     Headers *headers, int64_t row, const uint8_t *at, const uint8_t *end
 ) noexcept nogil:
-    """Add a row: a record's headers, count included, which must fill the bytes up to `end`.
+    """Add a row: a record's header count and headers, which must fill the bytes up to `end`.
 
-    Of those that do not, some may have been added.
+    If they do not, it returns MALFORMED and may have added some of them.
     """
     cdef int32_t count = 0
     cdef int32_t name_size = 0
@@ -161,7 +164,7 @@ cdef inline Outcome put_headers(
     at = bounded_varint(at, end, &count)
     if at == NULL or count < 0:
         return MALFORMED
-    # Each turn takes two bytes at least, so a damaged count ends with the bytes.
+    # Each turn takes at least two bytes, so the loop ends with the bytes if the count is damaged.
     for left in range(count):
         name = bounded_varint(at, end, &name_size)
         if name == NULL or name_size < 0 or name_size > end - name:

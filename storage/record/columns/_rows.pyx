@@ -1,16 +1,17 @@
-"""The hot loop of a sink: rows in Arrow's layout to record batches of each partition of a topic.
+"""The hot loop of a sink: it encodes rows in Arrow's layout to batches for a topic's partitions.
 
-Pure. What goes in are columns as Arrow lays them out, without Arrow: numbers and positions of i32 or
-i64 in the machine's byte order, blocks of bytes, validity bitmaps (lowest bit first, 1 = not null;
-none: no null). A column may begin at any row of its buffers. What comes out are uncompressed v2
-batches without a producer, the base offset of each 0; of one partition's records each comes after
-those before it.
+Pure. The loop takes columns in Arrow's layout, without Arrow: numbers and positions of i32 or i64
+in the machine's byte order, blocks of bytes, and validity bitmaps (lowest bit first, 1 = not null;
+without a bitmap no row is null). A column may begin at any row of its buffers. The loop makes
+uncompressed v2 batches without a producer, each with base offset 0. The records of one partition
+keep the order of their rows.
 
-Which partition: the row's own number, else that of the key, else, as Kafka's producers do, one for
-a while and then another (`storage/log/partitioner.py`). Layouts: `storage/record/batch.py`.
+A row goes to the partition that it names. If it names none, its key decides. Without a key it goes,
+as in Kafka's producers, to one partition for a while and then to another
+(`storage/log/partitioner.py`). Layouts: `storage/record/batch.py` and `storage/record/header.py`.
 
-Invariants: the loop reads nothing outside a buffer, whatever the positions say; a row that is
-refused leaves no trace in a batch; a batch is written once and complete.
+Invariants: the loop reads nothing outside a buffer, whatever the positions say; a row that the loop
+refuses leaves no trace in a batch; the loop hands over each batch once, when it is complete.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
@@ -35,11 +36,12 @@ cdef extern from "storage/record/bytes.h":
     int64_t native64 "kafkafs_native64"(const uint8_t *at) noexcept nogil
 
 cdef enum:
-    ABSENT = -1  # the length of what is null
-    OUTSIDE = -2  # of what does not lie within its buffers
-    NAMELESS = -3  # of headers of which one has no name
+    # Lengths that stand for something else:
+    ABSENT = -1  # the cell is null
+    OUTSIDE = -2  # the cell does not lie within its buffers
+    NAMELESS = -3  # one of the headers has no name
     FIRST_ROOM = 4096
-    # A partition's batches are written together when they have become so many bytes.
+    # A partition's complete batches are handed over together once they take this many bytes.
     WRITE_BYTES = 262144
     NO_TIMESTAMP = -1
 
@@ -48,10 +50,10 @@ cdef enum:
 
 
 cdef struct Cells:
-    # Numbers of 4 or 8 bytes each, or positions; `validity` is NULL where none is null.
+    # Numbers or positions, of 4 bytes each or, if `wide`, of 8.
     const uint8_t *data
-    const uint8_t *validity
-    int64_t first  # row 0 is there
+    const uint8_t *validity  # NULL: no cell is null
+    int64_t first  # the index of row 0 in the buffers
     int64_t rows
     bint wide
 
@@ -73,7 +75,7 @@ cdef inline int64_t number_at(const Cells *cells, int64_t row) noexcept nogil:
 
 
 cdef inline int64_t bytes_at(const Bytes *column, int64_t row, const uint8_t **start) noexcept nogil:
-    """How long a row's bytes are, ABSENT or OUTSIDE, and where they begin."""
+    """Return the length of a row's bytes, ABSENT or OUTSIDE, and set `start` to the first one."""
     cdef int64_t begin, end
     if is_null(&column.positions, row):
         return ABSENT
@@ -86,13 +88,13 @@ cdef inline int64_t bytes_at(const Bytes *column, int64_t row, const uint8_t **s
 
 
 cdef class Column:
-    """Buffers that stay where they are as long as this does."""
+    """Holds buffers, so that they stay in place as long as this object lives."""
 
     cdef Cells cells
     cdef list views
 
     cdef const uint8_t *hold(self, object buffer, int64_t needed) except? NULL:
-        """Where the buffer's bytes are; ValueError where they are fewer than needed."""
+        """Hold a buffer, and return its address; ValueError if it has fewer bytes than needed."""
         cdef object view = memoryview(buffer)
         if view.nbytes < needed or not view.c_contiguous:
             raise ValueError(f"a buffer of {view.nbytes} bytes, {needed} are needed")
@@ -124,7 +126,7 @@ cdef class NumbersColumn(Column):
 
 
 cdef class BytesColumn(Column):
-    """Strings or bytes; `wide`: their positions have 64 bits. Row 0 is that at `first`."""
+    """Strings or bytes; `wide`: their positions have 64 bits. Row 0 is at index `first`."""
 
     cdef Bytes bytes
 
@@ -173,7 +175,7 @@ cdef enum Stop:
 
 
 cdef struct Part:
-    # What goes to one partition.
+    # The output for one partition.
     Batches batches
     int64_t total  # records taken so far
     bint exists
@@ -211,10 +213,10 @@ cdef struct Work:
     Input input
     Rules rules
     Part *parts
-    int64_t stuck_to  # the partition of records without a key
-    int64_t stays  # bytes of such records before it is another one's turn
-    bint sticks  # whether the current row is one
-    # Of the row at which the loop stopped:
+    int64_t stuck_to  # the partition that gets records without a key
+    int64_t stays  # bytes of such records that it still gets, before another one gets them
+    bint sticks  # whether the current row goes to `stuck_to`
+    # The fields of the row at which the loop stopped, and the room that it needs:
     int64_t row
     int64_t partition
     int64_t timestamp
@@ -233,7 +235,7 @@ cdef struct Row:
 
 
 cdef int64_t measure_headers(const Input *input, int64_t at, Row *row) noexcept nogil:
-    """Bytes that a row's headers take, their count included; OUTSIDE or NAMELESS."""
+    """Return the bytes of a row's header count and headers, OUTSIDE or NAMELESS."""
     cdef const uint8_t *start
     cdef int64_t size, total, item
     row.first_header = row.end_header = 0
@@ -258,14 +260,14 @@ cdef int64_t measure_headers(const Input *input, int64_t at, Row *row) noexcept 
             return OUTSIDE
         total += field_size(size)
         if total > LARGEST_BATCH:
-            break  # it is too large for any topic
+            break  # no topic takes a record so large
     return total
 
 
 cdef inline uint8_t *put_cell(
     uint8_t *out, const uint8_t *start, int64_t size, const Bytes *column
 ) noexcept nogil:
-    """Write a cell as a field; COPY_STEP bytes more than that may be written."""
+    """Write a cell as a field; it may write up to COPY_STEP bytes behind the field."""
     return put_field(out, start, size, column.block + column.block_size - start)
 
 
@@ -282,7 +284,7 @@ cdef uint8_t *put_headers(uint8_t *out, const Input *input, const Row *row) noex
 
 
 cdef Stop read_row(Work *work, int64_t at, Row *row) noexcept nogil:
-    """Find a row's fields; ALL_DONE where a record can be made of them."""
+    """Find a row's fields and check them; ALL_DONE if they can become a record."""
     cdef const Input *input = &work.input
     cdef const Rules *rules = &work.rules
     cdef int64_t timestamp = rules.now_ms
@@ -298,7 +300,7 @@ cdef Stop read_row(Work *work, int64_t at, Row *row) noexcept nogil:
     if row.key_size == ABSENT and rules.keys_required:
         return NULL_KEY
     if input.has_timestamps and not is_null(&input.timestamps, at):
-        # Microseconds; what is below a millisecond is dropped, also before 1970.
+        # Round microseconds down to milliseconds, also before 1970.
         timestamp = number_at(&input.timestamps, at)
         timestamp = timestamp // 1000
         work.timestamp = timestamp
@@ -331,7 +333,7 @@ cdef inline Stop choose_partition(Work *work, int64_t at, const Row *row) noexce
 
 
 cdef inline Stop put_row(Work *work, Part *part, const Row *row) noexcept nogil:
-    """Write a record; where there is no room for it nothing, and the room that it needs."""
+    """Write a row's record. If there is no room, write nothing and set `needed` to the room."""
     cdef int64_t rest = field_size(row.key_size) + field_size(row.value_size) + row.headers_size
     cdef Batches *batches = &part.batches
     cdef NextRecord record
@@ -356,7 +358,7 @@ cdef inline Stop put_row(Work *work, Part *part, const Row *row) noexcept nogil:
 
 
 cdef Stop run(Work *work) noexcept nogil:
-    """Encode rows until they end, or something has to be seen to first."""
+    """Encode rows until they end, or until the caller must act: the result says on what."""
     cdef Input *input = &work.input
     cdef Row row
     cdef int64_t at
@@ -385,13 +387,13 @@ cdef Stop run(Work *work) noexcept nogil:
 cdef class RowEncoder:
     """Makes batches of the rows of a topic, and hands them over partition by partition.
 
-    `write(partition, batches)` takes complete batches back to back, as a memoryview that is void
-    when it returns. `another(before)` names the partition for records without a key; each stays
-    for `stay_bytes` of them. A batch of several records is within `batch_bytes`, one of a single
-    record within `max_batch_bytes`.
+    It calls `write(partition, batches)` with complete batches back to back, in a memoryview that is
+    valid until `write` returns. It calls `another(before)` for the partition that gets the next
+    `stay_bytes` of records without a key. A batch of several records takes at most `batch_bytes`, a
+    batch of one record at most `max_batch_bytes`.
 
     row    the row at which `add` raised
-    held   bytes of memory for batches that are not written yet
+    held   bytes of memory for batches that are not handed over yet
     """
 
     cdef Work work
@@ -435,7 +437,7 @@ cdef class RowEncoder:
         return self.work.row
 
     def records(self, int partition):
-        """How many records went to a partition."""
+        """How many records a partition has got."""
         return self._part(partition).total
 
     def add(
@@ -443,12 +445,13 @@ cdef class RowEncoder:
         HeadersColumn headers=None, NumbersColumn timestamps=None, NumbersColumn partitions=None,
         selection=None,
     ):
-        """Take the rows, or those that `selection` (i64 row numbers) names, in their order.
+        """Take all rows, or the rows whose numbers (i64) `selection` has, in its order.
 
-        `timestamps` are in microseconds; a row without one has `now_ms`. Partitions are i32.
+        `timestamps` are in microseconds; a row without one gets `now_ms`.
 
-        InvalidRecord, InvalidTimestamp, RecordTooLarge or UnknownTopicOrPartition for a row that
-        the topic does not take; those in front of it are taken, and nothing can be added any more.
+        Raises InvalidRecord, InvalidTimestamp, RecordTooLarge or UnknownTopicOrPartition for a row
+        that the topic does not take. It has then taken the rows before that one; the caller must
+        not add more.
         """
         cdef Input *input = &self.work.input
         cdef object view
@@ -509,7 +512,7 @@ cdef class RowEncoder:
         return self.work.parts + number
 
     cdef object _refusal(self, Stop stop):
-        """The exception for why the loop stopped."""
+        """Return the exception for the reason why the loop stopped."""
         cdef Rules *rules = &self.work.rules
         cdef int64_t timestamp = self.work.timestamp
         if stop == NULL_KEY:
@@ -537,13 +540,13 @@ cdef class RowEncoder:
         return ValueError(f"row {self.work.row} does not lie within its columns")
 
     cdef int _make_room(self, int64_t number) except -1:
-        """Have room in a partition for what the loop needs: by writing, else by more memory."""
+        """Make the room in a partition that the loop needs: hand over batches, then allocate."""
         cdef Batches *part = &self._part(number).batches
         cdef int64_t room
         if part.last >= WRITE_BYTES:
             self._write_complete(part, number)
         if part.room - part.used < self.work.needed:
-            # As much again as it has, but no more than it takes until it is written.
+            # Double it, but to no more than a partition takes before its batches are handed over.
             room = min(2 * part.used, WRITE_BYTES + self.work.rules.batch_bytes)
             self._resize(part, number, max(room, part.used + self.work.needed, FIRST_ROOM))
         return 0
@@ -559,7 +562,7 @@ cdef class RowEncoder:
         return 0
 
     cdef int _write_complete(self, Batches *part, int64_t number) except -1:
-        """Hand over the complete batches; the one that grows moves to the front."""
+        """Hand over the complete batches, and move the batch that grows to the front."""
         if part.last == 0:
             return 0
         with memoryview(self.blocks[number]) as whole, whole[:part.last] as complete:
@@ -570,7 +573,7 @@ cdef class RowEncoder:
         return 0
 
     def flush(self, int partition):
-        """Hand over all that a partition has, and give its memory back."""
+        """Complete a partition's batch, hand over all its batches, and free its memory."""
         cdef Batches *part = &self._part(partition).batches
         complete_batch(part)
         self._write_complete(part, partition)
