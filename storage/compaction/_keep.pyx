@@ -1,22 +1,21 @@
-"""The hot loops of compaction: what goes into the offset map, and what stays of the log.
+"""The hot loops of compaction: fill the offset map, and write the records that the cleaner keeps.
 
-Pure: bytes and numbers in, bytes and numbers out. The rules are those of Kafka's Cleaner.java
-(buildOffsetMapForSegment, shouldRetainRecord), MemoryRecords.java (filterTo) and
-MemoryRecordsBuilder.java, KIP-534 for the delete horizon.
+Pure: the loops take bytes and numbers, and return bytes and numbers. The rules are those of Kafka's
+Cleaner.java (buildOffsetMapForSegment, shouldRetainRecord), MemoryRecords.java (filterTo) and
+MemoryRecordsBuilder.java, and of KIP-534 for the delete horizon.
 
-Two kinds of functions. `map_batches` and `keep_batches` work through the log as it lies there, as
-long as its batches are *simple*: v2, uncompressed, neither control records nor of a transaction.
+There are two kinds of functions. `map_batches` and `keep_batches` go through the bytes of the log
+as long as its batches are *simple*: v2, uncompressed, neither control batches nor transactional.
 They check each batch's CRC before they trust it, and that its records fill it exactly. They stop
 before the first batch that is not simple, not whole or damaged, and do not say why: the caller
-looks at it, and raises or goes on behind it. `map_batch` and `keep_one` take one batch in plain
-form (`storage/record/plain.py`), whose CRC was checked, and raise CorruptRecord.
+examines that batch, and raises or goes on behind it. `map_batch` and `keep_one` take one batch in
+plain form (`storage/record/plain.py`), whose CRC the caller has checked, and raise CorruptRecord.
 
-The keys of KEYS records are hashed, and the map's memory for them is prefetched, before the first
-is looked up: the map is much larger than the caches, and to wait for it once a record would take
-longer than all the rest.
+Before a loop looks up the first of KEYS records, it hashes the keys of all of them and prefetches
+the map's memory for them. The map is much larger than the processor's caches, and waiting for
+memory once a record would take longer than all the rest.
 
-Not here: which batches are of aborted transactions, markers, empty batches and codecs. Those are
-the caller's.
+The caller decides about aborted transactions, markers, empty batches and codecs.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -44,12 +43,12 @@ from storage.record._batch import refusal
 
 cdef enum:
     FIRST_ROOM = 1 << 20
-    # What a record can gain by another timestamp delta: nine bytes, and one for its length.
+    # The most bytes that a record grows by a new timestamp delta: nine, and one in its length.
     RECORD_GAIN = 10
 
 
 cdef struct Entry:
-    # A batch in the output: what Segment.append needs of it.
+    # A batch in the output: the numbers that Segment.append needs.
     int64_t position
     int64_t size
     int64_t last_offset
@@ -57,7 +56,7 @@ cdef struct Entry:
 
 
 cdef struct Kept:
-    # A record that stays.
+    # A record that the cleaner keeps.
     const uint8_t *at
     int64_t size
     int64_t offset
@@ -65,7 +64,7 @@ cdef struct Kept:
 
 
 cdef struct Choice:
-    # How many records of a batch there are, and what becomes of them.
+    # How many records a batch has, and how many of them the cleaner keeps or drops as invalid.
     int64_t records
     int64_t kept
     int64_t invalid
@@ -113,13 +112,13 @@ cdef int64_t map_run(
 def map_batches(
     OffsetMap map not None, data not None, long long at, long long end, long long first_offset
 ):
-    """Note the keys of the simple batches in `data[at:end]`, of their records from `first_offset`.
+    """Put the keys of the records from `first_offset` on, in simple batches, into the map.
 
-    Returns the position where it stopped, and whether because the map is full: before a batch
-    that is not simple, not whole or damaged, or before the batch of the first record which did not
-    go into the map. Of that batch the records before are in the map, and `latest_offset` says how
-    far. Of a batch with a right CRC and malformed records some may be in the map; `map_batch`
-    raises when it gets that batch.
+    The batches are `data[at:end]`. Returns (position, full). It stops at `end`, before a batch that
+    is not simple, not whole or damaged, or, with `full`, before the batch whose next record does
+    not fit into the map. The map then has the records of that batch up to `latest_offset`. The map
+    may also have some records of a batch with a right CRC and malformed records; `map_batch` raises
+    when the caller passes it that batch.
     """
     cdef Py_buffer view
     cdef bint full = False
@@ -134,9 +133,9 @@ def map_batches(
 
 
 def map_batch(OffsetMap map not None, batch not None, long long first_offset):
-    """Note the keys of one batch in plain form; returns whether the map is full, as `map_batches`.
+    """Put the keys of one batch in plain form into the map, as `map_batches` does.
 
-    Raises CorruptRecord.
+    Returns whether a record did not fit because the map is full. Raises CorruptRecord.
     """
     cdef Py_buffer view
     cdef bint full = False
@@ -163,18 +162,18 @@ cdef object refuse(Fault fault, const Py_buffer *view):
     return refusal(fault, 0, (<const char *> view.buf)[:min(view.len, HEADER_SIZE)])
 
 
-# -- a batch of what stays -----------------------------------------------------------------------
+# -- writing a batch of kept records -------------------------------------------------------------
 
 
 cdef inline int64_t sum_of(int64_t one, int64_t other) noexcept nogil:
-    """Wraps as Java's long does."""
+    """one + other, which wraps as a Java long does."""
     return <int64_t> (<uint64_t> one + <uint64_t> other)
 
 
 cdef inline uint8_t *put_record(
     uint8_t *out, const Kept *kept, int64_t timestamp_delta, int64_t offset_delta
 ) noexcept nogil:
-    """Copy a record, with these deltas instead of its own; the byte after it."""
+    """Copy a record with new deltas, and return the byte after the copy."""
     cdef const uint8_t *at
     cdef int32_t length = 0
     cdef int32_t old_offset_delta = 0
@@ -208,8 +207,10 @@ cdef int64_t write_kept(
     int64_t horizon_ms,
     uint8_t *out,
 ) noexcept nogil:
-    """Write a batch of the records that stay, whose heads were read before; returns its size, or 0
-    where no batch is so large (MemoryRecords.buildRetainedRecordsInto).
+    """Write a batch of the kept records (MemoryRecords.buildRetainedRecordsInto).
+
+    `choose` has checked their heads. Returns the batch's size in bytes, or 0 if it would exceed the
+    largest batch length.
     """
     cdef uint8_t attributes = batch[ATTRIBUTES + 1]
     cdef int64_t base_offset = <int64_t> load64(batch + BASE_OFFSET)
@@ -254,23 +255,23 @@ cdef int64_t write_kept(
     return at - out
 
 
-# -- what stays ----------------------------------------------------------------------------------
+# -- choosing the records to keep ----------------------------------------------------------------
 
 
 cdef class Keeper:
-    """Writes what stays of batches.
+    """Chooses the records of batches that the cleaner keeps, and writes them as batches.
 
-    now_ms             tombstones of batches whose delete horizon is not later go
-    horizon_ms         the delete horizon of batches that get one: now + delete.retention.ms
-    special            last offsets, ascending, of batches that the caller decides about:
+    now_ms             drop the tombstones of a batch whose delete horizon is at or before this
+    horizon_ms         the delete horizon to write into batches: now + delete.retention.ms
+    special            the last offsets, ascending, of batches that the caller decides about:
                        `keep_batches` stops before them
-    legacy_tombstones  whether those of format v0 and v1 stay
-    superseded         the records that have later ones, where this says it instead of the map: of
-                       the map only `latest_offset` counts then
+    legacy_tombstones  keep the tombstones in batches of v0 and v1
+    superseded         if given, it says which records have later ones with the same key, and the
+                       loops use only `latest_offset` of the map
 
-    The output is whole batches, back to back, which `take` fetches. The counters are of all
-    batches but those of `append`: records read; kept; dropped for having no key; and those kept
-    that have no value.
+    The output is whole batches back to back, which `take` returns. The counters count the records
+    of all batches but those that `append` adds: records read, kept, dropped because they have no
+    key, and kept without a value.
     """
 
     cdef OffsetMap map
@@ -285,13 +286,13 @@ cdef class Keeper:
     cdef int64_t *special
     cdef int64_t specials
     cdef bytearray out
-    cdef uint8_t *start  # of `out`
+    cdef uint8_t *start  # the first byte of `out`
     cdef int64_t room
     cdef int64_t used
     cdef Entry *entries
     cdef int64_t entry_room
     cdef int64_t entry_count
-    cdef Kept *kept  # of the batch at hand
+    cdef Kept *kept  # the kept records of the current batch
     cdef int64_t kept_room
 
     def __cinit__(
@@ -325,13 +326,13 @@ cdef class Keeper:
 
     @property
     def pending(self):
-        """Bytes of output."""
+        """Bytes of output that `take` has not returned yet."""
         return self.used
 
     def take(self):
-        """The output since the last call, and an entry for each batch in it: its position there,
-        its size, its last offset, its largest timestamp in ms.
+        """Return the output since the last call, and an entry for each batch in it.
 
+        An entry is (position in the output, size in bytes, last offset, largest timestamp in ms).
         The bytes are valid until the next call of a method.
         """
         cdef int64_t i
@@ -350,7 +351,7 @@ cdef class Keeper:
         return data, entries
 
     def append(self, batch not None):
-        """Put a ready v2 batch into the output as it is."""
+        """Add a complete v2 batch to the output, unchanged. Raises CorruptRecord if it is none."""
         cdef Py_buffer view
         PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
         try:
@@ -367,11 +368,11 @@ cdef class Keeper:
             PyBuffer_Release(&view)
 
     def keep_batches(self, data not None, long long at, long long end):
-        """Put into the output what stays of the simple batches in `data[at:end]`.
+        """Add the kept records of the simple batches in `data[at:end]` to the output.
 
-        Returns the position where it stopped: before a batch that is not simple, not whole,
-        damaged or special. A batch of which nothing is dropped, and which gets no delete horizon,
-        stays as it is; one of which nothing stays is dropped.
+        Returns the position where it stopped: `end`, or before a batch that is not simple, not
+        whole, damaged or special. It copies a batch unchanged if it drops no record of it and adds
+        no delete horizon. It drops a batch without a kept record.
         """
         cdef Py_buffer view
         cdef int64_t wanted
@@ -389,11 +390,12 @@ cdef class Keeper:
             PyBuffer_Release(&view)
 
     def keep_one(self, batch not None, *, bint legacy=False):
-        """What stays of one batch in plain form: (records read, records kept, batch).
+        """Return (records read, records kept, new batch) for one batch in plain form.
 
-        The batch is uncompressed v2 with a right CRC. None: all of it stays as it is, or, with
-        0 records kept, nothing does. `legacy`: the plain form is of v0 or v1; of those a batch is
-        always made, which begins at the first record that is kept and ends with the last.
+        The batch is uncompressed v2, and the caller has checked the stored batch's CRC. The new
+        batch is None if the batch stays unchanged or no record is kept. `legacy`: the plain form is
+        of v0 or v1, of whose kept records it always makes a new batch, from the first kept offset
+        to the last. It does not add the new batch to the output.
 
         Raises CorruptRecord.
         """
@@ -433,12 +435,12 @@ cdef class Keeper:
         return choice.records, choice.kept, made
 
     cdef int make_room(self, int64_t size, int64_t records) except -1:
-        """Have room for one more batch in the output, of `size` bytes before it is rewritten."""
+        """Make room in the output for one more batch, of `size` bytes before its rewrite."""
         cdef int64_t room = self.used + size + records * RECORD_GAIN
         cdef bytearray grown
         self.make_kept_room(records)
         if room > self.room:
-            # A new one: the caller may still have a view of the old one.
+            # Allocate a new buffer: the caller may still have a view of the old one.
             room = max(room, 2 * self.room, <int64_t> FIRST_ROOM)
             grown = PyByteArray_FromStringAndSize(NULL, room)
             if self.used:
@@ -460,8 +462,9 @@ cdef class Keeper:
     cdef int64_t run(
         self, OffsetMap map, const uint8_t *data, int64_t *position, int64_t end
     ) noexcept nogil:
-        """Take in batches from `position` on; returns the size of the first one for which there is
-        no room yet, or 0 where the run ends.
+        """Keep records of the batches from `position` on.
+
+        Returns the size of the first batch for which there is no room yet, or 0 if the run ends.
         """
         cdef const uint8_t *batch
         cdef Choice choice
@@ -510,7 +513,7 @@ cdef class Keeper:
         return low < self.specials and self.special[low] == last
 
     cdef void enter_output(self, int64_t size) noexcept nogil:
-        """Make the batch that was written behind the output a part of it."""
+        """Add the batch that a loop wrote behind the output to the output."""
         cdef const uint8_t *batch = self.start + self.used
         cdef Entry *entry = self.entries + self.entry_count
         entry.position = self.used
@@ -534,7 +537,7 @@ cdef class Keeper:
         bint legacy,
         Choice *choice,
     ) noexcept nogil:
-        """Put the records of a batch that stay into `kept` (Cleaner.shouldRetainRecord)."""
+        """List the records of a batch to keep in `kept` (Cleaner.shouldRetainRecord)."""
         cdef Records records
         cdef Seen seen[KEYS]
         cdef Seen *record
@@ -581,7 +584,7 @@ cdef class Keeper:
     cdef bint must_write(
         self, const uint8_t *batch, const Choice *choice, bint legacy
     ) noexcept nogil:
-        """Whether what stays of a batch is another batch (filterTo)."""
+        """Whether the kept records need a new batch (MemoryRecords.filterTo)."""
         if choice.kept == 0:
             return False
         if legacy or choice.kept < choice.records:

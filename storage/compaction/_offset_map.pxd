@@ -1,7 +1,7 @@
-"""The offset map of compaction (`_offset_map.pyx`), for loops without the GIL.
+"""The offset map of compaction (`_offset_map.pyx`) for loops without the GIL, as inline functions.
 
-`prefetch` has the memory fetched where a hash's slot is, so that a loop which hashes some keys
-before it looks for the first need not wait for each. Inline: loops call it for each record.
+Loops call the functions for each record. `prefetch` fetches the memory of a hash's slot: a loop
+that hashes and prefetches several keys before it looks up the first does not wait for each.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -26,8 +26,8 @@ cdef struct Slot:
 
 cdef class OffsetMap:
     cdef Slot *table
-    cdef int64_t room  # slots that there are now
-    cdef int64_t grow_at  # how many are used when there have to be more
+    cdef int64_t room  # slots that the table has now
+    cdef int64_t grow_at  # the number of used slots at which the table grows
     cdef readonly long long slots
     cdef readonly long long usable
     cdef public long long latest_offset
@@ -53,13 +53,13 @@ cdef inline uint64_t next_index(uint64_t index, uint64_t room) noexcept nogil:
 
 
 cdef inline uint64_t away(uint64_t low, uint64_t index, uint64_t room) noexcept nogil:
-    """How far a slot's key is from its home."""
+    """How many slots the key in a slot is from its home."""
     cdef uint64_t first = home(low, room)
     return index - first if index >= first else index + room - first
 
 
 cdef inline int64_t find(OffsetMap map, Hash hash) noexcept nogil:
-    """The key's offset; -1: it is not there."""
+    """The key's offset; -1 if the map does not have the key."""
     cdef uint64_t index = home(hash.low, map.room)
     cdef uint64_t passed = 0
     cdef Slot *slot = map.table + index
@@ -75,7 +75,7 @@ cdef inline int64_t find(OffsetMap map, Hash hash) noexcept nogil:
 
 
 cdef inline bint place(Slot *table, uint64_t room, Slot key) noexcept nogil:
-    """Put a key into a table that is not full; returns whether it is new."""
+    """Put a key into a table that is not full; return whether the key is new."""
     cdef uint64_t index = home(key.low, room)
     cdef uint64_t passed = 0
     cdef Slot *slot = table + index
@@ -89,7 +89,7 @@ cdef inline bint place(Slot *table, uint64_t room, Slot key) noexcept nogil:
         index = next_index(index, room)
         slot = table + index
         passed += 1
-    # It belongs here; the keys up to the next empty slot move on by one.
+    # The key belongs here; the keys from here to the next empty slot move on by one slot.
     while slot.next_offset != 0:
         moved = slot[0]
         slot[0] = key
@@ -101,7 +101,7 @@ cdef inline bint place(Slot *table, uint64_t room, Slot key) noexcept nogil:
 
 
 cdef inline bint put(OffsetMap map, Hash hash, int64_t offset) noexcept nogil:
-    """Set the key's offset, 0 or more; False, and nothing is set, where the map is full."""
+    """Set the key's offset, 0 or more. If the map is full, set nothing and return False."""
     cdef Slot key
     if map.used >= map.grow_at:
         grow(map)

@@ -1,22 +1,22 @@
 """The offset map of compaction: the latest offset of each key, in bounded memory.
 
-The map keeps only a hash of 128 bits of each key, as Kafka's SkimpyOffsetMap: keys count as equal
-where their hashes are. Kafka's hash is MD5, for which anyone who may write records can make two
-keys of one hash, so that the record of one removes that of the other. This one is SipHash-1-3 under
-a secret of the map's own, and much faster.
+Like Kafka's SkimpyOffsetMap, the map stores only a hash of 128 bits of each key: keys with equal
+hashes count as equal. Kafka uses MD5, for which anyone who may write records can make two keys
+with one hash, so that the record of one removes the record of the other. This map uses SipHash-1-3
+with a random secret for each map, which is also much faster.
 
-A table of slots of 24 bytes: the hash, twice u64, and the offset + 1 as i64, 0 where the slot is
-empty, so that fresh memory is an empty table. A key stands in the slot that its hash gives, its
-home, or, where that is used, in one of the next, in a circle. Keys stand in the order of their
-homes (Robin Hood hashing): so a search for a key that is not there ends at the first key from
-behind its home, which in a table that is nine tenths full is after five slots and not after fifty.
-At most `usable` slots are used (log.cleaner.io.buffer.load.factor), never the last one.
+The table has slots of 24 bytes: the hash as two u64, and the offset + 1 as i64. 0 marks an empty
+slot, so fresh memory is an empty table. The hash gives the key's home slot; if that is used, the
+key is in one of the next slots, in a circle. Keys are in the order of their homes (Robin Hood
+hashing). So the search for a missing key ends at the first key whose home is behind the missing
+key's: in a table that is nine tenths full, after five slots and not after fifty. The map uses at
+most `usable` slots (log.cleaner.io.buffer.load.factor), and never all of them.
 
-The table begins small and doubles up to its limit, so that it takes the memory that its keys need.
-While keys move from the old table to the new one, the old one's memory is given back behind them:
-both together are hardly larger than the new one.
+The table begins small and doubles up to its limit, so it takes only the memory that its keys need.
+While keys move to a new table, the map returns the old table's memory behind them: both together
+are hardly larger than the new one.
 
-`latest_offset` is how far the log was read into the map: the map knows nothing of later offsets.
+`latest_offset` is the last offset of the log that the map covers: it knows no later offsets.
 """
 
 import os
@@ -26,7 +26,7 @@ from storage.record._batch cimport load64_little
 cdef enum:
     SECRET_SIZE = 16
     FIRST_SLOTS = 4096
-    GIVEN_BACK = 1 << 17  # slots, at a time
+    GIVEN_BACK = 1 << 17  # slots whose memory is returned at a time
     NEVER = 0x7FFFFFFFFFFFFFFF
 
 
@@ -37,12 +37,13 @@ cdef extern from "storage/compaction/memory.h":
 
 
 cdef class OffsetMap:
-    """Key to latest offset; as many keys as `memory_bytes` have slots for, times `load_factor`.
+    """Maps each key to its latest offset.
 
-    `most`: how many keys there can be; there are no more `slots` than they need. `secret`, 16
-    bytes, is random by default. `is_full`: no key, new or known, can be put any more; there Kafka
-    stops building its map (Cleaner.buildOffsetMapForSegment). A map that gets no more memory is
-    full earlier.
+    The map takes as many keys as `memory_bytes` have slots for, times `load_factor`. `most` is the
+    largest number of keys that there can be; the map has no more `slots` than these need. `secret`,
+    16 bytes, is random by default. `is_full`: the map takes no key any more, new or known; Kafka
+    stops building its map at that point (Cleaner.buildOffsetMapForSegment). A map is full earlier
+    if the system gives it no more memory.
     """
 
     def __cinit__(
@@ -82,11 +83,11 @@ cdef class OffsetMap:
 
     @property
     def memory(self):
-        """Bytes of the table as it is now."""
+        """Bytes of the current table."""
         return self.room * <int64_t> sizeof(Slot)
 
     def get(self, bytes key not None):
-        """The key's latest offset; -1 where it is not in the map."""
+        """The key's latest offset; -1 if the map does not have the key."""
         return find(self, hash_key(self, key, len(key)))
 
     def put(self, bytes key not None, long long offset):
@@ -101,19 +102,22 @@ cdef class OffsetMap:
 
 
 cdef bint take_table(OffsetMap map, int64_t room) noexcept nogil:
-    """Give the map an empty table of so many slots; False where there is no memory for it."""
+    """Give the map an empty table of `room` slots; False if there is no memory for it."""
     cdef Slot *table = <Slot *> new_memory(room * sizeof(Slot))
     if table == NULL:
         return False
     map.table = table
     map.room = room
-    # Then few keys stand far from home, except in the largest table.
+    # Grow at five eighths, so that few keys are far from home; the largest table cannot grow.
     map.grow_at = room // 8 * 5 if room < map.slots else <int64_t> NEVER
     return True
 
 
 cdef void grow(OffsetMap map) noexcept nogil:
-    """Move the keys to a table of twice as many slots, or as many as there may be."""
+    """Move the keys to a table of twice as many slots, or of `slots`, the limit.
+
+    If there is no memory for it, the map keeps its table and never grows again.
+    """
     cdef Slot *old = map.table
     cdef int64_t old_room = map.room
     cdef int64_t i

@@ -1,7 +1,8 @@
-"""Reading batches for compaction: which ones the loops take, and their records, some at a time.
+"""Inline functions that check batches for compaction and read their records, some at a time.
 
-Inline, as two loops call it for each batch, of which many have one record. Without the GIL, on
-plain pointers; nothing outside a batch is read, whatever its header says.
+They are inline because two modules' loops call them for each batch, and many batches have one
+record. They run without the GIL on plain pointers, and read nothing outside a batch, whatever its
+header says.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -17,11 +18,11 @@ from storage.record._batch cimport (
 
 
 cdef enum:
-    KEYS = 64  # how many records are read, and their keys hashed, at a time
+    KEYS = 64  # how many records `read_some` reads, and hashes the keys of, at a time
 
 
 cdef struct Records:
-    # What is still to be read of a batch.
+    # The records of a batch that are still to be read.
     const uint8_t *at
     const uint8_t *end
     int64_t left
@@ -30,7 +31,7 @@ cdef struct Records:
 
 
 cdef struct Seen:
-    Hash hash  # only where the record is to be looked up
+    Hash hash  # set only if `looked_up`
     const uint8_t *at
     int64_t size
     int64_t offset
@@ -43,7 +44,7 @@ cdef struct Seen:
 cdef inline bint have_room(
     void **items, int64_t *room, int64_t wanted, size_t size
 ) noexcept nogil:
-    """Have room for `wanted` items of `size` bytes; False where there is no memory for it."""
+    """Make room for `wanted` items of `size` bytes each; False if there is no memory for it."""
     cdef int64_t more
     cdef void *moved
     if wanted <= room[0]:
@@ -58,13 +59,13 @@ cdef inline bint have_room(
 
 
 cdef inline int64_t records_of(const uint8_t *batch, int64_t size) noexcept nogil:
-    """The number of records in a batch's header, or how many there can be if that is less."""
+    """The record count in a batch's header, or the most records that fit if that is less."""
     cdef int64_t count = <int32_t> load32(batch + RECORDS_COUNT)
     return max(min(count, (size - HEADER_SIZE) // SMALLEST_RECORD), 0)
 
 
 cdef inline int64_t simple_size(const uint8_t *batch, int64_t room) noexcept nogil:
-    """Bytes of the batch if it is simple, whole in the `room` bytes and undamaged; else 0."""
+    """The batch's size if it is simple, whole in the `room` bytes and has a right CRC; else 0."""
     cdef int64_t size
     if room < HEADER_SIZE or judge_batch(batch) != NO_FAULT:
         return 0
@@ -77,7 +78,7 @@ cdef inline int64_t simple_size(const uint8_t *batch, int64_t room) noexcept nog
 
 
 cdef inline Fault judge_plain(const uint8_t *batch, int64_t size) noexcept nogil:
-    """Whether these are the bytes of one uncompressed v2 batch, not of control records."""
+    """Check that these are the bytes of one uncompressed v2 batch that is no control batch."""
     if size < HEADER_SIZE:
         return BAD_BATCH_LENGTH
     if batch[MAGIC] != 2:
@@ -90,7 +91,7 @@ cdef inline Fault judge_plain(const uint8_t *batch, int64_t size) noexcept nogil
 
 
 cdef inline Fault enter(const uint8_t *batch, int64_t size, Records *records) noexcept nogil:
-    """Go to the first record of a whole batch, once the header's numbers are checked."""
+    """Check the numbers in a whole batch's header, and go to its first record."""
     cdef int64_t delta = <int32_t> load32(batch + LAST_OFFSET_DELTA)
     records.at = batch + HEADER_SIZE
     records.end = batch + size
@@ -112,7 +113,8 @@ cdef inline Fault read_some(
 ) noexcept nogil:
     """Read the next KEYS records of a batch, or all that are left.
 
-    Those with a key and an offset from `lowest` to `highest` will be looked up.
+    It marks those with a key and an offset from `lowest` to `highest` as `looked_up`, hashes their
+    keys, and prefetches their slots.
     """
     cdef RecordHead head
     cdef Fields fields

@@ -1,4 +1,4 @@
-"""The superseded records of a group of segments, for a loop without the GIL (`_superseded.pyx`)."""
+"""Says without the GIL whether a group's record is superseded (`_superseded.pyx`)."""
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 

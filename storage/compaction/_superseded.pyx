@@ -1,23 +1,24 @@
-"""Which records have later ones of the same key, found out by several processes.
+"""Finds the superseded records of a log, those with a later record of the same key, in processes.
 
-Each `KeyScan` goes through a range of a log. It has a map of the dirty part of the range, and so
-notes every record that is superseded within the range. The last record of each key is left: one in
-another range may supersede it. Below the first dirty offset all records are left: by the rules only
-dirty ones supersede them. What is left are *keys*: hash and offset, 24 bytes, as the slots of a map
-(`_offset_map.pxd`), which are dealt out to buckets by their hash. Each bucket is one `KeyMerge`,
-which gets its keys of all ranges, first all dirty ones, and so notes the rest of what is
-superseded.
+Each `KeyScan` goes through a range of the log. It maps the keys of the dirty part of the range, and
+so notes every record that is superseded within the range. It cannot judge the last record of each
+key, because a record in another range may supersede it; nor any record below the first dirty
+offset, because by the cleaner's rules only dirty records supersede. For these it returns *keys*:
+hash and offset, 24 bytes, in the format of a map's slots (`_offset_map.pxd`), dealt out to buckets
+by hash. Each bucket has one `KeyMerge`, which gets the bucket's keys of all ranges, all dirty ones
+first, and notes the remaining superseded records.
 
-What was noted is told by groups of segments, as u32 offsets relative to a group's first one. A
-`Superseded` has all of one group, a bit for each offset; with it a `Keeper` needs no map.
+Both return the superseded records by groups of segments, as u32 offsets relative to a group's first
+offset. A `Superseded` has all of one group, a bit for each offset; with it a `Keeper` needs no map.
 
-The maps must have one secret, so that a key has one hash in all of them. Numbers are in the
-machine's byte order: the processes run on machines of one kind.
+The maps of all processes must have the same secret, so that a key has the same hash in each.
+Numbers are in the machine's byte order: the processes run on machines of one kind.
 
-A range's map has keys in the order of the lower halves of their hashes, and so they come to a
-bucket. The bucket's map orders them by the upper halves: keys that come in the order of their slots
-would crowd at the front of a table that grows. A bucket is a run of upper halves, which is
-stretched over all numbers, or its keys would want the same few slots.
+A range's map has its keys in the order of the lower halves of their hashes, and a bucket gets them
+in that order. The bucket's map orders them by the upper halves: keys that come in the order of
+their slots would crowd at the front of a table that grows. A bucket is a run of upper halves.
+`KeyMerge` stretches that run over all numbers, because its keys would else have the same few home
+slots.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -36,12 +37,12 @@ from storage.errors import CorruptRecord
 from storage.record._batch import refusal
 
 cdef enum:
-    AHEAD = 32  # a slot's memory is prefetched so many keys before it is needed
+    AHEAD = 32  # a loop prefetches a slot's memory this many keys before it needs it
     LARGEST_GROUP = 0x100000000
 
 
 cdef class Offsets:
-    """Offsets that were noted, in any order."""
+    """A list of offsets, in any order."""
 
     cdef int64_t *items
     cdef int64_t count
@@ -51,7 +52,7 @@ cdef class Offsets:
         free(self.items)
 
     cdef bint add(self, int64_t offset) noexcept nogil:
-        """False: there is no memory for it."""
+        """Add an offset; False if there is no memory for it."""
         if not have_room(<void **> &self.items, &self.room, self.count + 1, sizeof(int64_t)):
             return False
         self.items[self.count] = offset
@@ -59,7 +60,7 @@ cdef class Offsets:
         return True
 
     cdef list by_group(self, bounds):
-        """(number of the group, u32 offsets relative to its base) of the groups that have any."""
+        """(number of the group, u32 offsets relative to its base) for each group that has any."""
         cdef int64_t groups = len(bounds) - 1
         cdef int64_t *starts = <int64_t *> malloc(max(groups + 1, 1) * sizeof(int64_t))
         cdef int64_t *sizes = <int64_t *> calloc(max(groups, 1), sizeof(int64_t))
@@ -107,7 +108,10 @@ cdef class Offsets:
 cdef int64_t group_of(
     const int64_t *starts, int64_t groups, int64_t offset, int64_t last
 ) noexcept nogil:
-    """The group that has an offset, -1 or `groups` if none; `last`: the group of the one before."""
+    """The group with an offset; -1 below the first, `groups` behind the last.
+
+    `last` is the group of the offset before, which the search tries first.
+    """
     cdef int64_t low = 0
     cdef int64_t high = groups + 1
     cdef int64_t middle
@@ -123,9 +127,9 @@ cdef int64_t group_of(
 
 
 cdef class KeyScan:
-    """Takes in the batches of a range, in order, but for control batches and aborted ones.
+    """Takes the batches of a range in order; the caller leaves out control and aborted batches.
 
-    `map` is the range's own, and has room for its keys: else MemoryError.
+    `map` is a new map for this range. The methods raise MemoryError if its keys do not fit.
     """
 
     cdef OffsetMap map
@@ -145,7 +149,7 @@ cdef class KeyScan:
         free(self.listed)
 
     def take_batches(self, data not None, long long at, long long end):
-        """Take in the simple batches in `data[at:end]`; returns where it stops (`map_batches`)."""
+        """Take the simple batches in `data[at:end]`; return where it stops (see `map_batches`)."""
         cdef Py_buffer view
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
@@ -159,7 +163,7 @@ cdef class KeyScan:
         return at
 
     def take_batch(self, batch not None):
-        """Take in one batch in plain form.  CorruptRecord."""
+        """Take one batch in plain form.  Raises CorruptRecord."""
         cdef Py_buffer view
         cdef Fault fault
         PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
@@ -218,24 +222,27 @@ cdef class KeyScan:
         return True
 
     def dirty_keys(self, int buckets):
-        """The dirty keys that are left, by bucket."""
+        """The last dirty record of each key, as keys by bucket."""
         return dealt(self.map.table, self.map.room, buckets)
 
     def clean_keys(self, int buckets):
-        """The keys below the first dirty offset, by bucket."""
+        """The records below the first dirty offset, as keys by bucket."""
         return dealt(self.listed, self.listed_count, buckets)
 
     def superseded_by_group(self, bounds not None):
-        """(number of the group, its offsets that are superseded within the range), as bytes.
+        """The offsets that are superseded within the range: (group number, u32 offsets as bytes).
 
-        `bounds`: the first offsets of all groups, rising, and where the last one ends.
-        CorruptRecord where an offset is in none.
+        `bounds` has the first offsets of all groups, rising, and the end of the last one. Raises
+        CorruptRecord if an offset lies in no group.
         """
         return self.superseded.by_group(bounds)
 
 
 cdef bint replace(OffsetMap map, Hash hash, int64_t offset, Offsets superseded) noexcept nogil:
-    """Note a dirty key and which of its two records is superseded; False: no memory."""
+    """Put a dirty key into the map, and note the earlier one of its two records as superseded.
+
+    Returns False if there is no memory for it.
+    """
     cdef int64_t before = find(map, hash)
     if before >= offset:
         return before == offset or superseded.add(offset)
@@ -243,7 +250,7 @@ cdef bint replace(OffsetMap map, Hash hash, int64_t offset, Offsets superseded) 
 
 
 cdef list dealt(const Slot *slots, int64_t count, int buckets):
-    """The used ones of these slots, as bytes, by bucket."""
+    """Copy the used slots into one bytes object for each bucket."""
     cdef int64_t *sizes
     cdef Slot **ends
     cdef int64_t i
@@ -278,7 +285,7 @@ cdef list dealt(const Slot *slots, int64_t count, int buckets):
 
 
 cdef class KeyMerge:
-    """Finds out what is superseded in one of `buckets`; `map` has room for its keys."""
+    """Finds the superseded records among the keys of one of `buckets`; `map` has room for them."""
 
     cdef OffsetMap map
     cdef Offsets superseded
@@ -293,12 +300,12 @@ cdef class KeyMerge:
         self.superseded = Offsets()
 
     def add_dirty(self, keys not None):
-        """Add dirty keys of one range."""
+        """Add the dirty keys of one range."""
         assert not self.listing, "all dirty keys come before the clean ones"
         self.add(keys, True)
 
     def add_clean(self, keys not None):
-        """Add keys of a range from below the first dirty offset, after all dirty ones."""
+        """Add a range's keys below the first dirty offset, after the dirty keys of all ranges."""
         self.listing = True
         self.add(keys, False)
 
@@ -340,23 +347,23 @@ cdef class KeyMerge:
 
     @property
     def keys(self):
-        """How many dirty keys there are."""
+        """The number of different dirty keys."""
         return len(self.map)
 
     def superseded_by_group(self, bounds not None):
-        """What is superseded from one range to another, as `KeyScan.superseded_by_group`."""
+        """The offsets that another range supersedes, as in `KeyScan.superseded_by_group`."""
         return self.superseded.by_group(bounds)
 
 
 cdef class Superseded:
-    """The superseded ones of the `count` offsets from `first` on."""
+    """Has a bit for each of the `count` offsets from `first` on: whether it is superseded."""
 
     def __cinit__(self, long long first, long long count):
         if not 0 <= count <= <int64_t> LARGEST_GROUP:
             raise ValueError(f"{count} offsets")
         self.first = first
         self.count = count
-        # Memory that is not written to costs none.
+        # Pages that nothing is written to take no memory.
         self.bits = <uint8_t *> calloc(count // 8 + 1, 1)
         if self.bits == NULL:
             raise MemoryError
@@ -365,7 +372,7 @@ cdef class Superseded:
         free(self.bits)
 
     def add(self, offsets not None):
-        """Add offsets of the group: u32, relative to its first one."""
+        """Mark offsets of the group as superseded: u32, relative to its first offset."""
         cdef Py_buffer view
         cdef int64_t i
         cdef uint32_t at

@@ -1,11 +1,12 @@
-/* The memory of key maps, straight from the system. */
+/* Allocates and frees the memory of offset maps with mmap(2), and returns parts with madvise(2). */
 
 #pragma once
 
 #include <stdint.h>
 #include <sys/mman.h>
 
-/* Zeros. A large table is read all over: with large pages there is less to look up. */
+/* Returns zeroed memory, or NULL. Loops read a large table at random, and huge pages need fewer
+   entries in the processor's TLB. */
 static void *kafkafs_new_memory(uint64_t size)
 {
     void *made = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,4 +1,4 @@
-/* SipHash of a key, and where a hash's slot is: the C of `_offset_map.pxd`. */
+/* SipHash of a key, and the home slot of a hash: the C part of `_offset_map.pxd`. */
 
 #pragma once
 
@@ -18,7 +18,7 @@ typedef struct { uint64_t low, high; } kafkafs_hash;
 static inline uint64_t kafkafs_word(const uint8_t *at)
 { uint64_t bits; memcpy(&bits, at, 8); return le64toh(bits); }
 
-/* The last size % 8 bytes of a key, the first the lowest; nothing outside the key is read. */
+/* The last size % 8 bytes of a key as a little-endian number. It reads nothing outside the key. */
 static inline uint64_t kafkafs_tail(const uint8_t *key, int64_t size)
 {
     int left = (int) (size & 7);
@@ -32,7 +32,7 @@ static inline uint64_t kafkafs_tail(const uint8_t *key, int64_t size)
     return bits;
 }
 
-/* SipHash-1-3 with 128 bits of result (Aumasson, Bernstein; siphash.c of its authors). */
+/* SipHash-1-3 with a result of 128 bits (Aumasson and Bernstein's siphash.c). */
 static inline kafkafs_hash kafkafs_siphash(
     uint64_t k0, uint64_t k1, const uint8_t *key, int64_t size)
 {
@@ -65,7 +65,7 @@ static inline kafkafs_hash kafkafs_siphash(
     return made;
 }
 
-/* Where a hash's slot is in a table of so many: its share of all numbers, times the slots. */
+/* The index of a hash's home slot: low / 2**64 of the table's slots. */
 static inline uint64_t kafkafs_home(uint64_t low, uint64_t slots)
 { return (uint64_t) ((unsigned __int128) low * slots >> 64); }
 

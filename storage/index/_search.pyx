@@ -1,4 +1,7 @@
-"""The search in entries of fixed width: what each look-up of an offset or a position begins with."""
+"""Binary search in the fixed-width entries of an index file, as in Kafka's AbstractIndex.
+
+Each look-up of an offset or a timestamp begins with it.
+"""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -26,11 +29,11 @@ cdef inline int64_t key_at(const uint8_t *at, int width) noexcept nogil:
 def entries_up_to(
     entries not None, int64_t size, int64_t at, int width, int64_t count, int64_t warm, target
 ):
-    """How many of the first `count` entries have a key that is not above `target`.
+    """Return how many of the first `count` entries have a key at or below `target`.
 
-    An entry has `size` bytes; its key are the `width` bytes (4 or 8, big-endian, with a sign) from
-    its byte `at` on. Keys never fall from one entry to the next. The last `warm` entries are looked
-    at first.
+    An entry has `size` bytes. Its key is a signed big-endian number of `width` bytes (4 or 8) at
+    its byte `at`. Keys never fall from one entry to the next. The search begins at the first of the
+    last `warm` entries, which are likely in memory.
     """
     cdef Py_buffer view
     cdef const uint8_t *keys
@@ -38,7 +41,7 @@ def entries_up_to(
     cdef int64_t high = count
     cdef int64_t middle
     cdef int beyond = 0
-    # No key is as large, or as small, as what has no place in 64 bits.
+    # Every key is below, or above, a target that does not fit in 64 bits.
     cdef int64_t wanted = PyLong_AsLongLongAndOverflow(target, &beyond)
     if beyond:
         return count if beyond > 0 else 0

@@ -1,7 +1,8 @@
-"""Hot loops over the entries of Kafka 0.7: walk them, and write them as v2 records.
+"""Hot loops over the log entries of Kafka 0.7: walk them, and write them as v2 records.
 
-Pure: bytes in, bytes and numbers out. Layouts: `storage/kafka07/entries.py`. A loop stops with a
-key of `REASONS`, or with WHOLE, CUT_OFF or COMPRESSED, which are no faults.
+Pure: the loops take bytes and return bytes and numbers. Layouts: `storage/kafka07/entries.py`. A
+loop ends with a fault, which is a key of `REASONS`, or with WHOLE, CUT_OFF or COMPRESSED, which are
+not faults.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
@@ -28,10 +29,10 @@ cdef enum:
     _BAD_CODEC
     _BAD_CRC
 
-    MAGIC = 4  # where an entry has its magic; its attributes or CRC follow
+    MAGIC = 4  # the position of an entry's magic; attributes (magic 1) and CRC follow
     SMALLEST = 9  # length, magic, CRC, no payload
-    HEAD_0 = 9
-    HEAD_1 = 10
+    HEAD_0 = 9  # bytes before the payload with magic 0
+    HEAD_1 = 10  # bytes before the payload with magic 1
     CODEC_BITS = 0x03
 
 WHOLE, CUT_OFF, COMPRESSED, BAD_CRC = _WHOLE, _CUT_OFF, _COMPRESSED, _BAD_CRC
@@ -44,7 +45,7 @@ REASONS = {
 
 
 cdef struct Entry:
-    int64_t size  # in bytes; of an entry that is cut off: at least so many
+    int64_t size  # in bytes; the smallest possible size if the length field is cut off
     int64_t head  # bytes before the payload
     int codec
 
@@ -52,7 +53,10 @@ cdef struct Entry:
 cdef inline int judge(
     const uint8_t *at, int64_t room, bint check_crc, Entry *entry
 ) noexcept nogil:
-    """Read the entry at `at`, of which `room` bytes are there; why it is not to be taken as it is."""
+    """Read the entry at `at`, where `room` bytes are readable.
+
+    Returns _WHOLE, or why a loop cannot take the entry as it is.
+    """
     entry.size = SMALLEST
     entry.head = HEAD_0
     entry.codec = 0
@@ -81,8 +85,8 @@ cdef inline int judge(
 def walk(data not None, long long at, long long end, long long until, *, bint check_crc):
     """Step over whole entries from data[at] on; return where the last one ends, and WHOLE.
 
-    The walk ends at or behind `until`, or at `end`. Before an entry that `end` cuts off, or that is
-    wrong, it returns that entry's position and the fault.
+    The walk ends at or behind `until`, or at `end`. It stops before an entry that `end` cuts off or
+    that is wrong, and returns that entry's position and CUT_OFF or the fault.
     """
     cdef Held held = hold_part(data, at, end)
     cdef int64_t position = at
@@ -99,9 +103,9 @@ def walk(data not None, long long at, long long end, long long until, *, bint ch
 
 
 def head(data not None, long long at, long long end, *, bint check_crc):
-    """(fault, size in bytes, bytes before the payload, codec) of the entry at data[at].
+    """Return (fault, size in bytes, bytes before the payload, codec) of the entry at data[at].
 
-    Of an entry that is cut off the size is the least that it can be.
+    If the length field is cut off, the size is the smallest possible one.
     """
     cdef Held held = hold_part(data, at, end)
     cdef Entry entry
@@ -115,12 +119,12 @@ def append_records(
 ):
     """Write the uncompressed entries from data[at] on as v2 records at the end of `out`.
 
-    Ends behind `limit` bytes of entries, or before an entry that is compressed, wrong, or cut off
-    by `end`. A record's offset delta is its entry's distance from `at` where `numbered`, else 0.
-    Timestamp deltas are 0. Every CRC is checked.
+    It ends behind `limit` bytes of entries, or before an entry that is compressed, wrong, or cut
+    off by `end`. With `numbered`, a record's offset delta is its entry's distance in bytes from
+    `at`, else 0. Timestamp deltas are 0. It checks each CRC.
 
-    Returns where the next entry begins, the count of records, the last one's offset delta, and the
-    fault: WHOLE at the limit and at `end`.
+    Returns the position of the next entry, the number of records, the offset delta of the last one,
+    and why it ended: WHOLE at the limit and at `end`.
     """
     cdef Held held = hold_part(data, at, end)
     cdef int64_t position = at
@@ -132,7 +136,7 @@ def append_records(
     cdef int fault = _WHOLE
     cdef Entry entry
     cdef uint8_t *to
-    # The first pass checks the entries and adds up what their records take.
+    # The first pass checks the entries and adds up the sizes of their records.
     while position < end and position - at < limit:
         fault = judge(held.start + position, end - position, True, &entry)
         if fault != _WHOLE:
@@ -162,12 +166,12 @@ def append_records(
 
 
 cdef inline int64_t body_of(const Entry *entry, int64_t delta) noexcept nogil:
-    """What the length field of this entry's record says: the record has no key and no headers."""
+    """The value of the length field of this entry's record, which has no key and no headers."""
     return body_size(0, <uint64_t> delta << 1, field_size(-1) + field_size(entry.size - entry.head) + 1)
 
 
 def complete(bytearray batch not None, long long base_offset, long long last_delta, int count):
-    """Write the header before the records that `append_records` has appended."""
+    """Write the batch header before the records that `append_records` has appended."""
     if len(batch) < HEADER_SIZE:
         raise ValueError(f"a batch of {len(batch)} bytes")
     put_header(

@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* CRC-32 (IEEE, reflected), eight bytes at a time: most payloads are too short for the call
-   into zlib to pay. */
+/* Computes a CRC-32 (IEEE, reflected) eight bytes at a time. Most payloads are so short that a
+   call of zlib would take longer. */
 static uint32_t kafkafs_crc_table[8][256];
 
 static void kafkafs_make_crc_table(void)

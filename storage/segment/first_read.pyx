@@ -1,13 +1,13 @@
-"""Which bytes of a segment's log have been read and checked since it was opened.
+"""Remembers which bytes of a segment's `.log` file this process has checked since it opened it.
 
-Bytes are checked against their CRC when a batch is first read (`Segment.verify`). Those that have
-been are kept as *parts*: runs of whole batches, ascending and apart from one another, each with the
-offset behind it. Random reads add thousands of parts. What this process has appended is *written*:
-from `written_from` on the log is as it was written, as long as the page cache holds it.
+A read checks a batch against its CRC when it first reads the batch (`Segment.verify`). The checked
+bytes are *parts*: runs of whole batches, ascending and apart from one another, each with the offset
+after it. Random reads add thousands of parts. The bytes that this process has appended are
+*written*: from `written_from` on, the page cache has the file as this process wrote it.
 
-Any thread may call anything: no call releases the GIL.
+Any thread may call any method: no method releases the GIL.
 
-Not here: judging batches (`record`), damage (`batch_check`, `segment`).
+`record` judges batches; `segment.batch_check` and `segment.segment` handle damage.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -27,8 +27,11 @@ cdef struct Run:
 
 
 cdef class FirstRead:
-    """The parts of a log. `whole`: nothing is left to be checked. `batch_size`: bytes of a batch that
-    was read lately.
+    """The checked parts of a `.log` file.
+
+    whole         whether the process has checked or written all bytes
+    written_from  the file position from which on this process has written the file
+    batch_size    the size in bytes of a batch that was read lately
     """
 
     cdef Run *parts
@@ -44,15 +47,16 @@ cdef class FirstRead:
         PyMem_Free(self.parts)
 
     def doubt(self, int64_t size):
-        """Let nothing of the log's `size` bytes count as written any longer."""
+        """Stop counting any of the file's `size` bytes as written."""
         self.written_from = size
         self.whole = self.reached(0) == INT64_MAX
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     cpdef int64_t reached(self, int64_t position) noexcept:
-        """Where the bytes from `position` on end that have been checked or written: `position` if
-        none have been, INT64_MAX if all have.
+        """The end of the checked or written bytes that begin at `position`.
+
+        It is `position` if the byte there is neither, INT64_MAX if all bytes from there on are.
         """
         cdef int64_t number = self.behind(position)
         if number and self.parts[number - 1].end > position:
@@ -60,12 +64,14 @@ cdef class FirstRead:
         return INT64_MAX if position >= self.written_from else position
 
     def knows(self, int64_t position, int64_t end):
-        """Whether all of these bytes have been checked or written."""
+        """Whether all bytes from `position` to `end` are checked or written."""
         return self.reached(position) >= end
 
     def to_read(self, int64_t position, int64_t size):
-        """How much to read at once where `size` bytes are wanted: what has been checked, if that is
-        much; else a batch more than is wanted, so that all of it can be checked as it is read.
+        """How many bytes to read at `position` if the caller wants `size` bytes.
+
+        If all of them are checked: `size`. If many are (MUCH): the checked ones. Else a batch more
+        than the caller wants, so that the read has whole batches and can check all wanted bytes.
         """
         cdef int64_t checked = self.reached(position) - position
         if checked >= size:
@@ -73,8 +79,9 @@ cdef class FirstRead:
         return checked if checked >= MUCH else size + self.batch_size
 
     def end_before(self, int64_t position):
-        """Where the last part ends that begins at or before a position, and the offset that comes
-        next; None where none does.
+        """The end of the last part that begins at or before a position, and the offset after it.
+
+        None if no part begins there.
         """
         cdef int64_t number = self.behind(position)
         if not number:
@@ -86,10 +93,11 @@ cdef class FirstRead:
     def add_sound(
         self, data not None, start not None, int64_t size, int64_t base_offset, int64_t limit
     ):
-        """Add the sound batches at the start of `data` (`sound_start`); False where there are none.
+        """Add the sound batches at the start of `data` (`sound_start`); False if there are none.
 
-        `start`: the position from which `data` was read, an offset that no batch is below, and one
-        that the first batch reaches. The log has `size` bytes and ends below the offset `limit`.
+        `start` is (the file position of `data`, an offset that no batch begins below, an offset
+        that the first batch must reach). The file has `size` bytes, and its offsets are below
+        `limit`.
         """
         cdef Py_buffer view
         cdef Sound sound
@@ -110,7 +118,7 @@ cdef class FirstRead:
         return True
 
     cpdef int add(self, int64_t start, int64_t end, int64_t next_offset) except -1:
-        """Add the checked bytes `start` to `end`; `next_offset` is behind the last batch of them."""
+        """Add the checked bytes `start` to `end`; `next_offset` is the offset after them."""
         cdef int64_t behind = self.behind(end)
         cdef int64_t first = self.behind(start)
         cdef Run added = Run(start, end, next_offset)
@@ -122,7 +130,7 @@ cdef class FirstRead:
             added.next_offset = self.parts[behind - 1].next_offset
         if self.count == self.room:
             self.grow()
-        # It touches the parts from `first` to `behind`: they become one.
+        # The new part touches the parts from `first` to `behind`, and all become one.
         memmove(
             self.parts + first + 1, self.parts + behind, (self.count - behind) * sizeof(Run)
         )
@@ -141,7 +149,7 @@ cdef class FirstRead:
         return 0
 
     cdef int64_t behind(self, int64_t position) noexcept:
-        """How many parts begin at or before a position."""
+        """The number of parts that begin at or before a position."""
         cdef int64_t low = 0
         cdef int64_t high = self.count
         cdef int64_t middle
