@@ -1,4 +1,4 @@
-"""Finds the position of one record in a segment's text, by its offset or its number.
+"""Finds where one record's text begins in a segment's text, by the record's offset or number.
 
 The line index leads to a batch nearby; from there these functions read the log batch by batch, and
 measure each record. They keep nothing but the gaps, and wait for the disk.

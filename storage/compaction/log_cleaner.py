@@ -204,9 +204,10 @@ class LogCleaner:
         )
 
     def _write_down(self, log: Log, first_dirty_offset: int, task: Task) -> None:
-        """Write down that the log may have holes from now on, for a start that finds any.
+        """Write down that a cleaner may leave gaps in the log from now on.
 
-        A start trusts that below the recovery point only: what is missing behind it was lost.
+        A start takes a gap for a cleaner's only below the recovery point; what is missing behind it
+        was lost.  So the log is flushed first.
         """
         log.flush(task.by_owner)
         known = self.first_dirty(log)

@@ -158,12 +158,14 @@ class Loader:
         topic_id = self._topic_id(directory)
         settings.identify(topic, topic_id)
         config = settings.log_config(topic)
-        # A broker deletes and cleans without writing it down as we do; another cluster tells where
-        # a copy that still grows ends.
+        # A directory is ours, a broker's, or a copy whose files appear in any order.  Only of ours
+        # do the partition's own files count: the log start and the claims of the book, the recovery
+        # point as an end that was flushed.  A broker deletes and cleans without writing that down
+        # as we do; where a copy ends the cluster tells that writes the original.
         is_ours = files.in_order and not settings.is_brokers
         if is_ours and (recovery_point is None or not checkpoints.has_log_starts):
             log_start = max(log_start, self._own_log_start(directory))
-        # Of a broker's topics nothing tells whether a cleaner was there, unless they are a copy.
+        # A cleaner may have been in any broker's topic; of a copy the copied checkpoint tells.
         may_be_cleaned = item in checkpoints.cleaned_before or (
             files.in_order and settings.is_brokers_topic(topic)
         )
@@ -172,9 +174,9 @@ class Loader:
             finish(files, directory, [name for name, _ in files.scan(directory)])
             recovery_point = max(recovery_point or 0, rescued_to)
         point = recovery_point or 0
-        # Our cleaner leaves gaps between segments only where the recovery point is written down
-        # behind them.  A broker's may have come further, and so may the one of a log that was
-        # copied without its checkpoints.
+        # Our cleaner leaves gaps between segments only below a recovery point that is written down.
+        # There may be gaps anywhere where a broker's cleaner was, where the cleaner's checkpoint is
+        # ahead of the recovery point, and in a log that has come without its checkpoints.
         holes_to = point
         if (
             settings.is_brokers
@@ -185,13 +187,13 @@ class Loader:
         booked_to = flushed_end = None
         if is_ours:
             booked_to = paths.MAX_OFFSET if self.stopped_clean else point
-            # At the log start no batch need end: the recovery point was moved there with it.
+            # A recovery point at the log start was moved there with it: no batch need end there.
             flushed_end = recovery_point if point > log_start else None
         flushed_to = 0 if verify else point
         origin = Origin(
             *(files, directory, config),
             clean=clean,
-            # What lies below the log start is not read: a deletion may have been half done.
+            # Recovery reads nothing below the log start: a deletion may be half done there.
             recovery_point=max(flushed_to, log_start),
             log_start=log_start,
             writable=not self.read_only,

@@ -14,7 +14,7 @@ In this order, which a crash may end at any point:
 A log whose plan no longer fits at step 3, because it was deleted or a cleaner is at work, is left
 for the next time.  An error of one log does not keep the others from their turn.
 
-Not here: the rules (``retention``), when to run.
+Not here: the rules and policies, which only decide (``storage.retention``), when to run.
 """
 
 from __future__ import annotations

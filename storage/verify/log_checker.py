@@ -17,7 +17,8 @@ Threads: ``run_newest`` and ``run_sealed`` each run in a worker thread, one of e
 read a log's tuple of segments and their sizes, which is safe in any thread; damage is noted on the
 owner's thread.
 
-Not here: what a damaged batch is (``batch_check``), the clock that calls, other processes' logs.
+Not here: what a damaged batch is (``batch_check``), the clock that calls, other processes' logs, a
+verification on demand, also of records and indexes (``verify_log``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""Verifies logs that are in use: every batch, every record in it, every index entry, as ``verify``.
+"""Verifies logs in use, once, on demand: every batch, record and index entry, as ``verify`` does.
 
 The active segment is read up to where it ended at the start.  A segment that leaves its log while
 it is read is passed over, and one that seems to have faults is read again, as it may have been
 closed, cleaned or renamed in between.
 
-Runs in a worker thread, and changes nothing.
+Runs in a worker thread, and changes no file.  Where a sealed segment's file is gone, the log knows
+it from then on.
+
+Not here: reading all logs back in the background (``log_checker``), and directories that no process
+has open (``verify``).
 """
 
 from __future__ import annotations
