@@ -170,8 +170,8 @@ class Files:
     """The real disk below a data directory, ``root``.  Any thread may call anything.
 
     ``parallel``: how many calls at a time pay, where each waits for long.  ``in_order``: whether
-    names appear in the order in which their writer makes them.  ``reserve``: what ``spend`` gives
-    up on a full disk.
+    names appear in the order in which their writer makes them.  ``reserve``: the room that
+    ``with_reserve`` gives up on a full disk.
     """
 
     parallel = 1
@@ -321,7 +321,7 @@ class Files:
 
     # -- room ----------------------------------------------------------------------------------
 
-    def spend(self, operation: Callable[[], T]) -> T:
+    def with_reserve(self, operation: Callable[[], T]) -> T:
         """Call what must not fail on a full disk: it makes room, or writes down what is gone.
 
         Each time that it fails there, part of the reserve is given up and ``operation``, which has
@@ -426,9 +426,9 @@ class Files:
     def rename(self, source: str, target: str) -> None:
         """Rename atomically, in the place of an existing target; of a link the link itself.
 
-        May ``spend``, because names say what is deleted.
+        Uses the reserve, because names say what is deleted.
         """
-        self.spend(lambda: self._rename(source, target))
+        self.with_reserve(lambda: self._rename(source, target))
 
     def _rename(self, source: str, target: str) -> None:
         with _Parent(self, source) as old, _Parent(self, target) as new:
@@ -496,9 +496,10 @@ class Files:
         Writes a new file beside it, with a name that nobody can guess (``is_temporary``), fsyncs
         it, renames it to ``path``, and fsyncs the directory (Kafka's ``CheckpointFile.java``).
         ``sync=False`` leaves both fsyncs out, for what can be made again; a power cut may then
-        leave an empty file.  May ``spend``: such files say how far a log is, and what is deleted.
+        leave an empty file.  Uses the reserve: such files say how far a log is, and what is
+        deleted.
         """
-        self.spend(lambda: self._replace_atomically(path, data, sync=sync))
+        self.with_reserve(lambda: self._replace_atomically(path, data, sync=sync))
 
     def replace_if_room(self, path: str, data: bytes) -> None:
         """As ``replace_atomically``, for what can wait: OSError (ENOSPC) as ``check_room``."""

@@ -39,7 +39,7 @@ def check_log(log: Log) -> list[str]:
         log.files,
         log.directory,
         log.config.index_interval_bytes,
-        cleaned=log.may_be_cleaned,
+        cleaned=log.may_have_gaps,
         log_start=log.log_start_offset,
     )
     return faults + whole.run(log.segments, log.log_end_offset, log.producers)

@@ -157,7 +157,7 @@ def recover(directory: OpenDirectory) -> None:
         _log.warning("%s", error)
         return
     try:
-        directory.files.spend(
+        directory.files.with_reserve(
             lambda: _settle(directory, Task(), lambda: directory.clock_ms() * 1_000_000)
         )
     except (StorageError, OSError) as error:

@@ -28,7 +28,7 @@ from storage.files import Files, is_temporary
 from storage.kafka07.segment import holds_entries, refusal
 from storage.log.log import Log, LogGroup
 from storage.log.rescue import decided, finish
-from storage.recovery.recovery import Origin, Recovered, recover
+from storage.recovery.recovery import LoadContext, Recovered, recover
 from storage.segment.cut import Cut
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint_file, history
@@ -166,7 +166,7 @@ class Loader:
         if is_ours and (recovery_point is None or not checkpoints.has_log_starts):
             log_start = max(log_start, self._own_log_start(directory))
         # A cleaner may have been in any broker's topic; of a copy the copied checkpoint tells.
-        may_be_cleaned = item in checkpoints.cleaned_before or (
+        may_have_gaps = item in checkpoints.cleaned_before or (
             files.in_order and settings.is_brokers_topic(topic)
         )
         rescued_to = 0 if clean else decided(files, directory)
@@ -190,7 +190,7 @@ class Loader:
             # A recovery point at the log start was moved there with it: no batch need end there.
             flushed_end = recovery_point if point > log_start else None
         flushed_to = 0 if verify else point
-        origin = Origin(
+        context = LoadContext(
             *(files, directory, config),
             clean=clean,
             # Recovery reads nothing below the log start: a deletion may be half done there.
@@ -198,14 +198,14 @@ class Loader:
             log_start=log_start,
             writable=not self.read_only,
             now_ms=now_ms,
-            may_be_cleaned=may_be_cleaned,
+            may_have_gaps=may_have_gaps,
             holes_to=holes_to,
             booked_to=booked_to,
             flushed_end=flushed_end,
             producer_expiration_ms=settings.broker.producer_id_expiration_ms,
             progress=advance,
         )
-        recovered = files.spend(lambda: recover(origin))
+        recovered = files.with_reserve(lambda: recover(context))
         self.cuts.extend(recovered.cuts)
         self.faults.extend(recovered.faults)
         start = max(log_start, recovered.segments[0].base_offset)
@@ -217,7 +217,7 @@ class Loader:
             epochs=self._load_epochs(directory, start, end, recovered),
             clean=self.clean,
             read_only=self.read_only,
-            may_be_cleaned=may_be_cleaned,
+            may_have_gaps=may_have_gaps,
             point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
@@ -233,7 +233,7 @@ class Loader:
         epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         checkpoint_file.write_epochs(files, epochs, [])
         book_file.begin(files, directory)
-        origin = Origin(
+        context = LoadContext(
             *(files, directory, config),
             clean=True,
             recovery_point=0,
@@ -242,7 +242,7 @@ class Loader:
             now_ms=now_ms,
             booked_to=0,
         )
-        recovered = recover(origin)
+        recovered = recover(context)
         files.sync_directory(directory)
         return Log(
             *(files, directory, topic.name, partition, topic.id, config, recovered, self.logs),

@@ -667,7 +667,7 @@ class LogManager:
             write_offsets()
             for write_snapshot in started:
                 try:
-                    self.files.spend(write_snapshot)
+                    self.files.with_reserve(write_snapshot)
                 except OSError as error:
                     failure = failure or error
             self.reserve.restore()
@@ -749,7 +749,7 @@ class LogManager:
                 log.check_active()
         self._rescue(log)
         try:
-            self.files.spend(log.close)
+            self.files.with_reserve(log.close)
         except OSError as error:
             log.abandon()
             return error

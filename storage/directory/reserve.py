@@ -2,17 +2,17 @@
 
 Plain files beside the partitions, ``kafkafs.reserve.0`` and so on, hold blocks and inodes that
 nothing else can take.  Where the disk is full, work that frees space or writes down what is gone
-may use them up, one after the other (``Files.spend``): checkpoints, settings, deletions, recovery,
-shutdown.  Appends never do, and are refused while a part of the reserve is missing, so that they do
-not take what was given up.  Each part is taken again as soon as there is room for it.
+may use them up, one after the other (``Files.with_reserve``): checkpoints, settings, deletions,
+recovery, shutdown.  Appends never do, and are refused while a part of the reserve is missing, so
+that they do not take what was given up.  Each part is taken again as soon as there is room for it.
 
 Where nothing of it is left, files go that can be made again from the log: those of line indexes
 (``.lines``), a partition's at a time.
 
 The daemon keeps a reserve (``keep``).  Other processes that open the directory use what is there.
 
-Any thread may call anything.  Not here: what may use it (``Files.spend``), and a disk that is found
-full without a reserve (``make_room``).
+Any thread may call anything.  Not here: what may use it (``Files.with_reserve``), and a disk that
+is found full without a reserve (``make_room``).
 """
 
 from __future__ import annotations

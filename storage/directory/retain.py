@@ -150,38 +150,38 @@ def retain(
     now = manager.clock_ms() if now_ms is None else now_ms
     outcome = Retained()
     task.begin("looking for what can go", 0)
-    moves: list[_Move] = []
+    advances: list[_LogStartAdvance] = []
     try:
         for log in logs:
             task.check()
             with _noted(outcome, log):
                 # Not on the owner's thread: a user's policy may take long.
                 plan = plan_retention(log, now)
-                move = task.by_owner(partial(_begin, plan, now, outcome))
-                if move is not None:
-                    moves.append(move)
+                advance = task.by_owner(partial(_begin, plan, now, outcome))
+                if advance is not None:
+                    advances.append(advance)
         flushed = []
-        for move in moves:
+        for advance in advances:
             task.check()
-            with _noted(outcome, move.log):
-                move.write_down(task)
-                flushed.append(move)
+            with _noted(outcome, advance.log):
+                advance.write_down(task)
+                flushed.append(advance)
         if flushed:
-            task.begin("deleting", sum(move.size for move in flushed))
+            task.begin("deleting", sum(advance.size for advance in flushed))
             task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
-        for move in flushed:
-            with _noted(outcome, move.log):
-                _delete(move, task, now, outcome)
+        for advance in flushed:
+            with _noted(outcome, advance.log):
+                _delete(advance, task, now, outcome)
     finally:
-        for move in moves:
-            task.by_owner(move.end)
-    if any(move.log.log_start_offset < move.log_start for move in flushed):
+        for advance in advances:
+            task.by_owner(advance.end)
+    if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
         # Some segments stay after all: no checkpoint may name the log starts behind them any more.
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
     return outcome
 
 
-def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _Move | None:
+def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _LogStartAdvance | None:
     """The owner's first step: check that the plan still fits, and that the log is free."""
     log = plan.log
     if log.closed:
@@ -197,24 +197,24 @@ def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _Move | None:
     if not plan.doomed:
         return None
     if plan.rolls:
-        log.files.spend(lambda: log.roll(now_ms))
-    return _Move(log, len(plan.doomed), plan.log_start)
+        log.files.with_reserve(lambda: log.roll(now_ms))
+    return _LogStartAdvance(log, len(plan.doomed), plan.log_start)
 
 
-def _delete(move: _Move, task: Task, now_ms: int, outcome: Retained) -> None:
+def _delete(advance: _LogStartAdvance, task: Task, now_ms: int, outcome: Retained) -> None:
     """The last step, in turns with the owner."""
-    log, start = move.log, move.log.log_start_offset
+    log, start = advance.log, advance.log.log_start_offset
 
     def detach() -> tuple[Segment, ...]:
         # A cleaner may be at work, or have been.
         outcome.cleaning += log.cleaning
-        if log.closed or log.cleaning or log.segments[: len(move.segments)] != move.segments:
+        if log.closed or log.cleaning or log.segments[: len(advance.segments)] != advance.segments:
             return ()
         # They may have to stay by other settings.
-        changed = log.config is not move.config
-        if changed and len(plan_retention(log, now_ms).doomed) < len(move.segments):
+        changed = log.config is not advance.config
+        if changed and len(plan_retention(log, now_ms).doomed) < len(advance.segments):
             return ()
-        return log.detach_head(len(move.segments), log.monotonic_ms())
+        return log.detach_head(len(advance.segments), log.monotonic_ms())
 
     removed = task.by_owner(detach)
     for some in in_turns(removed):
@@ -241,7 +241,7 @@ def _noted(outcome: Retained, log: Log) -> Iterator[None]:
             outcome.notes.append(f"{log.topic}-{log.partition}: {error}")
 
 
-class _Move:
+class _LogStartAdvance:
     """A log start that is about to move up, past ``count`` segments that go, or past none.
 
     The owner makes it, and ``end``s it.  Once it is written down the next checkpoint names it.
@@ -284,7 +284,7 @@ class _Move:
         self.log.intended_log_starts.append(self.log_start)
 
     def end(self) -> None:
-        """End the move, which was carried out or given up."""
+        """End the advance, which was carried out or given up."""
         if self._is_let_go:
             self.log.book.keep(self.segments)
         if self._is_intended:
@@ -309,27 +309,27 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
     OffsetOutOfRange above the high watermark or below -1, PolicyViolation where cleanup.policy is
     compact only (``Partition.deleteRecordsOnLeader``), OSError and other StorageErrors.
     """
-    move = task.by_owner(lambda: _begin_move(log, offset))
-    if move is None:
+    advance = task.by_owner(lambda: _begin_advance(log, offset))
+    if advance is None:
         return log.log_start_offset
 
     def carry_out() -> int:
         if log.closed:
             raise LogClosed("this log has been closed", path=log.directory)
-        if log.log_start_offset < move.log_start:
-            log.raise_log_start(move.log_start)
+        if log.log_start_offset < advance.log_start:
+            log.raise_log_start(advance.log_start)
         return log.log_start_offset
 
     try:
-        move.write_down(task)
+        advance.write_down(task)
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
         return task.by_owner(carry_out)
     finally:
-        task.by_owner(move.end)
+        task.by_owner(advance.end)
 
 
-def _begin_move(log: Log, offset: int) -> _Move | None:
-    """The move for ``delete_records``; None where it changes nothing."""
+def _begin_advance(log: Log, offset: int) -> _LogStartAdvance | None:
+    """The advance for ``delete_records``; None where it changes nothing."""
     if log.closed:
         raise LogClosed("this log has been closed", path=log.directory)
     if log.read_only:
@@ -345,4 +345,4 @@ def _begin_move(log: Log, offset: int) -> _Move | None:
         raise OffsetOutOfRange(wanted, log.log_start_offset, end, path=log.directory)
     if wanted <= log.log_start_offset:
         return None
-    return _Move(log, 0, wanted)
+    return _LogStartAdvance(log, 0, wanted)

@@ -46,9 +46,9 @@ from typing import NamedTuple
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
-from storage.follow.follow_tail import LogTail, Moved, is_of
+from storage.follow.follow_tail import FileReplaced, LogTail, is_of
 from storage.log.log import Log
-from storage.recovery.loading import Origin, load, missing_segment
+from storage.recovery.loading import LoadContext, load, missing_segment
 from storage.recovery.recovery import recover
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.segment import Segment
@@ -126,7 +126,7 @@ class LogFollower:
             try:
                 is_done = self._look()
                 break
-            except (FileNotFoundError, SegmentGone, Moved):
+            except (FileNotFoundError, SegmentGone, FileReplaced):
                 self._names_seen = None
         if not is_done:
             self._keep_readable()
@@ -163,7 +163,7 @@ class LogFollower:
         for segment in self.log.segments:
             if segment.log_path.endswith(paths.SWAP):
                 # The writer was stopped in a swap, and has finished that by now.
-                segment.files.is_called("")
+                segment.files.note_renamed_to("")
         self._claims = self._lacking(found, stamp)
         is_done = self._compare(found)
         if is_done and stamp + FRESH_NS < self._clock_ns():
@@ -191,7 +191,7 @@ class LogFollower:
 
     def _leads_to(self, segment: Segment) -> bool:
         """Whether its name still leads to its file."""
-        with contextlib.suppress(FileNotFoundError, Moved):
+        with contextlib.suppress(FileNotFoundError, FileReplaced):
             self._stat_of(segment)
             return True
         return False
@@ -220,20 +220,20 @@ class LogFollower:
         return Listing(logs, deleted, is_mixed, swapped)
 
     def _names(self) -> list[str]:
-        """The names of all files at one moment, sorted; Moved where that cannot be known."""
+        """The names of all files at one moment, sorted; FileReplaced where that cannot be known."""
         scan, directory = self.log.files.scan, self.log.directory
         names = sorted(name for name, is_directory in scan(directory) if not is_directory)
         if len(names) > _LISTED_AT_ONCE:
             again = sorted(name for name, is_directory in scan(directory) if not is_directory)
             if again != names:
-                raise Moved
+                raise FileReplaced
         return names
 
     def _list_unmixed(self) -> Listing:
-        """The listing while no cleaner swaps; Moved where one does."""
+        """The listing while no cleaner swaps; FileReplaced where one does."""
         found = self._list(self._names())
         if found.is_mixed or not found.logs:
-            raise Moved
+            raise FileReplaced
         return found
 
     def _list_as_if_finished(self, found: Listing) -> Listing:
@@ -249,7 +249,7 @@ class LogFollower:
         """The book's claims of segments whose names lead to nothing, or to less.
 
         The writer takes a claim back before it removes anything, and the book is read after the
-        names: Moved where these may have changed by then.
+        names: FileReplaced where these may have changed by then.
         """
         log = self.log
         suspect = [
@@ -276,7 +276,7 @@ class LogFollower:
         if claims:
             later = log.files.file_stat(log.directory).st_mtime_ns
             if later != stamp or later + FRESH_NS >= self._clock_ns():
-                raise Moved
+                raise FileReplaced
         return claims if book_file.fits(list(claims.values()), sizes) else {}
 
     def _claimed(self) -> dict[int, Claim]:
@@ -397,7 +397,7 @@ class LogFollower:
             if self._is_kept(segment, found):
                 continue
             if not segment.files.deleted:
-                segment.files.is_called(paths.DELETED)
+                segment.files.note_renamed_to(paths.DELETED)
             try:
                 segment.open_log()
             except (FileNotFoundError, SegmentGone):
@@ -439,18 +439,18 @@ class LogFollower:
             self._tail.seen = tail
 
     def _stat_of(self, segment: Segment) -> os.stat_result:
-        """The stat of a segment's log; Moved where its name leads to another file."""
+        """The stat of a segment's log; FileReplaced where its name leads to another file."""
         found = self.log.files.file_stat(segment.log_path)
         if not is_of(segment, found, self.log.files):
-            raise Moved
+            raise FileReplaced
         return found
 
     def _read_on(self) -> None:
-        """Take what the active segment has by now; Moved where it was cut."""
+        """Take what the active segment has by now; FileReplaced where it was cut."""
         active = self.log.active
         if self._tail.is_cut(active, self._stat_of(active)):
             self._take_over(self._list_unmixed())
-            raise Moved
+            raise FileReplaced
         self._tail.drain()
 
     def _roll_all(self, found: Listing) -> bool:
@@ -464,11 +464,11 @@ class LogFollower:
         self._read_on()
         now = self._stat_of(active)
         if active.size != now.st_size:
-            self._tail.complain(active)
+            self._tail.raise_if_corrupt(active)
             return False
         if base < active.next_offset:
-            raise Moved
-        if base > active.next_offset and not (log.files.in_order or log.may_be_cleaned):
+            raise FileReplaced
+        if base > active.next_offset and not (log.files.in_order or log.may_have_gaps):
             return False  # what lies between has not appeared yet
         active.mtime_ns = now.st_mtime_ns
         self._begin(base, found)
@@ -484,7 +484,7 @@ class LogFollower:
         log, active = self.log, self.log.active
         following = Segment(log.files, log.directory, base, log.config, writable=False)
         if base in found.swapped:
-            following.files.is_called(paths.SWAP)
+            following.files.note_renamed_to(paths.SWAP)
         path = following.log_path + (paths.DELETED if is_deleted else "")
         now = (found.deleted if is_deleted else found.logs)[base]
         following.files.identity = self._identity(path, now)
@@ -497,7 +497,7 @@ class LogFollower:
         for listener in log.listeners:
             listener.rolled(log, active, following)
         if is_deleted:
-            following.files.is_called(paths.DELETED)
+            following.files.note_renamed_to(paths.DELETED)
 
     # -- changes of the past ---------------------------------------------------------------------
 
@@ -525,16 +525,16 @@ class LogFollower:
                 now = found.logs.get(active.base_offset)
                 if now and not os.path.samestat(now, log.files.file_stat(active.log_path)):
                     # It was its file when the names were looked at: what follows it came since.
-                    raise Moved
+                    raise FileReplaced
                 return False
-            active.files.is_called(paths.DELETED)
+            active.files.note_renamed_to(paths.DELETED)
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 if self._tail.is_cut(active, active.log_stat()):
                     return False
                 self._tail.drain()
                 active.mtime_ns = active.log_stat().st_mtime_ns
                 if self._tail.limit is not None and active.size < active.log_stat().st_size:
-                    raise Moved
+                    raise FileReplaced
             at = max(active.next_offset, active.base_offset + 1)
             if at in found.deleted:
                 self._begin(at, found, is_deleted=True)
@@ -631,7 +631,7 @@ class LogFollower:
             same = (segment.files.identity or (0, 0, 0))[:2] == (now.st_dev, now.st_ino)
             if same and (now.st_size, now.st_mtime_ns) != _facts(segment):
                 _give_up(segment)
-        segment.files.is_called(paths.DELETED)
+        segment.files.note_renamed_to(paths.DELETED)
 
     def _load_head(
         self, bases: list[int], end: int, found: Listing, old: Sequence[Segment]
@@ -646,19 +646,19 @@ class LogFollower:
             name.removesuffix(paths.SWAP) if paths.base_offset_of(name) in found.swapped else name
             for name, _ in self.log.files.scan(self.log.directory)
         }
-        origin = dataclasses.replace(self._tail.origin(), swapped=found.swapped)
+        context = dataclasses.replace(self._tail.load_context(), swapped=found.swapped)
         new: list[Segment] = []
         for base, following in zip(bases, [*bases[1:], end], strict=True):
             segment = known.get(base)
             if segment is None or not self._is_kept(segment, found):
-                segment = self._load(origin, base, following, present, found)
+                segment = self._load(context, base, following, present, found)
                 if not self._is_kept(segment, found):
-                    raise Moved
+                    raise FileReplaced
             new.append(segment)
         return new
 
     def _load(
-        self, origin: Origin, base: int, following: int, present: set[str], found: Listing
+        self, context: LoadContext, base: int, following: int, present: set[str], found: Listing
     ) -> Segment:
         """Load a segment, of which the book may claim more than there is."""
         log = self.log
@@ -667,9 +667,9 @@ class LogFollower:
         if claim is not None and base not in found.logs:
             segment = missing_segment(log.files, log.directory, claim, log.config)
         else:
-            segment = load(origin, base, following, present).segment
+            segment = load(context, base, following, present).segment
             if claim is not None and segment.size < claim.size:
-                segment.expect(claim.size)
+                segment.set_claimed_size(claim.size)
         if segment.lacking or segment.files.is_missing:
             _log.warning("%s", segment.loss)
         return segment
@@ -677,10 +677,10 @@ class LogFollower:
     def _take_over(self, found: Listing) -> None:
         """Load the end of the log anew, as far as it is not the one that was read."""
         log = self.log
-        recovered = recover(self._tail.origin())
+        recovered = recover(self._tail.load_context())
         fresh = recovered.segments
         if not all(self._is_kept(segment, found) for segment in fresh):
-            raise Moved
+            raise FileReplaced
         old = log.segments
         same = 0
         while (
@@ -695,7 +695,7 @@ class LogFollower:
         for segment in old[same:]:
             now = found.logs.get(segment.base_offset)
             if now is None or not is_of(segment, now, self.log.files):
-                segment.files.is_called(paths.DELETED)
+                segment.files.note_renamed_to(paths.DELETED)
         old[same].size = size
         old[same].stable_size = min(old[same].stable_size, size)
         log.segments = new

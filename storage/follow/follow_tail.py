@@ -25,7 +25,7 @@ from storage.record.header import (
     MAGIC_POSITION,
     size_at,
 )
-from storage.recovery.loading import Loaded, Origin
+from storage.recovery.loading import LoadContext, Loaded
 from storage.recovery.replay import replay
 from storage.segment.segment import Segment
 from storage.state.producer_state import ProducerBatch, ProducerState, ProducerUpdate
@@ -40,8 +40,8 @@ _MARKS = 64
 _Marks = tuple[tuple[int, bytes], ...]
 
 
-class Moved(Exception):  # noqa: N818 - nothing is wrong
-    """What was just looked at is another file by now."""
+class FileReplaced(Exception):  # noqa: N818 - nothing is wrong
+    """What was just looked at is another file by now, or has changed: look again."""
 
 
 class LogTail:
@@ -111,12 +111,15 @@ class LogTail:
         return now.st_size < active.size or not self._stands(active, self._marked[1][-1:])
 
     def drain(self) -> None:
-        """Take what the active log has more than was read; Moved where that takes too long."""
+        """Take all that the active log has behind what was read.
+
+        FileReplaced where that takes too long, so that the look begins again.
+        """
         active = self.log.active
         until = time.monotonic() + _LOOK_S
         while self._extend(active):
             if time.monotonic() >= until:
-                raise Moved
+                raise FileReplaced
 
     def _extend(self, segment: Segment) -> bool:
         """Add the next whole batches with a right CRC to the log, some MiB at most; False: none."""
@@ -193,7 +196,7 @@ class LogTail:
             for listener in log.listeners:
                 listener.stabilized(log)
 
-    def complain(self, active: Segment) -> None:
+    def raise_if_corrupt(self, active: Segment) -> None:
         """CorruptRecord where a segment that has a follower ends in something that is no batch."""
         start = active.read_at(active.size, 1)
         beyond = self.limit is not None and self.log.log_end_offset >= self.limit()
@@ -257,12 +260,12 @@ class LogTail:
     def producers_of(self, segments: Iterable[Segment]) -> ProducerState:
         """The state of the producers at the end of ``segments``, the first ones of the log."""
         names = {name for name, _ in self.log.files.scan(self.log.directory)}
-        return replay(self.origin(), [Loaded(each) for each in segments], names)[0]
+        return replay(self.load_context(), [Loaded(each) for each in segments], names)[0]
 
-    def origin(self) -> Origin:
+    def load_context(self) -> LoadContext:
         """How to load segments of the log; its writer lives, so loading trusts its indexes."""
         log = self.log
-        return Origin(
+        return LoadContext(
             log.files,
             log.directory,
             log.config,
@@ -271,7 +274,7 @@ class LogTail:
             log_start=0,
             writable=False,
             now_ms=self._clock_ns() // 1_000_000,
-            may_be_cleaned=log.may_be_cleaned,
+            may_have_gaps=log.may_have_gaps,
             booked_to=paths.MAX_OFFSET if log.is_booked else None,
         )
 

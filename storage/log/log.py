@@ -89,7 +89,7 @@ class Log:
         epochs: list[tuple[int, int]],
         clean: bool,
         read_only: bool,
-        may_be_cleaned: bool = False,
+        may_have_gaps: bool = False,
         point_counts: bool = True,
     ) -> None:
         self.config = config
@@ -102,7 +102,7 @@ class Log:
         self.partition = partition
         self.topic_id = topic_id
         self.read_only = read_only
-        self.may_be_cleaned = may_be_cleaned or config.is_compacted
+        self.may_have_gaps = may_have_gaps or config.is_compacted
         self.closed = False
         # Whether a cleaner is at work: the segments that it may replace stay until it is done.
         self.cleaning = False
@@ -552,7 +552,7 @@ class Log:
         self.retired = [*self.retired, *((due_ms, segment) for segment in old)]
         self.segments = (*self.segments[:first], *new, *self.segments[end:])
         self.book.keep(old)
-        self.may_be_cleaned = True
+        self.may_have_gaps = True
         for listener in self.listeners:
             listener.swapped(self, old, new)
 

@@ -24,7 +24,7 @@ STAY_BYTES = 16384
 """``batch.size`` of a producer by default."""
 
 
-def another(
+def next_sticky_partition(
     partitions: Collection[int],
     before: int,
     choose: Callable[[Sequence[int]], int] = random.choice,
@@ -76,7 +76,7 @@ class Partitioner:
             sticky = Sticky()
 
         def following(before: int) -> int:
-            return another(partitions, before, self._choose)
+            return next_sticky_partition(partitions, before, self._choose)
 
         if len(partitions) != self._known:
             # A topic gets partitions at its end and loses none.

@@ -54,7 +54,7 @@ _MOST_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class LoadContext:
     """Where and how a partition is loaded.  Offsets count records; ``now_ms`` is wall time."""
 
     files: Files
@@ -65,11 +65,13 @@ class Origin:
     log_start: int
     writable: bool
     now_ms: int
-    may_be_cleaned: bool = False  # what the topic's settings say or not
-    holes_to: int = 0  # a cleaner may have left gaps between segments up to here
+    # A cleaner may have left gaps of offsets, whatever the topic's settings are now.
+    may_have_gaps: bool = False
+    # Up to this offset a cleaner may have left gaps between segments.
+    holes_to: int = 0
     producer_expiration_ms: int = 86_400_000
     progress: Callable[[int], None] = lambda size: None
-    # Segments whose files' names end in ``.swap``: where nothing may be changed they stay so.
+    # Segments whose files' names end in ``.swap``; where nothing may be changed they keep it.
     swapped: frozenset[int] = frozenset()
     # Up to where the book's claims count; None: a broker's log has none.
     booked_to: int | None = None
@@ -82,7 +84,7 @@ class Origin:
         """The segment's files, and nothing that is in them."""
         segment = Segment(self.files, self.directory, base, self.config, writable=writable)
         if base in self.swapped:
-            segment.files.is_called(paths.SWAP)
+            segment.files.note_renamed_to(paths.SWAP)
         return segment
 
 
@@ -129,12 +131,12 @@ class Loaded:
     scan: Scan | None = None
 
 
-def load(origin: Origin, base: int, following: int | None, present: set[str]) -> Loaded:
+def load(context: LoadContext, base: int, following: int | None, present: set[str]) -> Loaded:
     """Load one segment; ``following`` is the base offset of the next one, None for the last.
 
     ``present``: the names of the files that there are.  OSError from the disk.
     """
-    loading = _Loading(origin, base, following, present)
+    loading = _Loading(context, base, following, present)
     try:
         loading.run()
     finally:
@@ -150,28 +152,30 @@ class _Loading:
     the walk passes.
     """
 
-    def __init__(self, origin: Origin, base: int, following: int | None, present: set[str]) -> None:
-        self.origin = origin
-        self.files = origin.files
+    def __init__(
+        self, context: LoadContext, base: int, following: int | None, present: set[str]
+    ) -> None:
+        self.context = context
+        self.files = context.files
         self.following = following
         self.present = present
-        self.segment = origin.segment(base, writable=origin.writable)
+        self.segment = context.segment(base, writable=context.writable)
         self.result = Loaded(self.segment)
         self.trusted: tuple[int, int, int, int] | None = None
         self.places: list[Damage] = []
 
     def run(self) -> None:
-        origin, segment, following = self.origin, self.segment, self.following
+        context, segment, following = self.context, self.segment, self.following
         segment.files.sealed = following is not None
         indexes_fit = self._look()
-        unflushed = not origin.clean and (following is None or following > origin.recovery_point)
+        unflushed = not context.clean and (following is None or following > context.recovery_point)
         if following is None or unflushed or not indexes_fit or self._may_lack_end():
             segment.files.close_descriptors()
             segment.files.sealed = False
             self._recover(may_cut=following is None or unflushed, indexes_fit=indexes_fit)
             end: int | None = segment.next_offset
             if following is not None and not self.result.damaged:
-                if origin.writable and self.result.index is None:
+                if context.writable and self.result.index is None:
                     segment.seal()
                 segment.next_offset = max(segment.next_offset, following)
                 segment.files.sealed = True
@@ -197,13 +201,13 @@ class _Loading:
         Then its time index may lack the last entry, and its files may not have their final lengths.
         It may be so where the recovery point lies at the segment's end.
         """
-        origin = self.origin
-        return not origin.clean and origin.log_start < origin.recovery_point == self.following
+        context = self.context
+        return not context.clean and context.log_start < context.recovery_point == self.following
 
     def _refuse_gap(self, end: int | None, following: int) -> None:
         """CorruptRecord where what lies before the next segment is still to appear, or was lost."""
-        origin, segment = self.origin, self.segment
-        if origin.config.is_compacted or origin.may_be_cleaned:
+        context, segment = self.context, self.segment
+        if context.config.is_compacted or context.may_have_gaps:
             return
         if end is None:
             last = segment.last_batch()
@@ -222,20 +226,20 @@ class _Loading:
 
     def _look(self) -> bool:
         """Find out sizes and the first header; whether the indexes' last entries fit the log."""
-        segment, origin = self.segment, self.origin
+        segment, context = self.segment, self.context
         self.last_offset_entry: tuple[int, int] | None = None
         self.last_time_entry: tuple[int, int] | None = None
         self.fd = self.files.open(segment.log_path, os.O_RDONLY)
         try:
             stat = self.files.descriptor_stat(self.fd)
-            if not origin.writable:
+            if not context.writable:
                 # Its writer may put another file in its place at any moment.
                 born_ns = self.files.born_ns(self.fd)
                 segment.files.identity = stat.st_dev, stat.st_ino, born_ns
             self.size, self.mtime_ns = stat.st_size, stat.st_mtime_ns
             self.first = _header_at(self.files, self.fd, 0)
             kinds = [paths.INDEX, paths.TIMEINDEX]
-            if not origin.writable and self.first is not None and self.first.magic == 0:
+            if not context.writable and self.first is not None and self.first.magic == 0:
                 kinds.pop()  # its messages have no time, and its broker wrote no such index
             if not all(map(self._has_file, kinds)):
                 return False
@@ -297,8 +301,8 @@ class _Loading:
         """
         segment = self.segment
         limit = self.last_offset_entry[0] if self.last_offset_entry else -1
-        if not self.origin.clean:
-            limit = min(limit, self.origin.recovery_point - 1)
+        if not self.context.clean:
+            limit = min(limit, self.context.recovery_point - 1)
         offset, position = segment.files.offset_index.lookup(limit)
         if not 0 < position < self.size:
             return None
@@ -320,7 +324,7 @@ class _Loading:
         own records only, and what follows it is good.  ``storage.log.salvage`` is for that.
         """
         files, segment, result = self.files, self.segment, self.result
-        writable, following = self.origin.writable, self.following
+        writable, following = self.context.writable, self.following
         if indexes_fit and self.last_offset_entry is not None and self.first is not None:
             self.trusted = self._find_trusted()
         path = segment.log_path
@@ -343,7 +347,7 @@ class _Loading:
                 result.damaged = (
                     may_cut
                     and following is not None
-                    and rebuild.next_offset < following > self.origin.holes_to
+                    and rebuild.next_offset < following > self.context.holes_to
                 )
             elif may_cut:
                 size = rebuild.position
@@ -384,7 +388,7 @@ class _Loading:
         if self.trusted is not None and self.rebuild.position == self.trusted[1]:
             # The batch that the entry names is damaged, and tells no offset.
             self._walk_from_start()
-        if may_cut and self.origin.is_unsynced and self.rebuild.position < self.size:
+        if may_cut and self.context.is_unsynced and self.rebuild.position < self.size:
             self.places = self._lost()
             self._walk_from_start()
         elif may_cut and self._misplaced() is not None:
@@ -413,7 +417,7 @@ class _Loading:
 
     def _walk(self, end: int) -> None:
         """Read from the trusted entry on to ``end``, or to the first fault but ``places``."""
-        base, interval = self.segment.base_offset, self.origin.config.index_interval_bytes
+        base, interval = self.segment.base_offset, self.context.config.index_interval_bytes
         if self.trusted is None:
             self.scan = Scan(0, base)
             self.rebuild = Rebuild(base, interval)
@@ -430,22 +434,22 @@ class _Loading:
                 max_timestamp_offset=timestamp_offset,
             )
         for place in self.places:
-            read_on(self.origin, self.rebuild, self.fd, place.start, self.scan.take)
+            read_on(self.context, self.rebuild, self.fd, place.start, self.scan.take)
             self.rebuild.skip(place.end, place.next_offset)
-        read_on(self.origin, self.rebuild, self.fd, end, self.scan.take)
+        read_on(self.context, self.rebuild, self.fd, end, self.scan.take)
 
     def _misplaced(self) -> Damage | None:
         """The batch whose wrong base offset has stopped the walk, or should have
         (``misplaced``)."""
         is_sealed = self.following is not None
-        limit = self.following if is_sealed else self.origin.flushed_end
+        limit = self.following if is_sealed else self.context.flushed_end
         return misplaced(self._read_at, self.rebuild, limit, is_sealed=is_sealed)
 
     def _lost(self) -> list[Damage]:
         """What a failed fsync has lost before whole batches; at the end a batch may be torn."""
         base = self.segment.base_offset
         part = Part(
-            *(base, 0, base, self.size, self.origin.config.max_message_bytes),
+            *(base, 0, base, self.size, self.context.config.max_message_bytes),
             limit=paths.MAX_OFFSET if self.following is None else self.following,
             may_be_torn=self.following is None,
         )
@@ -527,20 +531,20 @@ def finish_index(files: Files, item: Loaded) -> None:
         files.replace_atomically(item.segment.files.file_path(paths.INDEX), item.index)
 
 
-def is_empty(origin: Origin, segment: Segment) -> bool:
+def is_empty(context: LoadContext, segment: Segment) -> bool:
     """Whether a log's file holds nothing, or begins with zeros that were allocated ahead."""
-    files = origin.files
+    files = context.files
     if not files.file_stat(segment.log_path).st_size:
         return True
-    if not origin.config.preallocate:
+    if not context.config.preallocate:
         return False
     with files.held_open(segment.log_path) as fd:
         return not any(files.pread(fd, HEADER_SIZE, 0))
 
 
-def reaches(origin: Origin, segment: Segment, offset: int) -> bool:
+def reaches(context: LoadContext, segment: Segment, offset: int) -> bool:
     """Whether a segment, of which nothing is known yet, has a batch at ``offset`` or behind it."""
-    files = origin.files
+    files = context.files
     fd = files.open(segment.log_path, os.O_RDONLY)
     source = FileSource(files, fd, segment.log_path)
     try:
@@ -559,7 +563,7 @@ def reaches(origin: Origin, segment: Segment, offset: int) -> bool:
 
 
 def read_on(
-    origin: Origin,
+    context: LoadContext,
     rebuild: Rebuild,
     fd: int,
     end: int,
@@ -571,8 +575,8 @@ def read_on(
 
     ``take`` is called with the batches of producers, some at a time.
     """
-    for _, taken, _ in feed(origin.files, fd, end, rebuild, check_crc=check_crc):
-        origin.progress(taken)
+    for _, taken, _ in feed(context.files, fd, end, rebuild, check_crc=check_crc):
+        context.progress(taken)
         if rebuild.producers:
             take(list(rebuild.producers))
             rebuild.producers.clear()

@@ -32,8 +32,8 @@ from storage.errors import CorruptCheckpoint, CorruptRecord
 from storage.files import unusable
 from storage.kafka07.segment import holds_entries, load_entries, refusal
 from storage.recovery.loading import (
+    LoadContext,
     Loaded,
-    Origin,
     finish_index,
     is_empty,
     load,
@@ -50,7 +50,7 @@ from storage.state.history import read as read_history
 from storage.state.producer_state import ProducerState
 from storage.threads import side_by_side
 
-__all__ = ["Origin", "Recovered", "recover"]
+__all__ = ["LoadContext", "Recovered", "recover"]
 
 
 @dataclass(slots=True)
@@ -73,69 +73,71 @@ class Recovered:
     book: BookContent | None = None
 
 
-def recover(origin: Origin) -> Recovered:
+def recover(context: LoadContext) -> Recovered:
     """Load one partition's directory.
 
     ReadOnlyFormat for a partition of Kafka 0.7 that is opened for writing; OSError from the disk.
     With ``writable`` false nothing on disk changes: what a writable load would cut or rebuild is
     not shown.
     """
-    names, bad = _files_of(origin)
+    names, bad = _files_of(context)
     if holds_entries(names):
-        return _load_old(origin, names)
+        return _load_old(context, names)
     if paths.UNSYNCED in names:
-        origin = dataclasses.replace(origin, is_unsynced=True)
-    if origin.writable:
-        names = finish_swaps(origin.files, origin.directory, names)
+        context = dataclasses.replace(context, is_unsynced=True)
+    if context.writable:
+        names = finish_swaps(context.files, context.directory, names)
     else:
-        names, swapped = as_if_finished(origin.files, origin.directory, names)
-        origin = dataclasses.replace(origin, swapped=swapped)
+        names, swapped = as_if_finished(context.files, context.directory, names)
+        context = dataclasses.replace(context, swapped=swapped)
     bases = paths.log_bases(names)
-    if origin.swapped:
+    if context.swapped:
         # A segment that a cleaner has just made may have gaps up to the one behind it.
-        behind = next((base for base in bases if base > max(origin.swapped)), -1)
-        origin = dataclasses.replace(origin, holes_to=max(origin.holes_to, behind))
-    bases, names = _without_half_rolled(origin, bases, names)
+        behind = next((base for base in bases if base > max(context.swapped)), -1)
+        context = dataclasses.replace(context, holes_to=max(context.holes_to, behind))
+    bases, names = _without_half_rolled(context, bases, names)
     result = Recovered([])
     for name in bad:
         fault = "no file; what it would say is made again from the log"
-        path = os.path.join(origin.directory, name)
-        result.faults.append(_kept_aside(origin, name, f"{path}: {fault}"))
-    result.book, claims = _read_book(origin, names, result)
-    gone, claims = _missing(origin, claims, bases)
+        path = os.path.join(context.directory, name)
+        result.faults.append(_kept_aside(context, name, f"{path}: {fault}"))
+    result.book, claims = _read_book(context, names, result)
+    gone, claims = _missing(context, claims, bases)
     if result.book is not None and not bases:
-        origin = dataclasses.replace(origin, log_start=max(origin.log_start, result.book.log_start))
-    if origin.writable:
+        context = dataclasses.replace(
+            context, log_start=max(context.log_start, result.book.log_start)
+        )
+    if context.writable:
         known = {*bases, *(each.base_offset for each in gone)}
-        names = drop_orphan_indexes(origin.files, origin.directory, names, known)
+        names = drop_orphan_indexes(context.files, context.directory, names, known)
     present = set(names)
     loaded: list[Loaded] = []
-    for number, item in enumerate(_load_all(origin, bases, present, claims)):
+    for number, item in enumerate(_load_all(context, bases, present, claims)):
         loaded.append(item)
         result.epochs += item.epochs
         result.cuts += item.cuts
         result.faults += item.faults
         if item.damaged:
             result.damaged, result.torn = True, item.torn
-            _cut_off(origin, result, bases[number + 1 :])
+            _cut_off(context, result, bases[number + 1 :])
             break
-    loaded = _with_missing(origin, result, loaded, gone)
-    _expect_all(origin, result, loaded, claims)
+    loaded = _with_missing(context, result, loaded, gone)
+    _expect_all(context, result, loaded, claims)
     result.segments = [item.segment for item in loaded]
-    if _starts_anew(origin, result):
+    if _starts_anew(context, result):
         loaded = [Loaded(result.segments[0])]
-    loaded = _without_deleted(origin, loaded)
+    loaded = _without_deleted(context, loaded)
     result.segments = [item.segment for item in loaded]
-    if origin.writable:
+    if context.writable:
         result.segments[-1].files.sealed = False
-    result.producers, result.snapshot_offset = replay(origin, loaded, set(names))
+    result.producers, result.snapshot_offset = replay(context, loaded, set(names))
     for item in loaded:
-        finish_index(origin.files, item)
+        finish_index(context.files, item)
     return result
 
 
 def _without_half_rolled(
-    origin: Origin, bases: list[int], names: list[str]
+    context: LoadContext, bases: list[int], names: list[str]
 ) -> tuple[list[int], list[str]]:
     """Leave out empty segments that begin inside of the one before them, and remove their files.
 
@@ -144,17 +146,17 @@ def _without_half_rolled(
     """
     left = bases[:1]
     for base in bases[1:]:
-        segment, before = origin.segment(base), origin.segment(left[-1])
-        if not is_empty(origin, segment) or not reaches(origin, before, base):
+        segment, before = context.segment(base), context.segment(left[-1])
+        if not is_empty(context, segment) or not reaches(context, before, base):
             left.append(base)
-        elif origin.writable:
+        elif context.writable:
             segment.files.discard()
             removed = {paths.file_name(base, kind) for kind in (paths.LOG, *paths.INDEX_SUFFIXES)}
             names = [name for name in names if name not in removed]
     return left, names
 
 
-def _files_of(origin: Origin) -> tuple[list[str], list[str]]:
+def _files_of(context: LoadContext) -> tuple[list[str], list[str]]:
     """The names of the directory's files, and of what is in the place of files that can be made
     again (a link, a pipe, a directory).
 
@@ -162,13 +164,13 @@ def _files_of(origin: Origin) -> tuple[list[str], list[str]]:
     """
     names: list[str] = []
     bad: list[str] = []
-    for name, kind in origin.files.listing(origin.directory):
+    for name, kind in context.files.listing(context.directory):
         if kind == "file":
             names.append(name)
         elif paths.base_offset_of(name) is not None:
-            path = os.path.join(origin.directory, name)
+            path = os.path.join(context.directory, name)
             if name.endswith(paths.LOG):
-                raise unusable(path, origin.files.file_stat(path).st_mode)
+                raise unusable(path, context.files.file_stat(path).st_mode)
             if name.endswith((*paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES, paths.SNAPSHOT)):
                 bad.append(name)
         elif name == book_file.FILE_NAME:
@@ -176,76 +178,76 @@ def _files_of(origin: Origin) -> tuple[list[str], list[str]]:
     return names, bad
 
 
-def _kept_aside(origin: Origin, name: str, fault: str) -> str:
+def _kept_aside(context: LoadContext, name: str, fault: str) -> str:
     """Give a file that cannot be read another name, where that may be; the fault's line."""
-    if not origin.writable:
+    if not context.writable:
         return fault
-    return f"{fault}; kept as {set_aside(origin.files, os.path.join(origin.directory, name))}"
+    return f"{fault}; kept as {set_aside(context.files, os.path.join(context.directory, name))}"
 
 
 # -- what the book says --------------------------------------------------------------------------
 
 
 def _read_book(
-    origin: Origin, names: list[str], result: Recovered
+    context: LoadContext, names: list[str], result: Recovered
 ) -> tuple[BookContent | None, list[Claim]]:
     """The book, None where none is kept, and its claims that count; sets a damaged one aside."""
     is_there = book_file.FILE_NAME in names
-    if origin.booked_to is None:
-        if is_there and origin.writable:
+    if context.booked_to is None:
+        if is_there and context.writable:
             # It is older than the broker in the directory.
-            origin.files.unlink(os.path.join(origin.directory, book_file.FILE_NAME))
+            context.files.unlink(os.path.join(context.directory, book_file.FILE_NAME))
         return None, []
     recorded = BookContent()
     if is_there:
         try:
-            recorded = book_file.read(origin.files, origin.directory)
+            recorded = book_file.read(context.files, context.directory)
         except CorruptCheckpoint as error:
             line = f"{error}: what is missing of the log may not be noticed"
-            result.faults.append(_kept_aside(origin, book_file.FILE_NAME, line))
-    claims = [claim for claim in recorded.claims if claim.next_offset <= origin.booked_to]
+            result.faults.append(_kept_aside(context, book_file.FILE_NAME, line))
+    claims = [claim for claim in recorded.claims if claim.next_offset <= context.booked_to]
     return recorded, claims
 
 
 def _missing(
-    origin: Origin, claims: list[Claim], bases: list[int]
+    context: LoadContext, claims: list[Claim], bases: list[int]
 ) -> tuple[list[Claim], list[Claim]]:
     """The claimed segments that are not among ``bases``, ascending; and the claims that count: none
     where another program has rewritten the log.
     """
     if not bases or {claim.base_offset for claim in claims}.issubset(bases):
         return [], claims
-    sizes = _sizes(origin, bases)
+    sizes = _sizes(context, bases)
     if not book_file.fits(claims, sizes):
         return [], []
-    gone = book_file.missing(claims, sizes, origin.log_start)
+    gone = book_file.missing(claims, sizes, context.log_start)
     for claim in gone:
         before = [base for base in bases if base < claim.base_offset]
-        if before and reaches(origin, origin.segment(before[-1]), claim.base_offset):
+        if before and reaches(context, context.segment(before[-1]), claim.base_offset):
             return [], []
     return gone, claims
 
 
-def _sizes(origin: Origin, bases: list[int]) -> dict[int, int]:
+def _sizes(context: LoadContext, bases: list[int]) -> dict[int, int]:
     """Bytes of the logs of these segments."""
-    return {base: origin.files.file_stat(origin.segment(base).log_path).st_size for base in bases}
+    return {base: context.files.file_stat(context.segment(base).log_path).st_size for base in bases}
 
 
 def _with_missing(
-    origin: Origin, result: Recovered, loaded: list[Loaded], gone: list[Claim]
+    context: LoadContext, result: Recovered, loaded: list[Loaded], gone: list[Claim]
 ) -> list[Loaded]:
     """Add a segment in the place of each that is missing, and a fault."""
     made = list(loaded)
     for claim in gone:
         if claim.base_offset < loaded[-1].segment.base_offset:
-            segment = missing_segment(origin.files, origin.directory, claim, origin.config)
+            segment = missing_segment(context.files, context.directory, claim, context.config)
             result.faults.append(segment.loss)
             made.append(Loaded(segment))
     return sorted(made, key=lambda item: item.segment.base_offset)
 
 
 def _expect_all(
-    origin: Origin, result: Recovered, loaded: list[Loaded], claims: list[Claim]
+    context: LoadContext, result: Recovered, loaded: list[Loaded], claims: list[Claim]
 ) -> None:
     """Make segments that are shorter than claimed end where they did."""
     sealed = {item.segment.base_offset: item.segment for item in loaded[:-1]}
@@ -253,13 +255,13 @@ def _expect_all(
     for claim in book_file.short(claims, sizes):
         segment = sealed[claim.base_offset]
         if not segment.files.is_missing:
-            segment.expect(claim.size)
+            segment.set_claimed_size(claim.size)
             segment.files.close_descriptors()
             result.faults.append(segment.loss)
 
 
 def _load_all(
-    origin: Origin, bases: list[int], present: set[str], claims: list[Claim]
+    context: LoadContext, bases: list[int], present: set[str], claims: list[Claim]
 ) -> Iterable[Loaded]:
     """Load the segments, several at a time where that is worth it; yields them in order.
 
@@ -269,63 +271,63 @@ def _load_all(
     """
     ends = {claim.base_offset: claim.next_offset for claim in claims}
     shorter: set[int] = set()
-    if claims and not origin.clean:
-        shorter = {claim.base_offset for claim in book_file.short(claims, _sizes(origin, bases))}
+    if claims and not context.clean:
+        shorter = {claim.base_offset for claim in book_file.short(claims, _sizes(context, bases))}
 
     def load_one(pair: tuple[int, int | None]) -> Loaded:
         base, following = pair
         if following is None:
-            return load(origin, base, None, present)
+            return load(context, base, None, present)
         following = min(following, ends.get(base, following))
-        point = max(origin.recovery_point, following if base in shorter else 0)
-        return load(dataclasses.replace(origin, recovery_point=point), base, following, present)
+        point = max(context.recovery_point, following if base in shorter else 0)
+        return load(dataclasses.replace(context, recovery_point=point), base, following, present)
 
     pairs = itertools.zip_longest(bases, bases[1:])
-    if origin.writable or origin.files.parallel == 1 or len(bases) < 2:
+    if context.writable or context.files.parallel == 1 or len(bases) < 2:
         return map(load_one, pairs)
-    return side_by_side(load_one, pairs, origin.files.parallel, "segments")
+    return side_by_side(load_one, pairs, context.files.parallel, "segments")
 
 
-def _load_old(origin: Origin, names: list[str]) -> Recovered:
+def _load_old(context: LoadContext, names: list[str]) -> Recovered:
     """Load a partition of Kafka 0.7; ReadOnlyFormat where it was opened for writing."""
-    if origin.writable:
-        raise refusal(origin.directory)
+    if context.writable:
+        raise refusal(context.directory)
     segments, faults = load_entries(
-        origin.files,
-        origin.directory,
+        context.files,
+        context.directory,
         names,
-        origin.config,
-        progress=None if origin.clean else origin.progress,
+        context.config,
+        progress=None if context.clean else context.progress,
     )
     return Recovered(list[Segment](segments), damaged=bool(faults), faults=faults)
 
 
-def _cut_off(origin: Origin, result: Recovered, bases: list[int]) -> None:
+def _cut_off(context: LoadContext, result: Recovered, bases: list[int]) -> None:
     """Take segments behind a damaged one out of the log."""
-    if not origin.writable:
+    if not context.writable:
         return
     for base in bases:
-        segment = origin.segment(base)
+        segment = context.segment(base)
         path = segment.log_path
-        size = origin.files.file_stat(path).st_size
+        size = context.files.file_stat(path).st_size
         segment.files.leave(paths.CUT)
         result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
 
 
-def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
+def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]:
     """After a crash discard the segments below the log start: their deletion may be half done.
 
     Segments from the first base on that the history names stay.  A deletion moves the history's
     bases, durably, before it removes a file, so no deletion of these segments has begun.  Retention
     moves the bases and then deletes the segments.
     """
-    if not origin.writable or origin.clean:
+    if not context.writable or context.clean:
         return loaded
     following = [item.segment.base_offset for item in loaded[1:]]
-    count = sum(base <= origin.log_start for base in following)
+    count = sum(base <= context.log_start for base in following)
     if count:
         try:
-            bases = read_history(origin.files, origin.directory).bases
+            bases = read_history(context.files, context.directory).bases
         except CorruptCheckpoint:
             bases = {}
         kept_from = min((lines[0].offset for lines in bases.values()), default=paths.MAX_OFFSET)
@@ -335,23 +337,23 @@ def _without_deleted(origin: Origin, loaded: list[Loaded]) -> list[Loaded]:
     return loaded[count:]
 
 
-def _starts_anew(origin: Origin, result: Recovered) -> bool:
+def _starts_anew(context: LoadContext, result: Recovered) -> bool:
     """Begin a log that ends before its start offset, or has nothing, there (``LogLoader``)."""
     segments = result.segments
-    if segments and segments[-1].next_offset < origin.log_start:
-        if not origin.writable:
+    if segments and segments[-1].next_offset < context.log_start:
+        if not context.writable:
             raise CorruptRecord(
                 f"the log ends at offset {segments[-1].next_offset}, before its start offset "
-                f"{origin.log_start}",
-                path=origin.directory,
+                f"{context.log_start}",
+                path=context.directory,
             )
-        _cut_off(origin, result, [segment.base_offset for segment in segments])
+        _cut_off(context, result, [segment.base_offset for segment in segments])
         segments.clear()
     if segments:
         return False
-    where = (origin.files, origin.directory, origin.log_start, origin.config)
-    if origin.writable:
-        segments.append(Segment.create(*where, now_ms=origin.now_ms))
+    where = (context.files, context.directory, context.log_start, context.config)
+    if context.writable:
+        segments.append(Segment.create(*where, now_ms=context.now_ms))
         segments[0].files.close_descriptors()
     else:
         segments.append(Segment(*where, writable=False))

@@ -27,23 +27,23 @@ from storage.index.txn_index import TxnEntry
 from storage.record import scan
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC
-from storage.recovery.loading import Loaded, Origin, read_on
+from storage.recovery.loading import LoadContext, Loaded, read_on
 from storage.segment.segment import Segment
 from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState
 
 
 def replay(
-    origin: Origin, loaded: Sequence[Loaded], names: Collection[str]
+    context: LoadContext, loaded: Sequence[Loaded], names: Collection[str]
 ) -> tuple[ProducerState, int]:
     """The producers as of the log's end, and the offset of the newest snapshot (-1: none).
 
-    ``names``: the files of the directory.  Where the origin is writable snapshots and transaction
-    indexes are put in order on disk, else in memory only.  OSError from the disk.
+    ``names``: the files of the directory.  Where the log is loaded to be written snapshots and
+    transaction indexes are put in order on disk, else in memory only.  OSError from the disk.
     """
     first, last = loaded[0].segment, loaded[-1].segment
-    snapshots = Snapshots(origin, names, first.base_offset, last.next_offset)
+    snapshots = Snapshots(context, names, first.base_offset, last.next_offset)
     bases = [item.segment.base_offset for item in loaded]
-    missing = [base for base in bases[1:] if origin.writable and base not in snapshots]
+    missing = [base for base in bases[1:] if context.writable and base not in snapshots]
     aborts = [
         item.scan.first_abort
         for item in loaded
@@ -59,16 +59,16 @@ def replay(
             else:
                 snapshots.write(base, state)
         begins = max(start, base)
-        rebuilt = _walk(origin, item, begins, state) if end > start else []
+        rebuilt = _walk(context, item, begins, state) if end > start else []
         if item.scan is not None:
-            offset = item.scan.offset if origin.files.in_order else min(item.scan.offset, begins)
-            _put_transactions(origin, item.segment, offset, rebuilt, names)
+            offset = item.scan.offset if context.files.in_order else min(item.scan.offset, begins)
+            _put_transactions(context, item.segment, offset, rebuilt, names)
     snapshots.drop_others(bases)
-    state.expire(origin.now_ms, origin.producer_expiration_ms)
+    state.expire(context.now_ms, context.producer_expiration_ms)
     return state, snapshots.newest_up_to(paths.MAX_OFFSET)
 
 
-def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
+def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
     """Add a segment's batches from ``start`` on; its aborted transactions, where it was read."""
     rebuilt: list[TxnEntry] = []
     if item.segment.files.is_missing:
@@ -84,13 +84,13 @@ def _walk(origin: Origin, item: Loaded, start: int, state: ProducerState) -> lis
     segment, scan = item.segment, item.scan
     scanned_from = segment.size if scan is None else scan.position
     # An index that was copied before its log knows less than this.
-    rebuilt_from = scanned_from if origin.files.in_order else 0
+    rebuilt_from = scanned_from if context.files.in_order else 0
     known = scan.producers if scan is not None else []
     read_to = segment.size if known is None else scanned_from
     try:
         position = segment.position_of(start) if start > segment.base_offset else 0
         if position is not None and position < read_to and not _is_before_producers(segment):
-            _read_headers(origin, segment, position, read_to, take)
+            _read_headers(context, segment, position, read_to, take)
     finally:
         segment.files.close_descriptors()
     take(known or [])
@@ -111,23 +111,27 @@ def _is_before_producers(segment: Segment) -> bool:
 
 
 def _read_headers(
-    origin: Origin,
+    context: LoadContext,
     segment: Segment,
     position: int,
     end: int,
     take: Callable[[list[tuple[int, ...]]], None],
 ) -> None:
     """Read batches of producers in a part of a log, without checking CRCs, up to any damage."""
-    rebuild = Rebuild(segment.base_offset, origin.config.index_interval_bytes, position=position)
+    rebuild = Rebuild(segment.base_offset, context.config.index_interval_bytes, position=position)
     fd = segment.files.open_apart()
     try:
-        read_on(origin, rebuild, fd, end, take, check_crc=False)
+        read_on(context, rebuild, fd, end, take, check_crc=False)
     finally:
-        origin.files.close(fd)
+        context.files.close(fd)
 
 
 def _put_transactions(
-    origin: Origin, segment: Segment, offset: int, rebuilt: list[TxnEntry], names: Collection[str]
+    context: LoadContext,
+    segment: Segment,
+    offset: int,
+    rebuilt: list[TxnEntry],
+    names: Collection[str],
 ) -> None:
     """The transaction index of a segment whose log was read from ``offset`` on."""
     if not rebuilt and paths.file_name(segment.base_offset, paths.TXNINDEX) not in names:
@@ -136,7 +140,7 @@ def _put_transactions(
     base = segment.base_offset
     entries = tuple(entry for entry in index.entries if base <= entry.last_offset < offset)
     entries += tuple(rebuilt)
-    if origin.writable:
+    if context.writable:
         index.replace(entries)
     else:
         index.entries = entries
@@ -146,12 +150,15 @@ def _put_transactions(
 class Snapshots:
     """The usable ``.snapshot`` files of a partition, by offset; each is read when it is needed."""
 
-    def __init__(self, origin: Origin, names: Iterable[str], log_start: int, log_end: int) -> None:
+    def __init__(
+        self, context: LoadContext, names: Iterable[str], log_start: int, log_end: int
+    ) -> None:
         """Take the snapshots between the first segment's base and the log's end.
 
-        Where the origin is writable the others are removed, and later those that cannot be read.
+        Where the log is loaded to be written the others are removed, and later those that cannot be
+        read.
         """
-        self._origin = origin
+        self._context = context
         self._states: dict[int, bytes | None] = {}
         is_ahead = False
         for name in names:
@@ -160,12 +167,12 @@ class Snapshots:
             offset = paths.base_offset_of(name)
             if offset is not None and log_start <= offset <= log_end:
                 self._states[offset] = None
-            elif origin.writable:
-                origin.files.unlink(os.path.join(origin.directory, name))
+            elif context.writable:
+                context.files.unlink(os.path.join(context.directory, name))
                 is_ahead = is_ahead or (offset or 0) > log_end
         if is_ahead:
             # The log will grow over it with other records: it must not come back.
-            origin.files.sync_directory(origin.directory)
+            context.files.sync_directory(context.directory)
 
     def __contains__(self, offset: int) -> bool:
         if offset not in self._states:
@@ -173,13 +180,13 @@ class Snapshots:
         if self._states[offset] is not None:
             return True
         path = self._path(offset)
-        data = _read_small(self._origin.files, path)
+        data = _read_small(self._context.files, path)
         if _is_snapshot(data, path):
             self._states[offset] = data
             return True
         del self._states[offset]
-        if self._origin.writable:
-            self._origin.files.unlink(path)
+        if self._context.writable:
+            self._context.files.unlink(path)
         return False
 
     def newest_up_to(self, offset: int) -> int:
@@ -196,22 +203,22 @@ class Snapshots:
         return ProducerState.decode(data, path=self._path(offset))
 
     def write(self, offset: int, state: ProducerState) -> None:
-        """Make a snapshot again, where the origin is writable."""
-        if self._origin.writable:
+        """Make a snapshot again, where the log is loaded to be written."""
+        if self._context.writable:
             data = self._states[offset] = state.encode()
-            self._origin.files.replace_atomically(self._path(offset), data, sync=False)
+            self._context.files.replace_atomically(self._path(offset), data, sync=False)
 
     def drop_others(self, bases: Sequence[int]) -> None:
         """Remove those neither at a segment's base nor the newest, and unreadable ones."""
-        if self._origin.writable:
+        if self._context.writable:
             for offset in self._states.keys() - {*bases, self.newest_up_to(paths.MAX_OFFSET)}:
                 del self._states[offset]
-                self._origin.files.unlink(self._path(offset))
+                self._context.files.unlink(self._path(offset))
             # The first segment's was not read where there is a newer one.
             _ = bases[0] in self
 
     def _path(self, offset: int) -> str:
-        return os.path.join(self._origin.directory, paths.file_name(offset, paths.SNAPSHOT))
+        return os.path.join(self._context.directory, paths.file_name(offset, paths.SNAPSHOT))
 
 
 def _is_snapshot(data: bytes, path: str) -> bool:

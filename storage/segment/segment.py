@@ -184,7 +184,7 @@ class Segment:
         self.files.sealed = sealed
         self.first_read.doubt(size)
 
-    def expect(self, size: int) -> None:
+    def set_claimed_size(self, size: int) -> None:
         """Set the size that the book claims; the bytes that the file lacks become damage."""
         assert self.files.sealed
         assert size > self.size

@@ -146,8 +146,8 @@ class SegmentFiles:
             self.suffix = suffix
             self._renamed()
 
-    def is_called(self, suffix: str) -> None:
-        """Follow a rename by another process, to names that end in ``suffix``."""
+    def note_renamed_to(self, suffix: str) -> None:
+        """Note that another process has renamed the files: their names end in ``suffix`` now."""
         self.suffix = suffix
         self._renamed()
 

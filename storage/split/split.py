@@ -88,7 +88,7 @@ def _split(log: Log, parts: Sequence[_Part], aborted: Sequence[TxnEntry]) -> lis
         to_offset=end,
         aborted=tuple(_touching(aborted, start, end)),
         topic_id=log.topic_id,
-        segments=() if log.may_be_cleaned else tuple(part.segment.base_offset for part in parts),
+        segments=() if log.may_have_gaps else tuple(part.segment.base_offset for part in parts),
         lost=next(filter(None, lost), None),
     )
     return [split]

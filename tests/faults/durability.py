@@ -225,11 +225,11 @@ FAULTS = [
         "retention-log-starts-not-written-down-before-it-deletes",
         "storage/directory/retain.py",
         """\
-            task.begin("deleting", sum(move.size for move in flushed))
+            task.begin("deleting", sum(advance.size for advance in flushed))
             task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
 """,
         """\
-            task.begin("deleting", sum(move.size for move in flushed))
+            task.begin("deleting", sum(advance.size for advance in flushed))
 """,
         "Half of a deletion is undone by a power cut.",
         (RETENTION_CRASH,),
@@ -246,7 +246,7 @@ FAULTS = [
         "retention-given-up-its-log-start-stays-written-down",
         "storage/directory/retain.py",
         """\
-    if any(move.log.log_start_offset < move.log_start for move in flushed):
+    if any(advance.log.log_start_offset < advance.log_start for advance in flushed):
         # Some segments stay after all: no checkpoint may name the log starts behind them any more.
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
     return outcome
@@ -261,11 +261,11 @@ FAULTS = [
         "delete-records-log-start-not-written-down",
         "storage/directory/retain.py",
         """\
-        move.write_down(task)
+        advance.write_down(task)
         task.by_owner(lambda: manager.start_checkpoint(snapshots=False))()
         return""",
         """\
-        move.write_down(task)
+        advance.write_down(task)
         return""",
         "Deleted records are back after a kill.",
         (RETENTION_CRASH, "tests/storage/log/test_delete_records.py"),

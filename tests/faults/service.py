@@ -262,7 +262,7 @@ FAULTS = [
     Fault(
         "renames-do-not-take-the-reserve",
         "storage/files.py",
-        "        self.spend(lambda: self._rename(source, target))\n",
+        "        self.with_reserve(lambda: self._rename(source, target))\n",
         "        self._rename(source, target)\n",
         "rmdir of a topic fails on a full disk.",
         (RESERVE,),
@@ -270,7 +270,7 @@ FAULTS = [
     Fault(
         "small-files-do-not-take-the-reserve",
         "storage/files.py",
-        "        self.spend(lambda: self._replace_atomically(path, data, sync=sync))\n",
+        "        self.with_reserve(lambda: self._replace_atomically(path, data, sync=sync))\n",
         "        self._replace_atomically(path, data, sync=sync)\n",
         "delete-records fails on a full disk.",
         (RESERVE, "tests/mount/test_full_disk.py"),
@@ -320,7 +320,7 @@ FAULTS = [
     Fault(
         "retention-of-settings-that-have-changed",
         "storage/directory/retain.py",
-        "        if changed and len(plan_retention(log, now_ms).doomed) < len(move.segments):\n"
+        "        if changed and len(plan_retention(log, now_ms).doomed) < len(advance.segments):\n"
         "            return ()\n",
         "        del changed\n",
         "retention.ms=-1 comes too late by a moment, and everything goes.",
@@ -330,8 +330,8 @@ FAULTS = [
         "retention-beside-a-cleaner",
         "storage/directory/retain.py",
         "        if log.closed or log.cleaning or"
-        " log.segments[: len(move.segments)] != move.segments:",
-        "        if log.closed or log.segments[: len(move.segments)] != move.segments:",
+        " log.segments[: len(advance.segments)] != advance.segments:",
+        "        if log.closed or log.segments[: len(advance.segments)] != advance.segments:",
         "What a cleaner is reading goes, and comes back cleaned.",
         (RETAIN,),
     ),

@@ -26,7 +26,7 @@ from storage import paths
 from storage.adopt.staged import StagedFile, StagedName
 from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
 from storage.files import Files
-from storage.log.partitioner import STAY_BYTES, another
+from storage.log.partitioner import STAY_BYTES, next_sticky_partition
 from storage.log.validator import rewrites, rewritten
 from storage.record.columns._rows import RowEncoder
 from storage.settings.config import LONG_MAX, LogConfig
@@ -206,7 +206,7 @@ class _TopicRows:
         self.encoder = RowEncoder(
             partitions,
             stage,
-            lambda before: another(partitions, before),
+            lambda before: next_sticky_partition(partitions, before),
             # Compression makes incompressible batches longer.
             batch_bytes=min(BATCH_BYTES, limit - limit // 16) if is_rewritten else BATCH_BYTES,
             max_batch_bytes=limit,

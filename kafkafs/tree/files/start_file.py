@@ -165,7 +165,7 @@ class StartFile(ViewFile):
                 return True
         return False
 
-    def history_ends(self, limit: int | None = None) -> None:
+    def fix_end(self, limit: int | None = None) -> None:
         """Find its end, if the log has reached it: the past is about to change. Waits.
 
         Its start, too: text that the view has just begun to show may go before the next request.

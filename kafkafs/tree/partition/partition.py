@@ -60,8 +60,11 @@ class PeriodicWork(Protocol):
 class Range(Protocol):
     """An open file with an end of its own, or one that shows nothing yet."""
 
-    def history_ends(self, limit: int | None = None) -> None:
-        """Find the end: the past is about to change. `limit`: records from that offset on go."""
+    def fix_end(self, limit: int | None = None) -> None:
+        """Find the end and keep it, since the past is about to change.
+
+        `limit`: the records from that offset on are lost.
+        """
         ...
 
 
@@ -496,7 +499,7 @@ class Partition:
     def _end_ranges(self, limit: int | None = None) -> None:
         """Have files with an end of their own find it in the text that they show now."""
         for file in list(self.ranges):
-            file.history_ends(limit)
+            file.fix_end(limit)
 
     @property
     def _keeps_history(self) -> bool:

@@ -89,7 +89,7 @@ def test_the_checkpoint_is_kafka_s_and_survives(tmp_path: Path) -> None:
         assert checkpoint_file.read_offsets(Files(), str(path)) == {("t", 0): 2}
     with compacted(tmp_path) as (manager, log):
         assert LogCleaner(manager).first_dirty(log) == 2
-        assert log.may_be_cleaned
+        assert log.may_have_gaps
 
 
 def test_a_large_dirty_part_beside_a_log_start_that_moved(tmp_path: Path) -> None:

@@ -116,10 +116,10 @@ def test_what_may_spend_it_goes_on_until_nothing_is_left(tmp_path: Path, number:
             raise OSError(number, os.strerror(number))
         return "done"
 
-    assert files.spend(operation) == "done"
+    assert files.with_reserve(operation) == "done"
     assert tries == [0, 1, 2]
     with pytest.raises(OSError, match=os.strerror(number)):
-        files.spend(lambda: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
+        files.with_reserve(lambda: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
     assert not reserve.is_there
 
 
@@ -153,7 +153,7 @@ def test_another_error_spends_nothing(tmp_path: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with pytest.raises(OSError, match="Input/output"):
-        files.spend(operation)
+        files.with_reserve(operation)
     assert reserve.is_whole
 
 
@@ -438,10 +438,10 @@ def test_what_was_given_up_may_be_room_only_later(tmp_path: Path) -> None:
             raise OSError(errno.ENOSPC, "full")
         return "done"
 
-    assert files.spend(lambda: full(lambda: not files.settled)) == "done"
+    assert files.with_reserve(lambda: full(lambda: not files.settled)) == "done"
     assert not reserve.is_there
     with pytest.raises(OSError, match="full"):
-        files.spend(lambda: full(lambda: True))
+        files.with_reserve(lambda: full(lambda: True))
     assert files.settled == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from storage import Record, encode, paths
 from storage.files import Files
-from storage.recovery.loading import Loaded, Origin, finish_index, is_empty, load, reaches
+from storage.recovery.loading import LoadContext, Loaded, finish_index, is_empty, load, reaches
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -63,7 +63,7 @@ def loaded(
     writable: bool = True,
     files: Files | None = None,
 ) -> Loaded:
-    origin = Origin(
+    context = LoadContext(
         files or Files(),
         str(path),
         CONFIG,
@@ -73,8 +73,8 @@ def loaded(
         writable=writable,
         now_ms=NOW_MS,
     )
-    found = load(origin, BASE, following, set(os.listdir(path)))
-    finish_index(origin.files, found)
+    found = load(context, BASE, following, set(os.listdir(path)))
+    finish_index(context.files, found)
     found.segment.files.close_descriptors()
     return found
 
@@ -178,8 +178,8 @@ def test_a_flushed_one_is_never_cut(segment: Segment, tmp_path: Path) -> None:
 # -- what nobody has looked into -------------------------------------------------------------------
 
 
-def unread(path: Path) -> tuple[Origin, Segment]:
-    origin = Origin(
+def unread(path: Path) -> tuple[LoadContext, Segment]:
+    context = LoadContext(
         Files(),
         str(path),
         LogConfig(preallocate=True),
@@ -189,7 +189,7 @@ def unread(path: Path) -> tuple[Origin, Segment]:
         writable=False,
         now_ms=NOW_MS,
     )
-    return origin, Segment(origin.files, str(path), BASE, CONFIG, writable=False)
+    return context, Segment(context.files, str(path), BASE, CONFIG, writable=False)
 
 
 def test_up_to_where_a_segment_reaches(segment: Segment, tmp_path: Path) -> None:
