@@ -44,7 +44,7 @@ from storage.log.log import Log
 from storage.record._batch import Rebuild
 from storage.segment.batch_check import Part, check_file
 from storage.segment.damage import Damage
-from storage.segment.medium import fill_readable
+from storage.segment.direct_io import fill_readable
 from storage.segment.segment import Segment
 from storage.segment.walk import feed, sealed_times
 from storage.state.producer_state import ProducerState

@@ -37,7 +37,7 @@ from storage.record.header import (
     size_at,
 )
 from storage.segment.damage import Damage
-from storage.segment.medium import Medium
+from storage.segment.direct_io import DirectFile
 from storage.task import Task
 
 # So that no thread waits long for this one, which judges a chunk at a time.
@@ -91,12 +91,12 @@ def check_part(source: Source, part: Part, task: Task) -> Check:
 
 
 def check_file(files: Files, path: str, part: Part, task: Task) -> Check:
-    """Check a part of a file as it is on the disk (``medium``).  As ``check_part``."""
-    medium = Medium(files, path)
+    """Check a part of a file as it is on the disk (``direct_io``).  As ``check_part``."""
+    source = DirectFile(files, path)
     try:
-        return check_part(medium, part, task)
+        return check_part(source, part, task)
     finally:
-        medium.close()
+        source.close()
 
 
 def sound_batch(source: ByteSource, position: int, end: int) -> BatchHeader | None:

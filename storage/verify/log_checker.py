@@ -9,7 +9,7 @@ live.
 Damage is told to the log (``Log.note_damage``), which closes an active segment that has any and
 fails reads there, and is a line in the log of events.  Only ``kafkafs repair`` removes anything.
 
-Everything is read from the disk, past the page cache (``medium``): the cache still has what was
+Everything is read from the disk, past the page cache (``direct_io``): the cache still has what was
 written minutes ago, right even where the disk is wrong; and sealed segments would drive out of the
 cache what other processes read.
 

@@ -23,7 +23,7 @@ BLOCK = 4096
 _ROOM = 1 << 20
 
 
-class Medium:
+class DirectFile:
     """One file, open for reading.  For one thread; ``close`` it.  OSError."""
 
     def __init__(self, files: Files, path: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.files import Files
-from storage.segment.medium import BLOCK, Medium
+from storage.segment.direct_io import BLOCK, DirectFile
 
 SIZE = 3 * BLOCK + 100
 
@@ -46,26 +46,26 @@ def written(tmp_path: Path) -> tuple[str, bytes]:
 def test_any_part(written: tuple[str, bytes], direct: bool) -> None:
     path, data = written
     files = Refusing(direct=direct)
-    medium = Medium(files, path)
+    source = DirectFile(files, path)
     for position in (0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 5, SIZE - 1, SIZE, SIZE + BLOCK):
         for size in (0, 1, 12, BLOCK, SIZE, 3 << 20):
-            assert medium.read(position, size) == data[position : position + size]
-    medium.settle()
-    medium.close()
+            assert source.read(position, size) == data[position : position + size]
+    source.settle()
+    source.close()
     assert len(files.opened) == (1 if direct else 2)
 
 
 def test_what_was_just_written_is_on_the_disk(written: tuple[str, bytes]) -> None:
     path, _ = written
-    medium = Medium(Files(), path)
+    source = DirectFile(Files(), path)
     with open(path, "r+b", buffering=0) as file:
         file.seek(BLOCK + 7)
         file.write(b"news")
         file.seek(0, os.SEEK_END)
         file.write(b"more")
-    assert bytes(medium.read(BLOCK + 7, 4)) == b"news"
-    assert bytes(medium.read(SIZE, 100)) == b"more"
-    medium.close()
+    assert bytes(source.read(BLOCK + 7, 4)) == b"news"
+    assert bytes(source.read(SIZE, 100)) == b"more"
+    source.close()
 
 
 def test_a_file_that_grows_while_it_is_read(
@@ -80,23 +80,23 @@ def test_a_file_that_grows_while_it_is_read(
             file.write(b"more")
         return count
 
-    medium = Medium(Files(), path)
+    source = DirectFile(Files(), path)
     monkeypatch.setattr(os, "preadv", appended_meanwhile)
     for _ in range(3):
-        assert medium.read(2 * BLOCK + 5, SIZE - 2 * BLOCK - 5) == data[2 * BLOCK + 5 :]
-    medium.close()
+        assert source.read(2 * BLOCK + 5, SIZE - 2 * BLOCK - 5) == data[2 * BLOCK + 5 :]
+    source.close()
 
 
 def test_what_cannot_be_read_is_zeros(written: tuple[str, bytes]) -> None:
     path, data = written
-    medium = Medium(Refusing(bad_block=1), path)
+    source = DirectFile(Refusing(bad_block=1), path)
     expected = data[:BLOCK] + bytes(BLOCK) + data[2 * BLOCK :]
-    assert medium.read(0, SIZE) == expected
-    assert medium.read(BLOCK + 50, SIZE) == expected[BLOCK + 50 :]
-    assert medium.read(2 * BLOCK, SIZE) == data[2 * BLOCK :]
-    medium.close()
+    assert source.read(0, SIZE) == expected
+    assert source.read(BLOCK + 50, SIZE) == expected[BLOCK + 50 :]
+    assert source.read(2 * BLOCK, SIZE) == data[2 * BLOCK :]
+    source.close()
 
 
 def test_other_errors_are_told(written: tuple[str, bytes], tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        Medium(Files(), str(tmp_path / "none"))
+        DirectFile(Files(), str(tmp_path / "none"))
