@@ -1,4 +1,4 @@
-"""The `kv` view's hot loops: records to lines of key, TAB and value, and such lines to batches.
+"""The hot loops of the `kv` view: they write records as lines of key, TAB and value and parse them.
 
     record                       line
     null key                     value
