@@ -160,7 +160,8 @@ class SegmentLines:
         """Measure `data`, whole batches that the log has appended at `position`.
 
         False where `measure` has to do that: the log before them is not measured, another thread
-        measures, or they take long to decode.
+        measures, they take long to decode, or this fails. It raises nothing, since they are in the
+        log.
         """
         size, end = len(data), self.end
         if position >= end:
@@ -171,7 +172,7 @@ class SegmentLines:
             if position != self.covered or not self.loaded or position + size > end:
                 return False
             at_once(self._feed, data, size)
-        except BlockingIOError:
+        except (OSError, StorageError):
             return False
         finally:
             self._lock.release()

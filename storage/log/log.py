@@ -253,7 +253,8 @@ class Log:
         """Write batches that have their offsets, from ``first`` on, behind the log end.
 
         ``entries``: one for each batch.  ``update``: of batches that have producers.
-        InvalidRecord where no offset is left, OSError from the disk: nothing is written then.
+        InvalidRecord where no offset is left, OSError from the disk, CorruptRecord as
+        ``Transactions.append``: nothing is written then.
         """
         last_offset = entries[-1][2]
         check_last_offset(first, last_offset)
@@ -440,10 +441,12 @@ class Log:
     def raise_log_start(self, offset: int) -> None:
         """Records below ``offset`` are deleted (``UnifiedLog.maybeIncrementLogStartOffset``).
 
-        Segments that hold nothing else stay until retention removes them.
+        Segments that hold nothing else stay until retention removes them.  OSError, CorruptRecord:
+        nothing has changed.
         """
         self.check_writable()
         assert self.log_start_offset < offset <= self.high_watermark
+        self.transactions.locate(self.producers.first_undecided_offset, offset)
         self._start_at(offset)
         self.log_start_moved()
 
@@ -504,10 +507,12 @@ class Log:
 
         The log start moves to the next segment.  The caller renames their files at once
         (``mark_detached``); ``release_retired`` releases them file.delete.delay.ms after ``now_ms``
-        (monotonic).
+        (monotonic).  OSError, CorruptRecord: nothing has changed.
         """
         self.check_writable()
         assert 0 < count < len(self.segments)
+        start = max(self.log_start_offset, self.segments[count].base_offset)
+        self.transactions.locate(self.producers.first_undecided_offset, start)
         removed = self.segments[:count]
         for listener in self.listeners:
             listener.removing(self, removed)

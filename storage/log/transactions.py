@@ -34,7 +34,8 @@ class Transactions:
         self._aborted: tuple[tuple[Segment, ...], dict[int, list[tuple[int, int]]]] = ((), {})
         self._aborted_version = 0
         self._aborted_lock = threading.Lock()
-        # Where open transactions begin: segment and position, by first offset.
+        # Where open transactions begin: segment and position, by first offset, or by the log start
+        # where that is later.
         self._undecided: dict[int, tuple[Segment, int]] = {}
 
     # -- which were aborted --------------------------------------------------------------------
@@ -99,8 +100,12 @@ class Transactions:
         """Append batches of producers to the active segment; returns their position.
 
         The transactions that they abort are in the index before the batches are in the log.
-        OSError from the disk: nothing is appended.
+        OSError from the disk, CorruptRecord where a marker leaves a transaction open whose begin
+        cannot be read: nothing is appended.
         """
+        stable_end: int | None = None
+        if any(batch.marker_type >= 0 for batch in update.batches):
+            stable_end = self.locate(update.first_undecided_offset, self._log.log_start_offset)
         known = len(active.files.aborted) if update.aborted else 0
         try:
             for aborted in update.aborted:
@@ -114,8 +119,24 @@ class Transactions:
                     self._aborted_version += 1
                     self._aborted = (), {}
             raise
+        if stable_end is not None and stable_end <= self._log.log_end_offset:
+            # Where no batch has had this offset, these have.
+            self._undecided.setdefault(stable_end, (active, position))
         self.store_producers(active, position, update)
         return position
+
+    def locate(self, undecided: int | None, log_start: int) -> int | None:
+        """Find where the last stable offset lies that a change is about to leave.
+
+        ``undecided``: the first undecided offset then.  So the change has nothing to read, which
+        might fail when it is done.  Returns the last stable offset where a transaction stays open.
+        OSError, CorruptRecord.
+        """
+        if undecided is None:
+            return None
+        offset = max(undecided, log_start)
+        self._place_of(offset)
+        return offset
 
     def store_producers(self, segment: Segment, position: int, update: ProducerUpdate) -> None:
         """Store the new state of producers: their batches are in ``segment`` at ``position``."""
@@ -125,10 +146,11 @@ class Transactions:
             if facts.is_transactional_data:
                 self._undecided.setdefault(facts.base_offset, (segment, position + facts.position))
         update.commit()
+        start = self._log.log_start_offset
         self._undecided = {
-            first: place
+            offset: place
             for first in self._log.producers.undecided_offsets
-            if (place := self._undecided.get(first)) is not None
+            if (place := self._undecided.get(offset := max(first, start))) is not None
         }
 
     def update_stable_sizes(self, undecided: int | None, log_end: int) -> bool:
@@ -164,10 +186,15 @@ class Transactions:
 
     def _first_unstable(self) -> tuple[Segment, int] | None:
         """Segment and position of the batch that holds the last stable offset, if one does."""
-        first = self._log.producers.first_undecided_offset
-        if first is None:
+        if self._log.producers.first_undecided_offset is None:
             return None
-        offset = self._log.last_stable_offset
+        return self._place_of(self._log.last_stable_offset)
+
+    def _place_of(self, offset: int) -> tuple[Segment, int] | None:
+        """Segment and position of the first batch that reaches ``offset``, if there is one.
+
+        Reads the log where that is not known.
+        """
         place = self._undecided.get(offset)
         if place is not None and place[0] in self._log.segments:
             return place

@@ -356,12 +356,21 @@ class ProducerUpdate:
         """The first offset of the oldest transaction that another producer has open, else the one
         behind the marker (``ProducerStateManager.lastStableOffset``).
         """
-        oldest = self._state.first_undecided_without({*self._changed, marker.producer_id})
+        oldest = self._first_undecided_without(marker.producer_id)
+        return marker.last_offset + 1 if oldest is None else oldest
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """The first offset of the oldest transaction that is open after these batches, or None."""
+        return self._first_undecided_without(-1)
+
+    def _first_undecided_without(self, producer_id: int) -> int | None:
+        oldest = self._state.first_undecided_without({*self._changed, producer_id})
         for producer in self._changed.values():
-            if producer.in_transaction and producer.producer_id != marker.producer_id:
+            if producer.in_transaction and producer.producer_id != producer_id:
                 first = producer.transaction_first_offset
                 oldest = first if oldest is None else min(oldest, first)
-        return marker.last_offset + 1 if oldest is None else oldest
+        return oldest
 
     def commit(self) -> None:
         """Store the new state: the batches are in the log."""

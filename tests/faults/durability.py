@@ -17,6 +17,9 @@ FLUSH = "tests/storage/log/test_flush.py"
 LOG = "tests/storage/log/test_log.py"
 MANAGER = "tests/storage/directory/test_manager.py"
 RESCUE = "tests/storage/log/test_rescue.py"
+TRANSACTIONS = "tests/storage/log/test_transactions.py"
+SHOWN_TRANSACTIONS = "tests/kafkafs/tree/partition/test_transactions.py"
+LAYOUT = "tests/kafkafs/tree/partition/test_layout.py"
 FILES = "tests/storage/test_files.py"
 REWRITE = "tests/kafkafs/tree/partition/test_rewrite.py"
 
@@ -187,6 +190,30 @@ FAULTS = [
         "            if self._number < 0:\n",
         "A leader epoch is missing from its checkpoint until the next one begins.",
         (FLUSH,),
+    ),
+    Fault(
+        "marker-is-in-the-log-before-what-follows-it-can-be-read",
+        "storage/log/transactions.py",
+        "        if any(batch.marker_type >= 0 for batch in update.batches):\n",
+        "        if any(batch.marker_type > 1 for batch in update.batches):\n",
+        "A marker that is in the log is answered with EIO, and written again.",
+        (TRANSACTIONS,),
+    ),
+    Fault(
+        "append-that-cannot-be-measured-is-refused",
+        "kafkafs/line_index/segment_lines.py",
+        "            at_once(self._feed, data, size)\n        except (OSError, StorageError):\n",
+        "            at_once(self._feed, data, size)\n        except BlockingIOError:\n",
+        "Records that are in the log are answered with an error, and written again.",
+        (SHOWN_TRANSACTIONS,),
+    ),
+    Fault(
+        "roll-whose-blocks-cannot-be-counted-is-not-told",
+        "kafkafs/tree/partition/partition.py",
+        "            except OSError:\n                self._sealed_blocks = None",
+        "            except BlockingIOError:\n                self._sealed_blocks = None",
+        "Views go on with a segment that gets no more appends.",
+        (LAYOUT,),
     ),
     Fault(
         "failed-flush-not-counted",

@@ -394,7 +394,10 @@ class Partition:
         """The log has sealed a segment and begun a new one."""
         self.note_change()
         if self._sealed_blocks is not None:
-            self._sealed_blocks += self._disk_blocks(sealed)
+            try:
+                self._sealed_blocks += self._disk_blocks(sealed)
+            except OSError:
+                self._sealed_blocks = None  # `blocks` counts them again
         for view in self.views.values():
             view.layout.rolled(active)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from storage.errors import (
     InvalidTxnState,
     ReadOnlyLog,
 )
+from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT
 from storage.segment.segment import Segment
@@ -310,3 +313,100 @@ def test_aborted_transactions_before_what_recovery_reads_stay_known(tmp_path: Pa
         log = manager.log("t", 0)
         assert [entry.first_offset for entry in log.transactions.aborted()] == [0, last]
         assert values(log) == [b"x" * 100] * 5 + [b"y"]
+
+
+class UnreadableLogs(Files):
+    """While ``broken``, no log can be read."""
+
+    broken = False
+
+    def _check(self, fd: int) -> None:
+        if self.broken and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self._check(fd)
+        return super().pread(fd, size, position)
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self._check(fd)
+        return super().preadv(fd, buffer, position)
+
+    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
+        self._check(fd)
+        return super().preadv_nowait(fd, buffer, position)
+
+
+def with_two_open(data: Path, files: Files) -> AbstractContextManager[LogManager]:
+    """Two transactions are open in the first of two segments, since before a restart."""
+    with opened(data) as manager:
+        log = new_log(manager)
+        Client(log, 7).send(b"a")
+        append(log, b"b")
+        Client(log, 8).send(b"c")
+        append(log, b"d")
+        log.roll(NOW_MS)
+        append(log, b"e")
+    return opened(data, files)
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_a_marker_for_which_the_log_cannot_be_read_is_not_written(
+    tmp_path: Path, kind: int
+) -> None:
+    """What is stable then begins where the other transaction does, which nobody has looked for."""
+    files = UnreadableLogs()
+    with with_two_open(tmp_path, files) as manager:
+        watcher = Watcher()
+        manager.listeners.append(watcher)
+        log = manager.log("t", 0)
+        sizes = [(s.size, s.stable_size) for s in log.segments]
+        files.broken = True
+        with pytest.raises(OSError, match="Input/output"):
+            put(log, marker(7, kind))
+        files.broken = False
+        assert (log.log_end_offset, log.last_stable_offset) == (5, 0)
+        assert [(s.size, s.stable_size) for s in log.segments] == sizes
+        assert log.transactions.aborted() == []
+        assert watcher.events == []
+        assert put(log, marker(7, kind))[0].base_offset == 5
+        assert log.last_stable_offset == 2
+        assert watcher.events == [("appended", 2), ("stabilized", 2)]
+        put(log, marker(8, COMMIT))
+        assert values(log) == [*([b"a"] if kind == COMMIT else []), b"b", b"c", b"d", b"e"]
+
+
+def test_a_log_start_for_which_the_log_cannot_be_read_does_not_move(tmp_path: Path) -> None:
+    files = UnreadableLogs()
+    with with_two_open(tmp_path, files) as manager:
+        log = manager.log("t", 0)
+        files.broken = True
+        with pytest.raises(OSError, match="Input/output"):
+            log.raise_log_start(1)
+        assert log.log_start_offset == 0
+        with pytest.raises(OSError, match="Input/output"):
+            log.detach_head(1, NOW_MS)
+        assert [s.base_offset for s in log.segments] == [0, 4]
+        files.broken = False
+        log.raise_log_start(3)
+        remove_head(log, 1, NOW_MS)
+        files.broken = True
+        for producer in (7, 8):
+            put(log, marker(producer, COMMIT))
+        files.broken = False
+        assert values(log) == [b"e"]
+
+
+def test_markers_where_the_whole_log_was_deleted_read_nothing(tmp_path: Path) -> None:
+    files = UnreadableLogs()
+    with with_two_open(tmp_path, files) as manager:
+        log = manager.log("t", 0)
+        log.roll(NOW_MS)
+        remove_head(log, 2, NOW_MS)
+        files.broken = True
+        put(log, marker(7, COMMIT))
+        append(log, b"f")
+        assert log.last_stable_offset == 5
+        put(log, marker(8, COMMIT))
+        files.broken = False
+        assert values(log) == [b"f"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from kafkafs.tree.files.start_file import StartFile
-from storage import Log
+from storage import Log, paths
 from storage.files import Files
 from tests.kafkafs.start_files import DIRECTORIES, iso, start_file, text
 from tests.kafkafs.trees import a_tree, clean, in_thread, read
@@ -148,3 +149,34 @@ def test_a_base_once_written_stays(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.remove_head(1)
         assert base(tree.log()) == (8000, 56_000)
+
+
+class UnknownBlocks(Files):
+    """While `broken`, nobody says how many blocks a file has."""
+
+    broken = False
+
+    def file_stat(self, path: str) -> os.stat_result:
+        if self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return super().file_stat(path)
+
+
+def test_a_roll_whose_blocks_cannot_be_counted_is_shown(tmp_path: Path) -> None:
+    """The segments are others by then: each view hears of it, and the blocks are counted later."""
+    files = UnknownBlocks()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"one\n")
+        partition = tree.fs.partitions.of(tree.log())
+        partition.blocks()
+        files.broken = True
+        tree.roll()
+        files.broken = False
+        tree.append("t/0", b"two\n")
+        assert tree.read("t/0") == b"one\ntwo\n"
+        sealed, active = tree.log().segments
+        kinds = (paths.LOG, paths.INDEX, paths.TIMEINDEX)
+        counted = sum(os.stat(sealed.files.file_path(kind)).st_blocks for kind in kinds)
+        assert partition.blocks() == counted + 8
+        assert active.size <= 4096
