@@ -1,13 +1,13 @@
-"""The hot loop of `kafkafs dump`: a log's bytes to the lines that DumpLogSegments prints of them.
+"""The hot loop of `kafkafs dump`: it prints the batches of a `.log` file as DumpLogSegments does.
 
-A Walk goes through a log batch by batch and collects text, or, with `rows`, dicts that say the
-same. Lines, words and where each of them stops follow DumpLogSegments 4.3.1; the file's frames are
-FileLogInputStream's, the records DefaultRecord's and LegacyRecord's. What makes that program fail
-raises CorruptRecord here, with the position of the batch in the file; the text then ends where its
-does, in the middle of a line if it must.
+A Walk goes through a `.log` file batch by batch and collects text, or, with `rows`, dicts with the
+same contents. The lines, their words, and where the text ends at a fault follow DumpLogSegments
+4.3.1. It splits the file as FileLogInputStream does, and reads records as DefaultRecord and
+LegacyRecord do. Where DumpLogSegments fails, a Walk raises CorruptRecord with the position of the
+batch in the file. The text then ends where that program's text ends, even within a line.
 
-Invariants: a Walk reads nothing outside a batch's own bytes; the bytes that records and headers
-take bound every count of them.
+Invariants: a Walk reads nothing outside a batch's own bytes; the number of these bytes bounds every
+count of records and headers.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -33,11 +33,11 @@ import zlib
 from storage.errors import CorruptRecord
 
 cdef enum:
-    FRAME = 17  # up to and with the magic
-    # Where there is so much text, or so many rows, the walk pauses after a batch.
+    FRAME = 17  # bytes from a batch's start to the end of its magic
+    # The walk pauses after a batch once it has this many bytes of text, or more rows than that.
     PAUSE_AT = 1 << 18
     PAUSE_AT_ROWS = 4096
-    # What the words and numbers of one line take at most.
+    # The most bytes that the fixed words and the numbers of one line take.
     LINE = 1024
 
 cdef char *CODEC_NAMES[5]
@@ -51,16 +51,17 @@ cdef inline object crc32(const uint8_t *message, int64_t size):
 
 
 cdef class Walk:
-    """One log file from `position` on, as text or as rows.
+    """Prints one `.log` file from `position` on, as text or as rows.
 
-    `deep`: the records too. `contents`: their keys and values. `metadata`: False leaves out all
-    else of a record. `decompress(codec, bytes, magic=…)` raises CorruptRecord. `control(key, value)`
-    gives the text that ends a control record's line. `decode(offset, key, value)` gives the text of
-    a record's key and value, or None for that of UTF-8 bytes; each of the two may be None. All
-    three take None for null.
+    `deep`: print the records, too. `contents`: print their keys and values. `metadata`: if False,
+    print nothing else of a record. `decompress(codec, bytes, magic=…)` raises CorruptRecord.
+    `control(key, value)` returns the text that ends a control record's line. `decode(offset, key,
+    value)` returns the texts of a record's key and value, or None for one that the line leaves out;
+    without `decode` the line has the bytes as Java prints them. `control` and `decode` take None
+    for a null key or value.
 
-    `rows`: instead of text a dict for each batch, which has a "position", and for each record,
-    which has a "key", a "value" and "headers", all as stored.
+    `rows`: collect dicts instead of text. A batch's dict has a "position", a record's dict has
+    "key", "value" and "headers" as stored.
     """
     cdef Text text
     cdef readonly int64_t position
@@ -101,23 +102,24 @@ cdef class Walk:
         free(self.text.data)
 
     def take(self, write):
-        """Give the text since the last call to `write`, which must not keep it."""
+        """Call `write` with the text since the last call. `write` must not keep the memoryview."""
         if self.text.length:
             size = self.text.length
             self.text.length = 0
             write(PyMemoryView_FromMemory(self.text.data, size, PyBUF_READ))
 
     def take_rows(self):
-        """The rows since the last call."""
+        """Return the rows since the last call."""
         rows = self.rows
         self.rows = []
         return rows
 
     def step(self, data not None, long long start, long long size, long long end, long long file):
-        """Go through the batches in `data[:size]`, which lies at `start`, from `position` on.
+        """Go through the batches in `data[:size]` from `position` on.
 
-        `end` is where the log ends for us, `file` the file's size. Returns 0 at the log's end,
-        else how many bytes from `position` on the next step wants.
+        `data` begins at file position `start`. The walk ends at `end`; `file` is the file's size.
+        Returns 0 at the end, else how many bytes from `position` on the next step needs. Raises
+        CorruptRecord.
         """
         cdef Py_buffer buffer
         PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
@@ -131,7 +133,7 @@ cdef class Walk:
     cdef int64_t walk(
         self, const uint8_t *data, int64_t start, int64_t there, int64_t end, int64_t file
     ) except -1:
-        """`data` has the file's bytes from `start` to `there`."""
+        """Walk; `data` has the file's bytes from `start` to `there`."""
         cdef const uint8_t *batch
         cdef int32_t length
         cdef int64_t size
@@ -150,7 +152,7 @@ cdef class Walk:
                 return 0
             wanted = size
             if <int8_t> batch[MAGIC] >= 2 and size < HEADER_SIZE:
-                # Its header is read from what follows it, as DumpLogSegments does.
+                # Read the rest of the header from the bytes behind it, as DumpLogSegments does.
                 wanted = HEADER_SIZE
                 if file - self.position < HEADER_SIZE:
                     raise self.fault("a batch's header is cut off")
@@ -219,7 +221,7 @@ cdef class Walk:
         self, int64_t size, int timestamp_type, int64_t timestamp, int magic, int codec,
         uint32_t crc, bint is_valid,
     ) except -1:
-        """The end of a batch's line, the same in all formats."""
+        """Print the end of a batch's line, which all formats share."""
         cdef Text *text = &self.text
         if codec > 4:
             raise self.fault(f"no codec has number {codec}")
@@ -258,7 +260,7 @@ cdef class Walk:
         PyObject_GetBuffer(records, &buffer, PyBUF_SIMPLE)
         try:
             start = <const uint8_t *> buffer.buf
-            # A compressed batch is read whole before any record of it is printed.
+            # Kafka reads a whole compressed batch before it prints any record of it.
             self.put_all(start, start + buffer.len, batch, count, False)
             self.put_all(start, start + buffer.len, batch, count, True)
         finally:
@@ -327,7 +329,7 @@ cdef class Walk:
     cdef int put_wrapped(
         self, const uint8_t *message, int64_t size, const Batch *batch, int codec
     ) except -1:
-        """The messages of a compressed set."""
+        """Print the messages of a compressed message set."""
         cdef Record record
         cdef Py_buffer buffer
         if codec == 4:
@@ -352,7 +354,7 @@ cdef class Walk:
         cdef int64_t base = 0
         cdef int64_t whole
         cdef const uint8_t *inner
-        # The last inner offset says where the set begins, so all of it is looked at first.
+        # The last inner offset gives the set's base offset, so the first loop walks all of the set.
         while size - at >= LOG_OVERHEAD:
             whole = <int32_t> load32(data + at + 8)
             if whole < SMALLEST_ENTRY:
@@ -396,7 +398,7 @@ cdef class Walk:
     # -- one record ----------------------------------------------------------------------------
 
     cdef int put_record(self, const Batch *batch, const Record *record, int64_t room) except -1:
-        """`room`: the bytes that there are for its value."""
+        """Print one record; `room` is the number of bytes that its value may take."""
         cdef Text *text = &self.text
         if record.offset != self.last_offset + 1:
             self.gaps[self.last_offset] = record.offset
@@ -432,7 +434,7 @@ cdef class Walk:
         put_field(text, b" sequence: ", record.sequence)
         put(text, b" headerKeys: [")
         for number in range(record.headers):
-            # take_headers has seen that they end; lengths are read again without a bound.
+            # take_headers has checked that the headers end, so this loop needs no bound.
             at = read_varint(at, &size)
             if number:
                 put(text, b",")
@@ -477,7 +479,7 @@ cdef class Walk:
 
 
 def java_text(data not None):
-    """Bytes as Java prints the string that it makes of them, in UTF-8."""
+    """Return the UTF-8 that Java prints for these bytes: U+FFFD replaces malformed ones."""
     cdef Text text
     cdef Py_buffer buffer
     text.data = NULL

@@ -1,7 +1,7 @@
-"""Records of every format, as DumpLogSegments reads them: DefaultRecord and LegacyRecord decide what
-is well-formed and what is not.
+"""Inline functions that read records of every format as DumpLogSegments reads them.
 
-The functions read nothing outside the bytes from `at` to `end`, or from `message` on. Inline.
+Kafka's DefaultRecord and LegacyRecord define which records are well-formed. The functions read
+nothing outside the bytes from `at` to `end`, or the `size` bytes from `message` on.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -22,7 +22,7 @@ cdef enum:
 
 
 cdef struct Batch:
-    # What a batch's records, or a wrapper's messages, need of it.
+    # The fields of a batch, or of a wrapper, that its records need.
     int64_t base_offset
     int64_t base_timestamp
     int64_t append_time
@@ -42,13 +42,13 @@ cdef struct Record:
     const uint8_t *key
     const uint8_t *value
     const uint8_t *headers_at
-    # Of formats v0 and v1 only.
+    # Set in formats v0 and v1 only.
     uint32_t crc
     bint is_valid
 
 
 cdef inline int32_t later_sequence(int32_t sequence, int32_t by) noexcept:
-    """DefaultRecordBatch.incrementSequence, in Java's int arithmetic."""
+    """Add to a sequence as DefaultRecordBatch.incrementSequence does, in Java's int arithmetic."""
     cdef int32_t limit = <int32_t> (<uint32_t> 0x7FFFFFFF - <uint32_t> by)
     if sequence > limit:
         return <int32_t> (<uint32_t> by - (<uint32_t> 0x7FFFFFFF - <uint32_t> sequence) - 1)
@@ -58,7 +58,7 @@ cdef inline int32_t later_sequence(int32_t sequence, int32_t by) noexcept:
 cdef inline const uint8_t *take_varint(
     const uint8_t *at, const uint8_t *end, int32_t *value
 ) noexcept:
-    """The byte after a varint, NULL where it has no end before `end`."""
+    """Read a varint; return the byte after it, NULL if it does not end before `end`."""
     if at == NULL:
         return NULL
     return bounded_varint(at, end, value)
@@ -84,7 +84,10 @@ cdef inline const uint8_t *take_varlong(
 cdef inline const uint8_t *take_field(
     const uint8_t *at, const uint8_t *end, int32_t *size, const uint8_t **field
 ) noexcept:
-    """The byte after a length and so many bytes, which `field` points to; below 0: null."""
+    """Read a length and point `field` at its bytes; return the byte after them.
+
+    A length below 0 is null. Returns NULL if the bytes reach beyond `end`.
+    """
     at = take_varint(at, end, size)
     field[0] = at
     if at == NULL or size[0] <= 0:
@@ -109,7 +112,7 @@ cdef inline const uint8_t *take_headers(
 cdef inline const uint8_t *take_record(
     const uint8_t *at, const uint8_t *end, const Batch *batch, Record *record
 ) noexcept:
-    """The byte after a record, NULL where it is malformed (DefaultRecord.readFrom)."""
+    """Read a record; return the byte after it, NULL if it is malformed (DefaultRecord.readFrom)."""
     cdef const uint8_t *start
     cdef int32_t size = 0
     cdef int32_t offset_delta = 0
@@ -145,9 +148,9 @@ cdef inline const uint8_t *take_record(
 cdef inline bint take_message(
     const uint8_t *message, int64_t size, const Batch *wrapper, Record *record
 ) noexcept:
-    """Read a v0 or v1 message from its CRC on; False where its lengths do not fit.
+    """Read a v0 or v1 message from its CRC on; False if its lengths do not fit in `size` bytes.
 
-    The value itself may lie outside: that is seen only where it is used (LegacyRecord).
+    The value may reach beyond them: as in LegacyRecord, the code that uses the value checks that.
     """
     cdef int64_t key_at = 6 if message[4] == 0 else 14
     cdef int64_t value_at
@@ -178,7 +181,7 @@ cdef inline object slice_of(const uint8_t *at, int32_t size):
 cdef inline dict header_row(
     const uint8_t *at, const Batch *batch, int64_t last_offset, int32_t last_sequence
 ):
-    """The part of a batch's row that only a v2 batch has."""
+    """The entries of a batch's row that only a v2 batch has."""
     cdef uint8_t attributes = at[ATTRIBUTES + 1]
     return {
         "baseOffset": batch.base_offset,

@@ -1,5 +1,7 @@
-"""A text in UTF-8 that grows by words, by numbers, and by bytes as Java prints the string that it
-makes of them (`_utf8.pxd`). Inline: a line takes a dozen calls.
+"""Inline functions that append words, numbers and bytes to a growing UTF-8 text.
+
+They print bytes as Java prints a string of them: U+FFFD replaces malformed UTF-8 (`_utf8.pxd`).
+They are inline because a line takes a dozen calls.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -26,7 +28,7 @@ cdef inline int grow(Text *text, int64_t more) except -1:
 
 
 cdef inline int need(Text *text, int64_t more) except -1:
-    """Room for `more` bytes, which the functions without an error then use unasked."""
+    """Make room for `more` bytes: `put`, `put_number`, `put_field`, `put_bool` do not check it."""
     if text.room - text.length < more:
         grow(text, more)
     return 0
@@ -71,7 +73,7 @@ cdef inline int put_utf8(Text *text, const uint8_t *at, int64_t size) except -1:
     cdef const uint8_t *start = at
     cdef const uint8_t *end = at + size
     cdef uint64_t eight
-    # The top bit of each of eight bytes; written as one number it would be an object of Python's.
+    # The top bit of each of eight bytes. Cython makes one literal of that size a Python object.
     cdef uint64_t not_ascii = <uint64_t> 0x80808080 << 32 | <uint64_t> 0x80808080
     cdef int length
     need(text, size)
@@ -101,7 +103,7 @@ cdef inline int put_utf8(Text *text, const uint8_t *at, int64_t size) except -1:
 
 
 cdef inline int put_object(Text *text, object value) except -1:
-    """Bytes that are text already."""
+    """Append a Python bytes object that is already text."""
     cdef const char *data = value
     cdef int64_t size = len(value)
     need(text, size)
