@@ -1,11 +1,11 @@
-"""The `jsonl` view's way out: a record as one line of JSON, keys in fixed order, no spaces.
+"""Writes the text of the `jsonl` view: each record as one line of JSON without spaces.
 
     {"offset":5,"timestamp":1700000000000,"timestampType":"CreateTime","key":"k","value":"v",
      "headers":[["name","value"],["other",null]]}
 
-The timestamp is in milliseconds, -1 where there is none. Bytes are strings where they are UTF-8,
-else {"base64":"…"} (`_json_text.pxd`); null is null. A header's name is bytes too: Kafka's own
-clients write it as UTF-8, but nobody checks that.
+The keys are in this order. The timestamp is in milliseconds, -1 if the record has none. Bytes that
+are UTF-8 become a string, others {"base64":"…"} (`_json_text.pxd`), and null is null. A header's
+name is bytes, too: Kafka's own clients write it as UTF-8, but a broker does not check that.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -20,15 +20,16 @@ from storage.record._batch cimport read_varint
 prepare()
 
 cdef enum:
-    # The text of a record without its numbers, bytes and headers, with the shorter name of the
-    # type of its timestamp; how much longer the other one is; two numbers at most.
+    # FRAME: the length of a record's text without its numbers, bytes and headers, with the shorter
+    # name of a timestamp type. LONGER_TYPE: how much longer the other name is. NUMBERS: the most
+    # bytes that the two numbers take.
     FRAME = 10 + 13 + 36 + 9 + 12 + 3
     LONGER_TYPE = 3
     NUMBERS = 40
 
 
 cdef int64_t most_text(const WholeRecord *record) noexcept nogil:
-    # A header has brackets and commas, and its name and value may be null or no text.
+    # A header adds brackets and commas, and at most the fixed part of two fields (`most_of`).
     return (
         FRAME + LONGER_TYPE + NUMBERS + most_of(record.key_size) + most_of(record.value_size)
         + most_of(record.headers_size) + (4 + 2 * most_of(0)) * <int64_t> record.header_count
@@ -46,7 +47,7 @@ cdef int64_t text_size(const WholeRecord *record) noexcept nogil:
     text += bytes_size(record.key, record.key_size, end)
     text += bytes_size(record.value, record.value_size, end)
     if left:
-        # Brackets and a comma each, and a comma between two of them.
+        # Each header adds two brackets and a comma, and a comma stands between two headers.
         text += 4 * <int64_t> left - 1
     while left:
         at = read_varint(at, &length)

@@ -1,9 +1,9 @@
-"""The `jsonl` view's way in: lines of JSON to record batches.
+"""Parses lines of the `jsonl` view to record batches.
 
-`take_line` reads a line that is as the view itself writes it (`_json_lines.pyx`), to the byte, with
-the loops that wrote it: so a copy of a partition takes a quarter of the time. Any other line goes
-to the JSON parser, which alone decides what is allowed; what `take_line` reads, the parser takes
-for the same record.
+`take_line` reads a line that is, byte for byte, as the view writes it (`_json_lines.pyx`), with
+fast loops: a copy of a partition takes a quarter of the time. Any other line goes to the JSON
+parser (`json_records.py`), which alone defines what is allowed. For each line that `take_line`
+reads, the parser would return the same record.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -22,7 +22,7 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
-    # Bytes behind what is read or written that may be touched.
+    # How many bytes behind its output a loop may touch.
     SLACK = 64
 
 prepare()
@@ -33,7 +33,7 @@ prepare()
 cdef inline const uint8_t *skip(
     const uint8_t *at, const uint8_t *end, const char *text
 ) noexcept nogil:
-    """The byte after `text`; NULL where something else comes, or nothing."""
+    """Return the byte after `text`; NULL if the bytes at `at` are not `text`."""
     cdef int64_t size = strlen(text)
     if at == NULL or end - at < size or memcmp(at, text, size) != 0:
         return NULL
@@ -43,7 +43,7 @@ cdef inline const uint8_t *skip(
 cdef inline const uint8_t *take_integer(
     const uint8_t *at, const uint8_t *end, int64_t *number
 ) noexcept nogil:
-    """The byte after an integer of at most 18 digits, which a byte that is no digit follows."""
+    """Read an integer of at most 18 digits, as the view writes it; return the byte after it."""
     cdef const uint8_t *start
     cdef bint negative
     cdef int64_t found = 0
@@ -66,7 +66,9 @@ cdef inline const uint8_t *take_integer(
 cdef inline const uint8_t *take_field(
     const uint8_t *at, const uint8_t *end, uint8_t **out, const uint8_t **field, int64_t *size
 ) noexcept nogil:
-    """The byte after a string, Base64 or null; the field's bytes go to `out`. A size of -1: null.
+    """Read a string, Base64 or null, and write the field's bytes to `out`.
+
+    Returns the byte after it, and sets `size` to -1 for null.
     """
     if at == NULL:
         return NULL
@@ -87,7 +89,10 @@ cdef inline const uint8_t *take_field(
 cdef const uint8_t *take_headers(
     const uint8_t *at, const uint8_t *end, uint8_t *out, uint8_t *stored, LineRecord *record
 ) noexcept nogil:
-    """The byte after the headers of a line, which go to `stored` as they are stored."""
+    """Read a line's headers, and write them to `stored` in the record format.
+
+    Returns the byte after them.
+    """
     cdef const uint8_t *field
     cdef int64_t size
     record.headers = stored
@@ -109,7 +114,7 @@ cdef const uint8_t *take_headers(
 
 
 cdef Stop take_line(Parsing *parsing, LineRecord *record) noexcept nogil:
-    """Find what the record of the line has, if the line is as the view writes it."""
+    """Read the line's record; FOREIGN_LINE if the line is not as the view writes it."""
     cdef const uint8_t *at = parsing.at.line
     cdef const uint8_t *end = parsing.at.input_end
     cdef int64_t size = parsing.at.newline - at + SLACK
@@ -157,7 +162,9 @@ cdef Stop parse_objects(Parsing *parsing, LineRecord *record) noexcept nogil:
 # -- other lines ---------------------------------------------------------------------------------
 
 cdef int take_bytes(object text, const uint8_t **field, int64_t *size) except -1:
-    """Where the bytes of a key, a value or a part of a header are: in `text`, as long as it lives.
+    """Point `field` at the bytes of a key, a value or a part of a header.
+
+    The bytes belong to `text`, and are valid as long as it lives.
     """
     cdef Py_ssize_t length
     if text is None:
@@ -173,7 +180,7 @@ cdef int take_bytes(object text, const uint8_t **field, int64_t *size) except -1
 
 
 cdef object parse_object(object decode, Parsing *parsing, LineRecord *record):
-    """`ParseForeign`: `decode(line)` makes a `json_records.JsonRecord` of a line."""
+    """`ParseForeign`: `decode(line)` returns a line's `json_records.JsonRecord`."""
     cdef const uint8_t *field = NULL
     cdef int64_t size = 0
     cdef int64_t used = 0
@@ -201,9 +208,9 @@ def encode_lines(
     decode not None, data not None, long long start, long long end, long long timestamp_ms,
     long long max_batch_bytes,
 ):
-    """As `_parse.encode_lines`, of lines of JSON. `data` must not change meanwhile.
+    """Encode lines of JSON as `_parse.encode_lines` does. `data` must not change meanwhile.
 
-    `decode(line)` makes a `json_records.JsonRecord` of a line; what it raises goes through.
+    `decode(line)` returns a line's `json_records.JsonRecord`; its exceptions pass to the caller.
     """
     return parse_by(
         parse_objects, data, start, end, timestamp_ms, max_batch_bytes, parse_object, decode

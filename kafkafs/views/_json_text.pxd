@@ -1,15 +1,15 @@
-"""Measures and writes bytes and numbers as JSON text (RFC 8259), and reads such text back.
+"""Inline functions that measure and write bytes and numbers as JSON text (RFC 8259), and read it.
 
-Bytes that are UTF-8 (`_utf8.pxd`) become a string, which escapes only what it must: quote,
-backslash and what is below 0x20, by two characters where there are two for it. Other bytes become
-an object, {"base64":"…"}.
+Bytes that are UTF-8 (`_utf8.pxd`) become a string. It escapes only what JSON requires: quote,
+backslash and bytes below 0x20, in the form of two characters if JSON has one. Other bytes become an
+object, {"base64":"…"}.
 
-The functions go through blocks of 16 bytes. They read nothing from `readable_end` on, which may lie
-behind the bytes they are given, and write up to 128 bytes behind the text. Only the last byte may
-show that bytes are not UTF-8: until then they are written as a string, which stays within the same
-bound of the object that takes its place.
+The functions work in blocks of 16 bytes. They read nothing from `readable_end` on, which may lie
+behind the bytes that the caller passes, and write up to 128 bytes behind the text. The last byte
+may be the first that is not UTF-8. So `put_bytes` first writes a string; if that fails, it writes
+the object over it, and the string has stayed within the object's size and the 128 bytes.
 
-All of it is inline: a loop calls it for each key, value and number.
+They are inline because a loop calls them for each key, value and number.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -43,7 +43,7 @@ cdef extern from "kafkafs/views/json_text.h":
 
 
 cdef inline int prepare() except -1:
-    """Fill the tables; before anything else is used."""
+    """Fill the tables. Call it before any other function."""
     cdef bytes digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     cdef bytes text
     cdef dict short = {8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
@@ -105,7 +105,7 @@ cdef inline uint8_t *put_eight(uint8_t *out, uint32_t number) noexcept nogil:
 
 
 cdef inline uint8_t *put_short(uint8_t *out, uint32_t number) noexcept nogil:
-    """A number below 100,000,000, without zeros before it."""
+    """Write a number below 100,000,000 without leading zeros."""
     cdef uint8_t digits[16]
     cdef int size = digits_in(number)
     put_eight(digits, number)
@@ -134,12 +134,12 @@ cdef inline uint8_t *put_integer(uint8_t *out, int64_t number) noexcept nogil:
 # -- strings -------------------------------------------------------------------------------------
 
 cdef inline int64_t base64_size(int64_t size) noexcept nogil:
-    """How many bytes `put_base64` writes, the object around them included."""
+    """How many bytes `put_base64` writes, including the object around the digits."""
     return 13 + (size + 2) // 3 * 4
 
 
 cdef inline const uint8_t *after_sequences(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """The byte after characters that begin with a byte above 0x7F; NULL where one is not UTF-8."""
+    """The byte after characters that begin with a byte above 0x7F; NULL if one is not UTF-8."""
     cdef int length
     while True:
         length = sequence_at(at, end - at)
@@ -153,7 +153,7 @@ cdef inline const uint8_t *after_sequences(const uint8_t *at, const uint8_t *end
 cdef inline int64_t string_size(
     const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """How many bytes `put_string` writes; -1: it is not UTF-8."""
+    """How many bytes `put_string` writes; -1 if the bytes are not UTF-8."""
     cdef const uint8_t *end = at + size
     cdef uint8_t pad[16]
     cdef Specials found
@@ -176,7 +176,7 @@ cdef inline int64_t string_size(
             memset(pad, 0, 16)
             memcpy(pad, at, left)
             found = specials_of(pad)
-        # Count up to the first byte that is no quote and no ASCII.
+        # Count up to the first byte that is below 0x20 or above 0x7F.
         seen = 0xFFFF if left >= 16 else (<uint32_t> 1 << left) - 1
         found.others &= seen
         if found.others == 0:
@@ -200,7 +200,7 @@ cdef inline int64_t string_size(
 cdef inline uint8_t *put_sequences(
     uint8_t *out, const uint8_t **position, const uint8_t *end
 ) noexcept nogil:
-    """Copy the characters that begin with a byte above 0x7F; NULL where one is not UTF-8."""
+    """Copy the characters that begin with a byte above 0x7F; NULL if one is not UTF-8."""
     cdef const uint8_t *at = position[0]
     cdef int length
     while True:
@@ -223,8 +223,9 @@ cdef inline uint8_t *put_sequences(
 cdef inline uint32_t put_escaped(
     uint8_t **position, const uint8_t *at, uint32_t found
 ) noexcept nogil:
-    """Escape a block of 16 bytes, already copied to `position`, up to the first byte above 0x7F: how
-    many bytes. Reads 32.
+    """Escape a block of 16 bytes, which is already copied to `position`.
+
+    It stops at the first byte above 0x7F, and returns how many bytes it took. Reads 32 bytes.
     """
     cdef uint8_t *out = position[0]
     cdef uint32_t done = 0
@@ -250,8 +251,9 @@ cdef inline uint32_t put_escaped(
 cdef inline uint8_t *put_string(
     uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """Write a string with its quotes, and say where it ends; NULL where the bytes are not UTF-8. Then
-    it has touched no more than what `put_base64` writes, and 128 bytes.
+    """Write a string with its quotes, and return the byte after it; NULL if it is not UTF-8.
+
+    In that case it has touched at most the bytes that `put_base64` writes, and 128 more.
     """
     cdef const uint8_t *start = at
     cdef const uint8_t *end = at + size
@@ -261,8 +263,8 @@ cdef inline uint8_t *put_string(
     cdef uint32_t found
     cdef int64_t plain
     cdef int64_t left
-    # By how much escapes may make it longer before the rest is measured: a block adds 80 bytes at
-    # most, 16 more are touched, and there are two quotes.
+    # How many bytes escapes may add before the loop measures the rest. It leaves room for one more
+    # block, which adds at most 80 bytes, for 16 bytes behind it, and for the two quotes.
     cdef int64_t spare = base64_size(size) - size + 128 - 80 - 16 - 2
     out[0] = c'"'
     out += 1
@@ -276,7 +278,7 @@ cdef inline uint8_t *put_string(
             block = pad
         found = copy16(out, block)
         if left < 16:
-            # Take back the bytes behind the end, 16 at most.
+            # Drop the bytes behind the end, at most 16.
             found &= (<uint32_t> 1 << left) - 1
             plain = put_escaped(&out, block, found)
             if plain == 16:
@@ -305,8 +307,10 @@ cdef inline uint8_t *put_string(
 cdef inline uint32_t take_escapes(
     uint8_t **position, const uint8_t *at, uint32_t found
 ) noexcept nogil:
-    """Unescape a block, already copied to `position`, up to the first special byte that begins no
-    escape of two: how many bytes, 17 where the last escape goes on behind it. Reads 33.
+    """Unescape a block of 16 bytes, which is already copied to `position`.
+
+    It stops at the first special byte that does not begin an escape of two characters. Returns how
+    many bytes it took: 17 if the last escape ends behind the block. Reads 33 bytes.
     """
     cdef uint8_t *out = position[0]
     cdef uint32_t done = 0
@@ -333,10 +337,10 @@ cdef inline uint32_t take_escapes(
 cdef inline const uint8_t *take_string(
     uint8_t **position, const uint8_t *at, const uint8_t *end
 ) noexcept nogil:
-    """Write the bytes that a string stands for, whose first quote lies before `at`; the byte after its
-    last quote. NULL where it has something that `put_string` does not write.
+    """Read a string, whose first quote lies before `at`, and write the bytes that it stands for.
 
-    A newline comes before `end`, and this reads nothing from `end` on.
+    Returns the byte after its last quote; NULL if it has something that `put_string` does not
+    write. The caller makes sure that a newline comes before `end`. It reads nothing from `end` on.
     """
     cdef uint8_t *out = position[0]
     cdef uint8_t pad[16]
@@ -352,7 +356,7 @@ cdef inline const uint8_t *take_string(
                 continue
             at += take_escapes(&out, at, found)
         else:
-            # The zeros behind the end are special, so the copy stops there.
+            # The zeros behind the end are special bytes, so the copy stops there.
             memset(pad, 0, 16)
             memcpy(pad, at, min(end - at, <int64_t> 16))
             plain = lowest_bit(copy16(out, pad) | 0x10000)
@@ -383,12 +387,12 @@ cdef inline const uint8_t *take_string(
             return NULL
 
 
-# -- bytes that are no text ----------------------------------------------------------------------
+# -- bytes that are not UTF-8 --------------------------------------------------------------------
 
 cdef inline uint8_t *put_base64(
     uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """RFC 4648's standard alphabet, padded, as {"base64":"…"}."""
+    """Write bytes as {"base64":"…"}, in RFC 4648's standard alphabet, with padding."""
     cdef const uint8_t *end = at + size
     cdef uint64_t bits
     out = put(out, b'{"base64":"')
@@ -418,13 +422,15 @@ cdef inline uint8_t *put_base64(
 cdef inline const uint8_t *take_base64(
     uint8_t **position, const uint8_t *at, const uint8_t *end
 ) noexcept nogil:
-    """Write the bytes that the digits from `at` on stand for; the byte after the last digit or the
-    padding. NULL where they are not as `put_base64` writes them. A newline comes before `end`.
+    """Write the bytes that the Base64 digits from `at` on stand for.
+
+    Returns the byte after the last digit or the padding; NULL if the digits are not as `put_base64`
+    writes them. The caller makes sure that a newline comes before `end`.
     """
     cdef uint8_t *out = position[0]
     cdef uint32_t bits
     while end - at >= 4:
-        # The highest bit of what is no digit is set.
+        # In the table, the highest bit marks a byte that is not a digit.
         if (DIGITS[at[0]] | DIGITS[at[1]] | DIGITS[at[2]] | DIGITS[at[3]]) & 0x80:
             break
         bits = (
@@ -437,7 +443,7 @@ cdef inline const uint8_t *take_base64(
         out += 3
         at += 4
     if DIGITS[at[0]] < 64:
-        # The last digit has bits too many, which are zeros.
+        # The last digit has more bits than the last byte needs; they are zeros.
         if DIGITS[at[1]] >= 64:
             return NULL
         out[0] = DIGITS[at[0]] << 2 | DIGITS[at[1]] >> 4
@@ -455,10 +461,10 @@ cdef inline const uint8_t *take_base64(
     return at
 
 
-# -- either --------------------------------------------------------------------------------------
+# -- bytes of either kind ------------------------------------------------------------------------
 
 cdef inline int64_t most_of(int64_t size) noexcept nogil:
-    """A bound of `bytes_size`: each byte becomes six at most."""
+    """An upper bound of `bytes_size`: a byte becomes at most six."""
     return 6 * size + 16 if size > 0 else 17
 
 
@@ -476,7 +482,7 @@ cdef inline int64_t bytes_size(
 cdef inline uint8_t *put_bytes(
     uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """Write bytes as a string or as an object, a size of -1 as null; say where that ends."""
+    """Write bytes as a string or an object, or a size of -1 as null; return the byte after it."""
     cdef uint8_t *after
     if size < 0:
         return put(out, b"null")

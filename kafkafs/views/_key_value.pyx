@@ -5,16 +5,16 @@
     key                          key TAB value
     null value                   \\N in the value's place
 
-Keys and values have the two bytes \\\\, \\t and \\n for backslash, TAB and newline, and all other
-bytes as they are. So the two bytes \\N, and nothing else, are null, and key and value come back as
-they were.
+In keys and values the two bytes \\\\, \\t and \\n stand for backslash, TAB and newline; all other
+bytes are as stored. So the two bytes \\N, and nothing else, are null, and a line that is appended
+gives the same key and value.
 
-A parsed line's key ends at the first TAB, and later TABs are the value's. A line without TAB is a
-value of a null key; so is one whose key is \\N. A backslash that begins none of the above is an
-error.
+The parser ends a line's key at the first TAB; later TABs belong to the value. A line without TAB is
+a value with a null key; a line whose key is \\N has a null key, too. A backslash that begins none
+of the above is an error.
 
-Invariants: the text of a record is as long as `text_size` says, byte for byte; a field is never
-longer than what stands for it, so a line's length bounds its fields'.
+Invariants: a record's text is exactly as long as `text_size` says; a field is never longer than its
+text, so a line's length bounds its fields.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -29,7 +29,7 @@ from storage.record._batch cimport load64_little
 
 
 cdef enum:
-    # Bytes that are looked at together. What `write` may touch behind the text is as many.
+    # How many bytes a loop examines at a time, and how many `write_text` may touch behind the text.
     BLOCK = 64
     WORD = 8
 
@@ -50,7 +50,7 @@ cdef extern from "kafkafs/views/escapes.h":
 cdef inline uint64_t load_word(
     const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """The next 8 bytes; where fewer are readable, `size` of them and zeros."""
+    """The next 8 bytes; if fewer are readable, `size` of them (at most 8) and zeros."""
     cdef uint8_t pad[WORD]
     if readable_end - at >= WORD:
         return load64_little(at)
@@ -60,7 +60,7 @@ cdef inline uint64_t load_word(
 
 
 cdef inline uint8_t *escape_word(uint8_t *out, uint64_t word, int64_t size) noexcept nogil:
-    """Write the first `size` bytes of a word, 8 at most, escaped. Touches 8 bytes more."""
+    """Write the first `size` bytes of a word, at most 8, escaped. Touches up to 8 bytes more."""
     cdef uint64_t marks = escaped_bytes(word)
     cdef int clean
     cdef uint8_t byte
@@ -86,7 +86,7 @@ cdef inline uint8_t *escape_word(uint8_t *out, uint64_t word, int64_t size) noex
 cdef inline uint8_t *escape(
     uint8_t *out, const uint8_t *at, int64_t size, const uint8_t *readable_end
 ) noexcept nogil:
-    """Write a key or a value. Touches up to BLOCK bytes behind it."""
+    """Write a key or a value, escaped. Touches up to BLOCK bytes behind it."""
     cdef const uint8_t *block_end
     while size >= BLOCK:
         if copy_block(out, at):
@@ -123,7 +123,7 @@ cdef inline int64_t escaped_size(
         marks = escaped_bytes(load_word(at, size, readable_end))
         if size < WORD:
             marks &= (<uint64_t> 1 << (8 * size)) - 1
-        # Each mark adds one to the highest byte of the product.
+        # Each escaped byte adds one to the highest byte of the product.
         text += ((marks >> 7) * <uint64_t> 0x0101010101010101) >> 56
         at += WORD
         size -= WORD
@@ -131,7 +131,7 @@ cdef inline int64_t escaped_size(
 
 
 cdef int64_t most_text(const WholeRecord *record) noexcept nogil:
-    # Two bytes for each, and for a null; TAB and newline.
+    # At most two bytes for each byte, two for a null value, and TAB and newline.
     return 2 * (max(record.key_size, 0) + max(record.value_size, 1) + 1)
 
 
@@ -174,9 +174,9 @@ cdef const char *REASON = (
 cdef inline const uint8_t *unescape(
     const uint8_t *at, const uint8_t *end, uint8_t **out_position
 ) noexcept nogil:
-    """Write what a field stands for; NULL, or the backslash that begins no escape.
+    """Write the bytes that a field's text stands for; touches up to a word behind them.
 
-    Touches a word behind what it writes, at most.
+    Returns NULL, or the backslash that begins no escape.
     """
     cdef uint8_t *out = out_position[0]
     cdef uint64_t marks
@@ -196,7 +196,7 @@ cdef inline const uint8_t *unescape(
             at += 1
             out += 1
             continue
-        # One that ends the field begins nothing.
+        # A backslash at the end of the field begins no escape.
         code = at[1] if end - at > 1 else 0
         if code == c"\\":
             out[0] = c"\\"
@@ -215,7 +215,10 @@ cdef inline const uint8_t *unescape(
 cdef inline const uint8_t *unescape_field(
     const uint8_t **field, int64_t *size, uint8_t **out_position
 ) noexcept nogil:
-    """Have a field be what it stands for, which `out` takes, or null. Returns as `unescape`."""
+    """Unescape a field into the output, and point `field` there; \\N becomes null (size -1).
+
+    Returns what `unescape` returns.
+    """
     cdef const uint8_t *start = field[0]
     cdef uint8_t *out = out_position[0]
     cdef const uint8_t *wrong
@@ -232,7 +235,7 @@ cdef inline const uint8_t *unescape_field(
 cdef inline Stop take_fields(
     Progress *at, Parsing *parsing, LineRecord *record
 ) noexcept nogil:
-    """Find the fields of the line."""
+    """Find and unescape the key and the value of the line."""
     cdef const uint8_t *line = at.line
     cdef int64_t size = at.newline - line
     cdef const uint8_t *tab = <const uint8_t *> memchr(line, c"\t", size)
@@ -278,8 +281,8 @@ def encode_lines(
     data not None, long long start, long long end, long long timestamp_ms,
     long long max_batch_bytes,
 ):
-    """As `_parse.encode_lines`, of lines of key and value.
+    """Encode lines of key and value as `_parse.encode_lines` does.
 
-    Raises InvalidRecord besides, with the number of the first line that is wrong.
+    Also raises InvalidRecord, with the number of the first malformed line.
     """
     return parse_by(parse_fields, data, start, end, timestamp_ms, max_batch_bytes)

@@ -1,4 +1,4 @@
-"""What the views' hot loops share: where they stand, how text and a line index come out of them."""
+"""The declarations that the views' hot loops share (`_measure.pyx`): cursors, measures, entries."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -14,9 +14,9 @@ cdef struct Entry:
 
 
 cdef struct RecordBase:
-    # What a batch's header says of all its records.
-    int64_t offset
-    int64_t timestamp  # that the deltas are added to; of all records where `append_time`
+    # The fields of a batch's header from which its records' offsets and timestamps follow.
+    int64_t offset  # the base offset
+    int64_t timestamp  # the base timestamp; with `append_time` the timestamp of all records
     bint append_time
 
 
@@ -29,7 +29,8 @@ cdef class Cursor:
     cdef readonly long long value_left
     cdef readonly bint encoded
     cdef readonly long long needed
-    # The text of a record that did not fit into the output; its size, and how much is written.
+    # The text of a record that did not fit into the output, its size, and how much `fetch` has
+    # moved to an output.
     cdef bytes spill
     cdef int64_t spill_size
     cdef int64_t spilled
@@ -49,17 +50,17 @@ cdef class Measure:
     cdef int leave_stop(self, int64_t size) except -1
 
 
-# A view's loops; `context` is the view's own.
+# The loops of a view; `context` is the view's own.
 #
-# Renders until the output is full or has to be fetched from the cursor (NO_FAULT), the window is
-# used up (NEEDS_MORE), or there is a fault.
+# A RenderLoop renders until the output is full or the caller must call `fetch` (NO_FAULT), until
+# the window ends (NEEDS_MORE), or until a fault.
 ctypedef Fault (*RenderLoop)(
     Cursor cursor, const Window *window, uint8_t **out, uint8_t *out_end, int64_t *skip,
     const void *context
 ) except? NO_FAULT nogil
 
-# Measures until ENTRY_ROOM entries are made and there is another one (NO_FAULT), the window is used
-# up (NEEDS_MORE), or there is a fault.
+# A MeasureLoop measures until it has made ENTRY_ROOM entries and needs room for another (NO_FAULT),
+# until the window ends (NEEDS_MORE), or until a fault.
 ctypedef Fault (*MeasureLoop)(
     Measure measure, const Window *window, Entry *entries, int *made, const void *context
 ) noexcept nogil
@@ -75,7 +76,7 @@ cdef Loops loops_of(RenderLoop render_loop, MeasureLoop measure_loop, const void
 
 
 cdef enum:
-    # Entries that one run of a measuring loop collects before they go to the bytearray.
+    # The most entries that one call of a MeasureLoop makes; `measure` adds them to the bytearray.
     ENTRY_ROOM = 128
 
 
@@ -90,7 +91,7 @@ cdef inline void set_entry(
 
 
 cdef inline void set_place(Place *kept, const Place *place) noexcept nogil:
-    """Keep where a loop stopped."""
+    """Store the place where a loop stopped in `kept`."""
     kept[0] = place[0]
     if place.position == place.batch_end:
         kept.batch_end = 0

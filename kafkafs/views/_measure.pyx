@@ -1,31 +1,31 @@
-"""What the views' hot loops share: cursors, measuring, and the line index's entries.
+"""What the views' hot loops share: cursors, measures, and the entries of the line index.
 
-A loop takes a window of a segment's log: `data[:data_size]`, which lies at file position
-`data_position`. It goes through the window as far as it can, and keeps in a Cursor or a Measure
-where it stands, so the same bytes in any windows give the same text.
+A loop takes a window of a segment's `.log` file: `data[:data_size]`, read at file position
+`data_position`. It goes through the window as far as it can, and stores where it stopped in a
+Cursor or a Measure. So the text does not depend on the sizes of the windows.
 
 A loop stops before a batch that it cannot judge (`encoded`): one that is compressed, of an older
-format, or of a transaction. The caller then steps over the batch, steps into it as it is, or goes
-through its plain form (`storage.record.plain`) instead.
+format, or transactional. The caller then steps over the batch, steps into it as stored, or goes
+through its plain form (`storage.record.plain`).
 
-To get on, a loop needs of a batch its header (61 bytes), and of a record what its view shows; where
-that is more than 64 bytes, `needed` says how much. A loop jumps over control batches, which need
-not be there.
+To go on, a loop needs a batch's header (61 bytes), and of a record the bytes that its view shows.
+If a record needs more than 64 bytes, `needed` says how many. A loop skips control batches, whose
+records need not be in the window.
 
-Entries of the line index, 24 bytes, little-endian, ascending:
+Entries of the line index have 24 bytes, little-endian, and ascend:
 
     u64 text             bytes of text before this record
     u32 batch_position   file position of the record's batch
     u32 record_position  file position of the record: a cursor starts here ...
     u32 batch_end        ... with this end of its batch; 0: a batch begins at record_position, as
-                         for every entry of a batch that has to be decoded
+                         for every entry of a batch that is read in plain form
     u32 ordinal          records shown before this one
 
-The first is all zeros: the segment's start. Each later one is the first record with at least
-`granularity` bytes of text since the entry before.
+The first entry is all zeros: the segment's start. Each later entry is the first record with at
+least `granularity` bytes of text since the entry before.
 
 Invariants: a loop checks every length against record, batch and window before it uses it. Each
-batch takes 61 bytes and each record 7 at least, so every loop ends.
+batch takes at least 61 bytes and each record at least 7, so every loop ends.
 """
 
 from cpython.buffer cimport (
@@ -46,10 +46,10 @@ from storage.record._batch import refusal
 ENTRY_SIZE = sizeof(Entry)
 
 cdef enum:
-    # A segment's file is no longer, so every position in it fits an entry's field.
+    # A `.log` file is at most this long, so every position in it fits an entry's field.
     LONGEST_FILE = 0x7FFFFFFF
 
-# A granularity at which there is never another entry.
+# A granularity so large that a Measure makes no entry but the first.
 cdef int64_t NEVER = 1 << 62
 
 
@@ -72,7 +72,7 @@ cdef RecordBase base_of(const uint8_t *header) noexcept nogil:
 
 
 cdef int take_base(RecordBase *base, object header) except -1:
-    """The base of the header that the buffer `header` begins with."""
+    """Set the base from the batch header at the start of the buffer `header`."""
     cdef Py_buffer buffer
     PyObject_GetBuffer(header, &buffer, PyBUF_SIMPLE)
     try:
@@ -85,22 +85,22 @@ cdef int take_base(RecordBase *base, object header) except -1:
 
 
 cdef class Cursor:
-    """Where a rendering stands in a segment's log.
+    """The place of a rendering in a segment's `.log` file.
 
-    position    file position of the next log byte that is needed
-    batch_end   where the batch ends that it is in; 0: a batch begins at `position`
-    record_end  where the record ends that it is in; 0: at a record's or batch's start
-    value_left  bytes of that record's value still to come, then its newline; -1: the value's
-                length comes next
+    position    file position of the next byte that the rendering needs
+    batch_end   the end of the current batch; 0: a batch begins at `position`
+    record_end  the end of the current record; 0: a record or a batch begins at `position`
+    value_left  bytes of that record's value that are not rendered yet, before its newline; -1: the
+                value's length comes next
     encoded     whether the last rendering stopped because the batch at `position` is encoded
     needed      bytes from `position` on that the next rendering needs; 0: 64
     pending     bytes of the last record's text that did not fit into the output
 
-    A view of whole records leaves `record_end` and `value_left` as they are.
+    A view of whole records does not use `record_end` and `value_left`.
     """
 
     def __init__(self, long long position, long long batch_end=0, header=None):
-        """Inside a batch a view of whole records wants its `header`, 61 bytes or more."""
+        """Inside a batch, a view of whole records needs the batch's `header`, 61 bytes or more."""
         self.place.position = position
         self.place.batch_end = batch_end
         self.value_left = -1
@@ -108,7 +108,7 @@ cdef class Cursor:
             take_base(&self.base, header)
 
     def copy(self):
-        """Another cursor at the same place."""
+        """Return another cursor at the same place."""
         cdef Cursor other = Cursor.__new__(Cursor)
         other.place = self.place
         other.base = self.base
@@ -138,13 +138,13 @@ cdef class Cursor:
 
 
 cdef class Measure:
-    """How much text a segment's log shows, and the line index's entries on the way.
+    """Counts the bytes of text of a segment's `.log` file, and makes the line index on the way.
 
-    position     file position of the next log byte that is needed
-    text_length  bytes of text of the records up to there
-    records      how many records that is
-    entries      the line index so far; only ever grows
-    batch_end    where the batch ends that it is in; 0: a batch begins at `position`
+    position     file position of the next byte that the measuring needs
+    text_length  bytes of text of the records before `position`
+    records      the number of records before `position`
+    entries      the line index so far; it only grows
+    batch_end    the end of the current batch; 0: a batch begins at `position`
     encoded      whether the last measuring stopped because the batch at `position` is encoded
     needed       bytes from `position` on that the next measuring needs; 0: 64
     """
@@ -165,33 +165,34 @@ cdef class Measure:
         return self.place.batch_end
 
     def step_over(self, long long size):
-        """The batch at the position, `size` bytes of log, shows nothing."""
+        """Step over the batch of `size` bytes at `position`: the view shows nothing of it."""
         self.leave_stop(size)
         self.place.position += size
 
     def step_into(self, long long size, header not None):
-        """The view shows the batch at the position, `size` bytes of log that begin with `header`,
-        as it lies there.
+        """Step into the batch of `size` bytes at `position`, which begins with `header`.
+
+        The view shows the batch as stored.
         """
         if size < HEADER_SIZE:
             raise ValueError(f"a batch of {size} bytes")
         self.leave_stop(size)
         take_base(&self.base, header)
         self.place.batch_position = self.place.position
-        # An empty one ends where its records would begin.
+        # A batch without records ends behind its header.
         self.place.batch_end = self.place.position + size if size > HEADER_SIZE else 0
         self.place.position += HEADER_SIZE
 
     def add(self, measure, plain not None, long long size):
-        """What lies at the position, `size` bytes of log, shows the records of `plain`, one batch.
+        """Measure `plain`, the plain form of the `size` bytes at `position`, and step over these.
 
-        `measure` is the view's. CorruptRecord where the records do not fill the batch.
+        `measure` is the view's. Raises CorruptRecord if the records do not fill the plain batch.
         """
         cdef Measure inner = Measure(NEVER)
         cdef Place place
         cdef Entry entry
         cdef int64_t length = len(plain)
-        # From its first record on, whatever its header says.
+        # Begin at its first record: the caller has already judged its header.
         inner.step_into(length, plain)
         measure(plain, 0, length, inner)
         if inner.place.position != length or inner.place.batch_end:
@@ -216,7 +217,7 @@ cdef class Measure:
 
 
 cdef class Loops:
-    """A view's `render` and `measure`."""
+    """The functions `render` and `measure` of a view."""
 
     def render(
         self, data not None, long long data_position, long long data_size, Cursor cursor not None,
@@ -224,14 +225,15 @@ cdef class Loops:
     ):
         """Render the log bytes `data[:data_size]` from the cursor on into `out[out_start:out_end]`.
 
-        What is pending comes first, whatever the data. `skip` bytes of text are dropped before
-        that: counted, not copied; the log bytes of what is dropped need not be there. Returns
-        (where the text ends in `out`, what is left of `skip`) when `out` is full or the data used
-        up; the cursor then says what comes next, and may stand beyond the data. What lies in `out`
-        between that end and `out_end` is undefined.
+        It skips the first `skip` bytes of text: it counts them and does not copy them. The `values`
+        view does not need the log bytes of a value that it skips. The cursor's pending text comes
+        before any text of the data. Returns (where the text ends in `out`, the bytes that are still
+        to skip) when `out` is full or the data ends. The cursor is then at the next byte that it
+        needs, which may lie behind the data. The bytes of `out` from the end of the text to
+        `out_end` are undefined.
 
-        A malformed batch or record ends the text before it, and the next call fails. Raises, where
-        there is no text before it, CorruptRecord with the file position.
+        A malformed batch or record ends the text before it. If a call has no text before it, it
+        raises CorruptRecord with the file position.
         """
         cdef Py_buffer source
         cdef Py_buffer target
@@ -278,10 +280,11 @@ cdef class Loops:
     def measure(
         self, data not None, long long data_position, long long data_size, Measure measure not None
     ):
-        """Measure the log bytes `data[:data_size]` from the measure's position on, as far as they
-        go. The position may then lie beyond the data: what is between is not needed.
+        """Measure the log bytes `data[:data_size]` from the measure's position to their end.
 
-        Raises CorruptRecord with the file position; everything before it is measured then.
+        The position may then lie behind the data: the measuring does not need the bytes between.
+
+        Raises CorruptRecord with the file position; it has then measured everything before it.
         """
         cdef Py_buffer source
         cdef Window window
@@ -318,7 +321,7 @@ cdef Loops loops_of(RenderLoop render_loop, MeasureLoop measure_loop, const void
 
 
 cdef int fetch(Cursor cursor, uint8_t **out, uint8_t *out_end, int64_t *skip) except -1:
-    """Move what is pending to the output, as far as that has room."""
+    """Move the cursor's pending text to the output, as far as there is room."""
     cdef int64_t size
     cdef int64_t dropped = min(skip[0], cursor.spill_size - cursor.spilled)
     cursor.spilled += dropped
@@ -334,7 +337,7 @@ cdef int fetch(Cursor cursor, uint8_t **out, uint8_t *out_end, int64_t *skip) ex
 
 
 cdef object refuse(Fault fault, const Window *window, const Place *place):
-    """The exception for a fault at the place, which is a header's unless a batch has begun."""
+    """Return the exception for a fault at the place: in a header, or in a record of a batch."""
     if place.batch_end:
         return refusal(fault, place.position)
     header = (<const char *> at_position(window, place.position))[:HEADER_SIZE]
@@ -357,8 +360,9 @@ cdef int open_window(
 cdef int64_t count_below(
     object entries, int64_t count, uint64_t limit, bint by_text, Entry *last
 ) except -1:
-    """How many of the first `count` entries have a text, or a batch position, below `limit`; and
-    the last of them, or the first entry.
+    """How many of the first `count` entries have a text, or a batch position, below `limit`.
+
+    Sets `last` to the last of these, or to the first entry if there is none.
     """
     cdef Py_buffer buffer
     cdef Entry entry
@@ -385,15 +389,15 @@ cdef int64_t count_below(
 
 
 def find_batch(entries not None, long long count, long long position):
-    """How many of the first `count` entries are of batches that begin before `position`."""
+    """How many of the first `count` entries belong to batches that begin before `position`."""
     cdef Entry last
     return count_below(entries, count, max(position, 0), False, &last)
 
 
 def find_entry(entries not None, long long count, long long text):
-    """The last of the first `count` entries that begins at or before `text`, as its five fields:
+    """Return the last of the first `count` entries that begins at or before `text`.
 
-    (text, batch_position, record_position, batch_end, ordinal).
+    Its five fields are (text, batch_position, record_position, batch_end, ordinal).
     """
     cdef Entry last
     if text < 0 or count < 1:

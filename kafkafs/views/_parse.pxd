@@ -1,9 +1,10 @@
-"""What the views' parsers share: the way from lines to finished batches.
+"""The functions that the views' parsers share: they make complete batches from lines.
 
-A view's own is one function, `ParseLines`: it finds in each line what a record has, and has
-`put_record` write the record. `parse_by` sees to the batches, their limits and the output's room.
+A view adds one function, a `ParseLines`: it finds the fields of each line's record, and calls
+`put_record` to write the record. `parse_by` begins and completes batches, keeps their limits, and
+makes room in the output.
 
-All that runs for each line is inline.
+The functions that run for each line are inline.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -15,85 +16,86 @@ from storage.record._write cimport (
 
 
 cdef enum:
-    # What a record takes beside its key and value, at most.
+    # The most bytes that a record takes beside its key, value and headers.
     RECORD_ROOM = 24
 
 
 cdef enum Stop:
-    DONE  # with the line, or with all lines
+    DONE  # the line, or all lines, are parsed
     BATCH_FULL
     OUT_FULL
     SCRATCH_FULL
     WRONG_LINE
-    FOREIGN_LINE  # one that the view's slower parser has to take
+    FOREIGN_LINE  # only the view's slower parser can read the line
 
 
 cdef struct LineRecord:
-    # The record that a line is.
+    # The record of a line.
     const uint8_t *key
     int64_t key_size  # below 0: null
     const uint8_t *value
     int64_t value_size  # below 0: null
-    # The bytes from a key or a value on that may be read lie before this.
+    # A loop may read the bytes from a key or a value on up to here.
     const uint8_t *readable_end
-    const uint8_t *headers  # as they are stored, without their count
+    const uint8_t *headers  # in the record format, without their count
     int64_t headers_size
     int64_t header_count
-    int64_t timestamp  # where lines have one
-    uint64_t timestamp_bits  # of the delta to the batch's; see `zigzag_bits`
+    int64_t timestamp  # in ms; set only by views whose lines have one
+    uint64_t timestamp_bits  # `zigzag_bits` of the timestamp delta
 
 
 cdef struct Progress:
-    # How far a parsing is in the input, the output, and the batch that grows. Loops copy it.
+    # The position of a parsing in the input, the output, and the batch that grows. Loops work on a
+    # copy of it.
     const uint8_t *line
-    const uint8_t *newline  # of the line
+    const uint8_t *newline  # the end of the line
     const uint8_t *input_end
     uint8_t *out
-    uint8_t *out_end  # COPY_STEP bytes more may be touched
+    uint8_t *out_end  # a loop may touch COPY_STEP bytes behind it
     int64_t batch_room
-    uint64_t offset_bits  # of the next record's offset delta; twice the records of the batch
+    uint64_t offset_bits  # `zigzag_bits` of the next offset delta; twice the batch's records
     int64_t needed  # the bytes for which there was no room
 
 
 cdef struct Parsing:
     Progress at
-    # Of the batch that grows.
+    # The timestamps of the batch that grows.
     int64_t base_timestamp
     int64_t max_timestamp
     int64_t now_ms
-    # Room for what a line's escapes stand for.
+    # Room for a line's unescaped fields.
     uint8_t *scratch
     int64_t scratch_size
-    # What is wrong with the line, and from where on.
+    # With WRONG_LINE: what is wrong with the line, and at which byte.
     const char *reason
     const uint8_t *wrong
-    # Whether the record of the line is known already.
+    # Whether `record` already has the record of the line.
     bint has_record
 
 
-# Writes the records of lines until all are DONE or one has to wait. `record` may be kept from one
-# call to the next.
+# Parses lines and writes their records until all are DONE, or until `parse_by` must act on one.
+# `record` keeps its contents from one call to the next.
 ctypedef Stop (*ParseLines)(Parsing *parsing, LineRecord *record) noexcept nogil
 
-# Has the view's slower parser, an object of Python's, find what the record of the line has; what
-# keeps the record's bytes. The ParseLines then writes the record.
+# Parses one line with the view's slower parser, a Python object, and sets `record`. Returns an
+# object that owns the record's bytes. The ParseLines then writes the record.
 ctypedef object (*ParseForeign)(object parser, Parsing *parsing, LineRecord *record)
 
 
 cdef inline bint next_line(Progress *at) noexcept nogil:
-    """Find the end of the line; False: there is no line left."""
+    """Find the end of the line; False if there is no line left."""
     if at.line >= at.input_end:
         return False
     at.newline = <const uint8_t *> memchr(
         at.line, c"\n", at.input_end - at.line
     )
-    if at.newline == NULL:  # someone writes to the input while it is read
+    if at.newline == NULL:  # another thread writes to the input meanwhile
         at.newline = at.input_end
     return True
 
 
 cdef inline Stop put_record(Progress *at, const LineRecord *record) noexcept nogil:
-    """Write the record of the line, and go to the next line."""
+    """Write the record of the line if there is room, and go to the next line."""
     cdef uint8_t *out = at.out
     cdef uint64_t count_bits = <uint64_t> record.header_count << 1
     cdef int64_t body = body_size(

@@ -1,12 +1,12 @@
-"""The way in of all views, and the `values` view's part in it: lines to record batches.
+"""Parses lines to record batches: `parse_by` for all views, and the parser of the `values` view.
 
-In `values` each line is a record: null key, the line without its newline as value, no headers, the
-time given. A batch is ready but for its offsets: it has base offset 0 and leader epoch 0, and its
-CRC, which covers neither. Its base timestamp is its first record's. Layouts:
-`storage/record/batch.py`.
+In the `values` view each line is a record: a null key, the line without its newline as value, no
+headers, and the timestamp that the caller passes. A batch has base offset 0 and leader epoch 0,
+which the append replaces; its CRC covers neither. Its base timestamp is its first record's.
+Layouts: `storage/record/batch.py` and `storage/record/header.py`.
 
-Invariants: a record is written only where its batch has room for it; what comes out depends on
-the lines alone, not on the sizes of the buffers on the way.
+Invariants: a loop writes a record only if its batch has room for it; the batches depend on the
+lines alone, not on the sizes of the buffers.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -34,7 +34,7 @@ cdef Stop parse_values(Parsing *parsing, LineRecord *_) noexcept nogil:
     record.timestamp_bits = 0
     while stop == DONE and next_line(&at):
         record.value = at.line
-        record.value_size = max(at.newline - at.line, 0)  # the compiler sees: never null
+        record.value_size = max(at.newline - at.line, 0)  # tells the compiler: never null
         stop = put_record(&at, &record)
     parsing.at = at
     return stop
@@ -44,12 +44,13 @@ def encode_lines(
     data not None, long long start, long long end, long long timestamp_ms,
     long long max_batch_bytes,
 ):
-    """Encode the lines `data[start:end]`, each with its newline, as (batches back to back, lines).
+    """Encode the lines `data[start:end]`, each with its newline.
 
-    One batch, or as few as keep each within `max_batch_bytes`, its header included.
+    Returns (batches back to back, number of lines). A batch takes as many records as fit in
+    `max_batch_bytes`, its header included. `timestamp_ms` is the records' timestamp.
 
-    Raises RecordTooLarge, with the line's number from 1, where a line alone exceeds that;
-    ValueError where the last line has no newline.
+    Raises RecordTooLarge, with the line's number from 1, if one record alone exceeds that;
+    ValueError if the last line has no newline.
     """
     return parse_by(parse_values, data, start, end, timestamp_ms, max_batch_bytes)
 
@@ -58,14 +59,16 @@ cdef tuple parse_by(
     ParseLines parse, object data, int64_t start, int64_t end, int64_t timestamp_ms,
     int64_t max_batch_bytes, ParseForeign parse_foreign=NULL, object parser=None,
 ):
-    """`encode_lines` for lines of any kind. InvalidRecord, with the line's number, for wrong ones.
+    """Encode lines as `encode_lines` does, with a view's parser.
+
+    Also raises InvalidRecord, with the line's number, for a malformed line.
     """
     cdef Py_buffer buffer
     cdef Parsing parsing
     cdef LineRecord record
     cdef Stop stop
     cdef int64_t batch = 0  # where the batch that grows begins
-    cdef int64_t lines = 0  # of the batches before
+    cdef int64_t lines = 0  # in the batches before
     cdef int64_t number
     cdef int64_t size
     cdef uint8_t *out
@@ -139,7 +142,7 @@ cdef inline void begin_batch(Parsing *parsing, int64_t limit) noexcept:
 
 
 cdef int make_room(bytearray result, Parsing *parsing, int64_t input_size) except -1:
-    """Make the output larger: by what the rest will take if it is like what was parsed."""
+    """Enlarge the output for the rest of the input, if that takes as much as the lines before."""
     cdef int64_t used = parsing.at.out - <uint8_t *> PyByteArray_AS_STRING(result)
     cdef int64_t rest = parsing.at.input_end - parsing.at.line
     cdef double ratio = <double> used / max(input_size - rest, 1)
@@ -151,7 +154,7 @@ cdef int make_room(bytearray result, Parsing *parsing, int64_t input_size) excep
 
 
 cdef int need_scratch(Parsing *parsing, int64_t size) except -1:
-    """Have `size` bytes in the scratch."""
+    """Make the scratch at least `size` bytes."""
     cdef uint8_t *scratch
     if parsing.scratch_size < size:
         scratch = <uint8_t *> realloc(parsing.scratch, 2 * size)

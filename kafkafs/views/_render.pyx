@@ -1,12 +1,13 @@
-"""The `values` view's hot loops: log bytes to text, and how much text that is.
+"""The hot loops of the `values` view: they render log bytes as text, and measure that text.
 
-Text of a record: its value's bytes and a newline; a null value is an empty line. Control batches
-show nothing. `_measure.pyx` says what windows and cursors are, and what a loop stops before.
+The text of a record is its value's bytes and a newline; a null value is an empty line. Control
+batches show nothing. `_measure.pyx` explains windows and cursors, and before which batches a loop
+stops.
 
-A window must hold a record's head (26 bytes, or less where the batch ends before), and 5 bytes of a
-value's length; a value may come in pieces, and the loops jump over keys and headers, which need not
-be there. So a window of 64 bytes from the cursor's position always makes progress, unless the log
-ends in the middle of a batch.
+A window must have a record's head (26 bytes, or fewer if the batch ends earlier), and 5 bytes of
+the value's length. A value may come in pieces. The loops skip keys and headers, which need not be
+in the window. So a window of 64 bytes from the cursor's position always makes progress, unless the
+log ends within a batch.
 
 The loops ignore a record's attributes, deltas and headers, and a batch's CRC and record count: they
 go through a batch to its end.
@@ -24,7 +25,7 @@ from storage.record._batch cimport (
 )
 
 cdef enum:
-    # Values up to this long are copied without a call, where SLACK more bytes may be touched.
+    # A loop copies values up to SHORT_VALUE bytes without a call if it may touch SLACK more bytes.
     SHORT_VALUE = 256
     SLACK = 64
 
@@ -43,9 +44,9 @@ cdef inline void copy_short(uint8_t *out, const uint8_t *value, int64_t size) no
 cdef int64_t render_plain(
     const Window *window, Place *place, uint8_t *out, uint8_t *out_end
 ) noexcept nogil:
-    """Render the plain records from `place` on while there is ample room: bytes of text.
+    """Render records that `plain_record` reads, from `place` on, while there is ample room.
 
-    `render_loop` takes the others, well-formed or not.
+    Returns the bytes of text. `render_loop` takes all other records, well-formed or not.
     """
     cdef const uint8_t *start = at_position(window, place.position)
     cdef const uint8_t *at = start
@@ -76,7 +77,7 @@ cdef Fault render_loop(
     Cursor cursor, const Window *window, uint8_t **out_position, uint8_t *out_end, int64_t *skip,
     const void *context,
 ) except? NO_FAULT nogil:
-    """As `RenderLoop` says; NEEDS_MORE also where the output is full."""
+    """The view's `RenderLoop`; it returns NEEDS_MORE also if the output is full."""
     cdef Place place = cursor.place
     cdef int64_t value_left = cursor.value_left
     cdef int64_t skipping = skip[0]
@@ -130,7 +131,10 @@ cdef Fault render_loop(
 cdef int64_t count_plain(
     const Window *window, Place *place, int64_t *text, int64_t next_entry
 ) noexcept nogil:
-    """Count the plain records from `place` on until `text` reaches `next_entry`: how many."""
+    """Measure records that `plain_record` reads until `text` reaches `next_entry`.
+
+    Returns how many records it measured.
+    """
     cdef const uint8_t *start = at_position(window, place.position)
     cdef const uint8_t *at = start
     cdef const uint8_t *batch_end = start + (place.batch_end - place.position)
@@ -155,7 +159,7 @@ cdef int64_t count_plain(
 cdef Fault measure_loop(
     Measure measure, const Window *window, Entry *entries, int *made, const void *context
 ) noexcept nogil:
-    """As `MeasureLoop` says."""
+    """The view's `MeasureLoop`."""
     cdef Place place = measure.place
     cdef int64_t text = measure.text_length
     cdef int64_t records = measure.records

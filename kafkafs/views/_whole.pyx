@@ -1,12 +1,11 @@
-"""The hot loops of views that show whole records, by what a view says of one (`Format`).
+"""The hot loops of views that show whole records. A view defines the text of one record (`Format`).
 
-A loop takes a record apart where all of it lies in the window; else it stops, and says how many
-bytes have to be there (`needed`). So it keeps nothing of a record but its text: where that does not
-fit into what is left of the output, the loop writes it beside the output, once, and the cursor
-keeps it (`pending`).
+A loop reads a record if all of it lies in the window; else it stops, and `needed` says how many
+bytes it needs. So between two calls it stores nothing of a record but its text: if a text does not
+fit into the rest of the output, the loop writes it once to a buffer of the cursor (`pending`).
 
-`_batch.pxd` walks to the records. Here key, value and headers are read too: headers must fill the
-record exactly. Record counts and CRCs are ignored.
+The functions of `_batch.pxd` walk to the records. The loops here also read key, value and headers,
+which must fill the record exactly. They ignore record counts and CRCs.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -24,7 +23,7 @@ from storage.record._batch cimport (
 cdef Fault next_record(
     const Window *window, Place *place, RecordBase *base, WholeRecord *record, int64_t *needed
 ) noexcept nogil:
-    """Take apart the record that comes next. A fault leaves the place where that one begins."""
+    """Read the fields of the next record. A fault leaves the place where that record begins."""
     cdef RecordHead head
     cdef Fields fields
     cdef Fault fault
@@ -69,7 +68,7 @@ cdef Fault render_loop(
     Cursor cursor, const Window *window, uint8_t **out_position, uint8_t *out_end, int64_t *skip,
     const void *context,
 ) except? NO_FAULT nogil:
-    """As `RenderLoop` says; the context is a Format."""
+    """A `RenderLoop` whose context is a Format."""
     cdef const Format *format = <const Format *> context
     cdef WholeRecord record
     cdef Place place = cursor.place
@@ -104,7 +103,7 @@ cdef Fault render_loop(
 
 
 cdef int spill(Cursor cursor, const Format *format, const WholeRecord *record) except -1 nogil:
-    """Write the text of a record beside the output."""
+    """Write a record's text to a buffer of the cursor, from which `fetch` moves it."""
     cdef int64_t size = format.size(record)
     cdef uint8_t *start
     with gil:
@@ -119,7 +118,7 @@ cdef int spill(Cursor cursor, const Format *format, const WholeRecord *record) e
 cdef Fault measure_loop(
     Measure measure, const Window *window, Entry *entries, int *made, const void *context
 ) noexcept nogil:
-    """As `MeasureLoop` says; the context is a Format."""
+    """A `MeasureLoop` whose context is a Format."""
     cdef const Format *format = <const Format *> context
     cdef WholeRecord record
     cdef Place place = measure.place
@@ -135,7 +134,7 @@ cdef Fault measure_loop(
             break
         if text >= next_entry:
             if entry == entries + ENTRY_ROOM:
-                # Once more, when there is room.
+                # The next call reads this record again, with room for its entry.
                 place.record_end = 0
                 break
             set_entry(entry, &place, text, records)
@@ -154,5 +153,5 @@ cdef Fault measure_loop(
 
 
 cdef Loops whole_records(const Format *format):
-    """The loops of a view of this format, which must stay."""
+    """Make the loops of a view. The caller keeps `format` alive."""
     return loops_of(render_loop, measure_loop, format)

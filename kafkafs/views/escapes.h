@@ -1,4 +1,4 @@
-/* Which bytes of a key or a value the `kv` view escapes: TAB, newline and backslash. */
+/* Finds the bytes of a key or a value that the `kv` view escapes: TAB, newline and backslash. */
 
 #pragma once
 
@@ -7,8 +7,8 @@
 
 #define KAFKAFS_EVERY_BYTE(byte) (0x0101010101010101u * (byte))
 
-/* Of a word's bytes, the first of which is the lowest, those that are to be escaped have their
-   highest bit set. 9 and 10, TAB and newline, are from 9 on and not from 11 on. */
+/* Returns a word with the highest bit of each byte set that needs an escape. The first byte is the
+   lowest. TAB and newline are 9 and 10: at least 9 and below 11. */
 static inline uint64_t kafkafs_escaped_bytes(uint64_t word)
 {
     uint64_t low = word & KAFKAFS_EVERY_BYTE(0x7F);
@@ -18,7 +18,8 @@ static inline uint64_t kafkafs_escaped_bytes(uint64_t word)
     return (control | ~not_backslash) & ~word & KAFKAFS_EVERY_BYTE(0x80);
 }
 
-/* Backslashes have their highest bit set; of the other bytes some behind the first may too. */
+/* Returns a word with the highest bit of each backslash set. It may also set the bits of other
+   bytes behind the first backslash. */
 static inline uint64_t kafkafs_backslashes(uint64_t word)
 {
     word ^= KAFKAFS_EVERY_BYTE(0x5C);
@@ -31,9 +32,10 @@ static inline int kafkafs_trailing_zeros(uint64_t bits)
 static inline uint8_t kafkafs_is_escaped(uint8_t byte)
 { return (byte == 9) | (byte == 10) | (byte == 0x5C); }
 
-/* The compiler makes vector code of both loops: they are of a fixed length and have no branch.
+/* The compiler makes vector code of the next two loops, because they have a fixed length and no
+   branch.
 
-   Copy 64 bytes; whether any is to be escaped. */
+   Copies 64 bytes; returns whether any of them needs an escape. */
 static inline int kafkafs_copy_block(uint8_t *restrict out, const uint8_t *restrict at)
 {
     uint8_t found = 0;
@@ -43,7 +45,7 @@ static inline int kafkafs_copy_block(uint8_t *restrict out, const uint8_t *restr
     return found;
 }
 
-/* How many of the first `size` of 64 bytes are to be escaped. */
+/* Returns how many of the first `size` of 64 bytes need an escape. */
 static inline unsigned kafkafs_escaped_in_block(const uint8_t *at, uint8_t size)
 {
     uint8_t count = 0;

@@ -1,9 +1,8 @@
-/* What `_json_text.pxd` has in C: tables, and blocks of 16 bytes, of which it finds those that cannot
-   stand in a JSON string as they are or are not ASCII.
+/* The C part of `_json_text.pxd`: its tables, and functions that find special bytes in blocks of
+   16. A special byte needs an escape in a JSON string or is not ASCII.
 
-   With SSE2 where the machine is known to have it, as each x86-64 is (that is three times as fast
-   for long texts), else with words of 8 bytes. A function reads all of each block that it looks
-   at. */
+   The functions use SSE2 if the compiler may assume it, as on each x86-64 (three times as fast for
+   long texts), else words of 8 bytes. A function reads all of each block that it examines. */
 
 #pragma once
 
@@ -16,8 +15,8 @@
 #include <emmintrin.h>
 #endif
 
-/* Of 16 bytes, a bit for each that is a quote or a backslash, and for each that is below 0x20
-   or above 0x7F. The first byte's is the lowest. */
+/* For 16 bytes: a bit in `quotes` for each quote or backslash, a bit in `others` for each byte
+   below 0x20 or above 0x7F. The lowest bit belongs to the first byte. */
 typedef struct { uint32_t quotes; uint32_t others; } kafkafs_specials;
 
 #ifdef __SSE2__
@@ -27,7 +26,7 @@ static inline __m128i kafkafs_quotes_in(__m128i bytes)
                         _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\')));
 }
 
-/* As signed numbers, bytes above 0x7F are below 0x20 too. */
+/* As signed numbers, bytes above 0x7F are also below 0x20. */
 static inline __m128i kafkafs_others_in(__m128i bytes)
 { return _mm_cmplt_epi8(bytes, _mm_set1_epi8(0x20)); }
 
@@ -43,7 +42,7 @@ static inline kafkafs_specials kafkafs_specials_of(const uint8_t *at)
     return found;
 }
 
-/* Copies 16 bytes; the bits of both kinds. */
+/* Copies 16 bytes; returns the bits of both kinds of special bytes. */
 static inline uint32_t kafkafs_copy16(uint8_t *out, const uint8_t *at)
 {
     const __m128i bytes = kafkafs_load16(at);
@@ -52,7 +51,8 @@ static inline uint32_t kafkafs_copy16(uint8_t *out, const uint8_t *at)
         _mm_or_si128(kafkafs_quotes_in(bytes), kafkafs_others_in(bytes)));
 }
 
-/* Copies blocks of 32 bytes up to the first with a special one; how many bytes had none. */
+/* Copies blocks of 32 bytes up to and with the first that has a special byte. Returns how many
+   bytes lie before that block. */
 static inline int64_t kafkafs_copy_plain(uint8_t *out, const uint8_t *at, int64_t size)
 {
     int64_t done = 0;
@@ -71,8 +71,9 @@ static inline int64_t kafkafs_copy_plain(uint8_t *out, const uint8_t *at, int64_
     return done;
 }
 
-/* Blocks of 32 bytes up to the first with a byte of the other kind: how many bytes, and how
-   many quotes and backslashes are in them. */
+/* Examines blocks of 32 bytes up to the first that has a byte of the kind `others`. Returns how
+   many bytes lie before that block, and sets `quotes` to the number of quotes and backslashes in
+   them. */
 static inline int64_t kafkafs_count_plain(const uint8_t *at, int64_t size, int64_t *quotes)
 {
     const __m128i ones = _mm_set1_epi8(1);
@@ -96,7 +97,7 @@ static inline int64_t kafkafs_count_plain(const uint8_t *at, int64_t size, int64
     return done;
 }
 #else
-/* The top bit of each byte of a word: the first byte's is the lowest bit. */
+/* Collects the top bit of each byte of a word; the lowest bit belongs to the first byte. */
 static inline uint32_t kafkafs_top_bits(uint64_t word)
 {
     return (uint32_t) (((word >> 7 & 0x0101010101010101u) * 0x0102040810204080u) >> 56);
@@ -151,10 +152,13 @@ static inline int64_t kafkafs_count_plain(const uint8_t *at, int64_t size, int64
 static inline int kafkafs_lowest_bit(uint32_t bits) { return __builtin_ctz(bits); }
 static inline int kafkafs_bits_in(uint32_t bits) { return __builtin_popcount(bits); }
 
-/* What stands for a byte below 0x80 in a string, and its length; what a byte behind a backslash
-   stands for, 0 where that is nothing; what it is as a hexadecimal digit, 0xFF where it is
-   none; two digits of each number up to 99; two of Base64's digits of each of 12 bits; what a
-   byte is as a digit of Base64, 0xFF where it is none. */
+/* The tables that `prepare` fills:
+   escapes, escape_sizes  the text of a byte below 0x80 in a string, and its length
+   unescapes              the byte that a byte behind a backslash stands for; 0 if none
+   hex                    the value of a byte as a hexadecimal digit; 0xFF if it is none
+   pairs                  the two decimal digits of each number up to 99
+   base64                 the two Base64 digits of each number of 12 bits
+   digits                 the value of a byte as a Base64 digit; 0xFF if it is none */
 static uint8_t kafkafs_escapes[128][8];
 static uint8_t kafkafs_escape_sizes[128];
 static uint8_t kafkafs_unescapes[256];
