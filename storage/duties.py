@@ -1,10 +1,10 @@
-"""Duties, which run by the clock: how often each has failed, and what fails now.
+"""Keeps account of the duties that run by the clock: how often each has failed, what fails now.
 
-Flushes, checkpoints, retention, compaction, checks, the removal of what was deleted, descriptors
-that are closed by age, indexes that are saved: each is a *duty*, of a partition, a topic or the
-directory.  One that fails is tried again at its next turn, for ever, so no fault lasts longer than
-its cause.  A line is logged when it begins to fail, when it fails in another way than before, and
-when it succeeds again.
+A *duty* is work for a partition, a topic or the directory: to flush, to write checkpoints, to apply
+retention, to compact, to check, to remove what was deleted, to close old descriptors, to save
+indexes.  A duty that fails is tried again at its next turn, for ever, so no fault lasts longer than
+its cause.  A line is logged when a duty begins to fail, when it fails in another way than before,
+and when it succeeds again.
 
 Any thread may report a duty; two never report the same one at once.
 

@@ -1,4 +1,4 @@
-"""The errors of a commit log, but for bugs of ours, which are an ``AssertionError``.
+"""The errors of a commit log.  A bug of our own is an ``AssertionError`` instead.
 
 ``StorageError`` and its subclasses say where the fault is: path, position (bytes in that file) and
 offset (count of records in the partition).  What the disk itself refuses (ENOSPC, EIO, EMFILE, …)

@@ -1,7 +1,7 @@
-"""Starts threads, of which the system may have none left, by a limit of processes or of memory.
+"""Starts threads.  A limit of processes or of memory may allow no more of them.
 
-Then ``NoThread`` is raised at once, before any of the work has begun; work that is only shared
-among threads is done by those that there are.
+``NoThread`` is raised then, at once, before any of the work has begun.  Work that is only shared
+among threads goes on in the threads that there are (``side_by_side``).
 """
 
 from __future__ import annotations

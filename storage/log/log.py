@@ -65,7 +65,7 @@ class LogGroup:
 
 
 def in_turns(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
-    """Parts of them that are small enough to be renamed in one turn of the owner's."""
+    """Yields ``segments`` in parts whose files the owner can rename in one turn."""
     for at in range(0, len(segments), RENAMED_AT_ONCE):
         yield segments[at : at + RENAMED_AT_ONCE]
 
@@ -113,7 +113,7 @@ class Log:
         # Offsets to which the log start is about to move.
         self.intended_log_starts: list[int] = []
         self.log_end_offset = self.segments[-1].next_offset
-        # The offset up to which a log was flushed that ends before it; 0: it does not.
+        # Where the log ends before an offset up to which it was flushed: that offset; else 0.
         self.lost_end = 0
         self._active_since_ms = self.monotonic_ms()
         self._roll_after_ms = self._draw_roll_time()
@@ -395,7 +395,7 @@ class Log:
 
     @property
     def _lacking(self) -> list[Segment]:
-        """The sealed segments of which the end, or all, is gone."""
+        """The sealed segments whose file is gone, or lacks its end."""
         return [each for each in self.segments[:-1] if each.files.is_missing or each.lacking]
 
     @property
@@ -406,7 +406,7 @@ class Log:
 
     @property
     def lost_ranges(self) -> list[tuple[int, int]]:
-        """First and last offset of each of these places."""
+        """First and last offset of each place where something is gone that was not deleted."""
         ranges = [
             (segment.damages[-1].first_offset, segment.next_offset - 1) for segment in self._lacking
         ]

@@ -263,7 +263,7 @@ def _expect_all(
 def _load_all(
     context: LoadContext, bases: list[int], present: set[str], claims: list[Claim]
 ) -> Iterable[Loaded]:
-    """Load the segments, several at a time where that is worth it; yields them in order.
+    """Load the segments, several at a time where that is worth it; returns them in order.
 
     If a claim says that a segment ends before the next one begins, the gap is no loss.  A segment
     that is shorter than claimed was flushed, so neither a kill nor a power cut has shortened it: it

@@ -146,8 +146,8 @@ def read(files: Files, directory: str) -> HistoryContent:
 class History:
     """The nonces and the absolute bases of one partition: what is true ``now``.
 
-    Who changes it does so under the lock of what is shown.  It may be saved in any thread.
-    ``version`` counts what was saved.
+    A caller changes ``now`` under the lock under which readers are shown the past.  Any thread may
+    save it.  ``version`` counts how often it was saved.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class History:
         is written if the disk takes it, and not durably.
         """
         with self._lock:
-            # Before it reads what is true: who changes that looks afterwards for this.
+            # Before it reads ``now``: a caller that has changed ``now`` compares the version then.
             self.version += 1
             now = self.now if log_start is None else self.now._replace(log_start=log_start)
             self._save(now, segments, segments[-1].last_batch())
