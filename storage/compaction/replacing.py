@@ -87,6 +87,7 @@ def take_back(log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         segment.files.discard()
     log.files.sync_directory(log.directory)
     new[0].files.discard()
+    log.end_change(old, new)
     log.book.keep(old)
     with contextlib.suppress(OSError):
         log.book.save()

@@ -285,6 +285,7 @@ class _LogStartAdvance:
 
     def end(self) -> None:
         """End the advance, which was carried out or given up."""
+        self.log.end_change(self.segments, ())
         if self._is_let_go:
             self.log.book.keep(self.segments)
         if self._is_intended:

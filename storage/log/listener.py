@@ -51,6 +51,9 @@ class LogListener(Generic[L]):
         """
         return None
 
+    def change_ended(self, log: L, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """What ``preparing`` has told of is carried out, or will never be.  In any thread."""
+
     def damaged(self, log: L, segment: Segment) -> None:
         """Some batches that could be read were found damaged (``segment.damages``)."""
 

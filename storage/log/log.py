@@ -487,8 +487,8 @@ class Log:
         and gets a function that writes down what readers were shown.  Any thread may call that
         function; afterwards the change itself waits for nothing.  Call it before any rename or
         checkpoint that a restart would act on.  Where it raises OSError or StorageError, the caller
-        must not change the past now.  A change that is prepared and not carried out does no harm;
-        a change that was not prepared is written down when it is carried out.
+        must not change the past now.  Who gives a prepared change up calls ``end_change``; a change
+        that was not prepared is written down when it is carried out.
         """
         first = (*new, *self.segments[len(old) :])[0].base_offset
         start = max(self.log_start_offset, first, log_start)
@@ -501,6 +501,11 @@ class Log:
                     write()
 
         return write_all
+
+    def end_change(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """A change that was prepared is over: no restart would carry it out.  Any thread."""
+        for listener in self.listeners:
+            listener.change_ended(self, old, new)
 
     def detach_head(self, count: int, now_ms: int) -> tuple[Segment, ...]:
         """Take the first ``count`` segments (never the active one) out of the log; returns them.
@@ -654,6 +659,7 @@ class Log:
                 self.flush()
             self.book.save()
         if self._history is not None:
+            self._history.give_up_ahead()
             self._history.save(self.segments, self.log_start_offset)
         self.abandon()
 

@@ -160,7 +160,10 @@ class History:
         # Held while the file is written.
         self._lock = threading.Lock()
         self.now = Past()
-        self._saved_bases: Mapping[str, Places] = {}
+        # The bases that the file tells, and those that it told before a change that it has ahead.
+        self._saved_bases: tuple[Mapping[str, Places], ...] = ({},)
+        # What was true when the file was written ahead of a change; None where nothing is ahead.
+        self._ahead_of: Past | None = None
         self.version = 0
         # How many segments there were when it was last saved.
         self.counted = 0
@@ -255,44 +258,71 @@ class History:
         """Whether the view's base is written down, or never will be."""
         if not self._writable:
             return True
-        return self._saved_bases.get(view, ())[:1] == self.now.bases.get(view, ())[:1]
+        base = self.now.bases.get(view, ())[:1]
+        return any(saved.get(view, ())[:1] == base for saved in self._saved_bases)
 
     def save(self, segments: Sequence[Segment], log_start: int | None = None) -> None:
         """Write what is true now, and the fingerprint of ``segments`` (all of the log), durably.
 
         ``log_start``: the log start offset, where it has moved since.  A history that is kept aside
-        is written if the disk takes it, and not durably.
+        is written if the disk takes it, and not durably.  While the history is written ahead of a
+        change (``is_ahead``) the file stays: a start may carry the change out.
         """
         with self._lock:
+            if self.is_ahead:
+                return
             # Before it reads ``now``: a caller that has changed ``now`` compares the version then.
             self.version += 1
             now = self.now if log_start is None else self.now._replace(log_start=log_start)
             self._save(now, segments, segments[-1].last_batch())
 
     def save_ahead(
-        self, past: Past, segments: Sequence[Segment], last: LastBatch, version: int
-    ) -> int:
-        """Write what will be true with these segments, unless something was saved since
-        ``version``.
+        self, before: Past, past: Past, segments: Sequence[Segment], last: LastBatch, version: int
+    ) -> bool:
+        """Write what will be true with these segments, and make the version the next one.
 
-        Returns its version now: where that is another than the next one, nothing was written.
+        Returns False, and writes nothing, where something was saved since ``version``, or where
+        ``before``, which ``past`` was made from, is no longer true.  Who does not carry the change
+        out calls ``give_up_ahead``.
         """
         with self._lock:
-            if self.version == version:
-                self.version += 1
-                self._save(past, segments, last)
-            return self.version
+            if self.version != version or self.now is not before:
+                return False
+            self.version += 1
+            self._save(past, segments, last, before)
+            return True
 
-    def _save(self, past: Past, segments: Sequence[Segment], last: LastBatch) -> None:
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the file says what will be true after a change that was not carried out yet."""
+        return self._ahead_of is self.now
+
+    def give_up_ahead(self) -> None:
+        """No change will be carried out that the file is ahead of: the next save writes the truth.
+
+        Does not wait.
+        """
+        self._ahead_of = None
+
+    def _save(
+        self,
+        past: Past,
+        segments: Sequence[Segment],
+        last: LastBatch,
+        before: Past | None = None,
+    ) -> None:
+        """``before``: what is true now, where ``past`` is not yet."""
         if self._aside:
             with contextlib.suppress(OSError):
-                self._write(past, segments, last)
+                self._write(past, segments, last, before)
         elif self._writable:
-            self._write(past, segments, last)
+            self._write(past, segments, last, before)
         # Where that has failed, it is tried again.
         self.counted = len(segments)
 
-    def _write(self, past: Past, segments: Sequence[Segment], last: LastBatch) -> None:
+    def _write(
+        self, past: Past, segments: Sequence[Segment], last: LastBatch, before: Past | None
+    ) -> None:
         shown = segments[visible_from(segments, past.log_start) :]
         lines = [
             "version 0",
@@ -314,7 +344,8 @@ class History:
         path = os.path.join(self._directory, FILE_NAME)
         data = "".join(f"{line}\n" for line in lines).encode()
         self._files.replace_atomically(path, data, sync=not self._aside)
-        self._saved_bases = past.bases
+        self._saved_bases = (past.bases,) if before is None else (before.bases, past.bases)
+        self._ahead_of = before
 
     def relocate(self, directory: str) -> None:
         """The partition's directory was renamed."""
@@ -332,9 +363,9 @@ class History:
                 kept = f"; kept as {name}"
             _log.warning("%s: readers start over, with new inodes%s", error, kept)
             return HistoryContent()
-        self._saved_bases = {
-            view: tuple(line[:2] for line in lines) for view, lines in recorded.bases.items()
-        }
+        self._saved_bases = (
+            {view: tuple(line[:2] for line in lines) for view, lines in recorded.bases.items()},
+        )
         return recorded
 
 

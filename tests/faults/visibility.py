@@ -512,7 +512,7 @@ FAULTS = [
     Fault(
         "history-base-always-durable",
         "storage/state/history.py",
-        "        return self._saved_bases.get(view, ())[:1] == self.now.bases.get(view, ())[:1]",
+        "        return any(saved.get(view, ())[:1] == base for saved in self._saved_bases)",
         "        return view in self.now.bases or True",
         ".follow gives out positions that a kill has count anew.",
         (HISTORY,),
@@ -552,8 +552,8 @@ FAULTS = [
     Fault(
         "history-saved-over-a-later-one",
         "storage/state/history.py",
-        "            if self.version == version:\n",
-        "            if version >= 0:\n",
+        "            if self.version != version or self.now is not before:\n",
+        "            if version < 0:\n",
         "A change of the past that was given up is written over one that was carried out.",
         (HISTORY, REWRITE),
     ),

@@ -231,8 +231,8 @@ def a_tree(
     tree.stop()
 
 
-def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:
-    """Replace the first `count` segments by one without some records, as the cleaner does."""
+def cleaned_segment(log: Log, count: int, drop: Callable[[Record], bool]) -> Segment:
+    """What the first `count` segments hold, without some records, in one `.cleaned` segment."""
     old = log.segments[:count]
     kept: list[bytes] = []
     for segment in old:
@@ -255,6 +255,13 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:
         new.append(batch, [entry], 1_700_000_000_000_000_000)
     new.seal()
     new.stable_size = new.size
+    return new
+
+
+def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:
+    """Replace the first `count` segments by one without some records, as the cleaner does."""
+    old = log.segments[:count]
+    new = cleaned_segment(log, count, drop)
     decide(log, old, [new])
     # The old files are due at once.
     log.replace(old, [new], -log.config.file_delete_delay_ms)

@@ -193,10 +193,12 @@ class Generation:
     def locate(self, absolute: int) -> tuple[Extent, int]:
         """(the extent that holds a position, its start); first_valid ≤ `absolute` < end."""
         if absolute < self._own_end:
-            number = bisect_right(self.past, absolute, key=itemgetter(0)) - 1
+            # Once: another thread may replace it.
+            past = self.past
+            number = bisect_right(past, absolute, key=itemgetter(0)) - 1
             if number < 0:
                 raise SegmentGone("these bytes have been deleted")
-            return self.past[number][1:]
+            return past[number][1:]
         starts, extents = self.timeline.positioned
         number = bisect_right(starts, absolute) - 1
         return extents[number], starts[number]

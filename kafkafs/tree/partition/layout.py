@@ -360,9 +360,12 @@ class Layout:
 
     def stabilized(self) -> None:
         """The last stable offset has risen: measure what it has passed now, if that is little."""
-        if self.timeline.positioned[1]:
-            with self.lock:
+        with self.lock:
+            # Another thread may be giving positions.
+            is_positioned = bool(self.timeline.positioned[1])
+            if is_positioned:
                 self.end_unknown = True
+        if is_positioned:
             # Where this fails, the next reader measures in a worker thread, and gets the error.
             with contextlib.suppress(StorageError, OSError):
                 at_once(self.catch_up)

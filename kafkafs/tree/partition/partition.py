@@ -118,9 +118,9 @@ class Partition:
         self._refused = ""
         self._sealed_blocks: int | None = None
         self._unfinished = 0
-        # The change that is written into the history and that the log has not begun; and, from
+        # The changes that are written into the history and that the log has not made; and, from
         # `swapping` to `swapped`, the change that the log is making.
-        self._prepared: Rewrite | None = None
+        self._prepared: tuple[Rewrite, ...] = ()
         self._rewrite: Rewrite | None = None
 
     def view(self, view: View) -> PartitionView:
@@ -164,11 +164,23 @@ class Partition:
         self.note_change()
 
     def save_history(self) -> None:
-        """Write the history. In any thread; waits. OSError."""
+        """Write the history. In any thread; waits. OSError.
+
+        Where a start may carry a change out that was prepared, the file stays ahead of it.
+        """
         active = self.log.active
         active.files.lease()
         try:
-            self.log.history.save(self.log.segments)
+            prepared, history = self._prepared, self.log.history
+            if prepared and not history.is_ahead:
+                # A base was set since.
+                self._write(prepared[-1])
+            else:
+                segments = None
+                # The log may change before the history takes these.
+                while segments is not self.log.segments:
+                    segments = self.log.segments
+                    history.save(segments)
         finally:
             active.files.release()
 
@@ -411,9 +423,24 @@ class Partition:
 
         def write() -> None:
             self._write(rewrite)
-            self._prepared = rewrite
+            with self.lock:
+                self._prepared = (*self._prepared, rewrite)
 
         return write
+
+    def change_ended(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """A prepared change is carried out, or given up. In any thread."""
+        self._end_prepared(old, new)
+        # Where another one is prepared, the next save writes that.
+        self.log.history.give_up_ahead()
+        self.note_change()
+
+    def _end_prepared(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        with self.lock:
+            changes = (tuple(old), tuple(new))
+            self._prepared = tuple(
+                each for each in self._prepared if (each.old, each.new) != changes
+            )
 
     def removing(self, segments: Sequence[Segment]) -> None:
         """The first segments are about to leave the log: change the history first."""
@@ -530,12 +557,12 @@ class Partition:
         self, old: Sequence[Segment], new: Sequence[Segment], *, is_done: bool = False
     ) -> Rewrite | None:
         """The change of the past, written into the history; None where no process has looked."""
-        prepared, self._prepared = self._prepared, None
         if not self._keeps_history:
             return None
         log_start = self.log.log_start_offset
-        if prepared is not None and prepared.is_of(old, new, log_start) and prepared.is_right:
-            return prepared
+        for prepared in self._prepared:
+            if prepared.is_of(old, new, log_start) and prepared.is_right:
+                return prepared
         # The text that another process has written meanwhile may take hours to measure.
         patience_s = LOOK_S if self.mount.follows else NEVER
         rewrite = Rewrite(self.log, old, new, log_start, self._layout_of, patience_s)
@@ -547,6 +574,8 @@ class Partition:
         changed already) is only a line in the event log.
         """
         self.nonce()
+        # What a start may carry out moves the base, too.
+        rewrite.end = max([rewrite.end, *(each.end for each in self._prepared)])
         for reader in list(self.follow_handles):
             reader.note_offset(rewrite.end)
         log = self.log
@@ -594,6 +623,8 @@ class Partition:
                     break
             # A thread has set the base meanwhile.
             self._write(rewrite, is_done=is_done)
+        if rewrite is not None:
+            self._end_prepared(rewrite.old, rewrite.new)
         if rewrite is not None and not rewrite.is_written:
             with contextlib.suppress(OSError):
                 self.log.history.save(rewrite.segments)

@@ -134,6 +134,11 @@ class Partitions(LogListener[Log]):
     ) -> Callable[[], None] | None:
         return self.of(log).preparing(old, new, log_start)
 
+    def change_ended(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.change_ended(old, new)
+
     def removing(self, log: Log, segments: Sequence[Segment]) -> None:
         self.of(log).removing(segments)
 

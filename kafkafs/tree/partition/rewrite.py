@@ -91,20 +91,23 @@ class Rewrite:
         """
         history = self._log.history
         until = time.monotonic() + self._patience_s
+        # The owner must not carry out what is only half worked out.
+        self._version = -1
         while True:
             version = history.version
-            reason = self._work_out(until)
-            self._version = history.save_ahead(self.past, self.segments, self._last, version)
-            if self._version == version + 1:
+            before, reason = self._work_out(until)
+            if history.save_ahead(before, self.past, self.segments, self._last, version):
+                self._version = version + 1
                 return reason
 
-    def _work_out(self, until: float) -> str:
+    def _work_out(self, until: float) -> tuple[Past, str]:
+        """Returns what is true before the change, too."""
         while True:
             before = self._before = self._log.history.now
             try:
                 self._places = {view: self._passing(view, until) for view in before.bases}
                 self.past = before.moved(new_nonce(), self.log_start, self._places)
-                return ""
+                return before, ""
             except (StorageError, OSError) as error:
                 if not self.is_current:
                     # Another change has removed the text that this was measuring.
@@ -112,7 +115,7 @@ class Rewrite:
                 if isinstance(error, OSError) and error.errno in _TRANSIENT:
                     raise
                 self.past = anew(self.log_start)
-                return f"what is deleted or rewritten now cannot be measured: {error}"
+                return before, f"what is deleted or rewritten now cannot be measured: {error}"
 
     def _passing(self, view: str, until: float) -> Places:
         if self._is_unread:

@@ -112,6 +112,7 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
             task.check()
         log.files.sync_directory(log.directory)
     except BaseException as error:
+        log.end_change(old, new)
         is_renamed = any(segment.log_path.endswith(paths.CLEANED) for segment in new)
         if is_renamed or not isinstance(error, TaskCancelled):
             for segment in new:

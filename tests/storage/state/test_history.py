@@ -259,10 +259,9 @@ def test_what_is_written_ahead_holds_before_and_after(tmp_path: Path, is_carried
     history.set_base("values", 0, 0)
     old, follow = history.nonce, history.follow_nonce
     past = history.now.moved(4711, second, {"values": ((0, 0), (second, 50))})
-    version = history.version
-    last = history.save_ahead(past, log.segments[1:], log.active.last_batch(), version)
-    assert last == version + 1
-    assert history.save_ahead(past, log.segments[1:], None, version) == last, "too late"
+    version, last, left = history.version, log.active.last_batch(), log.segments[1:]
+    assert history.save_ahead(history.now, past, left, last, version)
+    assert not history.save_ahead(history.now, past, left, None, version), "too late"
     assert (history.nonce, history.base("values")) == (old, (0, 0))
     manager.abandon()
     if is_carried_out:

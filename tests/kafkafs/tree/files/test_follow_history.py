@@ -188,8 +188,10 @@ class Followed(RuleBasedStateMachine):
     @rule()
     def given_up(self) -> None:
         """Prepared, and not carried out; something else comes next."""
-        if len(self.log().segments) > 1:
-            self.log().prepare_removal(1)()
+        log = self.log()
+        if len(log.segments) > 1:
+            log.prepare_removal(1)()
+            log.end_change(log.segments[:1], ())
 
     @rule()
     def delete_files(self) -> None:

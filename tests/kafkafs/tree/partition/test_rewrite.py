@@ -14,12 +14,17 @@ from typing import Any, TypeVar
 import pytest
 
 from kafkafs.tree.files.start_file import StartFile
+from kafkafs.tree.partition.rewrite import Rewrite
 from storage import LogManager
+from storage.compaction.replacing import decide, take_back
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
+from storage.log.log import Log
+from storage.segment.segment import Segment
+from storage.state.history import Past
 from storage.task import Task
 from tests.hang import HANG_S
-from tests.kafkafs.trees import Tree, a_tree, asked, in_thread, read
+from tests.kafkafs.trees import Tree, a_tree, asked, cleaned_segment, in_thread, read
 from tests.storage.logs import append
 
 T = TypeVar("T")
@@ -54,16 +59,22 @@ def disk() -> HistoryDisk:
     return HistoryDisk()
 
 
+def filled(tree: Tree, *, is_read: bool = True) -> Tree:
+    tree.mkdir("t")
+    if is_read:
+        tree.read("t/.follow/0")
+    for number in range(4):
+        if number:
+            tree.roll()
+        append(tree.log(), b"a%d" % number, b"b%d" % number)
+    return tree
+
+
 @pytest.fixture
 def tree(tmp_path: Path, disk: HistoryDisk) -> Iterator[Tree]:
     """Four segments of two records, all shown in `.follow` and in the topic."""
     with a_tree(tmp_path / "data", files=disk) as tree:
-        tree.mkdir("t")
-        tree.read("t/.follow/0")
-        for number in range(4):
-            if number:
-                tree.roll()
-            append(tree.log(), b"a%d" % number, b"b%d" % number)
+        filled(tree)
         disk.written = 0
         disk.threads.clear()
         yield tree
@@ -98,10 +109,12 @@ def test_what_is_prepared_is_written_by_another_thread_and_not_again(
 def test_what_is_carried_out_otherwise_is_written_then(
     tree: Tree, disk: HistoryDisk, prepared: int
 ) -> None:
+    log = tree.log()
     if prepared:
-        tree.log().prepare_removal(prepared)()
+        log.prepare_removal(prepared)()
     else:
-        tree.log().prepare_removal(0, log_start=1)()
+        log.prepare_removal(0, log_start=1)()
+    log.end_change(log.segments[:prepared], ())
     tree.remove_head(2)
     assert disk.written == 2
     assert tree.read("t/0") == text(2)
@@ -112,13 +125,143 @@ def test_what_is_carried_out_otherwise_is_written_then(
 
 def test_what_was_written_in_between_does_not_last(tree: Tree, disk: HistoryDisk) -> None:
     """Somebody else has written down how things are: what comes is written again."""
-    tree.log().prepare_removal(2)()
-    tree.fs.partitions.of(tree.log()).save_history()
+    log = tree.log()
+    log.prepare_removal(2)()
+    log.end_change(log.segments[:2], ())
+    tree.fs.partitions.of(log).save_history()
     tree.remove_head(2)
     assert disk.written == 3
     assert tree.log().history.base("values") == (4, 12)
     recorded = (Path(tree.log().directory) / "kafkafs.history").read_text()
     assert "base values 4 12 " in recorded
+
+
+def reopened(tree: Tree) -> tuple[int, int]:
+    """The nonces after a kill and a new start."""
+    tree.manager.abandon()
+    with LogManager.open(tree.manager.path) as manager:
+        history = manager.log("t", 0).history
+        return history.nonce, history.follow_nonce
+
+
+def test_what_was_saved_while_it_was_measured_does_not_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes is measured and written again."""
+    tree = filled(Tree(tmp_path))
+    work_out = Rewrite._work_out
+    saves = iter([tree.fs.partitions.of(tree.log()).save_history])
+
+    def saved_meanwhile(rewrite: Rewrite, until: float) -> tuple[Past, str]:
+        worked_out = work_out(rewrite, until)
+        for save in saves:
+            save()
+        return worked_out
+
+    monkeypatch.setattr(Rewrite, "_work_out", saved_meanwhile)
+    tree.log().prepare_removal(2)()
+    tree.remove_head(2)
+    shown = tree.log().history.nonce, tree.log().history.follow_nonce
+    assert reopened(tree) == shown
+
+
+def replacement(log: Log) -> list[Segment]:
+    """A cleaned segment, as the cleaner makes them, for the log's first two, which it drops."""
+    new = cleaned_segment(log, 2, lambda record: record.offset % 2 == 0)
+    log.flush()
+    return [new]
+
+
+def housekeeping(tree: Tree) -> None:
+    tree.fs.partitions.of(tree.log()).note_change()
+    tree.fs.partitions.housekeeping()
+
+
+def a_first_open(tree: Tree) -> None:
+    """Nobody has measured anything before."""
+    assert not tree.log().history.now.bases
+    tree.read("t/.follow/0")
+
+
+def a_roll(tree: Tree) -> None:
+    tree.roll()
+    append(tree.log(), b"more")
+    housekeeping(tree)
+
+
+def deletion_of_records(tree: Tree) -> None:
+    assert delete_records(tree.manager, tree.log(), 1, Task()) == 1
+
+
+def deletion_of_records_that_fails(tree: Tree) -> None:
+    log = tree.log()
+    log.prepare_removal(0, log_start=1)()
+    log.end_change((), ())
+    housekeeping(tree)
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        housekeeping,
+        a_first_open,
+        a_roll,
+        deletion_of_records,
+        deletion_of_records_that_fails,
+    ],
+)
+def test_what_is_prepared_stays_written_until_it_is_carried_out(
+    tmp_path: Path, meanwhile: Callable[[Tree], None]
+) -> None:
+    """From the decision on a start carries it out, whoever has saved the history before."""
+    tree = filled(Tree(tmp_path), is_read=meanwhile is not a_first_open)
+    log = tree.log()
+    old, new = log.segments[:2], replacement(log)
+    tree.manager.checkpoint()
+    follow = log.history.follow_nonce
+    shown = log.history.nonce
+    log.prepare_replacement(old, new)()
+    meanwhile(tree)
+    decide(log, old, new)
+    nonce, follow_after = reopened(tree)
+    assert follow_after == follow, "positions last"
+    assert nonce != shown
+
+
+def a_removal(log: Log) -> Callable[[], None]:
+    removed = log.segments[:2]
+    log.prepare_removal(2)()
+    return lambda: log.end_change(removed, ())
+
+
+def a_swap(log: Log) -> Callable[[], None]:
+    old, new = log.segments[:2], replacement(log)
+    log.prepare_replacement(old, new)()
+    decide(log, old, new)
+    return lambda: take_back(log, old, new)
+
+
+@pytest.mark.parametrize("prepare", [a_removal, a_swap])
+def test_what_is_given_up_is_true_again_with_the_next_save(
+    tree: Tree, disk: HistoryDisk, prepare: Callable[[Log], Callable[[], None]]
+) -> None:
+    log = tree.log()
+    give_up = prepare(log)
+    housekeeping(tree)
+    assert disk.written == 1
+    give_up()
+    tree.fs.partitions.housekeeping()
+    assert disk.written == 2
+    history = log.history
+    assert f"nonce {history.nonce:016x}" in recorded_history(tree)
+    assert "base values 0 0 " in recorded_history(tree)
+    tree.append("t/0", b"more\n")
+    tree.fs.partitions.housekeeping()
+    assert disk.written == 2
+
+
+def recorded_history(tree: Tree) -> str:
+    return (Path(tree.log().directory) / "kafkafs.history").read_text()
 
 
 def test_a_disk_that_refuses_keeps_the_past(tree: Tree, disk: HistoryDisk) -> None:
