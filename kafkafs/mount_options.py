@@ -39,15 +39,35 @@ class MountOptions:
     out_of_range: str = "reset"
     """`out_of_range=error`: a lookup of `N@OFFSET` outside the log is ERANGE; with `reset` the file
     starts at the log start or the log end."""
+    follow_gaps: str = "newlines"
+    """`follow_gaps=error`: reading bytes of `.follow/N` that are gone is ESTALE; with `newlines`
+    only for a reader that has been overtaken, and for others they are newlines."""
+    create: bool = False
+    """`create`: the data directory is made where there is none, or where others' files lie."""
+    nonempty: bool = False
+    """`nonempty`: the mount may cover files."""
     until: str = "log-end"
     """`until=high-watermark`: logs end at the last high watermark that their broker has
     checkpointed. Only with `ro`: a data directory of our own has none."""
+    memory: int = 64 << 20
+    """`memory=BYTES` (`64M`, `1G`): the most that users can have the daemon hold, of each kind:
+    decompressed batches of all readers (one that is larger by itself is read alone); unfinished
+    lines of one user, and four times that of all; `max.message.bytes`."""
 
 
 def _number(base: int, limit: int, text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text, base) > limit:
         raise ValueError
     return int(text, base)
+
+
+def _bytes(text: str) -> int:
+    """A count of bytes, perhaps with K, M or G behind it."""
+    unit = "KMG".find(text[-1:]) + 1 if text else 0
+    size = _number(10, 1 << 40, text[:-1] if unit else text) << 10 * unit
+    if size < 1 << 20:
+        raise ValueError
+    return size
 
 
 def _one_of(texts: Container[str], text: str) -> str:
@@ -62,6 +82,8 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "rw": ("read_only", False),
     "allow_other": ("allow_other", True),
     "show_dot": ("show_dot", True),
+    "create": ("create", True),
+    "nonempty": ("nonempty", True),
 }
 # For options with one: option -> field, parser, and words for valid values. 2^32-1 is no user.
 _VALUES: dict[str, tuple[str, Callable[[str], Any], str]] = {
@@ -74,11 +96,17 @@ _VALUES: dict[str, tuple[str, Callable[[str], Any], str]] = {
         "read_committed or read_uncommitted",
     ),
     "out_of_range": ("out_of_range", partial(_one_of, ("reset", "error")), "reset or error"),
+    "follow_gaps": (
+        "follow_gaps",
+        partial(_one_of, ("newlines", "error")),
+        "newlines or error",
+    ),
     "until": (
         "until",
         partial(_one_of, ("log-end", "high-watermark")),
         "log-end or high-watermark",
     ),
+    "memory": ("memory", _bytes, "1M or more, in bytes or with K, M or G behind it"),
 }
 
 
@@ -103,6 +131,8 @@ def parse_mount_options(texts: Iterable[str]) -> MountOptions:
         options = replace(options, **{field: setting})
     if options.until != "log-end" and not options.read_only:
         raise InvalidMountOption(f"mount option until={options.until} is for read-only mounts (ro)")
+    if options.create and options.read_only:
+        raise InvalidMountOption("mount option create is for mounts that may write, not for ro")
     return options
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from kafkafs.printable import one_line
 from storage.errors import NoThread
 from storage.threads import start
 
@@ -63,7 +64,7 @@ class Lines:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_S
             of = f" of {total}" if total else ""
-            print(f"kafkafs: {what}: {done}{of} {unit}", file=sys.stderr, flush=True)
+            print(one_line(f"kafkafs: {what}: {done}{of} {unit}"), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """There is nothing to take away."""

@@ -17,18 +17,29 @@ import contextlib
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 from storage.errors import StorageError, TaskCancelled, reason_of
 
 _log = logging.getLogger(__name__)
 
 
+class Say(Protocol):
+    """Logs a line; a bug of ours comes with its traceback."""
+
+    def __call__(self, message: str, traceback: str = "") -> None: ...
+
+
+def _warn(message: str, traceback: str = "") -> None:
+    _log.warning("%s", f"{message}\n{traceback}".rstrip())
+
+
 class Duties:
     """The duties of one data directory.  ``say`` logs a line, by default to the module's logger."""
 
     def __init__(self) -> None:
-        self.say: Callable[[str], None] = _log.warning
+        self.say: Say = _warn
         self.failures: Counter[str] = Counter()
         """By duty: how often it has failed."""
         # What fails now, and how, by (duty, what it is a duty of).
@@ -58,7 +69,11 @@ class Duties:
         how = (type(error), error.errno if isinstance(error, OSError) else None)
         if self._failing.get((duty, of)) != how:
             self._failing[duty, of] = how
-            self.say(f"{_named(duty, of)} fails, and is tried again: {_reason(error)}")
+            what = f"{_named(duty, of)} fails, and is tried again"
+            if isinstance(error, OSError | StorageError):
+                self.say(f"{what}: {reason_of(error)}")
+            else:
+                self.say(f"{what}: unforeseen", "".join(traceback.format_exception(error)))
 
     def succeeded(self, duty: str, of: str = "") -> None:
         """A turn has succeeded."""
@@ -73,10 +88,3 @@ class Duties:
 
 def _named(duty: str, of: str) -> str:
     return f"{of}: {duty}" if of else duty
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError | StorageError):
-        return reason_of(error)
-    # A bug of ours, which the traceback helps to mend.
-    return "".join(["unforeseen\n", *traceback.format_exception(error)]).rstrip()

@@ -19,6 +19,12 @@ import os
 class StorageError(Exception):
     """Base of all; ``str()`` is the message and what is known of path, position and offset."""
 
+    _facts: tuple[tuple[str, str], ...] = (
+        ("file", "path"),
+        ("position", "position"),
+        ("offset", "offset"),
+    )
+
     def __init__(
         self,
         message: str,
@@ -34,14 +40,14 @@ class StorageError(Exception):
         self.offset = offset
 
     def __str__(self) -> str:
+        return self.told()
+
+    def told(self, *hidden: str) -> str:
+        """As ``str()``, without the facts of the names ``hidden``."""
         facts = [
             f"{name} {value}"
-            for name, value in (
-                ("file", self.path),
-                ("position", self.position),
-                ("offset", self.offset),
-            )
-            if value is not None
+            for name, attribute in self._facts
+            if name not in hidden and (value := getattr(self, attribute)) is not None
         ]
         return f"{self.message} ({', '.join(facts)})" if facts else self.message
 
@@ -79,6 +85,9 @@ class CorruptCheckpoint(StorageError):
 class OffsetOutOfRange(StorageError):
     """A read below the log start or above the log end (Kafka's OFFSET_OUT_OF_RANGE)."""
 
+    # The message names the offset already.
+    _facts = (("file", "path"),)
+
     def __init__(
         self, offset: int, log_start: int, log_end: int, *, path: str | None = None
     ) -> None:
@@ -89,10 +98,6 @@ class OffsetOutOfRange(StorageError):
         self.offset = offset
         self.log_start = log_start
         self.log_end = log_end
-
-    def __str__(self) -> str:
-        # The message names the offset already.
-        return self.message if self.path is None else f"{self.message} (file {self.path})"
 
 
 class RecordTooLarge(StorageError):
@@ -211,6 +216,17 @@ class BatchGap(StorageError):
 
 class SwapRefused(StorageError):
     """Cleaned segments that do not fit what the log has now, or are not whole."""
+
+
+def refusal_of(error: Exception) -> str:
+    """Why a request is refused, in words for who has made it: the file is named only where it is
+    damaged.
+    """
+    if isinstance(error, (CorruptRecord, CorruptCheckpoint, FaultyPartition)):
+        return str(error)
+    if isinstance(error, StorageError):
+        return error.told("file")
+    return (error.strerror if isinstance(error, OSError) else None) or reason_of(error)
 
 
 def reason_of(error: Exception) -> str:

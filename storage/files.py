@@ -12,11 +12,14 @@ Rules:
 - ``Files`` follows no symbolic link in any part of a path, except for its own root (a data
   directory): what is below the root is opened beneath its descriptor (``beneath``).  A caller with
   a path outside of the root that may lead through links resolves it first.
+- A new file or directory gives nobody but its owner what the directory that it is made in does not
+  give: that directory's mode is the one place that says who may read what lies there.  What root
+  writes there belongs to the directory's owner, who could not read it else.
 - Only regular files are opened, without waiting: a link, a pipe, a socket, a device or a directory
   is UnusableFile.
 - Nothing survives a power cut before ``fsync`` or ``fdatasync`` (bytes and length) or
   ``sync_directory`` (names) has returned.
-- A map must be closed before its file is cut, or reading it is SIGBUS.
+- No file is mapped into memory: another process may cut it, and reading it is SIGBUS then.
 
 Not here: what the files mean, retries, caching of descriptors.
 """
@@ -27,14 +30,12 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import re
 import resource
 import secrets
 import stat
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Literal, Protocol, TypeVar
@@ -126,6 +127,19 @@ def unusable(path: str, mode: int) -> UnusableFile:
     return UnusableFile(errno.EIO, f"{kind} in the place of a file, which is not opened", path)
 
 
+def _inherited(parent: os.stat_result | None) -> int:
+    """The permission bits that something new may have: its owner's, and for others those of the
+    directory that it is made in.
+    """
+    return 0o7700 | (0 if parent is None else parent.st_mode & 0o077)
+
+
+def _is_roots_new(found: os.stat_result) -> bool:
+    """Whether root, who this process is, has just made the file, so that it may be given away."""
+    is_empty = found.st_size == 0 and found.st_nlink == 1
+    return is_empty and found.st_uid == 0 == os.geteuid()
+
+
 def is_temporary(name: str) -> bool:
     """Whether ``replace_atomically`` gives a file this name before it renames it."""
     return _TEMPORARY.fullmatch(name) is not None
@@ -206,17 +220,35 @@ class Files:
         UnusableFile where it is none; the errors EMFILE and ENFILE name the limit and the path.
         """
         root, relative = self._place(path)
+        parent = None
+        if flags & os.O_CREAT:
+            parent = self._parent_stat(root, relative)
+            mode &= _inherited(parent)
         try:
             fd = root.open(relative, flags | _AT_ONCE, mode)
         except OSError as error:
             if error.errno in (errno.EISDIR, errno.ENXIO, errno.ENODEV):
                 raise unusable(path, self._look(path).st_mode) from None
             raise _named(error, path) from None
-        found = os.fstat(fd).st_mode
-        if not stat.S_ISREG(found):
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
             os.close(fd)
-            raise unusable(path, found)
+            raise unusable(path, found.st_mode)
+        if parent is not None and parent.st_uid != found.st_uid and _is_roots_new(found):
+            with contextlib.suppress(OSError):  # a container's root may give nothing away
+                os.fchown(fd, parent.st_uid, parent.st_gid)
         return fd
+
+    @staticmethod
+    def _parent_stat(root: Beneath, relative: str) -> os.stat_result | None:
+        """Of the directory in which something is made; None where there is none, as making it will
+        say.
+        """
+        parent = relative.rpartition("/")[0] or "."
+        try:
+            return os.stat(parent, dir_fd=root.fd, follow_symlinks=False)
+        except OSError:
+            return None
 
     @contextlib.contextmanager
     def held_open(self, path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
@@ -306,18 +338,6 @@ class Files:
     def fdatasync(self, fd: int) -> None:
         """As ``fsync``, without times: bytes and length survive a power cut."""
         os.fdatasync(fd)
-
-    def map(self, fd: int, length: int) -> mmap.mmap:
-        """A read-only map of the first ``length`` bytes, ``length`` > 0, within the file.
-
-        The map outlives ``close(fd)``.  Before Python 3.13 it holds a descriptor of its own.
-        """
-        try:
-            if sys.version_info >= (3, 13):
-                return mmap.mmap(fd, length, access=mmap.ACCESS_READ, trackfd=False)
-            return mmap.mmap(fd, length, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise _with_reason(error, f"/proc/self/fd/{fd}") from None
 
     # -- room ----------------------------------------------------------------------------------
 
@@ -451,6 +471,7 @@ class Files:
             os.unlink(parent.name, dir_fd=parent.fd)
 
     def mkdir(self, path: str, mode: int = 0o755) -> None:
+        mode &= _inherited(self._parent_stat(*self._place(path)))
         with _Parent(self, path) as parent:
             os.mkdir(parent.name, mode, dir_fd=parent.fd)
 
@@ -462,6 +483,19 @@ class Files:
         """Of a link: its own."""
         with _Parent(self, path) as parent:
             os.chown(parent.name, uid, gid, dir_fd=parent.fd, follow_symlinks=False)
+
+    def chmod(self, path: str, mode: int) -> None:
+        """Set the permission bits of a file or a directory."""
+        root, relative = self._place(path)
+        try:
+            fd = root.open(relative, os.O_PATH)
+            try:
+                # fchmod takes no O_PATH, and what may not be read cannot be opened else.
+                os.chmod(f"/proc/self/fd/{fd}", mode)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _named(error, path) from None
 
     def utime_ns(self, path: str, ns: int) -> None:
         """Set access and modification time, in ns."""

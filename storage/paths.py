@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from storage.errors import InvalidTopic
+from storage.errors import InvalidTopic, PolicyViolation
 
 # Suffixes of a segment's files.
 LOG = ".log"
@@ -73,6 +73,11 @@ METADATA_LOG = "__cluster_metadata-0"
 DETACHED = ".detached"
 # Directories of a broker that are no partitions of ours; its log manager skips the first two.
 BROKERS_OWN = frozenset({"remote-log-index-cache", METADATA_LOG, METADATA_LOG + DETACHED})
+# The topics that a cluster makes for itself (``Topic.java``); they mean something only beside its
+# others.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+# The directory in which a mount shows itself; it hides a topic of that name.
+ABOUT = ".kafkafs"
 # What that broker had set on its topics.
 DETACHED_SETTINGS = "kafkafs-broker.properties"
 # In a broker's directory while topics are handed over to it (``handover``): a directory, beside
@@ -115,10 +120,20 @@ def check_topic_name(topic: str) -> None:
         )
 
 
-def is_reserved(topic: str) -> bool:
-    """Whether a broker, or kafkafs, uses such a name for something else than a users' topic."""
-    is_metadata = partition_directory(topic, 0) == METADATA_LOG
-    return is_metadata or topic.endswith(("-delete", "-future", "-stray"))
+def check_new_name(topic: str) -> None:
+    """As ``check_topic_name``; PolicyViolation, with the reason, where users may not make a topic
+    of that name.  One that is there is a topic as any other.
+    """
+    check_topic_name(topic)
+    if topic in INTERNAL_TOPICS or partition_directory(topic, 0) == METADATA_LOG:
+        reason = "a cluster makes this topic for itself"
+    elif topic == ABOUT:
+        reason = "a mount shows itself by this name"
+    elif topic.endswith(("-delete", "-stray", "-future")):
+        reason = "the names of a broker's directories that are on their way out or in end so"
+    else:
+        return
+    raise PolicyViolation(f"topic {topic!r}: {reason}: take another name")
 
 
 def is_topic_name(topic: str) -> bool:

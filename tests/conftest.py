@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples each time: a change is judged by what it changed. scripts/soak looks for others.
 settings.register_profile("same", settings.get_profile("random"), derandomize=True)
+# Where each example takes long.
+settings.register_profile("few", settings.get_profile("random"), max_examples=10)
 settings.load_profile("same")
 
 ROOT = Path(__file__).parent.parent

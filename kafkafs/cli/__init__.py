@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 import click
 
+from kafkafs.printable import one_line
+
 _COMMANDS = {
     "mount": "Mount a data directory as files.",
     "umount": "Unmount, and wait until everything is written.",
@@ -70,16 +72,39 @@ class LazyGroup(click.Group):
 )
 def main() -> None:
     """A commit log in Apache Kafka's on-disk format, mounted as files."""
+    import logging
+
+    class OneLine(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return one_line(super().format(record))
+
+    # Warnings of the storage go to standard error, where no daemon takes them into its log.
+    assert logging.lastResort is not None
+    logging.lastResort.setFormatter(OneLine())
+
+
+def say(line: object, *, err: bool = False) -> None:
+    """Print a line to standard output, or to standard error."""
+    click.echo(one_line(str(line)), err=err)
 
 
 class _Failure(click.ClickException):
     def show(self, file: object = None) -> None:
-        click.echo(f"kafkafs: {self.message}", err=True)
+        say(f"kafkafs: {self.message}", err=True)
 
 
 def fail(message: str) -> click.ClickException:
     """An exception that prints one line on standard error and exits with status 1."""
     return _Failure(message)
+
+
+def failure(error: Exception) -> click.ClickException:
+    """As `fail`, with an error's reason behind the path of its file or directory."""
+    from storage.errors import refusal_of
+
+    reason = refusal_of(error)
+    where = getattr(error, "filename" if isinstance(error, OSError) else "path", None)
+    return fail(reason if where is None or str(where) in reason else f"{where}: {reason}")
 
 
 @contextmanager
@@ -90,16 +115,20 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         cancelled()
     except Exception as error:
-        from storage.errors import StorageError, TaskCancelled
+        from storage.errors import LogLocked, StorageError, TaskCancelled
 
         if isinstance(error, TaskCancelled):
             cancelled()
+        if isinstance(error, LogLocked):
+            from kafkafs.data_directory import in_use
+
+            raise fail(in_use(error)) from None
         if isinstance(error, OSError | StorageError):
-            raise fail(str(error)) from None
+            raise failure(error) from None
         raise
 
 
 def cancelled() -> NoReturn:
     """End a command that a signal has cancelled, with the status that a shell gives it."""
-    click.echo("kafkafs: cancelled", err=True)
+    say("kafkafs: cancelled", err=True)
     sys.exit(128 + signal.SIGINT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import one_line_errors
-from kafkafs.cli.addresses import Place, logs_at, places_argument
+from kafkafs.cli import one_line_errors, say
+from kafkafs.cli.addresses import Place, check_places, data_dir_argument, logs_at, places_argument
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("compact")
-@click.argument("data_dir", metavar="DATA_DIR")
+@data_dir_argument()
 @places_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
@@ -41,12 +40,13 @@ def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
     from storage.directory.retain import remove_now
     from storage.errors import StorageError, TaskCancelled
 
-    path = os.path.realpath(data_dir)
     failed = False
+    with one_line_errors():
+        check_places(data_dir, places)
     with (
         one_line_errors(),
         opening_shown() as progress,
-        LogManager.open(path, read_only=dry_run, progress=progress) as manager,
+        LogManager.open(data_dir, read_only=dry_run, progress=progress) as manager,
         nullcontext() if dry_run else keeping_history(manager),
         long_work() as task,
     ):
@@ -62,9 +62,9 @@ def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
                 raise
             except (OSError, StorageError) as error:
                 failed = True
-                click.echo(f"kafkafs: {log.topic}:{log.partition}: {error}", err=True)
+                say(f"kafkafs: {log.topic}:{log.partition}: {error}", err=True)
             else:
-                click.echo(f"{log.topic}:{log.partition}: {_summary(rounds, dry_run)}")
+                say(f"{log.topic}:{log.partition}: {_summary(rounds, dry_run)}")
             if not dry_run:
                 remove_now(log)
     if failed:

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import click
 
 from kafkafs.cli import one_line_errors
+from kafkafs.cli.addresses import data_dir_argument
+from kafkafs.printable import lines
 
 
 @click.command("config")
-@click.argument("data_dir", metavar="DATA_DIR")
+@data_dir_argument(needs="files")
 @click.argument("topic", metavar="[TOPIC", required=False)
 @click.argument("changes", metavar="[NAME=VALUE|NAME=]...]", nargs=-1)
 @click.option(
@@ -47,7 +49,7 @@ def command(
     from storage.files import Files
     from storage.settings.settings import Settings
 
-    path = os.path.realpath(data_dir)
+    path = data_dir
     values = dict(_parsed(change) for change in changes)
     named = {
         "kafkafs.broker.config": broker_config,
@@ -71,7 +73,7 @@ def command(
             files.scan(path)
         settings = Settings(files, path)
         text = defaults_text(settings) if topic is None else config_text(settings, topic)
-    click.echo(text, nl=False)
+    click.echo(lines(text), nl=False)
 
 
 def _set_places(path: str, given: dict[str, str]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
 
-from kafkafs.cli import one_line_errors
+from kafkafs.cli import one_line_errors, say
+from kafkafs.cli.addresses import data_dir_argument
 from kafkafs.cli.progress import reading_shown
 
 
 @click.command("convert")
-@click.argument("data_dir", metavar="DATA_DIR")
+@data_dir_argument()
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def command(data_dir: str, topics: tuple[str, ...], dry_run: bool) -> None:
@@ -26,14 +26,11 @@ def command(data_dir: str, topics: tuple[str, ...], dry_run: bool) -> None:
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes
 
-    path = os.path.realpath(data_dir)
-    with one_line_errors(), reading_shown("converting", log_bytes(path)) as progress:
-        outcome = convert(
-            path, topics=topics, dry_run=dry_run, report=click.echo, progress=progress
-        )
+    with one_line_errors(), reading_shown("converting", log_bytes(data_dir)) as progress:
+        outcome = convert(data_dir, topics=topics, dry_run=dry_run, report=say, progress=progress)
     for fault in outcome.faults:
-        click.echo(f"kafkafs: {fault}", err=True)
+        say(f"kafkafs: {fault}", err=True)
     done = "would be converted" if dry_run else "converted"
-    click.echo(f"{len(outcome.converted)} files {done}")
+    say(f"{len(outcome.converted)} files {done}")
     if outcome.faults:
         sys.exit(1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
-from kafkafs.cli import one_line_errors
+from kafkafs.cli import one_line_errors, say
+from kafkafs.cli.addresses import data_dir_argument
 
 
 @click.command("detach")
-@click.argument("data_dir", metavar="DATA_DIR")
+@data_dir_argument(allow_empty=False, needs="files")
 @click.option("--undo", is_flag=True, help="Give it back to its broker.")
 def command(data_dir: str, undo: bool) -> None:
     """Make the directory DATA_DIR of a broker, which must not be in use, one of kafkafs' own.
@@ -28,11 +27,10 @@ def command(data_dir: str, undo: bool) -> None:
     from storage.directory import detach
     from storage.directory.manager import LogManager
 
-    path = os.path.realpath(data_dir)
-    with one_line_errors(), LogManager.alone(path) as files:
+    with one_line_errors(), LogManager.alone(data_dir) as files:
         if undo:
-            detach.undo(files, path)
+            detach.undo(files, data_dir)
             return
-        lines = detach.detach(files, path)
+        lines = detach.detach(files, data_dir)
     for line in lines:
-        click.echo(f"kafkafs: {line}", err=True)
+        say(f"kafkafs: {line}", err=True)

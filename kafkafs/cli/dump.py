@@ -103,7 +103,8 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
     The lines are those of Apache Kafka's DumpLogSegments, and so are the options. Nothing is
     mounted or changed. An index wants its .log beside it.
     """
-    from kafkafs.dump.by_suffix import dump
+    from kafkafs.dump.by_suffix import SUFFIXES, dump, suffix_of
+    from kafkafs.dump.java import file_name
     from kafkafs.dump.output import DumpError, Output
 
     names = [*_split(files), *paths]
@@ -116,6 +117,9 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
         sys.stdout.flush()
     except DumpError as error:
         raise fail(str(error)) from None
+    if not any(suffix_of(file_name(name)) for name in names):
+        suffixes = ", .".join(SUFFIXES)
+        raise fail(f"none of these is a file of a log (.{suffixes})")
 
 
 def _options(given: dict[str, Any]) -> Options:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kafkafs.cli import one_line_errors
+from kafkafs.cli import one_line_errors, say
 from kafkafs.cli.addresses import data_dir_option, number
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def command(data_dir: str, reset: str | None, requests: list[_Request]) -> None:
     responses = []
     with (
         one_line_errors(),
-        LogManager.open(os.path.realpath(data_dir), read_only=True) as manager,
+        LogManager.open(data_dir, read_only=True) as manager,
     ):
         logs = [manager.log(request.topic, request.partition) for request in requests]
         for log, request in zip(logs, requests, strict=True):
@@ -97,12 +96,12 @@ def _respond(log: Log, request: _Request, reset: str | None) -> tuple[bytes, boo
     if isinstance(offset, int) and not log.log_start_offset <= offset <= log.log_end_offset:
         if reset is None:
             error = OffsetOutOfRange(offset, log.log_start_offset, log.log_end_offset)
-            click.echo(f"kafkafs: OffsetOutOfRange: {where}: {error}", err=True)
+            say(f"kafkafs: OffsetOutOfRange: {where}: {error}", err=True)
             return encode_response(b"", ErrorCode.OFFSET_OUT_OF_RANGE), False
         offset = reset
     if isinstance(offset, str):
         earliest = offset == "earliest"
         offset = log.log_start_offset if earliest else log.last_stable_offset
     found = read_messages(log, offset, request.max_bytes)
-    click.echo(f"{where}: {found.count} messages, next offset {found.next_offset}", err=True)
+    say(f"{where}: {found.count} messages, next offset {found.next_offset}", err=True)
     return encode_response(found.data), True

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import one_line_errors
+from kafkafs.cli import one_line_errors, say
+from kafkafs.cli.addresses import checked_directory, data_dir_argument
 
 if TYPE_CHECKING:
     from storage.handover.handover import HandoverOutcome
@@ -18,8 +20,12 @@ _SERVER = "--bootstrap-server localhost:9092"
 
 
 @click.command("handover")
-@click.argument("data_dir", metavar="DATA_DIR")
-@click.argument("broker_dir", metavar="BROKER_DIR")
+@data_dir_argument(allow_empty=False)
+@click.argument(
+    "broker_dir",
+    metavar="BROKER_DIR",
+    callback=partial(checked_directory, needs="files"),
+)
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @click.option(
     "--dry-run", is_flag=True, help="Only say what would be done, and what is in the way."
@@ -61,27 +67,27 @@ def command(
     _report(outcome, would=dry_run)
     if outcome.refusals:
         for refusal in outcome.refusals:
-            click.echo(f"kafkafs: {refusal}", err=True)
+            say(f"kafkafs: {refusal}", err=True)
         sys.exit(1)
 
 
 def _report(outcome: HandoverOutcome, *, would: bool) -> None:
     for topic, partition in outcome.finished:
-        click.echo(f"{topic}:{partition}: is there already")
+        say(f"{topic}:{partition}: is there already")
     for handed in outcome.handed:
-        click.echo(str(handed))
+        say(str(handed))
     for topic, partition, producer_id in outcome.aborted:
         aborted = "would be aborted" if would else "was aborted"
-        click.echo(f"{topic}:{partition}: the transaction of producer {producer_id} {aborted}")
+        say(f"{topic}:{partition}: the transaction of producer {producer_id} {aborted}")
     for topic in outcome.left_out:
-        click.echo(f"{topic}: left out, as it is internal; name it to hand it over")
-    click.echo(f"{len(outcome.handed)} partitions {'would be' if would else 'were'} handed over")
+        say(f"{topic}: left out, as it is internal; name it to hand it over")
+    say(f"{len(outcome.handed)} partitions {'would be' if would else 'were'} handed over")
     if outcome.settings:
-        click.echo("# the settings, before the broker's first retention check:")
+        say("# the settings, before the broker's first retention check:")
     for topic, settings in outcome.settings.items():
-        click.echo(_broker_command(topic, settings, outcome.missing.get(topic)))
+        say(_broker_command(topic, settings, outcome.missing.get(topic)))
     if not would:
-        click.echo("# now start the broker")
+        say("# now start the broker")
 
 
 def _broker_command(topic: str, settings: Mapping[str, str], partitions: int | None) -> str:

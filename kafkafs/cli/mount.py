@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from collections.abc import Callable
 
@@ -22,11 +21,15 @@ from kafkafs.cli.progress import opening_shown
     multiple=True,
     metavar="OPTIONS",
     help="ro, until=high-watermark, isolation=read_uncommitted, out_of_range=error, allow_other, "
-    "show_dot, uid=N, gid=N, umask=OCTAL; separated by commas.",
+    "show_dot, create, nonempty, uid=N, gid=N, umask=OCTAL, memory=BYTES; separated by "
+    "commas.",
 )
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground.")
 def command(data_dir: str, mount_point: str, options: tuple[str, ...], foreground: bool) -> None:
     """Mount the data directory DATA_DIR at the directory MOUNT.
+
+    MOUNT is an empty directory (with -o nonempty any). DATA_DIR is one too, or has Kafka's or
+    kafkafs' files; with -o create it is made, or may have files of others.
 
     Returns when the mount answers; the daemon stays in the background.
     """
@@ -38,9 +41,8 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
         parsed = parse_mount_options(options)
     except InvalidMountOption as error:
         raise click.UsageError(str(error)) from None
-    data = os.path.realpath(data_dir)
     try:
-        path = resolve(mount_point)
+        data, path = resolve(data_dir), resolve(mount_point)
     except MountError as error:
         raise fail(str(error)) from None
 

@@ -8,8 +8,8 @@ import time
 
 import click
 
-from kafkafs.cli import fail, one_line_errors
-from kafkafs.cli.addresses import data_dir_option, topic_and_partition
+from kafkafs.cli import fail, one_line_errors, say
+from kafkafs.cli.addresses import check_places, data_dir_option, topic_and_partition
 from kafkafs.cli.progress import opening_shown
 
 
@@ -32,13 +32,13 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
     if sys.stdin is None:
         raise fail("standard input is closed")
     producer: StreamAppender | None = None
-    path = os.path.realpath(data_dir)
-    if not os.path.isdir(os.path.join(path, f"{place[0]}-{place[1]}")):
-        # Checked first: opening would create files in a directory that is no data directory.
-        raise fail(f"{path}: there is no partition {place[0]}-{place[1]}")
     with one_line_errors():
+        check_places(data_dir, [place])
         try:
-            with opening_shown() as progress, LogManager.open(path, progress=progress) as manager:
+            with (
+                opening_shown() as progress,
+                LogManager.open(data_dir, progress=progress) as manager,
+            ):
                 log = manager.log(*place)
                 stdin = sys.stdin.fileno()
                 if os.path.samestat(os.fstat(stdin), os.stat(log.active.log_path)):
@@ -48,4 +48,4 @@ def command(data_dir: str, place: tuple[str, int]) -> None:
                 producer.run(lambda size: os.read(stdin, size))
         finally:
             if producer is not None:
-                click.echo(f"{place[0]}:{place[1]}: {producer.produced}", err=True)
+                say(f"{place[0]}:{place[1]}: {producer.produced}", err=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail, one_line_errors
+from kafkafs.cli import fail, one_line_errors, say
+from kafkafs.cli.addresses import data_dir_argument
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _FIRST = "first"
 
 
 @click.command("repair")
-@click.argument("data_dir", metavar="DATA_DIR")
+@data_dir_argument()
 @click.option(
     "--salvage", "wants_salvage", is_flag=True, help="Take valid batches back from the cuts."
 )
@@ -67,7 +67,7 @@ def command(
         one_line_errors(),
         opening_shown() as progress,
         LogManager.open(
-            os.path.realpath(data_dir),
+            data_dir,
             verify=verify,
             progress=progress,
             keeps_faulty=True,
@@ -77,32 +77,32 @@ def command(
     ):
         logs = list(manager.logs())
         for line in [*manager.faults, *manager.cuts]:
-            click.echo(line)
+            say(line)
         if dry_run:
             for log in logs:
                 for planned in plan_salvage(log):
-                    click.echo(planned.text("would take back"))
+                    say(planned.text("would take back"))
             return
         if wants_salvage:
             for log in logs:
                 for salvaged in salvage(log, time.time_ns()):
-                    click.echo(salvaged)
+                    say(salvaged)
         for log in logs:
             if accept_loss:
                 for first, last in log.lost_ranges:
-                    click.echo(f"{log.directory}: offsets {first} to {last} are given up")
+                    say(f"{log.directory}: offsets {first} to {last} are given up")
                 log.accept_loss()
         if wants_purge:
             for log in logs:
                 for path in purge(manager.files, log.directory):
-                    click.echo(f"{path}: removed")
+                    say(f"{path}: removed")
             for path in purge(manager.files, manager.path):
-                click.echo(f"{path}: removed")
+                say(f"{path}: removed")
         short = [log for log in logs if log.lost_ranges]
         if verify:
             offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
             state = f"{len(short)} of them lack a part" if short else "whole"
-            click.echo(f"{len(logs)} partitions with {offsets} offsets: {state}")
+            say(f"{len(logs)} partitions with {offsets} offsets: {state}")
         faulty = len(manager.topics.faulty)
     if faulty:
         raise fail(f"{faulty} partitions cannot be opened")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import one_line_errors
-from kafkafs.cli.addresses import Place, logs_at, places_argument
+from kafkafs.cli import one_line_errors, say
+from kafkafs.cli.addresses import Place, check_places, data_dir_argument, logs_at, places_argument
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("retain")
-@click.argument("data_dir", metavar="DATA_DIR")
+@data_dir_argument()
 @places_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
 def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
@@ -39,22 +38,23 @@ def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
     from storage.directory.manager import LogManager
     from storage.directory.retain import plan_retention
 
-    path = os.path.realpath(data_dir)
+    with one_line_errors():
+        check_places(data_dir, places)
     with (
         one_line_errors(),
         opening_shown() as progress,
-        LogManager.open(path, read_only=dry_run, progress=progress) as manager,
+        LogManager.open(data_dir, read_only=dry_run, progress=progress) as manager,
     ):
         logs = logs_at(manager, places)
         if dry_run:
             # Opening for writing prints these lines already.
             for line in manager.kept_topics():
-                click.echo(f"kafkafs: {line}", err=True)
+                say(f"kafkafs: {line}", err=True)
         now_ms = manager.clock_ms()
         plans = [plan_retention(log, now_ms) for log in logs]
         notes = _preview(plans) if dry_run else _retain(manager, plans, now_ms)
     for note in notes:
-        click.echo(f"kafkafs: {note}", err=True)
+        say(f"kafkafs: {note}", err=True)
     if notes:
         sys.exit(1)
 
@@ -65,9 +65,9 @@ def _preview(plans: Sequence[RetentionPlan]) -> list[str]:
 
     for plan in plans:
         for segment, why in plan.doomed:
-            click.echo(f"{_name(plan.log)} {segment.base_offset} {segment.size} {why}")
+            say(f"{_name(plan.log)} {segment.base_offset} {segment.size} {why}")
     segments, size, offsets = totals(plans)
-    click.echo(f"{segments} segments with {size} bytes and {offsets} records would go")
+    say(f"{segments} segments with {size} bytes and {offsets} records would go")
     return [f"{_name(plan.log)}: {plan.fault}" for plan in plans if plan.fault is not None]
 
 
@@ -88,12 +88,12 @@ def _retain(manager: LogManager, plans: Sequence[RetentionPlan], now_ms: int) ->
     for plan in plans:
         log = plan.log
         if plan.doomed and plan.doomed[0].segment.base_offset < log.segments[0].base_offset:
-            click.echo(
+            say(
                 f"{_name(log)}: {len(plan.doomed)} segments with {plan.size} bytes and"
                 f" {log.log_start_offset - before[log]} records went,"
                 f" it starts at offset {log.log_start_offset}"
             )
-    click.echo(f"{done.segments} segments with {done.size} bytes and {done.offsets} records went")
+    say(f"{done.segments} segments with {done.size} bytes and {done.offsets} records went")
     return done.notes
 
 

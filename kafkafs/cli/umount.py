@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import fail, say
 
 
 @click.command("umount")
@@ -29,7 +29,7 @@ def command(mount_point: str, lazy: bool, force: bool) -> None:
     try:
         unmount_and_wait(
             mount_point,
-            lambda line: click.echo(f"kafkafs: {line}", err=True),
+            lambda line: say(f"kafkafs: {line}", err=True),
             lazy=lazy,
             force=force,
         )

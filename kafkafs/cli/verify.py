@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
 
-from kafkafs.cli import one_line_errors
+from kafkafs.cli import one_line_errors, say
+from kafkafs.cli.addresses import data_dir_argument
 from kafkafs.cli.progress import reading_shown
 
 
 @click.command("verify")
-@click.argument("data_dir", metavar="DATA_DIR")
+@data_dir_argument(may_be_partition=True)
 def command(data_dir: str) -> None:
     """Read every byte of DATA_DIR, which may be in use, also by a broker, and name every fault.
 
@@ -27,16 +27,13 @@ def command(data_dir: str) -> None:
     """
     from storage.verify.verify import log_bytes, verify
 
-    path = os.path.realpath(data_dir)
-    with one_line_errors(), reading_shown("reading", log_bytes(path)) as progress:
-        found = verify(path, progress=progress)
+    with one_line_errors(), reading_shown("reading", log_bytes(data_dir)) as progress:
+        found = verify(data_dir, progress=progress)
     for fault in found.faults:
-        click.echo(fault)
+        say(fault)
     for fault in found.left_over:
-        click.echo(f"left over: {fault}")
+        say(f"left over: {fault}")
     state = f"{len(found.faults)} faults" if found.faults else "whole"
-    click.echo(
-        f"{found.partitions} partitions with {found.records} records, {found.size} bytes: {state}"
-    )
+    say(f"{found.partitions} partitions with {found.records} records, {found.size} bytes: {state}")
     if found.faults:
         sys.exit(1)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import sys
 import time
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import fail, say
 from kafkafs.cli.progress import work_shown
 
 #: Seconds between two reads of the file: at first, and at most.
 FIRST_S = 0.02
 MOST_S = 0.5
+
+# A control file shows less; another file may be of any size.
+_LONGEST = 1 << 20
 
 Facts = dict[str, str]
 
@@ -35,12 +39,12 @@ def command(path: str) -> None:
             raise fail(f"{path}: the file system was unmounted") from None
         raise fail(f"{path}: {error.strerror}") from None
     except KeyboardInterrupt:
-        click.echo(f"kafkafs: {path}: goes on", err=True)
+        say(f"kafkafs: {path}: goes on", err=True)
         sys.exit(130)
     outcome = facts.get("last_outcome", "none")
     for name, value in facts.items():
         if name.startswith("last_"):
-            click.echo(f"{name.removeprefix('last_')} {value}")
+            say(f"{name.removeprefix('last_')} {value}")
     if outcome not in ("done", "none"):
         sys.exit(1)
 
@@ -67,8 +71,12 @@ def _wait(path: str) -> Facts:
 
 def read_facts(path: str) -> Facts:
     """The facts of a control file by name. OSError; click's error for another file."""
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().splitlines()
+    lines: list[str] = []
+    with (
+        contextlib.suppress(IsADirectoryError),
+        open(path, encoding="utf-8", errors="replace") as file,
+    ):
+        lines = file.read(_LONGEST).splitlines()
     facts = dict(line.partition(" ")[::2] for line in lines)
     if facts.get("state") not in ("idle", "queued", "running"):
         raise fail(f"{path}: is no file of a job, like TOPIC/.control/compaction")

@@ -13,7 +13,7 @@ count of records and headers.
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 
 from kafkafs.dump._records cimport (
@@ -25,8 +25,9 @@ from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_SEQUENCE, BASE_TIMESTAMP, BATCH_LENGTH,
     CODEC_BITS, CONTROL_BIT, CRC, HEADER_SIZE, HORIZON_BIT, LAST_OFFSET_DELTA, LEADER_EPOCH, LOG_OVERHEAD,
     MAGIC, MAX_TIMESTAMP, PRODUCER_EPOCH, PRODUCER_ID, RECORDS_COUNT, SMALLEST_ENTRY,
-    TRANSACTIONAL_BIT, crc_of, load32, load64, read_varint,
+    TRANSACTIONAL_BIT, crc_of, load32, load64, read_varint, sum_of,
 )
+from storage.record._write cimport difference
 
 import zlib
 
@@ -184,7 +185,7 @@ cdef class Walk:
         batch.timestamp_type = LOG_APPEND_TIME if attributes & APPEND_TIME_BIT else CREATE_TIME
         batch.is_control = attributes & CONTROL_BIT != 0
         batch.is_message = False
-        cdef int64_t last_offset = <int64_t> (<uint64_t> batch.base_offset + delta)
+        cdef int64_t last_offset = sum_of(batch.base_offset, delta)
         cdef int32_t last_sequence = -1
         if batch.base_sequence != -1:
             last_sequence = later_sequence(batch.base_sequence, delta)
@@ -369,7 +370,7 @@ cdef class Walk:
             base = <int64_t> load64(data + last)
             if batch.base_offset < base:
                 raise self.fault("a compressed message set's offset is below its last message's")
-            base = batch.base_offset - base
+            base = difference(batch.base_offset, base)
         at = 0
         while at <= last:
             whole = <int32_t> load32(data + at + 8)
@@ -377,7 +378,7 @@ cdef class Walk:
                 raise self.fault("a compressed message lies in another")
             inner = data + at + LOG_OVERHEAD
             self.put_message(
-                inner, whole, batch, base + <int64_t> load64(data + at),
+                inner, whole, batch, sum_of(base, <int64_t> load64(data + at)),
                 crc32(inner, whole) == load32(inner),
             )
             at += LOG_OVERHEAD + whole
@@ -400,7 +401,7 @@ cdef class Walk:
     cdef int put_record(self, const Batch *batch, const Record *record, int64_t room) except -1:
         """Print one record; `room` is the number of bytes that its value may take."""
         cdef Text *text = &self.text
-        if record.offset != self.last_offset + 1:
+        if record.offset != sum_of(self.last_offset, 1):
             self.gaps[self.last_offset] = record.offset
         self.last_offset = record.offset
         if self.rows is not None:

@@ -5,11 +5,11 @@ nothing outside the bytes from `at` to `end`, or the `size` bytes from `message`
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from storage.record._batch cimport (
     ATTRIBUTES, HORIZON_BIT, LEADER_EPOCH, PRODUCER_EPOCH, PRODUCER_ID, RECORDS_COUNT,
-    TRANSACTIONAL_BIT, bounded_varint, load32, load64, read_varint, read_varlong,
+    TRANSACTIONAL_BIT, bounded_varint, load32, load64, read_varint, read_varlong, sum_of,
 )
 
 
@@ -133,10 +133,10 @@ cdef inline const uint8_t *take_record(
         at = take_headers(at, end, record.headers)
     if at == NULL or at - start != size:
         return NULL
-    record.timestamp = <int64_t> (<uint64_t> batch.base_timestamp + <uint64_t> timestamp_delta)
+    record.timestamp = sum_of(batch.base_timestamp, timestamp_delta)
     if batch.timestamp_type == LOG_APPEND_TIME:
         record.timestamp = batch.append_time
-    record.offset = <int64_t> (<uint64_t> batch.base_offset + <uint64_t> <int64_t> offset_delta)
+    record.offset = sum_of(batch.base_offset, offset_delta)
     record.sequence = -1
     if batch.base_sequence >= 0:
         record.sequence = later_sequence(batch.base_sequence, offset_delta)

@@ -28,8 +28,11 @@ cdef inline int grow(Text *text, int64_t more) except -1:
 
 
 cdef inline int need(Text *text, int64_t more) except -1:
-    """Make room for `more` bytes: `put`, `put_number`, `put_field`, `put_bool` do not check it."""
-    if text.room - text.length < more:
+    """Make room for `more` bytes: `put`, `put_number`, `put_field`, `put_bool` do not check it.
+
+    There is memory then also for no bytes: `memcpy` takes no NULL.
+    """
+    if text.room - text.length <= more:
         grow(text, more)
     return 0
 

@@ -13,6 +13,14 @@ from kafkafs.dump.output import DumpError, Output
 from kafkafs.dump.producer_state import dump_snapshot, dump_txn_index
 from kafkafs.dump.time_index import dump_time_index
 
+SUFFIXES = ("log", "index", "timeindex", "txnindex", "snapshot", "checkpoint")
+
+
+def suffix_of(path: str) -> str | None:
+    """The suffix of a file of a log, else None."""
+    suffix = base_name(path).rpartition(".")[2] if "." in base_name(path) else ""
+    return suffix if suffix in SUFFIXES else None
+
 
 def dump(files: Iterable[str], options: Options, output: Output) -> None:
     """Print the files in turn, and then their faults.
@@ -36,7 +44,7 @@ def dump(files: Iterable[str], options: Options, output: Output) -> None:
 
 def _dump_file(path: str, options: Options, output: Output) -> Mapping[Fault, Pairs]:
     output.event("file", file=path)
-    suffix = base_name(path).rpartition(".")[2] if "." in base_name(path) else ""
+    suffix = suffix_of(path)
     if suffix in ("log", "checkpoint"):
         return dump_log(path, options, output)
     if suffix == "index":

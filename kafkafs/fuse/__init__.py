@@ -3,7 +3,7 @@
 `daemon` mounts and serves, `mount_point` looks after the directory that it mounts on, `background`
 puts a daemon there. `operations` answers requests, with `listing` for open directories, `answers`
 for pyfuse3's structures and errnos, and `retries` for what has failed and is tried again.
-`session_loop` takes requests, `threads` runs calls and jobs in worker threads, `notify` tells the
-kernel what to forget. `housekeeping` flushes, writes checkpoints and sweeps, `schedule` begins
-retention, compaction and checks by the clock.
+`turns` keeps the order of changes to a slow log. `session_loop` takes requests, `threads` runs
+calls and jobs in worker threads, `notify` tells the kernel what to forget. `housekeeping` flushes,
+writes checkpoints and sweeps, `schedule` begins retention, compaction and checks by the clock.
 """

@@ -6,6 +6,7 @@ import errno
 
 import pyfuse3
 
+from kafkafs.tree.files.start_names import NoPoint
 from kafkafs.tree.inodes import FIRST_KEEP_S, Attributes, Directory, Node
 from storage import errors
 
@@ -35,20 +36,22 @@ ERRNO: dict[type[Exception], int] = {
     errors.SwapRefused: errno.EINVAL,
 }
 
-#: Errors whose reason goes into the log of events, since the caller sees only a number. Programs
-#: meet the others every day (ENOENT, EEXIST, ENODATA, …).
-WORTH_A_LINE = frozenset(
+#: Errors that programs meet every day, and understand. The log of events has the reason of all
+#: others, since the caller sees only a number. (EAGAIN: the file has said how far it is.)
+EVERYDAY = frozenset(
     {
-        errno.EIO,
-        errno.EPERM,
-        errno.ESTALE,
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
+        errno.ENOENT,
+        errno.EEXIST,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENODATA,
+        errno.ENAMETOOLONG,
+        errno.EBADF,
+        errno.EAGAIN,
     }
 )
+#: What needs its reason even so.
+UNCOMMON = NoPoint, errors.TopicExists
 
 
 def errno_of(error: Exception) -> int | None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from kafkafs.fuse.mount_point import MountError
+from kafkafs.printable import one_line
 
 #: Runs to its end; calls its argument when it is ready; raises MountError if it cannot start.
 Program = Callable[[Callable[[], None]], int]
@@ -92,14 +93,14 @@ def _run_child(program: Program, pipe: int) -> int:
         return program(ready)
     except BaseException as error:
         if waiting:
-            os.write(pipe, _in_one_line(error).encode(errors="replace"))
+            os.write(pipe, one_line(_what(error)).encode())
         return 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def _in_one_line(error: BaseException) -> str:
+def _what(error: BaseException) -> str:
     if isinstance(error, MountError):
         return str(error)
     # A bug of ours: show the traceback.

@@ -1,6 +1,7 @@
 """The daemon: starts and ends one mount.
 
-Start: it unmounts what a killed daemon left, opens the data directory (lock, recovery), mounts, and
+Start: it unmounts what a killed daemon left, refuses what looks like a mistake (a mount point or a
+data directory with others' files), opens the data directory (lock, recovery), mounts, and
 serves. It is ready when the kernel has sent its first request, so a mount always answers. Then it
 writes its process id and the mount point into the data directory (`storage.state.owner_file`).
 
@@ -19,8 +20,10 @@ import gc
 import logging
 import os
 import resource
+import shlex
 import signal
 import socket
+import stat
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -29,6 +32,8 @@ from dataclasses import dataclass
 import pyfuse3
 import trio
 
+from kafkafs import mount_table
+from kafkafs.data_directory import Mistake, contents_or_mistake, find_mistake, in_use
 from kafkafs.fuse import mount_point, session_loop
 from kafkafs.fuse.housekeeping import Housekeeping
 from kafkafs.fuse.mount_point import MountError
@@ -41,8 +46,11 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import clock, paths
+from storage.directory.contents import Contents, contents_of
 from storage.directory.manager import LogManager, Progress
-from storage.errors import StorageError
+from storage.errors import LogLocked, StorageError
+from storage.files import Files
+from storage.plain_forms import plain_forms
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
 
@@ -50,6 +58,8 @@ from storage.state.owner_file import OwnerProcess
 READ_AHEAD_KIB = 1024
 #: How long a thread that computes may keep the interpreter from a request, in seconds.
 SWITCH_S = 0.0005
+#: How many directories a line names.
+NAMED = 10
 #: The signals that end the daemon in order.
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -82,6 +92,7 @@ def run(
                 manager, mount.options, follows=follows, notices=notices, events=events
             )
             tree = FileSystem(context)
+            _name_exposed(context)
             daemon = Daemon(mount, tree, notices, ready)
             # From the mount on a signal ends the daemon in order, even before it serves.
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
@@ -104,9 +115,10 @@ class Daemon:
         self._ready = ready
         self._spinner = session_loop.Spinner()
         self._asked = trio.Event()
+        tree.mount.manager.take_turns()
         self._operations = Operations(tree, self._spinner, self._asked.set)
         self._ticks = Housekeeping(tree.partitions, self._operations)
-        self._workers = JobThreads(tree.mount, self._operations.structural)
+        self._workers = JobThreads(tree.mount, self._operations.as_owner)
 
     def mount(self) -> None:
         """Mount, without serving requests yet. MountError."""
@@ -137,10 +149,10 @@ class Daemon:
             trio.run(self._serve)
         except BaseException:
             # A bug of ours: the daemon still flushes what it has acknowledged.
-            self._tree.mount.events(f"the daemon failed\n{traceback.format_exc().rstrip()}")
+            self._tree.mount.events("the daemon failed", traceback.format_exc())
             status = 1
         finally:
-            if not self._tree.mount.stopping:
+            if not self._tree.is_stopped:
                 self._tree.stop()
             self._notices.stop()
             self._remove_owner()
@@ -170,7 +182,7 @@ class Daemon:
 
     async def _say_ready(self) -> None:
         await self._asked.wait()
-        mounted = mount_point.find(self._mount.path)
+        mounted = mount_table.find(self._mount.path)
         if mounted is not None:
             # After the first request, whose answer sets the read-ahead.
             mount_point.raise_read_ahead(mounted.device, READ_AHEAD_KIB)
@@ -208,6 +220,8 @@ class Daemon:
     async def _end_on_signal(self, arrived: AsyncIterator[int]) -> None:
         async for number in arrived:
             self._tree.mount.events(f"{signal.Signals(number).name}: shutting down")
+            self._tree.mount.stopping = True
+            await self._operations.turns.end()
             self._tree.stop()
             self._workers.stop()
             await self._workers.stopped()
@@ -237,13 +251,32 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     data, path = mount.data_directory, mount.path
     mount_point.clean(path)
-    mounted = mount_point.find(path)
-    if mounted is not None and mounted.type == mount_point.TYPE:
-        raise MountError(f"{path}: {mounted.source} is mounted here already")
-    if not os.path.isdir(path):
-        raise MountError(f"{path}: no such directory to mount on")
+    around = mount_table.find_around(path)
+    if around is not None and around.type == mount_table.TYPE:
+        if around.path == path:
+            raise MountError(f"{path}: {around.source} is mounted here already")
+        raise MountError(
+            f"{path}: lies inside the mount of kafkafs at {around.path}, which would detach it: "
+            "mount it elsewhere"
+        )
+    try:
+        is_directory = stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        reason = f"no such directory to mount on: mkdir {shlex.quote(path)} makes it"
+        raise MountError(f"{path}: {reason}") from None
+    except OSError as error:
+        clear = f"fusermount3 -u {shlex.quote(path)} clears a dead mount"
+        more = f": {clear}" if error.errno == errno.ENOTCONN else ""
+        raise MountError(f"{path}: {error.strerror}{more}") from None
+    if not is_directory:
+        raise MountError(f"{path}: is a file; no such directory to mount on")
     if os.path.commonpath([data, path]) in (data, path):
         raise MountError(f"{path}: the mount point and {data} must not lie in one another")
+    if not mount.options.nonempty:
+        _check_mount_point(mount)
+    _check_data_directory(mount)
+    # The settings are read with it.
+    plain_forms.budget = mount.options.memory
     try:
         return LogManager.open(
             data,
@@ -253,8 +286,57 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
         )
     except OSError as error:
         raise MountError(f"{error.filename or data}: {error.strerror}") from error
+    except LogLocked as error:
+        raise MountError(in_use(error)) from error
     except StorageError as error:
         raise MountError(str(error)) from error
+
+
+def _check_mount_point(mount: Mount) -> None:
+    """MountError where the mount would cover files."""
+    data, path = mount.data_directory, mount.path
+    try:
+        contents = contents_of(Files(), path)
+    except OSError as error:
+        raise MountError(f"{path}: {error.strerror}") from None
+    if contents is Contents.NOTHING:
+        return
+    if contents in (Contents.PARTITIONS, Contents.SMALL_FILES):
+        swapped = f"kafkafs mount {shlex.quote(path)} {shlex.quote(data)}"
+        raise MountError(f"{path}: is itself a data directory; to mount it: {swapped}")
+    raise MountError(
+        f"{path}: is not empty, and the mount would cover what lies there (-o nonempty does)"
+    )
+
+
+def _check_data_directory(mount: Mount) -> None:
+    """MountError where the data directory is not there, or others' files are; `create` makes it."""
+    data, may_make = mount.data_directory, mount.options.create
+    # In a mount mkdir would make a topic.
+    mistake = find_mistake(data)
+    if may_make and mistake is not None and mistake.is_missing:
+        try:
+            os.mkdir(data, 0o750)
+            Files().sync_directory(os.path.dirname(data))
+        except OSError as error:
+            raise MountError(f"{data}: cannot be made: {error.strerror}") from None
+    contents = contents_or_mistake(data)
+    shown, quoted = f"{data}:", shlex.quote(data)
+    if isinstance(contents, Mistake):
+        more = ""
+        if contents.instead is not None:
+            more = f": kafkafs mount {shlex.quote(contents.instead)} {shlex.quote(mount.path)}"
+        elif contents.is_missing:
+            more = f": mkdir {quoted} makes it, or -o create"
+        raise MountError(f"{shown} {contents.reason}{more}")
+    if contents is Contents.LOG:
+        parent = os.path.dirname(data)
+        again = f"kafkafs mount {shlex.quote(parent)} {shlex.quote(mount.path)}"
+        raise MountError(f"{shown} one partition's directory, and no data directory: {again}")
+    if contents is Contents.OTHERS and not may_make:
+        why = "has files, and none of Kafka's or kafkafs': is it the right directory?"
+        more = "" if mount.options.read_only else " -o create puts a log beside them"
+        raise MountError(f"{shown} {why}{more}")
 
 
 def _keep_reserve(manager: LogManager, events: Events) -> None:
@@ -268,6 +350,18 @@ def _keep_reserve(manager: LogManager, events: Events) -> None:
         return
     if not whole:
         events(f"{manager.path}: the disk is full: nothing is appended before there is room")
+
+
+def _name_exposed(context: MountContext) -> None:
+    """Write one line of the private partitions whose files can be read without the mount."""
+    found = context.permissions.exposed()
+    if found:
+        path = context.manager.path
+        close = found if len(found) <= NAMED else [path]
+        context.events(
+            f"{path}: files of private partitions ({len(found)}) can be read by others than in the "
+            f"mount: chmod go= {shlex.join(close)} closes them"
+        )
 
 
 def notify_ready() -> None:

@@ -18,7 +18,9 @@ import trio
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.retries import Retries
 from kafkafs.fuse.threads import in_thread
+from kafkafs.line_index.encoded import long_lines
 from kafkafs.tree.partition.partitions import Partitions
+from storage import descriptors
 from storage.directory.manager import LogManager
 from storage.log.log import Log
 
@@ -29,6 +31,8 @@ FLUSHES = 16
 #: How often the tree saves its state, and how often the storage sweeps, in seconds.
 TICK_S = 1.0
 SWEEP_S = 5.0
+#: A time that no clock of milliseconds gets to.
+NEVER_MS = 2**64
 #: The pauses of a flush that fails, in seconds: the first and the longest one.
 FLUSH_AGAIN_S = 1.0, 16.0
 
@@ -58,7 +62,7 @@ class Housekeeping:
     async def flush_all(self) -> None:
         """Flush all partitions with unflushed appends, side by side."""
         async with trio.open_nursery() as nursery:
-            for log in self._manager.due_flushes(2**64):
+            for log in self._manager.due_flushes(NEVER_MS):
                 nursery.start_soon(self._flush, log)
 
     async def _every(self, seconds: float, duty: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -72,7 +76,8 @@ class Housekeeping:
     async def _flush_due(self, nursery: trio.Nursery) -> None:
         look_ms = int(LOOK_S * 1000)
         while True:
-            now_ms = self._manager.monotonic_ms()
+            # Segments let go of their descriptors only when what they have written is flushed.
+            now_ms = NEVER_MS if descriptors.is_short() else self._manager.monotonic_ms()
             pause_ms = look_ms
             for log in self._manager.due_flushes(now_ms + look_ms):
                 if log in self._flushing or log.durability.unflushed_since_ms is None:
@@ -93,7 +98,8 @@ class Housekeeping:
                 if log.durability.flush_error is not None:
                     await self._operations.rescue(log)
                 elif not log.closed:
-                    await self._operations.sync(log.durability.start_flush())
+                    plan = await self._operations.turns.call(log.durability.start_flush)
+                    await self._operations.sync(plan)
         except Exception as error:
             self._flushes_again.failed(log)
             if not log.closed:
@@ -112,6 +118,7 @@ class Housekeeping:
         await in_thread(None, self._partitions.housekeeping)
 
     async def _sweep(self) -> None:
+        long_lines.age()
         async with self._operations.structural:
             remove = self._manager.sweep(self._manager.monotonic_ms())
         while remove is not None:

@@ -1,4 +1,4 @@
-"""Mount points: finds mounts and their daemons, cleans up after a killed daemon, unmounts.
+"""Mount points: finds the daemons of mounts, cleans up after a killed daemon, unmounts.
 
 It reads /proc and touches no mounted file system: a daemon must not send itself requests, and a
 dead or stopped daemon would keep the caller waiting. To learn whether a daemon is stuck it starts
@@ -12,18 +12,16 @@ import contextlib
 import ctypes
 import errno
 import os
-import re
 import select
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import NamedTuple
 
 from kafkafs.mount_options import PID_ATTRIBUTE
+from kafkafs.mount_table import TYPE, Mounted, find, find_around, mounts
 
-#: The file system's type in the mount table.
-TYPE = "fuse.kafkafs"
 #: The name of daemons in `ps`, `pgrep` and `top`.
 NAME = "kafkafs"
 #: How long a daemon may take to answer, or to end before `umount` says that it waits, in seconds.
@@ -40,37 +38,6 @@ _MAX_LINKS = 40
 
 class MountError(Exception):
     """A file system cannot be mounted or unmounted; the message has one line."""
-
-
-class Mounted(NamedTuple):
-    """A line of the mount table."""
-
-    path: str
-    device: str
-    """MAJOR:MINOR"""
-    type: str
-    source: str
-    user: int
-    """The uid of the user who has mounted a FUSE file system; else -1."""
-
-
-def find(path: str) -> Mounted | None:
-    """The topmost mount at `path` (absolute, without symbolic links)."""
-    found = None
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-        for line in table:
-            fields = line.split(" ")
-            if _unescape(fields[4]) == path:
-                kind, source, options = fields[fields.index("-") + 1 :][:3]
-                user = re.search(r"\buser_id=(\d+)", options)
-                who = int(user[1]) if user else -1
-                found = Mounted(path, fields[2], kind, _unescape(source), who)
-    return found
-
-
-def _unescape(text: str) -> str:
-    """Decode the octal numbers for blanks, tabs, newlines and backslashes in the mount table."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 class Answer(Enum):
@@ -260,7 +227,15 @@ def unmount_and_wait(
     path = resolve(path)
     mounted = find(path)
     if mounted is None or mounted.type != TYPE:
-        raise MountError(f"{path}: no kafkafs is mounted here")
+        raise MountError(f"{path}: no kafkafs is mounted here{_meant(path)}")
+    if os.geteuid() not in (0, mounted.user):
+        raise MountError(
+            f"{path}: user {mounted.user} has mounted this, and only that user and root may "
+            "unmount it"
+        )
+    if os.path.commonpath([path, os.getcwd()]) == path:
+        # A process whose working directory lies in it keeps the mount busy.
+        os.chdir("/")
     if lazy and not force:
         unmount(path, lazy=True)
         return
@@ -293,6 +268,15 @@ def unmount_and_wait(
             _wait_for_end(path, daemon, pid, say)
 
 
+def _meant(path: str) -> str:
+    """The command for the mount in which `path` lies, or which shows it; empty where none does."""
+    around = find_around(path)
+    meant = [each for each in mounts() if each.type == TYPE and each.source == path]
+    if around is not None and around.type == TYPE:
+        meant = [around]
+    return f": kafkafs umount {shlex.quote(meant[0].path)}" if meant else ""
+
+
 def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) -> None:
     """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck."""
     used, idle = [""], 0
@@ -315,7 +299,12 @@ def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) 
 
 
 def resolve(path: str) -> str:
-    """`path` absolute and without symbolic links, without touching a mount that it leads to."""
+    """`path` absolute and without symbolic links, without touching a mount that it leads to.
+
+    MountError where it is empty, which a shell makes of a variable that is not set.
+    """
+    if not path:
+        raise MountError("an empty name: is a variable not set?")
     for _ in range(_MAX_LINKS):
         parent, name = os.path.split(path.rstrip("/"))
         if name in ("", os.curdir, os.pardir):

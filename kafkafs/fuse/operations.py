@@ -28,22 +28,26 @@ import contextlib
 import errno
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 import pyfuse3
 import trio
 
-from kafkafs.fuse.answers import WORTH_A_LINE, entry_of, errno_of, first_entry_of
+from kafkafs.fuse.answers import EVERYDAY, UNCOMMON, entry_of, errno_of, first_entry_of
 from kafkafs.fuse.listing import Listing
+from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import in_thread, job_ended
+from kafkafs.fuse.turns import Turns
 from kafkafs.mount_options import PID_ATTRIBUTE
+from kafkafs.tree.events import FAULTS
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined
 from kafkafs.tree.inodes import Attributes, Caller, Change, Node
 from storage.errors import NoThread, SegmentGone, StorageError, reason_of
 from storage.log.log import Log
+from storage.log.pace import OutOfTurn
 from storage.task import Task
 from storage.waiting import at_once
 
@@ -70,13 +74,15 @@ JOB_S = 10.0
 THREAD_AGAIN_S = 1.0
 
 
-def _refusal(operation: str, number: int) -> Any:
-    """The handler of a request that this file system does not serve; pyfuse3's answers ENOSYS."""
+def _refusal(operation: str, number: int, why: str, *, named: bool = False) -> Any:
+    """The handler of a request that this file system does not serve; pyfuse3's answers ENOSYS.
 
-    async def refuse(self: Operations, *request: object) -> NoReturn:
+    It is about an inode, or, if it is `named`, about a name in that directory.
+    """
+
+    async def refuse(self: Operations, inode: int, *rest: Any) -> NoReturn:
         self._requests[operation] += 1
-        self._count_error(operation, number)
-        raise pyfuse3.FUSEError(number)
+        self._fail(operation, OSError(number, why), inode, rest[0] if named else b"")
 
     return refuse
 
@@ -97,6 +103,7 @@ class Operations(pyfuse3.Operations):
         self._counters = tree.mount.counters
         self._requests = self._counters.requests
         self.structural = trio.Lock()
+        self.turns = Turns(spinner)
         self._tree = tree
         self._mount = tree.mount
         self._inodes = tree.inodes
@@ -111,13 +118,11 @@ class Operations(pyfuse3.Operations):
     def init(self) -> None:
         self._on_init()
 
-    mknod = _refusal("mknod", errno.EPERM)
-    symlink = _refusal("symlink", errno.EPERM)
-    link = _refusal("link", errno.EPERM)
-    rename = _refusal("rename", errno.EPERM)
-    readlink = _refusal("readlink", errno.EINVAL)
-    setxattr = _refusal("setxattr", errno.EOPNOTSUPP)
-    removexattr = _refusal("removexattr", errno.EOPNOTSUPP)
+    mknod = _refusal("mknod", errno.EPERM, NO_SUCH_FILES, named=True)
+    symlink = _refusal("symlink", errno.EPERM, NO_LINKS, named=True)
+    readlink = _refusal("readlink", errno.EINVAL, NO_LINKS)
+    setxattr = _refusal("setxattr", errno.EOPNOTSUPP, FACTS_ONLY)
+    removexattr = _refusal("removexattr", errno.EOPNOTSUPP, FACTS_ONLY)
 
     # -- how handlers wait and fail ------------------------------------------------------------
 
@@ -138,6 +143,10 @@ class Operations(pyfuse3.Operations):
             except NoThread:
                 await trio.sleep(THREAD_AGAIN_S)
 
+    async def as_owner(self, function: Callable[[], T], /) -> T:
+        """Change the tree or logs from a worker thread's work, one change at a time."""
+        return await self.turns.call(function, under=self.structural)
+
     async def sync(self, plan: FlushPlan) -> None:
         """Run a flush plan: its fsyncs in a thread, the rest on this one."""
         try:
@@ -152,7 +161,7 @@ class Operations(pyfuse3.Operations):
         await in_thread(self._syncers, self._mount.manager.rescue, log, task)
 
     async def _sync(self, handle: Handle) -> None:
-        plan = handle.sync_plan()
+        plan = await self.turns.call(handle.sync_plan)
         if plan is not None:
             await self.sync(plan)
 
@@ -160,22 +169,34 @@ class Operations(pyfuse3.Operations):
         name = errno.errorcode.get(number, str(number))
         self._counters.errors[operation, name] += 1
 
-    def _fail(self, what: str, error: Exception, told: _Kinds = ()) -> NoReturn:
-        """Answer with an error. The tree has already logged those of the kinds `told`.
-
-        `what` begins with the operation's name.
+    def _fail(
+        self,
+        operation: str,
+        error: Exception,
+        inode: int = 0,
+        name: bytes = b"",
+        target: bytes = b"",
+        *,
+        told: _Kinds = (),
+    ) -> NoReturn:
+        """Answer with an error, of a request about an inode, or about a name in that directory and
+        another one. The tree has already logged those of the kinds `told`.
         """
         number = errno_of(error)
-        self._count_error(what.partition(" ")[0], number or errno.EIO)
-        if number is None:
-            number = errno.EIO
-            lines = "".join(traceback.format_exception(error)).rstrip()
-            self._mount.events(f"{what}: unforeseen, answered with EIO\n{lines}")
-        elif number in WORTH_A_LINE and (
-            isinstance(error, NoThread) or not isinstance(error, told)
-        ):
-            self._mount.events(f"{what}: {reason_of(error)}")
-        raise pyfuse3.FUSEError(number) from None
+        self._count_error(operation, number or errno.EIO)
+        is_told = isinstance(error, told) and not isinstance(error, NoThread)
+        is_common = number in EVERYDAY and not isinstance(error, UNCOMMON)
+        if number is None or not (is_told or is_common):
+            node = self._inodes.find(inode)
+            what = Refused(operation, node, os.fsdecode(name), os.fsdecode(target))
+            if number is None:
+                lines = "".join(traceback.format_exception(error))
+                self._mount.events(f"{what}: unforeseen, answered with EIO", lines)
+            elif number in FAULTS:
+                self._mount.events.of_request(f"{what}: {reason_of(error)}", number)
+            else:
+                self._mount.events.of_request(what.line(error))
+        raise pyfuse3.FUSEError(number or errno.EIO) from None
 
     async def _attributes(self, node: Node) -> Attributes:
         """The present attributes; no await follows after reading them."""
@@ -238,7 +259,7 @@ class Operations(pyfuse3.Operations):
         try:
             return await self._looked_up(parent_inode, os.fsdecode(name))
         except Exception as error:
-            self._fail(f"lookup of {name!r}", error)
+            self._fail("lookup", error, parent_inode, name)
 
     async def _looked_up(self, parent_inode: int, name: str) -> pyfuse3.EntryAttributes:
         """The entry of a name.
@@ -254,6 +275,10 @@ class Operations(pyfuse3.Operations):
                     node = at_once(self._tree.lookup, parent_inode, name)
                 except BlockingIOError:
                     node = await self._in_thread(self._tree.lookup, parent_inode, name)
+                if "@" in name and node.pace in self.turns.queues:
+                    # Where it begins is decided now.
+                    await self.turns.passed(node.pace)
+                    continue
                 if self._mount.follows and not node.is_measured:
                     is_measured = await self._in_thread(node.measure, PREPARE_S)
                     if is_measured and not node.is_measured:
@@ -269,14 +294,17 @@ class Operations(pyfuse3.Operations):
                 self._inodes.forget(inode, count)
             except Exception:
                 # The kernel expects no answer; raising would end the session.
-                self._mount.events(f"forget of inode {inode}\n{traceback.format_exc().rstrip()}")
+                self._mount.events(f"forget of inode {inode}", traceback.format_exc())
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         self._requests["getattr"] += 1
         try:
-            return entry_of(await self._attributes(self._inodes.get(inode)))
+            node = self._inodes.get(inode)
+            if self.turns.queues:
+                await self.turns.passed(node.pace)
+            return entry_of(await self._attributes(node))
         except Exception as error:
-            self._fail("getattr", error)
+            self._fail("getattr", error, inode)
 
     async def setattr(
         self,
@@ -299,7 +327,7 @@ class Operations(pyfuse3.Operations):
             await self._alone(node.set_attributes, change)
             return _not_kept(entry_of(await self._attributes(node)))
         except Exception as error:
-            self._fail("setattr", error)
+            self._fail("setattr", error, inode)
 
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         return True  # default_permissions: the kernel has checked already
@@ -322,19 +350,21 @@ class Operations(pyfuse3.Operations):
             if text == PID_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
                 return str(os.getpid()).encode()
             node = self._inodes.get(inode)
+            if self.turns.queues:
+                await self.turns.passed(node.pace)
             try:
                 return at_once(node.xattr, text)
             except BlockingIOError:
                 return await self._waited(node, lambda: node.xattr(text))
         except Exception as error:
-            self._fail(f"getxattr of {name!r}", error)
+            self._fail("getxattr", error, inode)
 
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         self._requests["listxattr"] += 1
         try:
             return [os.fsencode(name) for name in self._inodes.get(inode).xattr_names()]
         except Exception as error:
-            self._fail("listxattr", error)
+            self._fail("listxattr", error, inode)
 
     # -- directories ---------------------------------------------------------------------------
 
@@ -343,7 +373,7 @@ class Operations(pyfuse3.Operations):
         try:
             listing = Listing(self._inodes.directory(inode), self._inodes, self._in_thread)
         except Exception as error:
-            self._fail("opendir", error)
+            self._fail("opendir", error, inode)
         self._listings_opened += 1
         self._listings[self._listings_opened] = listing
         return self._listings_opened
@@ -376,15 +406,16 @@ class Operations(pyfuse3.Operations):
             node = await self._alone(directory.mkdir, os.fsdecode(name), mode, caller)
             return await self._entry(node)
         except Exception as error:
-            self._fail(f"mkdir of {name!r}", error, (StorageError, PermissionError))
+            self._fail("mkdir", error, parent_inode, name)
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._requests["rmdir"] += 1
         try:
             directory = self._inodes.directory(parent_inode)
-            await self._alone(directory.rmdir, os.fsdecode(name))
+            caller = Caller(ctx.uid, ctx.gid, _groups(ctx.pid))
+            await self._alone(directory.rmdir, os.fsdecode(name), caller)
         except Exception as error:
-            self._fail(f"rmdir of {name!r}", error, (StorageError, PermissionError))
+            self._fail("rmdir", error, parent_inode, name)
 
     async def create(
         self,
@@ -402,20 +433,41 @@ class Operations(pyfuse3.Operations):
                 directory.create, os.fsdecode(name), mode, flags, caller
             )
             entry = await self._entry(node)
-            return self._opened(handle), _not_kept(entry)
+            return self._opened(handle, ctx), _not_kept(entry)
         except Exception as error:
-            self._fail(f"create of {name!r}", error, (StorageError, PermissionError))
+            self._fail("create", error, parent_inode, name)
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._requests["unlink"] += 1
         try:
             self._inodes.directory(parent_inode).unlink(os.fsdecode(name))
         except Exception as error:
-            self._fail(f"unlink of {name!r}", error, (PermissionError,))
+            self._fail("unlink", error, parent_inode, name)
+
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> NoReturn:
+        self._requests["rename"] += 1
+        why = OSError(errno.EPERM, "names are for ever here")
+        self._fail("rename", why, parent_inode_old, name_old, name_new)
+
+    async def link(
+        self, inode: int, new_parent_inode: int, new_name: bytes, ctx: pyfuse3.RequestContext
+    ) -> NoReturn:
+        self._requests["link"] += 1
+        why = OSError(errno.EPERM, NO_LINKS)
+        self._fail("link", why, inode, target=new_name)
 
     # -- files ---------------------------------------------------------------------------------
 
-    def _opened(self, handle: Handle) -> pyfuse3.FileInfo:
+    def _opened(self, handle: Handle, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        handle.opened_by(ctx.uid)
         return pyfuse3.FileInfo(
             fh=self._handles.add(handle),
             direct_io=handle.direct_io,
@@ -426,13 +478,15 @@ class Operations(pyfuse3.Operations):
         self._requests["open"] += 1
         try:
             node = self._inodes.get(inode)
+            if self.turns.queues:
+                await self.turns.passed(node.pace)
             try:
                 handle = at_once(node.open, flags)
             except BlockingIOError:
                 handle = await self._waited(node, lambda: node.open(flags))
-            return self._opened(handle)
+            return self._opened(handle, ctx)
         except Exception as error:
-            self._fail("open", error)
+            self._fail("open", error, inode)
 
     async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
         self, fh: int, off: int, size: int
@@ -440,6 +494,8 @@ class Operations(pyfuse3.Operations):
         self._requests["read"] += 1
         try:
             handle = self._handles.get(fh)
+            if self.turns.queues:
+                await self.turns.passed(handle.pace)
             try:
                 data = at_once(handle.read, off, size)
             except BlockingIOError:
@@ -447,7 +503,7 @@ class Operations(pyfuse3.Operations):
             self._counters.bytes_read += len(data)
             return data
         except Exception as error:
-            self._fail("read", error, (LoggedError,))
+            self._fail("read", error, told=(LoggedError,))
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         self._requests["write"] += 1
@@ -458,8 +514,8 @@ class Operations(pyfuse3.Operations):
             else:
                 try:
                     written = handle.write(off, buf)
-                except NotExamined:
-                    written = await self._write_examined(handle, off, buf)
+                except (NotExamined, OutOfTurn):
+                    written = await self._write_again(handle, off, buf)
                 if handle.sync_due:
                     await self._sync(handle)
                 if handle.awaited:
@@ -467,14 +523,17 @@ class Operations(pyfuse3.Operations):
             self._counters.bytes_written += written
             return written
         except Exception as error:
-            self._fail("write", error, (StorageError, OSError))
+            self._fail("write", error, told=(StorageError, OSError))
 
-    async def _write_examined(self, handle: Handle, off: int, buf: bytes) -> int:
-        """Write after an examination; the kernel sends no other write of this file meanwhile."""
+    async def _write_again(self, handle: Handle, off: int, buf: bytes) -> int:
+        """Write in turn, and examined where that takes long; the kernel sends no other write of
+        this file meanwhile.
+        """
         while True:
-            await self._in_thread(handle.examine, buf)
-            with contextlib.suppress(NotExamined):
-                return handle.write(off, buf)
+            try:
+                return await self.turns.call(handle.write, off, buf)
+            except NotExamined:
+                await self._in_thread(handle.examine, buf)
 
     async def _jobs_ended(self, handle: Handle) -> None:
         """Wait up to `JOB_S` for the jobs of a write, and raise their errors."""
@@ -486,9 +545,9 @@ class Operations(pyfuse3.Operations):
     async def flush(self, fh: int) -> None:
         self._requests["flush"] += 1
         try:
-            self._handles.get(fh).flush()
+            await self.turns.call(self._handles.get(fh).flush)
         except Exception as error:
-            self._fail("flush", error, (StorageError, OSError))
+            self._fail("flush", error, told=(StorageError, OSError))
 
     async def fsync(self, fh: int, datasync: bool) -> None:
         self._requests["fsync"] += 1
@@ -504,10 +563,18 @@ class Operations(pyfuse3.Operations):
             if handle.structural:
                 await self._alone_at_last(handle.release)
             else:
-                # Before the first await, so that the next open sees the last line.
-                handle.release()
+                # At once, or queued before the next open, which so sees the last line.
+                await self.turns.call(handle.release)
         except Exception as error:
-            self._fail("release", error, (StorageError, OSError))
+            self._fail("release", error, told=(StorageError, OSError))
+
+
+def _groups(pid: int) -> Collection[int]:
+    """A process's supplementary groups; none where it cannot be seen."""
+    try:
+        return pyfuse3.get_sup_groups(pid)
+    except (OSError, RuntimeError):
+        return ()
 
 
 def _not_kept(entry: pyfuse3.EntryAttributes) -> pyfuse3.EntryAttributes:

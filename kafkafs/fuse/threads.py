@@ -1,7 +1,8 @@
 """Worker threads: trio's for short calls, and threads of their own for jobs and duties.
 
 Each job (`kafkafs.tree.jobs`) or duty (`storage.duties`) has a thread of its own. It changes a
-log's state on the trio thread, between two requests, under `Operations.structural`.
+log's state on the trio thread, between two requests, under `Operations.structural`, or of a slow
+log in its turn (`turns`).
 
 Turns: one cleaning, one retention, one verification and one request of each kind to the directory's
 owner run at a time, in the order of their requests; of the other jobs `SHORT` run at once. Long
@@ -18,7 +19,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar, TypeVarTuple
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
 
@@ -40,6 +41,12 @@ LONG = ("compaction", "verify", SWAP.name)
 SHORT = 16
 #: The niceness of threads that do long work, at least.
 NICE = 10
+
+
+class AsOwner(Protocol):
+    """Calls a function on the trio thread, or as if there, when it may change the logs."""
+
+    async def __call__(self, function: Callable[[], T], /) -> T: ...
 
 
 async def in_thread(
@@ -70,12 +77,12 @@ async def job_ended(job: Job) -> None:
 
 
 class JobThreads:
-    """See the module. `structural` is the lock of `Operations`."""
+    """See the module. `as_owner`: the method of `Operations`."""
 
-    def __init__(self, mount: MountContext, structural: trio.Lock) -> None:
+    def __init__(self, mount: MountContext, as_owner: AsOwner) -> None:
         self._jobs = mount.jobs
         self._duties = mount.manager.duties
-        self._structural = structural
+        self._as_owner = as_owner
         self._turns = {kind: _Turns(1) for kind in ONE_AT_A_TIME}
         self._short = _Turns(SHORT)
         self._token: trio.lowlevel.TrioToken | None = None
@@ -111,11 +118,7 @@ class JobThreads:
     def by_owner(self, function: Callable[[], T], /) -> T:
         """Change the tree or logs on the trio thread; call it in a worker thread."""
 
-        async def carry_out() -> T:
-            async with self._structural:
-                return function()
-
-        return trio.from_thread.run(carry_out, trio_token=self._token)
+        return trio.from_thread.run(self._as_owner, function, trio_token=self._token)
 
     # -- jobs ----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ A `.lines` file (`lines_file.py`) saves the index. The file is disposable: where
 damaged or does not fit its segment, the segment is measured again, and readers see no error.
 
 Memory: an active segment has the entries since the last save in memory. A sealed one has its totals
-only; the entries that were used last stay mapped, within a budget (`store.py`).
+only; the entries that were used last stay in memory, within a budget (`store.py`).
 
 `encoded.py` decodes batches and hides aborted transactions. `readers.py` renders text from a byte
 on, `records.py` finds single records, and the text after damage. The view of stored batches needs

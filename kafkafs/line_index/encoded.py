@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from storage.errors import StorageError
-from storage.record.compression import BEST_RATIOS, largest_decompressed
+from storage.plain_forms import AT_ONCE, PlainForms
 from storage.record.header import (
     CODEC_BITS,
     FLAGS_POSITION,
     HEADER_SIZE,
-    LEGACY_FLAGS_POSITION,
     MAGIC_POSITION,
     PRODUCER_ID_POSITION,
     TRANSACTIONAL_BIT,
     Buffer,
     size_at,
 )
+from storage.record.plain import decoded_sizes
 from storage.segment.segment import Segment
-from storage.waiting import may_wait
+
+long_lines = PlainForms()
+"""What is made of plain forms and may be larger than they: the lines of more than 4 MiB that
+readers stand in, and the entries of all records of a batch. Its budget is its own, since who waits
+for room here may use a plain form meanwhile.
+"""
 
 IsAborted = Callable[[int, int], bool]
 """Whether (producer id, offset) belongs to an aborted transaction."""
-
-AT_ONCE: Final = 4 << 20
-"""Bytes of batches that the owner's thread decodes at a time."""
 
 _BASE_OFFSET = struct.Struct(">q")
 _PRODUCER_ID = struct.Struct(">q")
@@ -59,7 +61,8 @@ def show_batch(
     """What the view shows of the batch at `data[at:end]`, at `position` of the segment's log.
 
     `is_aborted` None: the view shows aborted transactions. CorruptRecord, with path and position;
-    BlockingIOError where it takes long to decode and this may not wait.
+    BlockingIOError, and OSError (ENOMEM), as `Segment.shared_form`. Let go of one form before you
+    ask for the next: there may be room for only one.
     """
     if segment.holds_batches and end - at >= HEADER_SIZE and data[at + MAGIC_POSITION] == 2:
         attributes = data[at + FLAGS_POSITION]
@@ -72,10 +75,8 @@ def show_batch(
                     return Shown(size, hidden=True)
             if not attributes & CODEC_BITS:
                 return Shown(size)
-    if segment.holds_batches and not may_wait() and takes_long(memoryview(data)[at:end], 1):
-        raise BlockingIOError
     try:
-        plain, size = segment.expand(data, at, end, position)
+        plain, size = segment.shared_form(data, at, end, position)
     except StorageError as error:
         error.path = segment.log_path
         error.position = position + (at if error.position is None else error.position) - at
@@ -83,20 +84,12 @@ def show_batch(
     return Shown(size, plain) if plain else Shown(size, whole=False)
 
 
-def takes_long(data: Buffer, count: int = -1) -> bool:
-    """Whether the first `count` batches (-1: all) may decode to more than AT_ONCE bytes."""
+def takes_long(data: Buffer) -> bool:
+    """Whether these batches may decode to more than AT_ONCE bytes."""
     at, most, end = 0, 0, len(data)
-    while end - at > FLAGS_POSITION and count:
-        count -= 1
-        is_v2 = data[at + MAGIC_POSITION] == 2
-        codec = data[at + (FLAGS_POSITION if is_v2 else LEGACY_FLAGS_POSITION)] & CODEC_BITS
-        size = size_at(data, at)
-        if codec:
-            if is_v2:
-                most += largest_decompressed(codec, memoryview(data)[at + HEADER_SIZE : at + size])
-            else:
-                most += size * BEST_RATIOS[codec]
-            if most > AT_ONCE:
-                return True
-        at += size
+    while end - at > FLAGS_POSITION:
+        most += decoded_sizes(data, at, end)[1]
+        if most > AT_ONCE:
+            return True
+        at += size_at(data, at)
     return False

@@ -110,21 +110,15 @@ def write(
         files.close(fd)
 
 
-def map_entries(files: Files, path: str, saved: Saved, *, verify: bool) -> memoryview:
+def read_entries(files: Files, path: str, saved: Saved) -> bytes:
     """The entries of a file that covers `saved` or more. ValueError where they are damaged."""
     if not saved.count:
         raise ValueError("never saved")
-    length = _HEADER_SIZE + saved.count * ENTRY_SIZE
-    fd = files.open(path, os.O_RDONLY)
-    try:
-        if files.size(fd) < length:
-            raise ValueError("cut short")
-        view = memoryview(files.map(fd, length))[_HEADER_SIZE:]
-    finally:
-        files.close(fd)
-    if verify and crc32c(view) != saved.entries_crc:
-        raise ValueError("damaged")
-    return view
+    with files.held_open(path) as fd:
+        entries = files.pread(fd, saved.count * ENTRY_SIZE, _HEADER_SIZE)
+    if crc32c(entries) != saved.entries_crc:
+        raise ValueError("damaged, or cut short")
+    return entries
 
 
 def absolute(entries: bytearray, saved: Saved) -> bytes:

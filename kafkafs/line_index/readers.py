@@ -2,19 +2,24 @@
 
 A reader reads about as many bytes of the log as the wanted text needs, by the segment's own ratio
 of log to text, and passes them through the view's renderer. It reads a batch that has to be decoded
-whole, and keeps its plain form until the last record is rendered, so it decodes no batch twice.
+whole. Between two calls it knows the key of the batch's plain form, and `storage.plain_forms` keeps
+the form: so it decodes no batch twice, unless others need the room.
+
+A line of more than 4 MiB, which a compressed kilobyte may be, does not stay with a reader either:
+it lies in `long_lines`, and the reader stands before its record and skips what it has returned.
 
 Only one thread uses a reader; `copy` makes another one.
 """
 
 from __future__ import annotations
 
-from kafkafs.line_index.encoded import show_batch
+from kafkafs.line_index.encoded import long_lines, show_batch
 from kafkafs.line_index.records import gap_before
 from kafkafs.line_index.segment_batches import Extent, SegmentBatches
 from kafkafs.line_index.segment_lines import SegmentLines, read_whole, shorter
 from kafkafs.views._measure import Cursor
-from storage.errors import CorruptRecord, StorageError
+from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.plain_forms import KEY_BYTES, Key, plain_forms
 from storage.record.header import FRAME_SIZE, HEADER_SIZE, Buffer
 from storage.segment.damage import Damages
 from storage.segment.segment import Segment
@@ -57,7 +62,17 @@ class TextReader:
     The entry that led here is of the batch at file position `batch`; `damages` were known then.
     """
 
-    __slots__ = ("_batch", "_cursor", "_damages", "_lines", "_plain", "_resume", "skip")
+    __slots__ = (
+        "_alone",
+        "_batch",
+        "_cursor",
+        "_damages",
+        "_head",
+        "_lines",
+        "_plain",
+        "_resume",
+        "skip",
+    )
 
     def __init__(
         self, lines: SegmentLines, cursor: Cursor, skip: int, batch: int, damages: Damages
@@ -67,14 +82,19 @@ class TextReader:
         self.skip = skip
         self._batch = batch
         self._damages = damages
-        # The plain form of the batch that the cursor is in, and the file position after that batch.
+        # Of the batch that the cursor is in: its plain form, inside of `fill` only; its position
+        # and first bytes, which make the form's key; and the file position after it.
         self._plain: Buffer | None = None
+        self._head: tuple[int, bytes] | None = None
         self._resume = 0
+        # Tells what this reader and its copies have made from what others have.
+        self._alone = object()
 
     def copy(self) -> TextReader:
         """Another reader at the same byte of text."""
         other = TextReader(self._lines, self._cursor.copy(), self.skip, self._batch, self._damages)
-        other._plain = self._plain
+        other._head = self._head
+        other._alone = self._alone
         other._resume = self._resume
         return other
 
@@ -85,6 +105,74 @@ class TextReader:
         BlockingIOError where it would wait and may not; SegmentGone, Damaged, CorruptRecord,
         OSError.
         """
+        if self._cursor.long_line:
+            done = self._go_on_with_line(out, done)
+            if done == len(out):
+                return done
+        before = self._head
+        if before is not None:
+            self._take_form(*before)
+        try:
+            done = self._fill(out, done)
+        finally:
+            self._leave_form()
+        if before is not None and before is not self._head:
+            plain_forms.drop((self._lines.segment, *before))
+        return done
+
+    def _take_form(self, position: int, head: bytes) -> None:
+        """Take the plain form that the cursor is in, or make it again."""
+        segment = self._lines.segment
+        found = plain_forms.get((segment, position, head))
+        if found is None:
+            size = self._resume - position
+            if size > DECODED_AT_ONCE:
+                before_waiting()
+            batch = memoryview(bytearray(size))
+            read_whole(segment, batch, position)
+            if batch[: len(head)] != head:
+                raise SegmentGone("the log was cut while it was read", path=segment.log_path)
+            found = segment.shared_form(batch, 0, size, position)
+        self._plain = found[0]
+
+    def _leave_form(self) -> None:
+        """Leave the plain form that the cursor is in to the others."""
+        plain, head = self._plain, self._head
+        if plain is not None and head is not None:
+            self._plain = None
+            key = (self._lines.segment, *head)
+            plain_forms.keep(key, (plain, self._resume - head[0]))
+
+    def _line_key(self) -> Key:
+        """The key of the line that the cursor stands before, in this view.
+
+        Readers share the line of a batch that is decoded: the batch's CRC tells it from others.
+        """
+        segment, cursor = self._lines.segment, self._cursor
+        whose = (segment, *self._head) if self._head is not None else self._alone
+        return (whose, self._lines.view.name), cursor.position, b""
+
+    def _go_on_with_line(self, out: bytearray, done: int) -> int:
+        """As `_take_line`, where the line is kept."""
+        kept = long_lines.get(self._line_key())
+        return done if kept is None else self._copy_line(kept[0], out, done)
+
+    def _take_line(self, data: Buffer, start: int, size: int, out: bytearray, done: int) -> int:
+        """Fill `out` from byte `done` on with the line that the cursor stands before."""
+        cursor, line = self._cursor, self._lines.view.line
+        length = cursor.long_line
+        made = long_lines.make(
+            self._line_key(), (length, length), lambda _: (line(data, start, size, cursor), 0)
+        )
+        return self._copy_line(made[0], out, done)
+
+    def _copy_line(self, line: Buffer, out: bytearray, done: int) -> int:
+        size = min(self._cursor.long_line - self.skip, len(out) - done)
+        out[done : done + size] = line[self.skip : self.skip + size]
+        self.skip += size
+        return done + size
+
+    def _fill(self, out: bytearray, done: int) -> int:
         lines = self._lines
         segment, render = lines.segment, lines.view.render
         size, shown = len(out), lines.end
@@ -104,8 +192,7 @@ class TextReader:
             ):
                 # As much of the log as the wanted text needs, at most what the view shows.
                 need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
-                if need > CHUNK:
-                    need = CHUNK
+                need = min(need, CHUNK)
                 if need < cursor.needed:
                     need = self._check_needed(cursor.needed)
                 need = min(need, shown - position)
@@ -131,6 +218,8 @@ class TextReader:
             except StorageError as error:
                 error.path = segment.log_path
                 raise
+            if cursor.long_line:
+                reached = self._take_line(window, start, end - start, out, reached)
             if reached == size:
                 return reached
             if cursor.encoded:
@@ -179,7 +268,11 @@ class TextReader:
         render = self._lines.view.render
         size = len(out)
         done, self.skip = render(plain, 0, len(plain), cursor, out, done, size, self.skip)
-        if cursor.pending:
+        while cursor.long_line and done < size:
+            done = self._take_line(plain, 0, len(plain), out, done)
+            if done < size:
+                done, self.skip = render(plain, 0, len(plain), cursor, out, done, size, self.skip)
+        if cursor.pending or cursor.long_line:
             return done
         at_end = cursor.position == len(plain) and not cursor.record_end
         if not at_end and done == size:
@@ -190,8 +283,7 @@ class TextReader:
                 path=self._lines.segment.log_path,
                 position=self._resume,
             )
-        # A reader that waits at the end of the log shall not hold the batch.
-        self._plain = None
+        self._plain = self._head = None
         self._cursor = Cursor(self._resume)
         return done
 
@@ -220,7 +312,8 @@ class TextReader:
                 before_waiting()
             whole = memoryview(bytearray(shown.size))
             read_whole(segment, whole, position)
-            shown = show_batch(segment, lines.is_aborted, whole, 0, len(whole), position)
+            data, at = whole, 0
+            shown = show_batch(segment, lines.is_aborted, data, 0, len(whole), position)
             if not shown.whole:
                 raise self._ends_inside_a_batch(position)
         after = position + shown.size
@@ -230,6 +323,7 @@ class TextReader:
             self._cursor = Cursor(position + HEADER_SIZE, after, memoryview(data)[at:end])
         else:
             self._plain = shown.plain
+            self._head = position, bytes(data[at : at + KEY_BYTES])
             self._resume = after
             self._cursor = Cursor(HEADER_SIZE, len(shown.plain), shown.plain)
 

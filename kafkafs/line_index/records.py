@@ -18,13 +18,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from kafkafs.line_index.encoded import show_batch
+from kafkafs.line_index.encoded import long_lines, show_batch
 from kafkafs.line_index.segment_batches import Extent, SegmentBatches
 from kafkafs.line_index.segment_lines import Gap, SegmentLines
 from kafkafs.views._measure import ENTRY_SIZE, Measure
 from storage.errors import CorruptRecord
 from storage.record._seek import find_record
-from storage.record.header import HEADER_SIZE, BatchHeader, Buffer
+from storage.record.header import HEADER_SIZE, BatchHeader, Buffer, parse_header
 from storage.segment.damage import Damages
 from storage.waiting import before_waiting
 
@@ -78,6 +78,7 @@ def _text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
             found = find_record(data, offset=offset)
             if found is not None:
                 return text + _entry(batch, found[0])[0], records + found[0]
+        del data
         text += batch.text_length
         records += batch.records
         if header.last_offset >= offset:
@@ -100,6 +101,7 @@ def offset_of(lines: SegmentLines, number: int) -> int:
             found = find_record(data, number=number - records)
             assert found is not None, "a batch shows fewer records than were measured"
             return found[1]
+        del data
         records += batch.records
     raise CorruptRecord("shows fewer records than were counted", path=lines.segment.log_path)
 
@@ -123,6 +125,7 @@ def offset_at(lines: SegmentLines, text: int) -> int:
             found = find_record(data, number=number)
             assert found is not None, "a batch shows fewer records than were measured"
             return found[1]
+        del data
         before += batch.text_length
     raise CorruptRecord("shows less than was measured", path=lines.segment.log_path)
 
@@ -290,7 +293,7 @@ def _shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, i
     for at, header in _headers(lines, position):
         if at >= end:
             break
-        _, batch = _measure(lines, at, header)
+        batch = _measure(lines, at, header)[1]
         text += batch.text_length
         records += batch.records
     return text, records
@@ -298,7 +301,7 @@ def _shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, i
 
 def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:
     """(text, records) that a batch shows before its record at byte `inside` of the batch."""
-    _, batch = _measure(lines, position, next(lines.segment.batches(position))[1])
+    batch = _measure(lines, position, next(lines.segment.batches(position))[1])[1]
     records = bisect_left(range(batch.records), inside, key=lambda record: _entry(batch, record)[2])
     return _entry(batch, records)[0], records
 
@@ -312,18 +315,26 @@ def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHea
 
 
 def _measure(lines: SegmentLines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:
-    """(a batch's plain form, its measure with an entry for each record)"""
+    """(a batch's plain form, its measure with an entry for each record)
+
+    Let go of the plain form before the next call: there may be room for only one.
+    """
     segment, measure = lines.segment, lines.view.measure
     data: Buffer = segment.read_at(at, header.size)
     batch = Measure(1)
+
+    def run(records: int) -> None:
+        size = ENTRY_SIZE * records
+        long_lines.with_room((size, size), lambda _: measure(data, 0, len(data), batch))
+
     if segment.holds_batches:
-        measure(data, 0, header.size, batch)
+        run(0 if header.codec else header.records_count)
     if batch.encoded or not segment.holds_batches:
         shown = show_batch(segment, lines.is_aborted, data, 0, header.size, at)
         if not shown.hidden:
             data = data if shown.plain is None else shown.plain
             batch.step_into(len(data), data)
-            measure(data, 0, len(data), batch)
+            run(parse_header(data).records_count)
     return data, batch
 
 

@@ -74,7 +74,7 @@ class SegmentBatches:
                 # A set is named after its last record.
                 data = self.segment.read_at(position, header.size)
                 first = parse_header(
-                    self.segment.expand(data, 0, len(data), position)[0]
+                    self.segment.shared_form(data, 0, len(data), position)[0]
                 ).base_offset
             return position + header.size if first < offset else position
         finally:

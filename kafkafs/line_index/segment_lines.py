@@ -78,11 +78,10 @@ class SegmentLines:
     __slots__ = (
         "_aside",
         "_cache",
+        "_held",
         "_lock",
-        "_map",
         "_state",
         "_store",
-        "_verified",
         "covered",
         "gaps",
         "is_aborted",
@@ -117,8 +116,8 @@ class SegmentLines:
         self._lock = threading.Lock()
         # The saved part, and the measure of what follows it, which counts from its end.
         self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
-        self._map: tuple[memoryview, int] | None = None
-        self._verified = False
+        # (entries, count) of the saved part, while they stay in memory.
+        self._held: tuple[bytes, int] | None = None
         # The gaps, and the damages that they were found for (`records.py`).
         self.gaps: tuple[Damages, tuple[Gap, ...]] = ((), ())
         self.used = False
@@ -234,6 +233,7 @@ class SegmentLines:
                 state.step_into(shown.size, memoryview(data)[at:size])
             else:
                 state.add(self.view.measure, shown.plain, shown.size)
+            del shown
             if state.position >= start + size:
                 return 0
 
@@ -342,30 +342,28 @@ class SegmentLines:
 
     # -- entries that are saved -----------------------------------------------------------------
 
-    def unmap(self) -> None:
-        """Drop the map, to make room. A thread that still reads it keeps it alive."""
-        self._map = None
+    def let_go(self) -> None:
+        """Drop the entries from memory, to make room; a thread that reads them keeps them."""
+        self._held = None
 
-    def _open_entries(self) -> tuple[memoryview, int]:
-        """(entries, count) of the saved part, mapped, or measured again. Waits."""
+    def _read_entries(self) -> tuple[bytes, int]:
+        """(entries, count) of the saved part, from the file, or measured again. Waits."""
         saved = self._state[0]
         try:
-            view = lines_file.map_entries(
-                self._store.files, self.path, saved, verify=not self._verified
-            )
+            entries = lines_file.read_entries(self._store.files, self.path, saved)
         except (OSError, ValueError):
             return self._measure_again(saved)
-        mapped = (view, saved.count)
-        self._map = mapped
+        held = (entries, saved.count)
+        self._held = held
         if self._state[0] is saved:
-            self._verified = self.used = True
-            self._store.admit(self, len(view))
+            self.used = True
+            self._store.held.admit(self, len(entries))
         else:
             # Saved meanwhile: these are not all entries.
-            self._map = None
-        return mapped
+            self._held = None
+        return held
 
-    def _measure_again(self, saved: Saved) -> tuple[memoryview, int]:
+    def _measure_again(self, saved: Saved) -> tuple[bytes, int]:
         """Measure the saved part again, whose file is lost or was never written. Waits."""
         again = Measure(self._store.granularity)
         buffer = memoryview(bytearray(min(CHUNK, saved.covered)))
@@ -381,19 +379,19 @@ class SegmentLines:
                 "the log has changed since it was measured", path=self.segment.log_path
             )
         entries = bytes(again.entries)
-        mapped = (memoryview(entries), len(entries) // ENTRY_SIZE)
-        now = saved._replace(count=mapped[1], entries_crc=crc32c(entries))
+        held = (entries, len(entries) // ENTRY_SIZE)
+        now = saved._replace(count=held[1], entries_crc=crc32c(entries))
         with self._lock:
             if self._state[0] is saved:
                 if not self._write(now, entries, 0):
                     now = now._replace(count=0)
                 self._state = (now, self._state[1])
-                self._map = mapped
+                self._held = held
                 self.used = True
-                self._store.admit(self, len(entries))
+                self._store.held.admit(self, len(entries))
         if self.segment.files.sealed and self._state[1] is not None:
             self.seal()
-        return mapped
+        return held
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -409,12 +407,8 @@ class SegmentLines:
             self._store.files.rename(path, self._aside)
 
     def vanish(self) -> None:
-        """Delete the file in a cache directory: the segment's files are gone.
-
-        The map goes, too, since it keeps the file's blocks and a descriptor.
-        """
-        self.unmap()
-        self._store.dropped(self)
+        """Delete the file in a cache directory: the segment's files are gone."""
+        self._drop_held()
         if self._aside is not None:
             with contextlib.suppress(OSError):
                 self._store.files.unlink(self._aside)
@@ -437,7 +431,7 @@ class SegmentLines:
                     return
                 # The disk refuses the file: the entries are measured again when they are needed.
                 saved = Saved(self.covered, self.text_length, self.records)
-                self._drop_map()
+                self._drop_held()
             self._state = (saved, None)
         finally:
             self._lock.release()
@@ -472,13 +466,12 @@ class SegmentLines:
         if not self._write(now, entries, saved.count):
             return False
         self._state = (now, Measure(self._store.granularity))
-        self._drop_map()
+        self._drop_held()
         return True
 
-    def _drop_map(self) -> None:
-        self._map = None
-        self._verified = False
-        self._store.dropped(self)
+    def _drop_held(self) -> None:
+        self._held = None
+        self._store.held.dropped(self)
 
     def _write(self, now: Saved, entries: bytes, before: int) -> bool:
         files, path = self._store.files, self.path
@@ -486,7 +479,7 @@ class SegmentLines:
             # An index can be measured again: it must not take the reserve's room from deletions.
             files.check_room()
             if self._cache is not None and not files.exists(self._cache):
-                os.makedirs(self._cache, exist_ok=True)
+                os.makedirs(self._cache, mode=0o700, exist_ok=True)
             lines_file.write(
                 files,
                 path,
@@ -573,16 +566,16 @@ class SegmentLines:
 
         (bytes of text before it, its batch's file position, its own, its batch's end, records
         before it). The end is 0 where a batch begins at the record's position. BlockingIOError
-        where the entries are not mapped and this may not wait.
+        where the entries are not in memory and this may not wait.
         """
         saved, tail = self._state
         if text < saved.text_length:
-            mapped = self._map
-            if mapped is None:
+            held = self._held
+            if held is None:
                 before_waiting()
-                mapped = self._open_entries()
+                held = self._read_entries()
             self.used = True
-            return find_entry(mapped[0], mapped[1], text)
+            return find_entry(held[0], held[1], text)
         assert tail is not None
         entries = tail.entries
         found = find_entry(entries, len(entries) // ENTRY_SIZE, text - saved.text_length)
@@ -608,7 +601,7 @@ class SegmentLines:
         saved, tail = self._state
         entries: Buffer
         if saved.covered and (tail is None or is_after(saved.covered, saved.records)):
-            (entries, count), start = self._map or self._open_entries(), Saved()
+            (entries, count), start = self._held or self._read_entries(), Saved()
         elif tail is None:
             return 0, 0, 0, 0  # sealed, and compaction has left no record in it
         else:
@@ -625,10 +618,10 @@ class SegmentLines:
         """The first entry whose batch begins at or after `position`, as `entry_before`. Waits."""
         saved, tail = self._state
         if position < saved.covered:
-            mapped = self._map or self._open_entries()
-            number = find_batch(mapped[0], mapped[1], position)
-            if number < mapped[1]:
-                return _entry_at(mapped[0], number, Saved())
+            held = self._held or self._read_entries()
+            number = find_batch(held[0], held[1], position)
+            if number < held[1]:
+                return _entry_at(held[0], number, Saved())
         if tail is None:
             return None
         entries, count = tail.entries, len(tail.entries) // ENTRY_SIZE

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from kafkafs.line_index import LineStore
+from kafkafs.line_index.encoded import long_lines
 from kafkafs.metrics import MountCounters
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.events import Events
@@ -21,15 +22,13 @@ from kafkafs.tree.inodes import KEEP_S, InodeTable, inode_number
 from kafkafs.tree.jobs import Jobs
 from kafkafs.tree.notices import Notices
 from kafkafs.tree.permissions import Permissions
+from kafkafs.tree.unfinished import Unfinished
 from kafkafs.views import BatchesView, View, json_lines_view, key_value_view, values_view
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.manager import LogManager
 from storage.follow.follow_directory import DirectoryFollower
 from storage.log.log import Log
 from storage.verify.log_checker import LogChecker
-
-ABOUT = ".kafkafs"
-"""The directory in which the mount shows itself; it hides a topic of that name."""
 
 
 class MountContext:
@@ -48,7 +47,6 @@ class MountContext:
         self.manager = manager
         self.options = options = options or MountOptions()
         self.clock_ns = clock_ns
-        self.started_ns = clock_ns()
         self.events = events or Events(lambda: clock_ns() // 1_000_000)
         manager.duties.say = self.events
         self.notices = notices or Notices()
@@ -76,6 +74,8 @@ class MountContext:
         """The views by the names of their directories."""
         self.views: tuple[View, ...] = (values_view(committed), *self.dot_views.values())
         """The first is the view of the topic's own files."""
+        self.unfinished = Unfinished(options.memory)
+        long_lines.budget = options.memory
         self.store = LineStore(manager.files, manager.duties)
         self.counters = MountCounters()
         self.permissions = Permissions(manager, options.uid, options.gid, options.umask)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
+from kafkafs.line_index.encoded import long_lines
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import AboutDirectory
@@ -19,6 +20,7 @@ from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
 from storage import paths
 from storage.errors import StorageError
+from storage.plain_forms import plain_forms
 
 
 class FileSystem:
@@ -33,6 +35,7 @@ class FileSystem:
         self.about = AboutDirectory(self.partitions, self.handles, self.owner_requests)
         self.root = Root(self.partitions, self.about)
         self.inodes.remember(self.root)
+        self.is_stopped = False
 
     def lookup(self, parent: int, name: str) -> Node:
         """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""
@@ -48,9 +51,10 @@ class FileSystem:
     def stop(self) -> None:
         """Orderly shutdown: unfinished lines become records, view indexes are saved.
 
-        Writes are ESHUTDOWN from now on; reading goes on.
+        Writes are ESHUTDOWN from now on; reading goes on. Nobody may queue for a turn.
         """
-        self.mount.stopping = True
+        self.mount.stopping = self.is_stopped = True
+        self.mount.manager.end_turns()
         for handle in list(self.handles.handles.values()):
             if isinstance(handle, AppendHandle):
                 try:
@@ -58,3 +62,5 @@ class FileSystem:
                 except (StorageError, OSError):
                     continue  # the event log has its line already
         self.partitions.stop()
+        plain_forms.clear()
+        long_lines.clear()

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from kafkafs.tree.jobs import Job
+from kafkafs.tree.unfinished import Unfinished
+from storage.log.pace import Pace
 
 
 class FlushPlan(Protocol):
@@ -47,6 +49,14 @@ class Handle:
     awaited: Sequence[Job] = ()
     """Set by a write: answer it when these jobs have ended, or after a while, by `awaited_over`."""
 
+    @property
+    def pace(self) -> Pace | None:
+        """As `Node.pace`."""
+        return None
+
+    def opened_by(self, uid: int) -> None:
+        """The user who has opened it; called once, before all others."""
+
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """`size` bytes from `position` on, fewer only at the end of the file.
 
@@ -58,7 +68,7 @@ class Handle:
     def write(self, position: int, data: bytes) -> int:
         """Take all of `data`, or raise; returns its length. `position` is only the kernel's guess.
 
-        NotExamined, with nothing changed, where `data` takes long to parse.
+        With nothing changed: NotExamined where `data` takes long to parse, OutOfTurn.
         """
         raise OSError(errno.EBADF, "not open for writing")
 
@@ -72,30 +82,60 @@ class Handle:
         """Raise the error of a job in `awaited` that has failed."""
 
     def flush(self) -> None:
-        """close(2) of one descriptor of perhaps many; it gets the errno."""
+        """close(2) of one descriptor of perhaps many; it gets the errno. OutOfTurn."""
 
     def release(self) -> None:
-        """The last descriptor is closed. Only the event log gets the errors."""
+        """The last descriptor is closed. Only the event log gets the errors. OutOfTurn."""
 
     def sync_plan(self) -> FlushPlan | None:
-        """The plan for fsync; None where nothing has to be flushed."""
+        """The plan for fsync; None where nothing has to be flushed. OutOfTurn."""
         return None
 
 
 class WritingHandle(Handle):
     """An open file that takes lines or batches, in pieces as write() or the kernel cuts them.
 
-    `_rest` is the incomplete end of the last write, which the next write continues. `_reader`
-    answers reads where the file is open for both.
+    `_rest` is the incomplete end of the last write, which the next write continues; it counts as
+    its user's. `_reader` answers reads where the file is open for both.
     """
 
-    __slots__ = ("_reader", "_rest")
+    __slots__ = ("_budget", "_counted", "_reader", "_uid", "_unended")
 
     direct_io = True
 
-    def __init__(self, reader: Handle | None) -> None:
+    def __init__(self, unfinished: Unfinished, reader: Handle | None) -> None:
         self._reader = reader
-        self._rest = bytearray()
+        self._unended = bytearray()
+        # How many bytes of it are counted, where, and whose they are.
+        self._counted = 0
+        self._budget = unfinished
+        self._uid = 0
+
+    def opened_by(self, uid: int) -> None:
+        self._uid = uid
+
+    @property
+    def _rest(self) -> bytearray:
+        return self._unended
+
+    @_rest.setter
+    def _rest(self, rest: bytearray) -> None:
+        """Set it, also after a change in place."""
+        self._unended = rest
+        more = len(rest) - self._counted
+        if more:
+            self._counted += more
+            self._budget.add(self._uid, more)
+
+    def _check_room(self, size: int) -> None:
+        """UnfinishedError unless there is room for a rest of `size` bytes."""
+        more = size - self._counted
+        if more > 0:
+            self._budget.check(self._uid, more)
+
+    @property
+    def pace(self) -> Pace | None:
+        return None if self._reader is None else self._reader.pace
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._reader is None:

@@ -5,16 +5,23 @@ a counter: it is the same after a remount, and no other node ever gets it (`inod
 topic's name is part of it, since a copy of a topic's directories has the same topic id. The table
 holds a node while the kernel knows it: its lookup count rises with each entry in an answer (lookup,
 create, mkdir, readdirplus) and falls with FORGET.
+
+The kernel forgets when it wants to, and a reader can look up ever new names of places (`N@…`). As
+the kernel keeps no such name, the table need not keep those files, either (`Node.is_passing`): it
+has the ones that are open, and the last `PASSING` others. Who comes back later by the inode alone
+gets ESTALE, after which the kernel looks the name up again.
 """
 
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
 from kafkafs.tree.handles import Handle
+from storage.log.pace import Pace
 from storage.waiting import at_once
 
 ROOT_INODE = 1
@@ -23,6 +30,9 @@ KEEP_S = 3600.0
 FIRST_KEEP_S = 1.0
 """Seconds that it may keep the first attributes of a file: a notice that overtakes the answer with
 the inode finds nothing to drop."""
+
+PASSING = 1024
+"""The table keeps so many passing nodes that are not open."""
 
 
 class Attributes(NamedTuple):
@@ -61,10 +71,11 @@ class Change(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """The user of a request, who owns what it creates."""
+    """The user of a request, who owns what it creates. `groups`: the supplementary ones."""
 
     uid: int
     gid: int
+    groups: Collection[int] = ()
 
 
 def inode_number(*parts: object) -> int:
@@ -84,9 +95,30 @@ class Node:
 
     __slots__ = ("inode", "lookups")
 
+    kind = "file"
+    """What it is to a user to whom something is refused: the mount, a topic, a partition, another
+    directory or file."""
+    is_passing = False
+    """The kernel keeps no name of it (entry timeout 0), and there may be any number of such."""
+
     def __init__(self, inode: int) -> None:
         self.inode = inode
         self.lookups = 0
+
+    @property
+    def pace(self) -> Pace | None:
+        """Of the log that it shows: stat, open and read wait for those who queue to change that."""
+        return None
+
+    @property
+    def path(self) -> str:
+        """Its path in the mount, for messages; empty for the mount point."""
+        return ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a passing node has handles; `InodeTable.closed` hears when it has none."""
+        return False
 
     def attributes(self) -> Attributes:
         """What stat shows now; sizes are exact."""
@@ -112,7 +144,10 @@ class Node:
 
     def set_attributes(self, change: Change) -> None:
         """chmod, chown, truncate, utimens. EPERM where the node does not allow it."""
-        raise OSError(errno.EPERM, "only topics and partitions have a mode and an owner to set")
+        if change.size is not None:
+            raise OSError(errno.EPERM, "it shows what is, and cannot be cut")
+        why = "only topics and partitions have a mode and an owner to set: chmod TOPIC, TOPIC/N"
+        raise OSError(errno.EPERM, why)
 
     def open(self, flags: int) -> Handle:
         """Open with the flags of open(2); the caller adds the handle to the HandleTable."""
@@ -125,8 +160,8 @@ class Node:
     def xattr_names(self) -> Sequence[str]:
         return ()
 
-    def loses_name(self) -> bool:
-        """Whether its name leads to another inode after a change of the past."""
+    def has_lost_name(self) -> bool:
+        """Whether its name leads to another inode by now, as the past has changed."""
         return False
 
     def remembered(self) -> None:
@@ -140,6 +175,8 @@ class Directory(Node):
     """A directory. It refuses changes; a subclass overrides those that it supports."""
 
     __slots__ = ()
+
+    kind = "directory"
 
     def lookup(self, name: str) -> Node:
         """The node of a name, without counting the lookup. ENOENT.
@@ -156,7 +193,7 @@ class Directory(Node):
     def mkdir(self, name: str, mode: int, caller: Caller) -> "Node":
         raise OSError(errno.EPERM, "only the root takes new directories: topics")
 
-    def rmdir(self, name: str) -> None:
+    def rmdir(self, name: str, caller: Caller) -> None:
         raise OSError(errno.EPERM, "only topics can be removed")
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
@@ -168,12 +205,18 @@ class Directory(Node):
 
 
 class InodeTable:
-    """Inode number -> node, for all that the kernel knows; the root is always there."""
+    """Inode number -> node, for all that the kernel knows; the root is always there.
 
-    __slots__ = ("nodes",)
+    Of passing nodes see the module.
+    """
+
+    __slots__ = ("_passing", "nodes")
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
+        # The inodes of passing nodes, the last one that was looked up or closed at the end. Of what
+        # is open some are here; the others come back when they are closed.
+        self._passing: OrderedDict[int, None] = OrderedDict()
 
     def get(self, inode: int) -> Node:
         """The node of a number that the kernel sent. ESTALE where the table has none."""
@@ -199,18 +242,42 @@ class InodeTable:
         known.lookups += 1
         if known.lookups == 1:
             known.remembered()
+        if known.is_passing:
+            self._pass(known)
         return known
+
+    def _pass(self, node: Node) -> None:
+        self.closed(node)
+        while len(self._passing) > PASSING:
+            inode, _ = self._passing.popitem(last=False)
+            oldest = self.nodes.get(inode)
+            if oldest is not None and not oldest.is_open:
+                self._drop(oldest)
+
+    def closed(self, node: Node) -> None:
+        """A passing node that the table has is not open any more. Any thread."""
+        if node.inode in self.nodes:
+            self._passing[node.inode] = None
+            self._passing.move_to_end(node.inode)
 
     def forget(self, inode: int, count: int) -> None:
         """Take back `count` lookups (FORGET)."""
         node = self.nodes.get(inode)
         if node is None or inode == ROOT_INODE:
             return
+        if node.is_passing:
+            # Some may be of an earlier node, which the table has dropped.
+            count = min(count, node.lookups)
         assert count <= node.lookups, "the kernel forgets more than it was given"
         node.lookups -= count
-        if node.lookups == 0:
-            del self.nodes[inode]
-            node.forgotten()
+        if node.lookups == 0 and not node.is_open:
+            self._drop(node)
+
+    def _drop(self, node: Node) -> None:
+        node.lookups = 0
+        del self.nodes[node.inode]
+        self._passing.pop(node.inode, None)
+        node.forgotten()
 
 
 def directory_mode(permissions: int) -> int:

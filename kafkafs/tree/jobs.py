@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from kafkafs.tree.events import Events
 from storage.directory.manager import Topic
 from storage.errors import StorageError, TaskCancelled, reason_of
 from storage.task import ByOwner, Task, call
@@ -123,11 +124,11 @@ class Job:
 
 
 class Jobs:
-    """See the module. `say` takes lines for the event log."""
+    """See the module."""
 
-    def __init__(self, clock_ms: Callable[[], int], say: Callable[[str], None]) -> None:
+    def __init__(self, clock_ms: Callable[[], int], events: Events) -> None:
         self._clock_ms = clock_ms
-        self._say = say
+        self._events = events
         self._active: list[Job] = []
         self._last: dict[tuple[str, str, str], Job] = {}
         self.closed = False
@@ -207,10 +208,11 @@ class Jobs:
         if job.error is None or isinstance(job.error, StorageError | OSError):
             facts = [job.reason] if job.error else []
             facts += [f"{name} {value}" for name, value in job.result.facts]
-            self._say(f"{what}: {', '.join(facts)}" if facts else what)
+            say = self._events if job.scheduled or job.error else self._events.of_request
+            say(f"{what}: {', '.join(facts)}" if facts else what)
         else:
-            lines = "".join(traceback.format_exception(job.error)).rstrip()
-            self._say(f"{what}, unforeseen\n{lines}")
+            lines = "".join(traceback.format_exception(job.error))
+            self._events(f"{what}, unforeseen", lines)
 
     def cancel(self, kind: str, topic: Topic) -> list[Job]:
         """Stop all jobs of a kind and topic; returns them."""

@@ -1,27 +1,32 @@
 """The uid, gid and mode of topics and partitions.
 
-They are settings of the data directory; where none are set, a partition has its topic's and a topic
-the data directory's. Mount options may replace them.
+They are settings of the data directory (`storage.settings`). Where none are set, a topic has the
+data directory's, and its partitions can be written by that owner alone. Mount options may replace
+them.
+
+The kernel checks them at each open. `may_empty` is checked here, since the kernel knows of no
+rmdir that deletes what is in a directory, and so is `WholeTopic`, of files that are open.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterable
 
-from kafkafs.tree.inodes import Change, file_mode
-from storage.directory.manager import LogManager
+from kafkafs.tree.inodes import Caller, Change, file_mode
+from storage.directory.manager import LogManager, Topic
 from storage.log.log import Log
-
-Ownership = tuple[int, int, int]
-"""(permission bits, uid, gid)"""
+from storage.modes import Ownership, of_directory, within
+from storage.settings.setting_files import OTHER_PARTITIONS, TopicOwner
 
 
 class Permissions:
     """See the module. `uid` and `gid` replace those of everything; `umask` bits are hidden."""
 
-    __slots__ = ("_gid", "_manager", "_uid", "_umask", "default")
+    __slots__ = ("_gid", "_manager", "_uid", "_umask", "_unset", "default")
 
     def __init__(self, manager: LogManager, uid: int | None, gid: int | None, umask: int) -> None:
         self._manager = manager
@@ -29,10 +34,12 @@ class Permissions:
         self._gid = gid
         self._umask = umask
         found = os.stat(manager.path)
-        self.default = self._shown((found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)))
+        self._unset = found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+        manager.shown = self._shown
+        self.default = self._shown(self._unset)
 
-    def _shown(self, owner: tuple[int, int, int]) -> Ownership:
-        """(uid, gid, mode) of the settings, after the mount options."""
+    def _shown(self, owner: TopicOwner) -> Ownership:
+        """An owner of the settings, after the mount options."""
         uid, gid, mode = owner
         return (
             mode & ~self._umask,
@@ -52,12 +59,73 @@ class Permissions:
 
     def partition(self, log: Log) -> Ownership:
         """The ownership of a partition's file; the mode has the file type."""
-        owner = self._manager.settings.get_owner(log.topic, log.partition)
-        mode, uid, gid = self.topic(log.topic) if owner is None else self._shown(owner)
-        return file_mode(mode & (0o666 if owner is None else 0o7777)), uid, gid
+        owner = self._manager.settings.partition_owner(log.topic, log.partition)
+        mode, uid, gid = self._of_partition(log.topic, owner)
+        return file_mode(mode), uid, gid
+
+    def _of_partition(self, topic: str, owner: TopicOwner | None) -> Ownership:
+        """What is shown of a partition with this owner; None where none was ever set."""
+        if owner is not None:
+            return self._shown(owner)
+        mode, uid, gid = self.topic(topic)
+        return mode & 0o644, uid, gid
+
+    def whole_topic(self, topic: Topic) -> Ownership:
+        """The topic's ownership, without the bits that one of its partitions denies."""
+        return self.narrowed(self.topic(topic.name), topic, topic.numbers)
+
+    def narrowed(self, shown: Ownership, topic: Topic, numbers: Iterable[int]) -> Ownership:
+        """`shown`, without the bits that one of these partitions denies."""
+        mode, uid, gid = shown
+        for owner in self._manager.settings.partition_owners(topic.name, numbers):
+            mode = within((mode, uid, gid), self._of_partition(topic.name, owner))
+        return mode, uid, gid
+
+    def may_empty(self, topic: str, caller: Caller) -> bool:
+        """Whether a user could remove all that is in the topic's directory, if that were files."""
+        mode, uid, gid = self.topic(topic)
+        if caller.uid in (0, uid):
+            return True
+        if mode & stat.S_ISVTX:
+            return False
+        triad = mode >> 3 if gid == caller.gid or gid in caller.groups else mode
+        return triad & 0o3 == 0o3
+
+    def exposed(self) -> list[str]:
+        """The directories of partitions whose files can be read by users whom the mount does not
+        let read them.
+        """
+        manager = self._manager
+        top = manager.files.file_stat(manager.path).st_mode
+        found = []
+        for log in manager.logs():
+            if not manager.settings.owners_known(log.topic):
+                continue  # whether it is private is not known
+            topic, partition = self.topic(log.topic), self.partition(log)
+            if topic[0] & 0o011 == 0o011 and partition[0] & 0o044 == 0o044:
+                continue
+            with contextlib.suppress(OSError):
+                disk = manager.files.file_stat(log.directory)
+                wider = ~of_directory(disk.st_uid, disk.st_gid, topic, partition) & top
+                # Who may not search the directory reaches none of its files.
+                wider &= (disk.st_mode & 0o011) << 2
+                if wider and any(
+                    manager.files.file_stat(os.path.join(log.directory, name)).st_mode & wider
+                    for name, _ in manager.files.scan(log.directory)
+                ):
+                    found.append(log.directory)
+        return found
 
     def change_topic(self, topic: str, change: Change) -> None:
-        """chmod and chown of a topic; durable. EROFS."""
+        """chmod and chown of a topic, of none of its partitions; durable. EROFS."""
+        settings = self._manager.settings
+        # From now on the topic's owner says nothing of the partitions without one of their own.
+        others = settings.partition_owner(topic, OTHER_PARTITIONS)
+        if settings.get_owner(topic, OTHER_PARTITIONS) is None and not self._manager.read_only:
+            if others is None:
+                uid, gid, mode = self._unset
+                others = uid, gid, mode & 0o644
+            settings.set_owner(topic, OTHER_PARTITIONS, *others)
         self._change(topic, None, self.topic(topic), change)
 
     def change_partition(self, log: Log, change: Change) -> None:
@@ -68,10 +136,40 @@ class Permissions:
         if self._manager.read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         mode, uid, gid = now
-        self._manager.settings.set_owner(
-            topic,
-            partition,
+        owner = (
             uid if change.uid is None else change.uid,
             gid if change.gid is None else change.gid,
             stat.S_IMODE(mode if change.mode is None else change.mode),
         )
+        self._manager.set_owner(topic, partition, owner)
+
+
+class WholeTopic:
+    """The right of an open file to act on all partitions of a topic.
+
+    The kernel checks the mode at open (`Permissions.whole_topic`). What is made later is out of
+    reach, if the file could not have been opened by all the same users since.
+    """
+
+    __slots__ = ("_numbers", "_permissions", "_shown", "_topic")
+
+    def __init__(self, permissions: Permissions, topic: Topic) -> None:
+        self._permissions = permissions
+        self._topic = topic
+        self._numbers = frozenset(topic.numbers)
+        self._shown = permissions.whole_topic(topic)
+
+    def check(self) -> None:
+        """EACCES where a partition is out of reach."""
+        topic = self._topic
+        if len(topic.partitions) + len(topic.faults) == len(self._numbers):
+            return
+        numbers = frozenset(topic.numbers)
+        later = self._permissions.narrowed(self._shown, topic, numbers - self._numbers)
+        if (later[0] ^ self._shown[0]) & 0o222:
+            raise PermissionError(
+                errno.EACCES,
+                "a partition with rights of its own was made after this file was opened: open it "
+                "again",
+            )
+        self._numbers = numbers

@@ -32,7 +32,8 @@ class TextView:
     other text at other positions, and so another name. `whole_records`: it shows more than values;
     a cursor in a batch then needs the batch's header.
 
-    `render` and `measure` are those of `_measure.Loops`; `parse` is as `_parse.encode_lines`.
+    `render`, `line` and `measure` are those of `_measure.Loops`; `parse` is as
+    `_parse.encode_lines`.
     """
 
     is_text: Final[Literal[True]] = True
@@ -45,6 +46,7 @@ class TextView:
         self.whole_records: Final = whole_records
         self.parse: Final = parse
         self.render: Final = loops.render
+        self.line: Final = loops.line
         self.measure: Final = loops.measure
 
 

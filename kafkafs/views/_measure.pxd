@@ -29,6 +29,8 @@ cdef class Cursor:
     cdef readonly long long value_left
     cdef readonly bint encoded
     cdef readonly long long needed
+    cdef readonly long long long_line
+    cdef int64_t longest
     # The text of a record that did not fit into the output, its size, and how much `fetch` has
     # moved to an output.
     cdef bytes spill

@@ -9,7 +9,7 @@ which must fill the record exactly. They ignore record counts and CRCs.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t
 
 from kafkafs.views._measure cimport (
     ENTRY_ROOM, Cursor, Entry, Loops, Measure, RecordBase, base_of, loops_of, set_entry, set_place
@@ -17,6 +17,7 @@ from kafkafs.views._measure cimport (
 from storage.record._batch cimport (
     BAD_HEADERS, NEEDS_MORE, NO_FAULT, WINDOW, Fault, Fields, Place, RecordHead, Window,
     at_position, bounded_varint, enter_batches, enter_head, headers_fill, leave_record, read_fields,
+    sum_of,
 )
 
 
@@ -45,11 +46,11 @@ cdef Fault next_record(
         return fault
     if not headers_fill(fields.headers, fields.end):
         return BAD_HEADERS
-    record.offset = base.offset + head.offset_delta
+    record.offset = sum_of(base.offset, head.offset_delta)
     record.append_time = base.append_time
     record.timestamp = base.timestamp
     if not base.append_time:
-        record.timestamp = <int64_t> (<uint64_t> base.timestamp + <uint64_t> head.timestamp_delta)
+        record.timestamp = sum_of(base.timestamp, head.timestamp_delta)
     record.key = fields.key
     record.key_size = head.key_length
     record.value = fields.value
@@ -74,18 +75,20 @@ cdef Fault render_loop(
     cdef Place place = cursor.place
     cdef int64_t skipping = skip[0]
     cdef uint8_t *out = out_position[0]
-    cdef int64_t size
+    cdef int64_t size, start
     cdef int64_t needed = 0
     cdef Fault fault = NO_FAULT
     while out < out_end:
         fault = next_record(window, &place, &cursor.base, &record, &needed)
         if fault != NO_FAULT:
             break
+        start = place.position
         leave_record(&place)
         if skipping:
             size = format.size(&record)
             if size > skipping:
-                spill(cursor, format, &record)
+                if not spill(cursor, format, &record, size):
+                    place.position = start
                 break
             skipping -= size
         elif format.most(&record) + WRITE_SLACK <= out_end - out or (
@@ -93,7 +96,8 @@ cdef Fault render_loop(
         ):
             out = format.write(&record, out)
         else:
-            spill(cursor, format, &record)
+            if not spill(cursor, format, &record, format.size(&record)):
+                place.position = start
             break
     set_place(&cursor.place, &place)
     cursor.needed = needed
@@ -102,17 +106,24 @@ cdef Fault render_loop(
     return fault
 
 
-cdef int spill(Cursor cursor, const Format *format, const WholeRecord *record) except -1 nogil:
-    """Write a record's text to a buffer of the cursor, from which `fetch` moves it."""
-    cdef int64_t size = format.size(record)
+cdef int spill(
+    Cursor cursor, const Format *format, const WholeRecord *record, int64_t size
+) except -1 nogil:
+    """Write a record's text, of this size, to a buffer of the cursor, from which `fetch` moves it.
+
+    Return 0 where it is too long for that (`Cursor.long_line`).
+    """
     cdef uint8_t *start
+    if size > cursor.longest:
+        cursor.long_line = size
+        return 0
     with gil:
         cursor.spill = PyBytes_FromStringAndSize(NULL, size + WRITE_SLACK)
         start = <uint8_t *> PyBytes_AS_STRING(cursor.spill)
     cursor.spill_size = format.write(record, start) - start
     assert cursor.spill_size == size, "a record's text is not as long as it was measured"
     cursor.spilled = 0
-    return 0
+    return 1
 
 
 cdef Fault measure_loop(

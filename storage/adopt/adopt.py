@@ -282,6 +282,7 @@ class _Adoption:
             for chunk in stamped:
 
                 def append(chunk: Stamped = chunk) -> None:
+                    log.pace.check_pace()
                     appended = log.appender.append_batches(
                         chunk.data, now_ns=chunk.now_ns, checked=chunk.batches, defer_flush=True
                     )
@@ -390,6 +391,7 @@ def _lacks_marker(log: Log, pending: Pending) -> bool:
 
 def _write_marker(log: Log, pending: Pending, now_ns: Callable[[], int]) -> None:
     if _lacks_marker(log, pending):
+        log.pace.check_pace()
         appender = log.appender
         end = appender.commit_transaction if pending.committed else appender.abort_transaction
         end(pending.producer_id, now_ns())

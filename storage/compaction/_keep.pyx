@@ -35,7 +35,7 @@ from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE,
     HORIZON_BIT, LAST_OFFSET, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT,
     RECORDS_COUNT, Fault, last_offset_of, load64, read_varint, read_varlong, size_of, store32,
-    store64,
+    store64, sum_of,
 )
 from storage.record._write cimport LARGEST_BATCH, body_size, difference, put_head, seal, zigzag_bits
 
@@ -163,11 +163,6 @@ cdef object refuse(Fault fault, const Py_buffer *view):
 
 
 # -- writing a batch of kept records -------------------------------------------------------------
-
-
-cdef inline int64_t sum_of(int64_t one, int64_t other) noexcept nogil:
-    """one + other, which wraps as a Java long does."""
-    return <int64_t> (<uint64_t> one + <uint64_t> other)
 
 
 cdef inline uint8_t *put_record(

@@ -59,11 +59,13 @@ class Sources:
     def walk(self, number: int, position: int, taker: Pass, task: Task) -> None:
         """Have a pass take segment ``number`` from ``position`` on, and close it.
 
-        A log may have thousands of segments.  Its next reader opens one again.
+        A log may have thousands of segments.  Its next reader opens one again.  One with bytes that
+        no flush has reached stays open (``storage.descriptors``).
         """
         segment = self.segments[number]
         walk(segment, position, taker, task)
-        task.by_owner(partial(segment.files.close_descriptors, own_leases=1))
+        if not segment.files.is_unsynced:
+            task.by_owner(partial(segment.files.close_descriptors, own_leases=1))
 
     def next_offset(self, number: int) -> int:
         """Where segment ``number`` ends and the next one begins."""

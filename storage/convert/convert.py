@@ -20,6 +20,7 @@ Not here: other partitions' recovery (a directory that was not closed cleanly is
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -32,19 +33,27 @@ from storage.files import Files, FileSource
 from storage.kafka07.entries import entries_to_v2
 from storage.kafka07.segment import Segment07, entry_files, load_entries
 from storage.record._batch import Rebuild
-from storage.record.header import LENGTH_POSITION, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, Buffer
-from storage.record.plain import to_v2
+from storage.record.header import (
+    FRAME_SIZE,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    Buffer,
+)
+from storage.record.plain import RUN_BYTES, to_v2
 from storage.record.scan import batches
 from storage.recovery.swap import finish_swaps, publish
 from storage.segment.cut import Cut, cut_tail
 from storage.segment.segment import MAX_SEGMENT_BYTES
-from storage.segment.walk import sealed_times
+from storage.segment.walk import Walk, buffered, sealed_times
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
 
 _WRITE_BYTES = 1024 * 1024
-# A batch of the source at a position, as v2, and how many of the source's bytes it stands for.
-_Take = Callable[[memoryview, int], tuple[Buffer, int]]
+# The batch at a position of a window, which begins at a position of the source, as v2, and how many
+# of the source's bytes it stands for, or would; CorruptRecord with its position in the source.
+_Take = Callable[[memoryview, int, int], tuple[Buffer, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +226,22 @@ class _Conversion:
         fd = self.files.open(path, os.O_RDONLY)
         try:
             mtime_ns = self.files.file_stat(path).st_mtime_ns
-            # Not released by hand: an exception may hold a part of it.
-            view = memoryview(self.files.map(fd, size) if size else b"")
-            at = 0
-            while at < size:
-                batch, taken = take(view, at)
-                if not batch:
-                    raise CorruptRecord("the last batch is incomplete", position=at)
-                target.add(batch)
-                self.progress(taken)
-                at += taken
+            walk = Walk(buffered(self.files, fd).read, 0, size)
+            for data in walk:
+                at, start = 0, walk.position
+                # A run of messages does not end because the window does.
+                end = len(data) if start + len(data) == size else max(len(data) - RUN_BYTES, 1)
+                while at < end:
+                    batch, taken = take(data, at, start)
+                    if not batch:
+                        walk.needed = taken
+                        break
+                    target.add(batch)
+                    self.progress(taken)
+                    at += taken
+                walk.position += at
+            if walk.position < size:
+                raise CorruptRecord("the last batch is incomplete", position=walk.position)
             target.end(mtime_ns)
         except BaseException as error:
             target.discard()
@@ -297,19 +312,35 @@ class _Conversion:
         segment.set_size(good)
 
 
-def _take_legacy(data: memoryview, at: int) -> tuple[Buffer, int]:
+def _take_legacy(data: memoryview, at: int, start: int) -> tuple[Buffer, int]:
     """The next batch of a ``.log``: as it is where it is v2."""
     if len(data) - at <= MAGIC_POSITION:
-        return b"", 0
+        return b"", FRAME_SIZE
     if data[at + MAGIC_POSITION] < MAGIC:
-        return to_v2(data, at, len(data))
+        with _positions_from(start):
+            return to_v2(data, at, len(data))
     size = int.from_bytes(data[at + LENGTH_POSITION : at + LOG_OVERHEAD], "big") + LOG_OVERHEAD
     return (data[at : at + size] if size <= len(data) - at else b""), size
 
 
 def _take_old(segment: Segment07) -> _Take:
     """The next batch of a ``.kafka`` file."""
-    return lambda data, at: entries_to_v2(data, at, len(data), segment.base_offset + at)
+
+    def take(data: memoryview, at: int, start: int) -> tuple[Buffer, int]:
+        with _positions_from(start):
+            return entries_to_v2(data, at, len(data), segment.base_offset + start + at)
+
+    return take
+
+
+@contextlib.contextmanager
+def _positions_from(start: int) -> Iterator[None]:
+    """Let the position of a CorruptRecord count from ``start``."""
+    try:
+        yield
+    except CorruptRecord as error:
+        error.position = start + (error.position or 0)
+        raise
 
 
 class _Target:

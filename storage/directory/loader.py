@@ -28,6 +28,7 @@ from storage.files import Files, is_temporary
 from storage.kafka07.segment import holds_entries, refusal
 from storage.log.log import Log, LogGroup
 from storage.log.rescue import decided, finish
+from storage.recovery.loading import header_at
 from storage.recovery.recovery import LoadContext, Recovered, recover
 from storage.segment.cut import Cut
 from storage.settings.settings import Settings
@@ -165,6 +166,11 @@ class Loader:
         is_ours = files.in_order and not settings.is_brokers
         if is_ours and (recovery_point is None or not checkpoints.has_log_starts):
             log_start = max(log_start, self._own_log_start(directory))
+        elif is_ours and recovery_point == 0 and not clean:
+            # What was written to the new partition may have moved its log start to the first batch
+            # (``Appender.restore``).  A later one may be of a change that was not carried out.
+            written = min(self._own_log_start(directory), self._first_offset(directory))
+            log_start = max(log_start, written)
         # A cleaner may have been in any broker's topic; of a copy the copied checkpoint tells.
         may_have_gaps = item in checkpoints.cleaned_before or (
             files.in_order and settings.is_brokers_topic(topic)
@@ -212,6 +218,7 @@ class Loader:
         end = recovered.segments[-1].next_offset
         log = Log(
             *(files, directory, topic, partition, topic_id, config, recovered, self.logs),
+            created_ns=self._created_ns(directory),
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
             epochs=self._load_epochs(directory, start, end, recovered),
@@ -226,10 +233,15 @@ class Loader:
         return log
 
     def create_log(self, topic: Topic, partition: int, directory: str, now_ms: int) -> Log:
-        """Make the files of a new, empty partition in its directory; durable.  OSError."""
+        """Make the files of a new, empty partition in its directory; durable.  OSError.
+
+        It is newer than the topic's others, also where the disk's clock did not go on.
+        """
         files, config = self.files, self.settings.log_config(topic.name)
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
         checkpoint_file.write_partition_metadata(files, metadata, topic.id)
+        created_ns = max(self._created_ns(directory), topic.extended_ns + 1)
+        files.utime_ns(metadata, created_ns)
         epochs = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         checkpoint_file.write_epochs(files, epochs, [])
         book_file.begin(files, directory)
@@ -246,6 +258,7 @@ class Loader:
         files.sync_directory(directory)
         return Log(
             *(files, directory, topic.name, partition, topic.id, config, recovered, self.logs),
+            created_ns=created_ns,
             log_start=0,
             recovery_point=0,
             epochs=[],
@@ -256,8 +269,8 @@ class Loader:
     def _own_log_start(self, directory: str) -> int:
         """The log start by a partition's own files; 0 where they do not tell.
 
-        Only for a partition that has come without its lines in the checkpoints: these files say
-        what is to go before it is decided.
+        These files say what is to go before it is decided: only for a partition that has come
+        without its lines in the checkpoints, or up to the first batch.
         """
         start = 0
         with contextlib.suppress(CorruptCheckpoint, OSError):
@@ -265,6 +278,17 @@ class Loader:
         with contextlib.suppress(CorruptCheckpoint, OSError):
             start = max(start, history.recorded_start(self.files, directory) or 0)
         return start
+
+    def _first_offset(self, directory: str) -> int:
+        """The base offset of the first batch in a partition's files; 0 where they do not tell."""
+        bases = paths.log_bases(name for name, _ in self.files.scan(directory))
+        if not bases:
+            return 0
+        path = os.path.join(directory, paths.file_name(bases[0], paths.LOG))
+        with contextlib.suppress(OSError), self.files.held_open(path) as fd:
+            header = header_at(self.files, fd, 0)
+            return 0 if header is None else header.base_offset
+        return 0
 
     def compare_end(self, log: Log, flushed_end: int) -> None:
         """Note a lost end where the log ends before ``flushed_end``, up to which it was flushed."""
@@ -279,6 +303,18 @@ class Loader:
             return checkpoint_file.read_partition_metadata(self.files, path) or ""
         except CorruptCheckpoint:
             return ""
+
+    def _created_ns(self, directory: str) -> int:
+        """When a partition was made: the time of ``partition.metadata``, which is written once.
+
+        Where there is none, that of the directory itself.
+        """
+        with contextlib.suppress(OSError):
+            metadata = os.path.join(directory, paths.PARTITION_METADATA)
+            return self.files.file_stat(metadata).st_mtime_ns
+        with contextlib.suppress(OSError):
+            return self.files.born_ns(directory) or self.files.file_stat(directory).st_mtime_ns
+        return 0
 
     def _load_epochs(
         self, directory: str, start: int, end: int, recovered: Recovered
@@ -335,6 +371,7 @@ class Loader:
             self.checkpoints.set_aside(path, fault)
         if not self.read_only:
             checkpoint_file.write_partition_metadata(self.files, path, log.topic_id)
+            log.created_ns = self._created_ns(log.directory)
 
 
 def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:

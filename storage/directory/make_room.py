@@ -157,7 +157,7 @@ def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFac
 def _newest_timestamp(files: Files, directory: str, base: int, following: int) -> int | None:
     """A sealed segment's largest timestamp by its time index; None where that does not tell."""
     path = os.path.join(directory, paths.file_name(base, paths.TIMEINDEX))
-    index = TimeIndex(files, path, base, 0, writable=False, mapped=False)
+    index = TimeIndex(files, path, base, 0, writable=False)
     try:
         last = None if index.sanity() is not None else index.last_entry
     finally:

@@ -24,13 +24,14 @@ import contextlib
 import errno
 import logging
 import os
+import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from storage import clock, paths
+from storage import clock, descriptors, modes, paths
 from storage.adopt.adopt import recover as recover_adoption
 from storage.adopt.adoptions import Adoptions
 from storage.counters import CleanerCounters
@@ -56,9 +57,9 @@ from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log, LogGroup
 from storage.log.rescue import rescue
+from storage.plain_forms import plain_forms
 from storage.retention.retention import check_policy
-from storage.segment.segment_files import opened
-from storage.settings.setting_files import TopicOwner
+from storage.settings.setting_files import TopicFile, TopicOwner
 from storage.settings.settings import Settings, no_check
 from storage.state import checkpoint_file
 from storage.task import Task
@@ -89,6 +90,11 @@ class Progress:
     bytes_read: int
     partitions: int
     partitions_total: int
+
+
+def _ownership(owner: TopicOwner) -> modes.Ownership:
+    uid, gid, mode = owner
+    return mode, uid, gid
 
 
 def check_topic(files: Files, path: str, topic: str) -> None:
@@ -145,12 +151,16 @@ class LogManager:
         self.adoptions = Adoptions()
         self.adopting = threading.Lock()
         self.undecided: Adoptions | None = None
+        # What users see of an owner and a mode.
+        self.shown: Callable[[TopicOwner], modes.Ownership] = _ownership
         # Why it is not known what was adopted, so that nothing may be adopted.
         self.adoptions_fault: CorruptCheckpoint | None = None
         # Bytes of log that recovery has read, and the time that opening took.
         self.opening_bytes = 0
         self.opening_s = 0.0
         self._lock_fd = -1
+        # When a topic was made or deleted last, as ``.lock`` has it.
+        self._changed_ns = 0
         # Whether only this manager uses ``files``.
         self._made_files = False
         self.deleted = Deleted(files, self.duties, self.reserve, self._logs, read_only=read_only)
@@ -226,10 +236,13 @@ class LogManager:
             )
             manager._lock_fd = lock_fd
             manager._made_files = made
+            with contextlib.suppress(OSError):
+                manager._changed_ns = files.file_stat(os.path.join(path, paths.LOCK)).st_mtime_ns
             if not read_only:
                 files.reserve = manager.reserve
                 manager._make_room()
             manager._load(progress, verify=verify)
+            manager._changed_ns = max(manager._changed_ns, manager.topics.created_ns)
             if not read_only:
                 if not manager.clean and (manager.topics or manager.checkpoints.topics()):
                     # What recovery has cut must not count as flushed when it is written again.
@@ -420,11 +433,9 @@ class LogManager:
         """
         self._check_writable()
         self.files.check_room()
-        paths.check_topic_name(name)
         if name in self.topics:
             raise TopicExists(f"topic {name!r} exists", path=self.path)
-        if paths.is_reserved(name):
-            raise PolicyViolation(f"topic {name!r}: a broker keeps this name for itself")
+        paths.check_new_name(name)
         self._check_collisions(name)
         self.check_may_create()
         self.settings.check_known()
@@ -436,16 +447,31 @@ class LogManager:
             self.start_checkpoint(snapshots=False)()
         try:
             for partition in range(count):
-                topic.partitions[partition] = self._create_log(topic, partition, owner)
+                topic.add(self._create_log(topic, partition, owner))
             self.files.sync_directory(self.path)
         except OSError:
             for log in reversed(topic.partitions.values()):
                 remove_directory(self.files, log.directory)
             self.settings.forget(name)
             raise
+        self._note_change()
         self.topics[name] = topic
         self.topics.changes += 1
         return topic
+
+    @property
+    def changed_ns(self) -> int:
+        """When a topic was made or deleted last, in ns since 1970; the same for the next start."""
+        if self.read_only:
+            # Another process makes topics, and notes nothing.
+            return max(self._changed_ns, self.topics.created_ns)
+        return self._changed_ns
+
+    def _note_change(self) -> None:
+        """Note that a topic comes or goes.  A deletion leaves no other file that lasts."""
+        self._changed_ns = max(self.clock_ms() * 1_000_000, self._changed_ns + 1)
+        with contextlib.suppress(OSError):
+            self.files.utime_ns(os.path.join(self.path, paths.LOCK), self._changed_ns)
 
     def _check_collisions(self, name: str) -> None:
         """TopicExists where Kafka's metrics would take it for another topic (``Topic.java``)."""
@@ -468,7 +494,8 @@ class LogManager:
         if self.files.exists(directory):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
         unfinished = os.path.join(self.path, paths.deleted_directory_name(name, 0))
-        self.files.mkdir(unfinished)
+        owners = TopicFile(owners={} if owner is None else {None: owner})
+        self._make_directory(unfinished, owners, 0)
         try:
             self.settings.begin(name, unfinished, owner)
             self.files.rename(unfinished, directory)
@@ -476,24 +503,44 @@ class LogManager:
             remove_directory(self.files, unfinished)
             raise
 
-    def create_partition(self, topic_name: str, partition: int) -> Log:
-        """Create the next partition of a topic.  InvalidTopic where it is not the next number,
-        PolicyViolation in a broker's directory.
+    def create_partition(
+        self, topic_name: str, partition: int, *, owner: TopicOwner | None = None
+    ) -> Log:
+        """Create the next partition of a topic; durable.
+
+        ``owner``: its uid, gid and mode, which are written down before the partition can be seen.
+
+        InvalidTopic where it is not the next number, PolicyViolation in a broker's directory or of
+        an internal topic, OSError; what was made of a partition that failed is removed again.
         """
         self._check_writable()
         self.files.check_room()
         topic = self.topics.topic(topic_name)
         topic.check(partition)
+        if topic_name in paths.INTERNAL_TOPICS:
+            reason = "a cluster alone adds partitions, by which it finds what it has written"
+            raise PolicyViolation(f"topic {topic_name!r}: {reason}")
         following = max(topic.numbers, default=-1) + 1
         if partition != following:
             raise InvalidTopic(
-                f"the next partition of topic {topic_name!r} is {following}, not {partition}",
+                f"the next partition of topic {topic_name!r} is {following}, not {partition}: "
+                "they are created in order",
                 path=self.path,
             )
         self.check_may_create()
+        # Each line of the topic's file is written anew by each change of it: there is none where
+        # thousands of partitions are made alike.
+        if owner is not None and owner != self.settings.partition_owner(topic_name, partition):
+            self.settings.set_owner(topic_name, partition, *owner)
         log = self._create_log(topic, partition)
-        self.files.sync_directory(self.path)
-        topic.partitions[partition] = log
+        try:
+            log.load_history()
+            self.files.sync_directory(self.path)
+        except OSError:
+            log.abandon()
+            remove_directory(self.files, log.directory)
+            raise
+        topic.add(log)
         self.topics.changes += 1
         return log
 
@@ -505,12 +552,15 @@ class LogManager:
                 f"it comes back; if it will not: kafkafs detach {self.path}",
             )
 
-    def _create_log(self, topic: Topic, partition: int, owner: TopicOwner | None = None) -> Log:
+    def _create_log(
+        self, topic: Topic, partition: int, topic_owner: TopicOwner | None = None
+    ) -> Log:
         directory = os.path.join(self.path, paths.partition_directory(topic.name, partition))
-        if partition:
-            self.files.mkdir(directory)
+        if partition == 0:
+            self._begin_topic(topic.name, directory, topic_owner)
         else:
-            self._begin_topic(topic.name, directory, owner)
+            known = self.settings.topic_file(topic.name)
+            self._make_directory(directory, known, partition)
         try:
             log = self.loader.create_log(topic, partition, directory, self.clock_ms())
         except OSError:
@@ -553,6 +603,7 @@ class LogManager:
                 if self.files.exists(directory):
                     self.files.rename(directory, where)
             raise
+        self._note_change()
         del self.topics[name]
         self.topics.changes += 1
         for _, directory, log in renamed:
@@ -597,6 +648,72 @@ class LogManager:
     def _check_writable(self) -> None:
         if self.read_only:
             raise ReadOnlyLog("the data directory was opened read-only", path=self.path)
+
+    # -- owners --------------------------------------------------------------------------------
+
+    def set_owner(self, topic: str, partition: int | None, owner: TopicOwner) -> None:
+        """Set who a partition or, with None, the topic belongs to, and the mode; durable.
+
+        Files on the disk are at no time readable by more users.  Those of a broker's directory keep
+        their modes, and so do those that are not this process's to change; the log says so.
+        OSError, UnknownTopicOrPartition.
+        """
+        self._check_writable()
+        before = self.settings.topic_file(topic)
+        after = before.with_owner(partition, owner)
+        numbers = self.topics.topic(topic).numbers if partition is None else [partition]
+        if self.settings.is_brokers:
+            numbers = []
+            _log.warning("%s: chmod of %s: a broker's files keep their modes", self.path, topic)
+        self._set_modes(topic, numbers, (before, after))
+        try:
+            self.settings.set_owner(topic, partition, *owner)
+        finally:
+            self._set_modes(topic, numbers, (self.settings.topic_file(topic),))
+
+    def _set_modes(self, topic: str, numbers: Sequence[int], owners: Sequence[TopicFile]) -> None:
+        """Let those read partitions' files whom all of ``owners`` let read the partitions."""
+        for number in numbers:
+            directory = os.path.join(self.path, paths.partition_directory(topic, number))
+            self._set_mode(directory, number, owners)
+
+    def _set_mode(self, directory: str, number: int, owners: Sequence[TopicFile]) -> None:
+        try:
+            self._change_mode(directory, number, owners)
+        except OSError as error:
+            # They are another user's, or the file system has no modes.
+            reason = f"its files keep their modes: {error.strerror}"
+            _log.warning("%s: chmod of %s: %s", self.path, directory, reason)
+
+    def _change_mode(self, directory: str, number: int, owners: Sequence[TopicFile]) -> None:
+        files = self.files
+        top, found = files.file_stat(self.path), files.file_stat(directory)
+        mode = stat.S_IMODE(top.st_mode) | 0o700
+        for each in owners:
+            topic = each.owners.get(None, (top.st_uid, top.st_gid, top.st_mode))
+            partition = each.partition_owner(number) or topic
+            mode &= modes.of_directory(
+                *(found.st_uid, found.st_gid, self.shown(topic), self.shown(partition))
+            )
+        mode |= found.st_mode & 0o7000
+        if mode == stat.S_IMODE(found.st_mode):
+            return
+        # The directory comes first, since new files take their modes from it.
+        files.chmod(directory, mode)
+        is_moving = True
+        while is_moving:
+            is_moving = False
+            for name, kind in files.listing(directory):
+                try:
+                    if kind == "file":
+                        files.chmod(os.path.join(directory, name), modes.of_file(mode))
+                except FileNotFoundError:
+                    is_moving = True  # to another name, or it is gone
+
+    def _make_directory(self, directory: str, owners: TopicFile, number: int) -> None:
+        """Make a partition's directory, for those to read who may read the partition."""
+        self.files.mkdir(directory, 0o700)
+        self._set_mode(directory, number, (owners,))
 
     # -- settings ------------------------------------------------------------------------------
 
@@ -681,11 +798,13 @@ class LogManager:
         self.start_checkpoint()()
 
     def sweep(self, now_ms: int) -> Callable[[], None] | None:
-        """Age descriptors, forget producers, and remove what was deleted (``Deleted.remove``).
+        """Age descriptors and plain forms, forget producers, and remove what was deleted
+        (``Deleted.remove``).
 
         Looks at no log where nothing was opened and nothing is to be removed.
         """
         self._age_descriptors()
+        plain_forms.age()
         if now_ms >= self._expiring_ms:
             self._expiring_ms = now_ms + EXPIRATION_CHECK_MS
             wall_ms, limit_ms = self.clock_ms(), self.settings.broker.producer_id_expiration_ms
@@ -694,7 +813,7 @@ class LogManager:
         return self.deleted.remove(now_ms, again=True)
 
     def _age_descriptors(self) -> None:
-        count = opened()
+        count = descriptors.opened()
         if count == self._opened_before and not self._left_open:
             return
         self._opened_before, self._left_open = count, False
@@ -703,6 +822,18 @@ class LogManager:
                 stay = True
                 stay = log.age_descriptors()
             self._left_open |= stay
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def take_turns(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        """From now on whoever changes a slow log does so in turn (``log.pace``)."""
+        self._logs.pace_ns = clock_ns
+
+    def end_turns(self) -> None:
+        """From now on nobody takes turns.  Call it when nobody queues."""
+        self._logs.pace_ns = None
+        for log in self.logs():
+            log.pace.forget()
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -186,6 +186,7 @@ def _begin(plan: RetentionPlan, now_ms: int, outcome: Retained) -> _LogStartAdva
     log = plan.log
     if log.closed:
         return None
+    log.pace.check_pace()
     outcome.logs += 1
     if log.cleaning:
         outcome.cleaning += 1

@@ -31,12 +31,27 @@ TopicPartition = tuple[str, int]
 
 @dataclass(slots=True)
 class Topic:
-    """A topic and its partitions here, by number.  ``faults``: why others could not be opened."""
+    """A topic and its partitions here, by number.
+
+    ``faults``: why others could not be opened.  ``extended_ns``: when the last partition was made,
+    in ns since 1970; 0 where none could be opened.
+    """
 
     name: str
     id: str
     partitions: dict[int, Log] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
+    extended_ns: int = 0
+
+    def add(self, log: Log) -> None:
+        """Take a partition in, or another log of one that is there."""
+        self.partitions[log.partition] = log
+        self.extended_ns = max(self.extended_ns, log.created_ns)
+
+    @property
+    def created_ns(self) -> int:
+        """When its first partition was made; as ``extended_ns``."""
+        return min((log.created_ns for log in list(self.partitions.values())), default=0)
 
     @property
     def numbers(self) -> list[int]:
@@ -59,6 +74,8 @@ class Topics(dict[str, Topic]):
         self._settings = settings
         self._faults = faults
         self.changes = 0
+        # When a topic was made last, and the count of changes when that was found out.
+        self._created: tuple[int, int] = (-1, 0)
         # The logs of compacted topics, and the count of changes when they were listed.
         self._compacted: tuple[int, tuple[Log, ...]] = (-1, ())
 
@@ -78,6 +95,16 @@ class Topics(dict[str, Topic]):
             logs = tuple(log for log in self.logs() if log.config.is_compacted)
             self._compacted = changes, logs
         return logs
+
+    @property
+    def created_ns(self) -> int:
+        """When the newest of them was made, in ns since 1970."""
+        changes, created_ns = self._created
+        if changes != self.changes:
+            changes = self.changes
+            created_ns = max((topic.created_ns for topic in list(self.values())), default=0)
+            self._created = changes, created_ns
+        return created_ns
 
     def topic(self, name: str) -> Topic:
         """UnknownTopicOrPartition where there is none."""
@@ -115,7 +142,7 @@ class Topics(dict[str, Topic]):
         topic = self.setdefault(log.topic, Topic(log.topic, log.topic_id))
         topic.id = log.topic_id
         topic.faults.pop(log.partition, None)
-        topic.partitions[log.partition] = log
+        topic.add(log)
         self.changes += 1
 
     # -- faults --------------------------------------------------------------------------------

@@ -46,8 +46,6 @@ from storage.state import checkpoint_file
 from storage.state.producer_state import EMPTY_SNAPSHOT
 from storage.task import Task
 
-# The cluster itself writes these; they mean something only beside its other topics.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _DECIDING = frozenset({"cleanup.policy", "retention.bytes", "retention.ms"})
 
 _Item = tuple[str, int]
@@ -261,7 +259,7 @@ class _Handover:
             yield source
 
     def _is_wanted(self, topic: str) -> bool:
-        return topic in self.topics if self.topics else topic not in INTERNAL_TOPICS
+        return topic in self.topics if self.topics else topic not in paths.INTERNAL_TOPICS
 
     # -- choosing -----------------------------------------------------------------------------
 
@@ -273,9 +271,8 @@ class _Handover:
         outcome = self.outcome
         names = [name for name, is_directory in self.files.scan(self.data) if is_directory]
         parsed = map(paths.parse_partition_directory, names)
-        outcome.left_out = sorted(
-            {each[0] for each in parsed if each and not self.topics and each[0] in INTERNAL_TOPICS}
-        )
+        there = {each[0] for each in parsed if each}
+        outcome.left_out = [] if self.topics else sorted(there & paths.INTERNAL_TOPICS)
         theirs = self._brokers_partitions()
         chosen: list[Log] = []
         for name in dict.fromkeys(self.topics or sorted(source.topics)):

@@ -1,5 +1,5 @@
 from typing_extensions import Buffer
 
 def entries_up_to(
-    entries: Buffer, size: int, at: int, width: int, count: int, warm: int, target: int
+    entries: Buffer, size: int, at: int, width: int, count: int, target: int
 ) -> int: ...

@@ -27,13 +27,12 @@ cdef inline int64_t key_at(const uint8_t *at, int width) noexcept nogil:
 
 
 def entries_up_to(
-    entries not None, int64_t size, int64_t at, int width, int64_t count, int64_t warm, target
+    entries not None, int64_t size, int64_t at, int width, int64_t count, target
 ):
     """Return how many of the first `count` entries have a key at or below `target`.
 
     An entry has `size` bytes. Its key is a signed big-endian number of `width` bytes (4 or 8) at
-    its byte `at`. Keys never fall from one entry to the next. The search begins at the first of the
-    last `warm` entries, which are likely in memory.
+    its byte `at`. Keys never fall from one entry to the next.
     """
     cdef Py_buffer view
     cdef const uint8_t *keys
@@ -52,15 +51,12 @@ def entries_up_to(
         if not 0 <= count <= view.len // size:
             raise ValueError(f"{count} entries of {size} bytes in {view.len}")
         keys = <const uint8_t *> view.buf + at
-        middle = count - warm
         while low < high:
-            if middle < low or middle >= high:
-                middle = (low + high) >> 1
+            middle = (low + high) >> 1
             if key_at(keys + middle * size, width) <= wanted:
                 low = middle + 1
             else:
                 high = middle
-            middle = -1
         return low
     finally:
         PyBuffer_Release(&view)

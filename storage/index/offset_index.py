@@ -30,7 +30,7 @@ class OffsetIndex(SegmentIndex):
     @property
     def is_full(self) -> bool:
         """Whether the segment should roll before its next append."""
-        return self.count >= self.capacity
+        return self.is_cut or self.count >= self.capacity
 
     def _fault_of_ends(self, first: Entry, last: Entry) -> str | None:
         if last[0] < self._base_offset:

@@ -9,12 +9,14 @@ entries: a sparse tail of zeros.  ``trim`` cuts it to what is used.  The count o
 memory; on open it is the file's length divided by the entry size, so an index that was never
 trimmed looks full of zeros.
 
-Reading goes through a read-only memory map where ``mapped``, else through ``pread``: the owner of
-a foreign directory may cut a file under a map, which would be SIGBUS.  Writing is always
-``pwrite``: a store into a mapped hole of a full disk would be SIGBUS too, and not ENOSPC.
+Reading is ``pread`` and writing is ``pwrite``.  Nothing is mapped: whoever cut the file would end
+the process (SIGBUS), and so would a full disk under a store into a hole.  What look-ups have read
+stays in memory, within a budget of all indexes, until the file is made shorter.
 
-Invariants: entries below ``count`` lie within the file, and only they are read, so a map never
-faults; whatever shortens the file lets go of the map first.
+Invariant: entries below ``count`` lie within the file.  Another process may break it.  In a
+directory of others, what is left of the file counts then.  Of an index of ours, ``mend`` makes the
+file anew; until it has done so, look-ups search what is left.  They then lead to a place further
+ahead of what they look for, and so do entries of zeros, where appends have left a hole.
 
 One thread changes a file; others may read meanwhile.
 """
@@ -22,34 +24,62 @@ One thread changes a file; others may read meanwhile.
 from __future__ import annotations
 
 import bisect
-import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import ClassVar
 
 from storage.errors import SegmentGone, UnusableFile
 from storage.files import Files
+from storage.held import HeldBytes
 from storage.index._search import entries_up_to
 
 Entry = tuple[int, int]
 
-# Searches look at the last entries first: most go there, and those pages are in memory
-# (``AbstractIndex.java``, "warm section").
-_WARM_BYTES = 8192
+# Bytes that a search reads at once.  It begins with the last ones: most go there, and those pages
+# are in memory (``AbstractIndex.java``, "warm section").
+_SEARCHED_BYTES = 4096
 # Entries that an iterator reads at once.
 _CHUNK_ENTRIES = 8192
+# Entries are read into memory once searches have read this part of their bytes from the file.
+_WORTH = 4
+# Of the indexes of all segments.
+_held = HeldBytes(64 << 20)
+
+
+class _Memory:
+    """Entries in memory, of one index.
+
+    ``first``: those from the file's start on.  ``last``: where the ones behind begin, and they, up
+    to the end.  ``read``: how many bytes searches have read of what is not in ``first``.
+    """
+
+    __slots__ = ("first", "last", "read", "used")
+
+    def __init__(self) -> None:
+        self.first = b""
+        self.last = (0, b"")
+        self.read = 0
+        self.used = False
+
+    def let_go(self) -> None:
+        self.first = b""
+        self.read = 0
 
 
 class SegmentIndex(ABC):
     """One open index of the segment that starts at ``base_offset``.
 
-    ``max_bytes``: the size of the file while it is written.  ``mapped`` is false for directories of
-    others.  ``ignore_zero_tail``: entries that are all zero at the end do not count (the index of a
-    writer that lives, or died).
+    ``max_bytes``: the size of the file while it is written.  ``ignore_zero_tail``: entries that are
+    all zero at the end do not count (the index of a writer that lives, or died).  ``mend``: called
+    where a file of ours was cut; it makes the file anew and returns True, or returns False where
+    that cannot be done now.  BlockingIOError where it would wait and may not.
 
     A file that is missing is created where ``writable``, else it counts as empty.
+
+    ``opener``: opens the file by the flags of ``open(2)``, at every access after ``let_go``, and
+    closes it when nobody has the descriptor any longer.  Else ``close`` closes it.
     """
 
     layout: ClassVar[Struct]
@@ -63,21 +93,25 @@ class SegmentIndex(ABC):
         max_bytes: int,
         *,
         writable: bool,
-        mapped: bool,
         ignore_zero_tail: bool = False,
+        mend: Callable[[], bool] | None = None,
+        opener: Callable[[int], int] | None = None,
     ) -> None:
         self._files = files
+        self._opener = opener
         self.path = path
         self._base_offset = base_offset
         self._entry_size = self.layout.size
         self._writable = writable
-        self._mapped = mapped
         self._ignore_zero_tail = ignore_zero_tail
-        self._fd = -1
-        self._map: mmap.mmap | None = None
+        self._mend = mend
+        self.fd = -1
         self._last: Entry | None = None
+        self._memory = _Memory()
         self._presized = False
         self._length = 0
+        # Whether another process has cut the file since it was made.
+        self.is_cut = False
         self.capacity = max_bytes // self._entry_size
         self.count = 0
         self.refresh()
@@ -98,11 +132,11 @@ class SegmentIndex(ABC):
 
     def refresh(self) -> None:
         """Look at the file again: another process may have made it, extended it or cut it."""
-        self._map = self._last = None
+        self._forget()
         self._presized = False
-        if self._fd < 0 and not self._open():
+        if self.fd < 0 and not self._open():
             return
-        self._length = self._files.size(self._fd)
+        self._length = self._files.size(self._file())
         count = self._length // self._entry_size
         # Once, because another thread may be searching.
         self.count = self._used(count) if self._ignore_zero_tail else count
@@ -110,25 +144,48 @@ class SegmentIndex(ABC):
     def _open(self) -> bool:
         flags = os.O_RDWR | os.O_CREAT if self._writable else os.O_RDONLY
         try:
-            self._fd = self._files.open(self.path, flags)
+            if self._opener is None:
+                self.fd = self._files.open(self.path, flags)
+            else:
+                self.fd = self._opener(flags)
         except (FileNotFoundError, UnusableFile):
             if self._writable:
                 raise
             return False
         return True
 
+    def _file(self) -> int:
+        """The open file, which another thread may ``let_go`` of meanwhile."""
+        fd = self.fd
+        if fd < 0 and self._open():
+            fd = self.fd
+            self._look(fd)
+        return fd
+
+    def let_go(self) -> None:
+        """Drop the descriptor.  A call that is running keeps it; the next one opens the file."""
+        self.fd = -1
+
     def close(self) -> None:
-        """Close map and descriptor; the index is of no use afterwards."""
-        self._map = self._last = None
+        """Close the file, of no use afterwards; notice where it was cut."""
         self.count = 0
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            self._files.close(fd)
+        self._forget()
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            self._look(fd)
+            if self._opener is None:
+                self._files.close(fd)
 
     def sync(self) -> None:
-        """Make the entries survive a power cut."""
-        if self._fd >= 0:
-            self._files.fdatasync(self._fd)
+        """Make the entries survive a power cut; notice where the file was cut."""
+        fd = self.fd
+        if fd >= 0:
+            self._files.fdatasync(fd)
+            self._look(fd)
+
+    def _look(self, fd: int) -> None:
+        if self._mend is not None and self._files.size(fd) < self._length:
+            self.is_cut = True
 
     @property
     def odd_bytes(self) -> int:
@@ -141,19 +198,41 @@ class SegmentIndex(ABC):
         self._presized = True
 
     def trim(self) -> None:
-        """Cut the file to the entries that are used."""
-        self._set_length(self.count * self._entry_size)
+        """Cut the file to the entries that are used.
+
+        Where another process has cut it, it gets a length that no sound index has: then a start
+        makes it anew, if ``mend`` has not done so before.
+        """
+        fd = self._file()
+        self._look(fd)
+        if self.is_cut:
+            self.count = 0
+            self._forget()
+            self._files.ftruncate(fd, 1)
+            self._length = 1
+        else:
+            self._set_length(self.count * self._entry_size)
         self._presized = False
+
+    def rewrite(self, fd: int, entries: bytes) -> None:
+        """Write the file that was cut anew, in place, durably; ``fd``: a descriptor for writing.
+
+        OSError.  Any thread: others that do it at the same time write the same.
+        """
+        self._files.pwrite(fd, entries, 0)
+        self._files.ftruncate(fd, len(entries))
+        self._files.fdatasync(fd)
+        self.refresh()
+        self.is_cut = False
 
     def _set_length(self, length: int) -> None:
         assert self._writable
         before = self._length
         if length != before:
-            self._map = None
-            # Another thread that maps the file now shall not take it for longer than it is.
+            # Another thread that looks at the file now shall not take it for cut.
             self._length = min(length, before)
             try:
-                self._files.ftruncate(self._fd, length)
+                self._files.ftruncate(self._file(), length)
             except BaseException:
                 self._length = before
                 raise
@@ -184,7 +263,10 @@ class SegmentIndex(ABC):
         assert len(entries) % self._entry_size == 0
         assert self._writable
         position = self.count * self._entry_size
-        self._files.pwrite(self._fd, entries, position)
+        fd = self._file()
+        self._files.pwrite(fd, entries, position)
+        # What has unsynced bytes stays open: ``let_go`` may have come before they were written.
+        self.fd = fd
         end = position + len(entries)
         if end > self._length:
             self._length = end
@@ -203,29 +285,38 @@ class SegmentIndex(ABC):
         stays, because another thread may be reading.  A file that is not is cut.
         """
         assert 0 <= count <= self.count
-        self._last = None
         dropped, self.count = self.count - count, count
+        self._forget()
         if not self._presized:
             self._set_length(count * self._entry_size)
         elif dropped:
             zeros = bytes(dropped * self._entry_size)
-            self._files.pwrite(self._fd, zeros, count * self._entry_size)
+            self._files.pwrite(self._file(), zeros, count * self._entry_size)
 
     # -- reading -------------------------------------------------------------------------------
 
     def entry(self, number: int) -> Entry:
         """Entry ``number`` (< ``count``)."""
         assert 0 <= number < self.count
-        at = number * self._entry_size
-        if self._mapped:
-            return self._decoded(self.layout.unpack_from(self._view(), at))
+        at, memory = number * self._entry_size, self._memory
+        low, data = memory.last
+        at_last = at - low * self._entry_size
+        if 0 <= at_last < len(data):
+            return self._decoded(self.layout.unpack_from(data, at_last))
+        data = memory.first
+        if at < len(data):
+            return self._decoded(self.layout.unpack_from(data, at))
         return self._decoded(self.layout.unpack(self._pread(at, self._entry_size)))
 
     @property
     def last_entry(self) -> Entry | None:
-        """The last entry, or None where there is none."""
+        """The last entry; None where there is none, or the file of ours was cut before it."""
         if self._last is None and self.count:
-            self._last = self.entry(self.count - 1)
+            try:
+                self._last = self.entry(self.count - 1)
+            except SegmentGone:
+                if self._mend is None:
+                    raise
         return self._last
 
     def sanity(self) -> str | None:
@@ -256,7 +347,7 @@ class SegmentIndex(ABC):
         start, size = number * self._entry_size, count * self._entry_size
         if not size:
             return b""
-        return self._view()[start : start + size] if self._mapped else self._pread(start, size)
+        return self._pread(start, size)
 
     def search(self, key: Struct, at: int, target: int) -> int:
         """The number of the last entry whose key is ≤ ``target``, or -1.
@@ -264,52 +355,79 @@ class SegmentIndex(ABC):
         ``key`` reads one number of 4 or 8 bytes at byte ``at`` of an entry; it never falls from one
         to the next.  Of a file that another process has cut, what is left is searched.
         """
-        size, count = self._entry_size, self.count
-        if not count:
-            return -1
-        if self._mapped:
-            warm = _WARM_BYTES // size
-            return entries_up_to(self._view(), size, at, key.size, count, warm, target) - 1
-        while True:
+        if self.is_cut and self._mend is not None:
+            self._mend()
+        # The memory first: no entries that are dropped now may get into the next one.
+        memory, count = self._memory, self.count
+        while count:
             try:
-                return self._search_file(key, at, target, count)
+                return self._search(memory, key, at, target, count)
             except SegmentGone:
-                before, count = count, self.count
+                memory, before = self._memory, count
+                count = min(self._left(), self.count)
                 if count >= before:
                     raise
+        return -1
 
-    def _search_file(self, key: Struct, at: int, target: int, count: int) -> int:
-        size, warm = self._entry_size, _WARM_BYTES // self._entry_size
+    def _search(self, memory: _Memory, key: Struct, at: int, target: int, count: int) -> int:
+        """``search`` in the first ``count`` entries."""
+        size, most = self._entry_size, _SEARCHED_BYTES // self._entry_size
+        low, data = memory.last
+        if not 0 < count - low <= most or len(data) != (count - low) * size:
+            # A search by another thread, of an older count, may come in between.
+            low = (count - 1) // most * most
+            data = self._part(low, count - low)
+            memory.last = low, data
+        found = entries_up_to(data, size, at, key.size, count - low, target)
+        if found or not low:
+            return low + found - 1
+        data, low, high = memory.first, 0, low
+        memory.used = True
+        if len(data) < high * size:
+            data = self._fill(memory, high * size)
+        if not data:
+            # A few of them one by one, and the rest at once.
+            while high - low > most:
+                middle = (low + high) // 2
+                (number,) = key.unpack(self._pread(middle * size + at, key.size))
+                low, high = (middle + 1, high) if number <= target else (low, middle)
+            data = self._part(low, high - low)
+            memory.read += len(data)
+        return low + entries_up_to(data, size, at, key.size, high - low, target) - 1
 
-        def probe(number: int) -> int:
-            return int(key.unpack(self._pread(number * size + at, key.size))[0])
+    def _fill(self, memory: _Memory, end: int) -> bytes:
+        """Have all bytes before ``end`` in memory; b"" where that is not worth it yet."""
+        data = memory.first
+        if not data and memory.read * _WORTH < end:
+            return data
+        data += self._pread(len(data), end - len(data))
+        memory.first = data
+        _held.admit(memory, end)
+        return data
 
-        low, high = 0, count
-        if count > warm:
-            if probe(count - warm) <= target:
-                low = count - warm
-            else:
-                high = count - warm
-        return bisect.bisect_right(range(high), target, low, key=probe) - 1
+    def _forget(self) -> None:
+        """Drop what is in memory, after ``count`` has changed; a search that has begun keeps it."""
+        self._last = None
+        memory, self._memory = self._memory, _Memory()
+        memory.let_go()
+        _held.dropped(memory)
 
-    def _view(self) -> mmap.mmap:
-        """A map that covers all entries; the whole file is mapped, so seldom made."""
-        view = self._map
-        while view is None or len(view) < self.count * self._entry_size:
-            length = self._length
-            try:
-                view = self._map = self._files.map(self._fd, length)
-            except ValueError:
-                # Longer than the file: another thread may have just cut it to what is used.
-                if length == self._length:
-                    raise
-        return view
+    def _left(self) -> int:
+        """How many whole entries the file has room for."""
+        return self._files.size(self._file()) // self._entry_size
 
     def _pread(self, position: int, size: int) -> bytes:
-        data = self._files.pread(self._fd, size, position)
-        if len(data) != size:
+        data = self._files.pread(self._file(), size, position)
+        if len(data) == size:
+            return data
+        if self._mend is None:
             # The next search looks at what is left.
             self.refresh()
+        elif position + size <= self._length:
+            self.is_cut = True
+            if self._mend():
+                data = self._files.pread(self._file(), size, position)
+        if len(data) != size:
             raise SegmentGone(
                 "an index was cut by another process", path=self.path, position=position
             )
@@ -320,7 +438,7 @@ class SegmentIndex(ABC):
         zero = bytes(self._entry_size)
 
         def is_zero(number: int) -> bool:
-            entry = self._files.pread(self._fd, self._entry_size, number * self._entry_size)
+            entry = self._files.pread(self._file(), self._entry_size, number * self._entry_size)
             # A file that was cut meanwhile ends there.
             return len(entry) < self._entry_size or entry == zero
 

@@ -33,7 +33,7 @@ class TimeIndex(SegmentIndex):
     @property
     def is_full(self) -> bool:
         """Whether the segment should roll before its next append; one slot is the roll's own."""
-        return self.count >= self.capacity - 1
+        return self.is_cut or self.count >= self.capacity - 1
 
     def _fault_of_ends(self, first: Entry, last: Entry) -> str | None:
         if last[0] < first[0]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -68,11 +68,22 @@ def sanity(entries: tuple[TxnEntry, ...], base_offset: int, end: int) -> str | N
 class TxnIndex:
     """The transaction index file of one segment."""
 
-    def __init__(self, files: Files, path: str, *, writable: bool) -> None:
-        """Reads the file; a missing one has no entries.  OSError from the disk."""
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        *,
+        writable: bool,
+        opener: Callable[[int], int] | None = None,
+    ) -> None:
+        """Reads the file; a missing one has no entries.  OSError from the disk.
+
+        ``opener``: as a ``SegmentIndex`` has it.
+        """
         self._files = files
+        self._opener = opener
         self._writable = writable
-        self._fd = -1
+        self.fd = -1
         self._dirty = False
         self.path = path
         try:
@@ -93,7 +104,7 @@ class TxnIndex:
 
     @property
     def is_open(self) -> bool:
-        return self._fd >= 0
+        return self.fd >= 0
 
     def append(self, entry: TxnEntry) -> None:
         """Add an entry beyond the last one; the first makes the file.
@@ -102,12 +113,17 @@ class TxnIndex:
         """
         assert self._writable
         assert not self.entries or entry.last_offset > self.entries[-1].last_offset
-        self._open()
+        fd = self._open()
         self._dirty = True
         end = len(self.entries) * ENTRY_SIZE
+        if self._files.size(fd) < end:
+            # Another process has cut it; what it held is in memory.
+            self._files.pwrite(fd, encode(self.entries), 0)
         # Should less than all be written, the file's end is looked at before it counts.
         self._length = max(self._length, end + ENTRY_SIZE)
-        self._files.pwrite(self._fd, encode((entry,)), end)
+        self._files.pwrite(fd, encode((entry,)), end)
+        # What has unsynced bytes stays open: another thread may have closed it meanwhile.
+        self.fd = fd
         self.entries = (*self.entries, entry)
 
     def truncate_to(self, count: int) -> None:
@@ -127,10 +143,11 @@ class TxnIndex:
         if entries == self.entries and not self.odd_bytes:
             return
         self.entries = ()
-        self._open()
+        fd = self._open()
         self._dirty = True
         self._length = max(self._length, len(entries) * ENTRY_SIZE)
-        self._files.pwrite(self._fd, encode(entries), 0)
+        self._files.pwrite(fd, encode(entries), 0)
+        self.fd = fd
         self.entries = entries
         self._cut()
         if not entries:
@@ -158,24 +175,30 @@ class TxnIndex:
     def sync(self) -> None:
         """Make the entries survive a power cut."""
         if self._dirty:
-            self._open()
+            fd = self._open()
             # Not ``_cut``: the owner may be between writing an entry and counting it.
-            self._files.fdatasync(self._fd)
+            self._files.fdatasync(fd)
 
     def close(self) -> None:
         """Close the file, if it is open; the entries stay known.  It may be used again."""
-        if self._fd >= 0:
+        if self.fd >= 0:
             self._cut()
-            fd, self._fd = self._fd, -1
-            self._files.close(fd)
+            fd, self.fd = self.fd, -1
+            if self._opener is None:
+                self._files.close(fd)
 
-    def _open(self) -> None:
-        if self._fd < 0:
-            self._fd = self._files.open(self.path, os.O_RDWR | os.O_CREAT)
+    def _open(self) -> int:
+        fd = self.fd
+        if fd < 0:
+            flags, opener = os.O_RDWR | os.O_CREAT, self._opener
+            fd = self._files.open(self.path, flags) if opener is None else opener(flags)
+            self.fd = fd
+        return fd
 
     def _cut(self) -> None:
         """Make the file as long as its entries."""
         length = len(self.entries) * ENTRY_SIZE
-        if self._fd >= 0 and self._length != length:
-            self._files.ftruncate(self._fd, length)
+        fd = self.fd
+        if fd >= 0 and self._length != length:
+            self._files.ftruncate(fd, length)
             self._length = length

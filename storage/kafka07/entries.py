@@ -75,7 +75,9 @@ def encode_message(payload: Buffer) -> bytes:
     return _MAGIC_0.pack(len(payload) + 5, 0, zlib.crc32(payload)) + payload
 
 
-def plain_07(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes | bytearray, int]:
+def plain_07(
+    data: Buffer, at: int, end: int, id_: int, limit: int = MAX_DECOMPRESSED_BYTES
+) -> tuple[bytes | bytearray, int]:
     """The entries at `data[at:end]` as one uncompressed v2 batch, and how many bytes they take.
 
     `id_` is the first one's id. The batch holds either as many uncompressed entries as are whole,
@@ -84,7 +86,8 @@ def plain_07(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes | bytearr
     there yet.
 
     Raises CorruptRecord, its position the entry's in `data`, where a length, magic or codec cannot
-    be, a payload's CRC is wrong, or a set is not made of whole entries.
+    be, a payload's CRC is wrong, or a set is not made of whole entries; TooLarge where a set, and
+    those in it, decompress to more than `limit` bytes together.
     """
     out = bytearray(HEADER_SIZE)
     position, count, last, fault = append_records(out, data, at, end, _RUN, True)
@@ -96,17 +99,20 @@ def plain_07(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes | bytearr
             raise CorruptRecord(REASONS[fault], position=at, offset=id_)
         position = at + size
         try:
-            count = _append_set(out, memoryview(data)[at + payload : position], codec)
+            count = _append_set(out, memoryview(data)[at + payload : position], codec, limit)
         except CorruptRecord as error:
-            raise CorruptRecord(error.message, position=at, offset=id_) from None
+            error.position, error.offset = at, id_
+            raise
     complete(out, id_, last, count)
     return out, position - at
 
 
-def _append_set(out: bytearray, compressed: Buffer, codec: int) -> int:
-    """Append the records of a compressed set, all with offset delta 0; return their count."""
+def _append_set(out: bytearray, compressed: Buffer, codec: int, left: int) -> int:
+    """Append the records of a compressed set, all with offset delta 0; return their count.
+
+    TooLarge where it decompresses to more than `left` bytes.
+    """
     count = 0
-    left = MAX_DECOMPRESSED_BYTES
     # (entries, where the next one begins), the innermost set last.
     sets: list[tuple[Buffer, int]] = []
     while True:

@@ -26,8 +26,9 @@ from itertools import pairwise
 from storage import paths
 from storage.errors import CorruptRecord, ReadOnlyFormat
 from storage.files import Files
-from storage.kafka07._entries import BAD_CRC, CUT_OFF, REASONS, WHOLE, head, walk
+from storage.kafka07._entries import BAD_CRC, COMPRESSED, CUT_OFF, REASONS, WHOLE, head, walk
 from storage.kafka07.entries import LARGEST_HEAD, headers_07, plain_07
+from storage.record.compression import MAX_DECOMPRESSED_BYTES
 from storage.record.header import BatchHeader, Buffer
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig
@@ -50,8 +51,20 @@ class Segment07(Segment):
         self._edges_lock = threading.Lock()
         super().__init__(files, directory, base_offset, config, writable=False, log_name=name)
 
-    def expand(self, data: Buffer, at: int, end: int, position: int) -> tuple[Buffer, int]:
-        return plain_07(data, at, end, self.base_offset + position)
+    def expand(
+        self,
+        data: Buffer,
+        at: int,
+        end: int,
+        position: int,
+        limit: int = MAX_DECOMPRESSED_BYTES,
+    ) -> tuple[Buffer, int]:
+        return plain_07(data, at, end, self.base_offset + position, limit)
+
+    def decoded_sizes(self, data: Buffer, at: int, end: int) -> tuple[int, int]:
+        """Of a set nobody knows beforehand: it may hold others."""
+        fault, size, _, _ = head(data, at, end, check_crc=False)
+        return (size, MAX_DECOMPRESSED_BYTES) if fault == COMPRESSED else (0, 0)
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         return headers_07(self.source(), position, self.size, self.base_offset)

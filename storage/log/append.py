@@ -1,7 +1,8 @@
 """Appending to a log: batches are checked and get their offsets before they are written.
 
 Invariants: a refused append changes nothing; the offsets of one append are dense
-(``UnifiedLog.append``), but for ``append_as_follower``, which keeps the gaps of its batches.
+(``UnifiedLog.append``), but for ``append_as_follower`` and ``restore``, which keep those that the
+batches have.
 
 Not here: the rules for batches (``validator``) and producers (``producer_state``), writing and
 rolling (``log``).
@@ -20,6 +21,7 @@ from storage.log.flush import Durability
 from storage.log.validator import (
     Admitted,
     admitted,
+    as_they_are,
     check_keys,
     check_not_ahead,
     rewrites,
@@ -265,6 +267,44 @@ class Appender:
             update.add(_producer_batch(each, each.base_offset, at, marker))
         log.write(batches, entries, header.base_offset, now_ns, update)
         self._epochs.assign((each.leader_epoch, each.base_offset) for each in headers)
+
+    def restore(
+        self, batches: Buffer, *, now_ns: int, checked: Iterable[Admitted] | None = None
+    ) -> None:
+        """Append whole batches from elsewhere with the offsets, epochs and producers that they
+        have.  A new log begins at the first one's.
+
+        ``validator.admitted`` has the rules for a batch, for settings that are ``as_they_are``;
+        each must lie behind the one before, gaps are allowed.  ``checked``: as in
+        ``append_batches``.  The caller looks at ``flush_due``.
+
+        InvalidRecord, RecordTooLarge: nothing is appended.  OSError: what is appended are the
+        batches before a gap that one segment cannot have.
+        """
+        log = self._log
+        log.check_writable()
+        if checked is None:
+            checked = admitted(batches, as_they_are(log.config), now_ns // 1_000_000)
+        # What one segment can have, each with the base offset of a segment that can have it.
+        parts: list[tuple[int, bytearray, list[BatchEntry]]] = []
+        end = log.log_end_offset
+        for data, header, _ in checked:
+            if header.base_offset < end:
+                reason = f"a batch from offset {header.base_offset} is not behind the one before"
+                raise InvalidRecord(f"{reason}, which ends at {end - 1}")
+            if not parts or header.last_offset - parts[-1][0] > MAX_OFFSET_SPAN:
+                is_near = header.last_offset - end <= MAX_OFFSET_SPAN
+                parts.append((end if is_near else header.base_offset, bytearray(), []))
+            end = header.last_offset + 1
+            _, joined, entries = parts[-1]
+            entries.append((len(joined), len(data), header.last_offset, header.max_timestamp))
+            joined += data
+        check_last_offset(log.log_end_offset, end - 1)
+        for _, joined, entries in parts:
+            is_first = log.is_new
+            self.append_as_follower(joined, entries, now_ns)
+            if is_first and (base_offset := parse_header(joined).base_offset) > 0:
+                log.begin_at(base_offset)
 
 
 def _producer_batch(

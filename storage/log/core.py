@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar, TypeVarTuple
 
 from storage.counters import LogCounters
 from storage.files import Files
+from storage.log.pace import Pace
 from storage.segment.segment import BatchEntry, Segment
 from storage.settings.config import LogConfig
 from storage.state.producer_state import ProducerState, ProducerUpdate
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class LogCore(Protocol):
@@ -20,6 +24,7 @@ class LogCore(Protocol):
     config: LogConfig
     counters: LogCounters
     monotonic_ms: Callable[[], int]
+    pace: Pace
     read_only: bool
     closed: bool
     segments: tuple[Segment, ...]
@@ -31,6 +36,9 @@ class LogCore(Protocol):
 
     @property
     def active(self) -> Segment: ...
+
+    @property
+    def is_new(self) -> bool: ...
 
     @property
     def last_stable_offset(self) -> int: ...
@@ -50,6 +58,10 @@ class LogCore(Protocol):
         now_ns: int,
         update: ProducerUpdate | None = None,
     ) -> None: ...
+
+    def begin_at(self, offset: int) -> None: ...
+
+    def aside(self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T: ...
 
     def became_unflushed(self) -> None: ...
 

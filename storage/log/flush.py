@@ -103,15 +103,40 @@ class Durability:
         """Plan the flush of everything appended so far.  The caller must ``finish`` it."""
         log = self._log
         log.check_writable()
-        since = [
+        since = self._since_flush
+        if since[-1] is log.active:
+            log.active.open_all()
+        return FlushPlan(log, self, since)
+
+    @property
+    def _since_flush(self) -> list[Segment]:
+        log = self._log
+        return [
             segment
             # Also the segment that ends there: it may have been sealed since.
             for segment in log.segments_from(max(self.recovery_point - 1, 0))
             if segment.next_offset >= self.recovery_point or segment is log.active
         ]
-        if since[-1] is log.active:
-            log.active.open_all()
-        return FlushPlan(log, self, since)
+
+    def sync_at_once(self) -> None:
+        """Have everything appended so far on the disk before what comes next; the owner's thread
+        waits for it.  The recovery point stays.  OSError, CorruptRecord as ``FlushPlan.run``.
+        """
+        self._log.active.open_all()
+        with self.fsyncs():
+            for segment in self._since_flush:
+                segment.sync()
+        self._log.files.sync_directory(self._log.directory)
+
+    @contextlib.contextmanager
+    def fsyncs(self) -> Iterator[None]:
+        """Distrust the files after an fsync in this block that fails."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                self.mark_distrusted(error)
+            raise
 
     def flush(self, by_owner: ByOwner = call) -> None:
         """Sync what is behind the recovery point, and move it; ``by_owner``: in a worker thread."""
@@ -226,7 +251,7 @@ class FlushPlan:
 
     def _sync_all(self) -> None:
         gone: CorruptRecord | None = None
-        with self._fsyncs():
+        with self._durability.fsyncs():
             for segment in self._segments:
                 try:
                     segment.sync()
@@ -254,19 +279,10 @@ class FlushPlan:
         except FileNotFoundError:
             return  # its segment has been deleted meanwhile
         try:
-            with self._fsyncs():
+            with self._durability.fsyncs():
                 files.fdatasync(fd)
         finally:
             files.close(fd)
-
-    @contextlib.contextmanager
-    def _fsyncs(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                self._durability.mark_distrusted(error)
-            raise
 
     def finish(self) -> None:
         """Move the recovery point if everything was written, and release the segments."""

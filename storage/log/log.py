@@ -24,6 +24,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar, TypeVarTuple
 
 from storage import clock, paths
 from storage.counters import LogCounters
@@ -34,6 +35,7 @@ from storage.log.book import Book
 from storage.log.epochs import LeaderEpochs
 from storage.log.flush import Durability
 from storage.log.listener import LogListener
+from storage.log.pace import SLOW_NS, Pace
 from storage.log.read import Reader
 from storage.log.snapshots import ProducerSnapshots
 from storage.log.transactions import Transactions
@@ -45,6 +47,9 @@ from storage.state.history import History
 from storage.state.producer_state import ProducerUpdate
 
 __all__ = ["Appended", "Log"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 # Segments whose files are renamed in one turn of the owner's, some 50 µs each.
 RENAMED_AT_ONCE = 32
@@ -59,6 +64,8 @@ class LogGroup:
     """
 
     monotonic_ms: Callable[[], int] = clock.monotonic_ms
+    # Takes the time of appends; None: nobody takes turns (``pace``), and no log is slow.
+    pace_ns: Callable[[], int] | None = None
     counters: LogCounters = field(default_factory=LogCounters)
     unflushed: set[Log] = field(default_factory=set)
     retiring: set[Log] = field(default_factory=set)
@@ -84,6 +91,7 @@ class Log:
         recovered: Recovered,
         group: LogGroup,
         *,
+        created_ns: int = 0,
         log_start: int,
         recovery_point: int,
         epochs: list[tuple[int, int]],
@@ -101,9 +109,12 @@ class Log:
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
+        # When the partition was made, in ns since 1970.
+        self.created_ns = created_ns
         self.read_only = read_only
         self.may_have_gaps = may_have_gaps or config.is_compacted
         self.closed = False
+        self.pace = Pace(f"{topic}/{partition}")
         # Whether a cleaner is at work: the segments that it may replace stay until it is done.
         self.cleaning = False
         self.listeners: list[LogListener[Log]] = []
@@ -156,6 +167,14 @@ class Log:
         return self.segments[-1]
 
     @property
+    def last_written(self) -> Segment:
+        """The newest segment that holds something, by default the active one."""
+        active = self.segments[-1]
+        if active.size:
+            return active
+        return next((segment for segment in reversed(self.segments) if segment.size), active)
+
+    @property
     def high_watermark(self) -> int:
         """Without replicas the log end."""
         return self.log_end_offset
@@ -165,6 +184,11 @@ class Log:
         """The first offset of the oldest open transaction; where none is open, the log end."""
         first = self.producers.first_undecided_offset
         return self.log_end_offset if first is None else max(first, self.log_start_offset)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it never held a record: an offset is never given out twice."""
+        return self.log_end_offset == 0 and not self.lost_end
 
     def segments_from(self, offset: int) -> Sequence[Segment]:
         """The segment that holds ``offset``, or would, and those behind it."""
@@ -224,7 +248,12 @@ class Log:
         self._group.unflushed.discard(self)
 
     def check_writable(self) -> None:
-        """LogClosed, ReadOnlyLog; OSError where an fsync has failed, or the log's end was lost."""
+        """LogClosed, ReadOnlyLog; OSError where an fsync has failed, or the log's end was lost.
+
+        OutOfTurn as ``Pace.check_turn``.
+        """
+        if self.pace.in_turn:
+            self.pace.check_turn()
         if self.closed:
             raise LogClosed("this log has been closed", path=self.directory)
         if self.read_only:
@@ -258,24 +287,30 @@ class Log:
         """
         last_offset = entries[-1][2]
         check_last_offset(first, last_offset)
+        pace_ns = self._group.pace_ns
+        started_ns = 0 if pace_ns is None else pace_ns()
         active = self.segments[-1]
         # Batches that keep their offsets may lie too far behind an empty segment's base, too.
         is_far = last_offset - active.base_offset > MAX_OFFSET_SPAN
-        if is_far or (active.size and self._should_roll(active, batches, entries)):
-            # No gap between two segments, if the new one reaches as far.
-            too_far = last_offset - self.log_end_offset > MAX_OFFSET_SPAN
-            base = first if too_far else self.log_end_offset
-            self.check_active()
-            active = self._roll(base, now_ns // 1_000_000)
+        rolls = is_far or (active.size and self._should_roll(active, batches, entries))
+        if rolls or not active.size:
+            active = self._segment_for(first, last_offset, now_ns, rolls=bool(rolls))
         undecided = self.producers.first_undecided_offset
         try:
-            if update is None:
-                position = active.append(batches, entries, now_ns)
-            else:
+            if update is not None:
                 position = self.transactions.append(active, batches, entries, now_ns, update)
+            elif self.pace.in_turn:
+                position = self.aside(active, active.append, batches, entries, now_ns)
+            else:
+                position = active.append(batches, entries, now_ns)
         except CutShort as error:
             self.durability.distrust(error)
             raise
+        finally:
+            if pace_ns is not None:
+                took_ns = pace_ns() - started_ns
+                if took_ns > SLOW_NS or self.pace.in_turn:
+                    self.pace.took(took_ns)
         if undecided is None and (update is None or self.producers.first_undecided_offset is None):
             active.stable_size = active.size
         self.log_end_offset = last_offset + 1
@@ -299,7 +334,35 @@ class Log:
             for listener in self.listeners:
                 listener.stabilized(self)
 
+    def aside(self, segment: Segment, function: Callable[[*Ts], T], /, *arguments: *Ts) -> T:
+        """Call a function that waits for the disk under ``segment``, as ``Pace.aside``."""
+        if not self.pace.in_turn:
+            return function(*arguments)
+        segment.files.lease()
+        try:
+            return self.pace.aside(function, *arguments)
+        finally:
+            segment.files.release()
+
     # -- rolling -------------------------------------------------------------------------------
+
+    def _segment_for(self, first: int, last_offset: int, now_ns: int, *, rolls: bool) -> Segment:
+        """The segment that batches from ``first`` to ``last_offset`` are about to begin."""
+        if rolls:
+            self.check_active()
+        if last_offset - self.durability.recovery_point > MAX_OFFSET_SPAN:
+            # Recovery sees no loss in a gap before what no segment from there on can have
+            # (``loading``): nothing between may be lost once this is there.  It is a matter of two
+            # billion offsets that are not flushed, so this may wait.
+            self.aside(self.active, self.durability.sync_at_once)
+        if rolls:
+            # No gap between two segments, if the new one reaches as far.
+            too_far = last_offset - self.log_end_offset > MAX_OFFSET_SPAN
+            base = first if too_far else self.log_end_offset
+            self._roll(base, now_ns // 1_000_000)
+            # Also if nothing can be written to it now.
+            self.log_end_offset = base
+        return self.active
 
     def _draw_roll_time(self) -> int:
         """How long the active segment may span, in ms; the jitter is drawn once per segment."""
@@ -335,7 +398,11 @@ class Log:
         return self.close_active(now_ms)
 
     def close_active(self, now_ms: int) -> bool:
-        """``roll``, also while the log takes no appends or its active segment's file was cut."""
+        """``roll``, also while the log takes no appends or its active segment's file was cut.
+
+        OutOfTurn as ``Pace.check_pace``.
+        """
+        self.pace.check_pace()
         if not self.active.size:
             return False
         self._roll(self.log_end_offset, now_ms)
@@ -344,17 +411,19 @@ class Log:
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         # In this order: a reader that sees the new segment finds the old one sealed.
         sealed = self.segments[-1]
-        sealed.seal()
+        producers = self.producers.encode()
+        self.aside(sealed, sealed.seal)
         try:
-            self.snapshots.write(base_offset)
-            active = Segment.create(
-                self.files, self.directory, base_offset, self.config, now_ms=now_ms
-            )
+            active = self.aside(sealed, self._begin_segment, base_offset, producers, now_ms)
         except OSError:
             # Files of the new one, which were removed, must not come back.
             self.durability.directory_unsynced = True
             sealed.unseal()
             raise
+        if self.closed:
+            # The topic was deleted meanwhile.
+            active.files.close()
+            raise LogClosed("this log has been closed", path=self.directory)
         self.segments = (*self.segments, active)
         self._active_since_ms = self.monotonic_ms()
         replaced = self.snapshots.set_newest(base_offset)
@@ -368,6 +437,10 @@ class Log:
         for listener in self.listeners:
             listener.rolled(self, sealed, active)
         return active
+
+    def _begin_segment(self, base_offset: int, producers: bytes, now_ms: int) -> Segment:
+        self.snapshots.write(base_offset, producers)
+        return Segment.create(self.files, self.directory, base_offset, self.config, now_ms=now_ms)
 
     # -- losses --------------------------------------------------------------------------------
 
@@ -447,6 +520,12 @@ class Log:
         self.check_writable()
         assert self.log_start_offset < offset <= self.high_watermark
         self.transactions.locate(self.producers.first_undecided_offset, offset)
+        self.begin_at(offset)
+
+    def begin_at(self, offset: int) -> None:
+        """The log starts at this offset inside of its first segment: records below it are deleted,
+        or the first batch of a new log, which has just been written, begins there.
+        """
         self._start_at(offset)
         self.log_start_moved()
 
@@ -602,7 +681,7 @@ class Log:
         stay = False
         for segment in self.segments:
             if segment.files.is_open:
-                if segment.files.recently_used:
+                if segment.files.recently_used or segment.files.is_unsynced:
                     segment.files.recently_used = False
                     stay = True
                 elif not segment.files.close_descriptors():
@@ -682,6 +761,8 @@ class Log:
         """
         if self.closed:
             return 0
+        if segment is self.active:
+            self.pace.check_pace()
         places = merged(segment.damages, found)
         report(segment.log_path, [place for place in places if place not in segment.damages])
         segment.damages = places

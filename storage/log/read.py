@@ -152,13 +152,24 @@ class Reader:
             for at, header in segment.batches(position):
                 if header.max_timestamp < timestamp_ms or header.last_offset < start:
                     continue
-                made, _ = next(plain_batches(segment, at, at + header.size))
-                found = find_record(made, offset=start, timestamp=timestamp_ms)
+                found = self._find(segment, at, header, timestamp_ms)
                 if found is not None:
                     return found[2], found[1]
             return None
         finally:
             segment.files.release()
+
+    def _find(
+        self, segment: Segment, at: int, header: BatchHeader, timestamp_ms: int
+    ) -> tuple[int, int, int] | None:
+        """The first record of a batch that is not too old; as `find_record`."""
+        data = segment.read_at(at, header.size)
+        try:
+            made, _ = segment.shared_form(data, 0, len(data), at)
+        except CorruptRecord as error:
+            error.path, error.position = segment.log_path, at
+            raise
+        return find_record(made, offset=self._log.log_start_offset, timestamp=timestamp_ms)
 
 
 def plain_batches(

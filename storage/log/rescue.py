@@ -46,7 +46,7 @@ from storage.segment.batch_check import Part, check_file
 from storage.segment.damage import Damage
 from storage.segment.direct_io import fill_readable
 from storage.segment.segment import Segment
-from storage.segment.walk import feed, sealed_times
+from storage.segment.walk import sealed_indexes
 from storage.state.producer_state import ProducerState
 from storage.task import Task
 
@@ -168,7 +168,8 @@ def _copy(log: Log, segment: Segment, task: Task) -> _Copied:
         base, largest = segment.base_offset, log.config.max_message_bytes
         part = Part(base, 0, base, segment.size, largest, named=segment.index_behind)
         damages = check_file(files, path, part, task).damages
-        offsets, times = _entries(files, fd, segment, damages, log.config.index_interval_bytes)
+        rebuild = Rebuild(base, log.config.index_interval_bytes)
+        offsets, times = sealed_indexes(files, fd, segment.size, rebuild, damages)
     new = [path]
     kinds = [(paths.INDEX, offsets), (paths.TIMEINDEX, times)]
     if segment.files.aborted:
@@ -187,23 +188,6 @@ def _copy_bytes(files: Files, segment: Segment, fd: int) -> None:
         count = fill_readable(segment.read_stored, view, position)
         view[count:] = bytes(len(view) - count)
         files.pwrite(fd, view, position)
-
-
-def _entries(
-    files: Files, fd: int, segment: Segment, damages: Sequence[Damage], interval: int
-) -> tuple[bytes, bytes]:
-    """The offset index and the time index of what is sound."""
-    rebuild = Rebuild(segment.base_offset, interval)
-    for place in damages:
-        _walk(files, fd, place.start, rebuild)
-        rebuild.skip(place.end, place.next_offset)
-    _walk(files, fd, segment.size, rebuild)
-    return bytes(rebuild.offset_entries), sealed_times(rebuild)
-
-
-def _walk(files: Files, fd: int, end: int, rebuild: Rebuild) -> None:
-    for _ in feed(files, fd, end, rebuild):
-        rebuild.producers.clear()
 
 
 def _write(files: Files, path: str, data: bytes) -> None:

@@ -164,7 +164,6 @@ def _batches(
         index = OffsetIndex(
             *(log.files, source.index, source.base_offset, 0),
             writable=False,
-            mapped=False,
             ignore_zero_tail=True,
         )
         try:

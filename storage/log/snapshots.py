@@ -30,9 +30,9 @@ class ProducerSnapshots:
         """The path of the snapshot of the producers up to ``offset``."""
         return os.path.join(self._log.directory, paths.file_name(offset, paths.SNAPSHOT))
 
-    def write(self, offset: int) -> None:
-        """Write the state of the producers up to ``offset``, the log's end.  OSError."""
-        self._write(self.path(offset), self._log.producers.encode())
+    def write(self, offset: int, state: bytes) -> None:
+        """Write the (encoded) state of the producers up to ``offset``, the log's end.  OSError."""
+        self._write(self.path(offset), state)
         self.unsynced.add(offset)
 
     def set_newest(self, offset: int) -> str | None:
@@ -77,7 +77,7 @@ class ProducerSnapshots:
     def write_last(self) -> None:
         """Write a snapshot at the log's end and remove those without use, as the log is closed."""
         log, end = self._log, self._log.log_end_offset
-        self.write(end)
+        self.write(end, log.producers.encode())
         self.newest_offset = end
         keep = {end, *(segment.base_offset for segment in log.segments)}
         for name, is_directory in log.files.scan(log.directory):

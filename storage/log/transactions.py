@@ -109,8 +109,8 @@ class Transactions:
         known = len(active.files.aborted) if update.aborted else 0
         try:
             for aborted in update.aborted:
-                active.files.txn_index.append(aborted)
-            position = active.append(batches, entries, now_ns)
+                self._log.aside(active, active.files.txn_index.append, aborted)
+            position = self._log.aside(active, active.append, batches, entries, now_ns)
         except OSError:
             if update.aborted:
                 active.files.txn_index.truncate_to(known)

@@ -18,10 +18,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from storage.errors import CorruptRecord, InvalidRecord, InvalidTimestamp, RecordTooLarge
+from storage.plain_forms import plain_forms
 from storage.record._plain import seal
+from storage.record._seek import offset_span
 from storage.record.columns._columns import Columns, decode_columns
 from storage.record.compression import CODECS, codec_number
 from storage.record.control import Marker, parse_marker
@@ -35,7 +38,7 @@ from storage.record.header import (
     Buffer,
     parse_header,
 )
-from storage.record.plain import plain, recompress, to_v2
+from storage.record.plain import decoded_sizes, plain, recompress, to_v2
 from storage.settings.config import LONG_MAX, LogConfig
 
 _LEVELS = {
@@ -87,6 +90,17 @@ def rewritten(batches: Buffer, config: LogConfig, now_ms: int) -> bytearray:
     return stored
 
 
+def as_they_are(config: LogConfig) -> LogConfig:
+    """The settings with which batches are stored as they are: they keep their codecs and times."""
+    return replace(
+        config,
+        compression_type="producer",
+        message_timestamp_type="CreateTime",
+        message_timestamp_before_max_ms=LONG_MAX,
+        message_timestamp_after_max_ms=LONG_MAX,
+    )
+
+
 def admitted(
     batches: Buffer, config: LogConfig, now_ms: int, *, keeps_fitting: bool = False
 ) -> Iterator[Admitted]:
@@ -103,7 +117,10 @@ def admitted(
         number += 1
         try:
             batch, size = _whole_v2(batches, at)
-            found = _admit(batch, config, now_ms, keeps_fitting)
+            found = plain_forms.with_room(
+                decoded_sizes(batch, 0, len(batch)),
+                partial(_admit, batch, config, now_ms, keeps_fitting),
+            )
         except CorruptRecord as error:
             raise InvalidRecord(
                 f"batch {number}, at byte {at}: {error.message}", position=at
@@ -143,7 +160,10 @@ def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
     """The batch at ``at`` in format v2, and its size as it is."""
     header = parse_header(batches, at)
     if header.magic < MAGIC:
-        made, size = to_v2(batches, at, len(batches))
+        made, size = plain_forms.with_room(
+            decoded_sizes(batches, at, len(batches)),
+            lambda limit: to_v2(batches, at, len(batches), limit),
+        )
         if made:
             return made, size
     elif at + header.size <= len(batches):
@@ -151,9 +171,12 @@ def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
     raise CorruptRecord("it is cut off")
 
 
-def _admit(batch: Buffer, config: LogConfig, now_ms: int, keeps_fitting: bool) -> Admitted:
+def _admit(
+    batch: Buffer, config: LogConfig, now_ms: int, keeps_fitting: bool, limit: int
+) -> Admitted:
+    """The batch, which decompresses to at most `limit` bytes (TooLarge)."""
     header = parse_header(batch)
-    made, _ = plain(batch, 0, len(batch))
+    made, _ = plain(batch, 0, len(batch), limit)
     if header.codec >= len(CODECS):
         raise CorruptRecord(f"no codec has number {header.codec}")
     if header.last_offset_delta < 0:
@@ -172,6 +195,8 @@ def _admit(batch: Buffer, config: LogConfig, now_ms: int, keeps_fitting: bool) -
         _check_times(made, header, config, now_ms)
         if config.message_timestamp_type == "CreateTime":
             check_not_ahead(header.max_timestamp, config, now_ms)
+    # Compressing it otherwise needs the room for a plain form again.
+    del made
     stored = _as_configured(batch, config, now_ms)
     if keeps_fitting and len(stored) > config.max_message_bytes:
         stored = _as_configured(batch, replace(config, compression_type="producer"), now_ms)
@@ -186,13 +211,14 @@ def _check_records(made: Buffer, header: BatchHeader, config: LogConfig) -> None
     """CorruptRecord unless offsets rise within the batch's bounds; checks keys, too."""
     if config.is_compacted:
         check_keys(made, 0, len(made))
-    columns = decode_columns(made, 0, len(made), keys=False, values=False)
-    offsets = memoryview(columns.offsets).cast("q").tolist()
-    if not offsets:
+    decode_columns(made, 0, len(made), keys=False, values=False, offsets=False, timestamps=False)
+    span = offset_span(made)
+    if span is None:
         return
-    if offsets[0] < header.base_offset or offsets[-1] > header.last_offset:
+    first, last, rises = span
+    if first < header.base_offset or last > header.last_offset:
         raise CorruptRecord("a record's offset lies outside of its batch")
-    if len(set(offsets)) != len(offsets) or offsets != sorted(offsets):
+    if not rises:
         raise CorruptRecord("the offsets of its records do not rise")
 
 
@@ -201,9 +227,9 @@ def _check_times(made: Buffer, header: BatchHeader, config: LogConfig, now_ms: i
     limit = config.message_timestamp_before_max_ms
     if limit == LONG_MAX or config.message_timestamp_type != "CreateTime":
         return
-    columns = decode_columns(made, 0, len(made), keys=False, values=False)
-    times = [time for time in memoryview(columns.timestamps).cast("q") if time != -1]
-    oldest = min(times, default=now_ms)
+    columns = decode_columns(made, 0, len(made), keys=False, values=False, offsets=False)
+    times = memoryview(columns.timestamps).cast("q")
+    oldest = min((time for time in times if time != -1), default=now_ms)
     if now_ms - oldest > limit:
         raise InvalidTimestamp(
             f"timestamp {oldest} is {now_ms - oldest} ms old, "

@@ -109,10 +109,15 @@ cdef inline int64_t size_of(const uint8_t *batch) noexcept nogil:
     return <int64_t> <int32_t> load32(batch + BATCH_LENGTH) + LOG_OVERHEAD
 
 
+cdef inline int64_t sum_of(int64_t one, int64_t other) noexcept nogil:
+    """one + other, which wraps as a Java long does: anything may stand in a header's fields."""
+    return <int64_t> (<uint64_t> one + <uint64_t> other)
+
+
 cdef inline int64_t last_offset_of(const uint8_t *batch) noexcept nogil:
-    """The last offset of a v2 batch; the sum wraps as a Java long does."""
-    return <int64_t> (
-        load64(batch + BASE_OFFSET) + <uint64_t> <int64_t> <int32_t> load32(batch + LAST_OFFSET_DELTA)
+    """The last offset of a v2 batch."""
+    return sum_of(
+        <int64_t> load64(batch + BASE_OFFSET), <int32_t> load32(batch + LAST_OFFSET_DELTA)
     )
 
 
@@ -324,7 +329,7 @@ cdef inline Fault read_fields(
     if (
         fields.value == NULL
         or fields.value_length < -1
-        or fields.value_length >= fields.end - fields.value
+        or max(fields.value_length, 0) >= fields.end - fields.value
     ):
         return BAD_VALUE_LENGTH
     fields.headers = fields.value + max(fields.value_length, 0)
@@ -482,7 +487,7 @@ cdef inline Fault enter_value(
             return BAD_VARINT
         return NEEDS_MORE if window.end < place.record_end else BAD_VALUE_LENGTH
     # A header count of at least one byte follows the value.
-    if stored < -1 or stored > place.record_end - place.position - (at - start) - 1:
+    if stored < -1 or max(stored, 0) > place.record_end - place.position - (at - start) - 1:
         return BAD_VALUE_LENGTH
     place.position += at - start
     length[0] = max(stored, 0)

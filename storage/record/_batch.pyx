@@ -12,9 +12,12 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, uint16_t, uint32_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from storage.record._crc cimport crc32c_prefix
+from storage.record._crc cimport (
+    crc32c_of_part, crc32c_prefix, crc32c_sums_in, make_crc32c_sums,
+)
 
 from storage.errors import CorruptRecord
 
@@ -101,13 +104,13 @@ def assign_offsets(bytearray data not None, long long first_offset, int leader_e
     while position < size:
         batch = start + position
         batch_size = size_of(batch)
-        last_offset = first_offset + <int32_t> load32(batch + LAST_OFFSET_DELTA)
+        last_offset = sum_of(first_offset, <int32_t> load32(batch + LAST_OFFSET_DELTA))
         store64(batch + BASE_OFFSET, <uint64_t> first_offset)
         store32(batch + LEADER_EPOCH, <uint32_t> leader_epoch)
         batches.append(
             (position, batch_size, last_offset, <int64_t> load64(batch + MAX_TIMESTAMP))
         )
-        first_offset = last_offset + 1
+        first_offset = sum_of(last_offset, 1)
         position += batch_size
     return batches
 
@@ -418,18 +421,6 @@ cdef bint crc_fits(const uint8_t *batch, int64_t size) except -1:
     return crc == load32(batch + LEGACY_CRC)
 
 
-cdef bint legacy_fields_fill(const uint8_t *entry, int64_t size) noexcept:
-    """Whether the key and the value fill an entry of v0 or v1 exactly."""
-    cdef const uint8_t *at = entry + LEGACY_TIMESTAMP + (8 if entry[MAGIC] else 0)
-    cdef int64_t left = entry + size - at - 8
-    cdef int64_t key = <int32_t> load32(at)
-    cdef int64_t value
-    if key < -1 or key > left:
-        return False
-    value = <int32_t> load32(at + 4 + max(key, 0))
-    return value >= -1 and max(key, 0) + max(value, 0) == left
-
-
 cdef inline bint legacy_codec_exists(const uint8_t *entry) noexcept:
     return entry[LEGACY_ATTRIBUTES] & CODEC_BITS <= LAST_LEGACY_CODEC
 
@@ -618,40 +609,57 @@ def proven_size(data not None, long long shortest):
 
 
 def find_next_batch(data not None, long long start, long long min_offset):
-    """Find where the next valid batch begins at or after `data[start]`; -1 if none does.
+    """Find where the next valid v2 batch begins at or after `data[start]`; -1 if none does.
 
-    A valid batch has a magic of 0 to 2, a size that fits in `data`, a base offset of at least
-    `min_offset`, possible values in its fields, and a right CRC. The search does not find a batch
-    that reaches beyond `data`.
+    A valid batch has a size that fits in `data`, a base offset of at least `min_offset`, possible
+    values in its fields, and a right CRC. The search does not find a batch that reaches beyond
+    `data`. It takes little longer however many headers there are with possible values.
     """
     cdef Held held = hold(data)
-    cdef int64_t position
-    cdef const uint8_t *batch
-    position = max(start, 0)
-    while held.size - position >= LOG_OVERHEAD + SMALLEST_ENTRY:
-        batch = held.start + position
-        if (
-            batch[MAGIC] <= 2
-            and could_be_batch(batch, held.size - position, min_offset)
-            and crc_fits(batch, size_of(batch))
+    cdef int64_t position = max(start, 0)
+    cdef uint32_t *sums
+    with nogil:
+        position = next_possible(held.start, position, held.size, min_offset)
+    if position < 0:
+        return -1
+    sums = <uint32_t *> malloc(crc32c_sums_in(held.size) * sizeof(uint32_t))
+    if sums == NULL:
+        raise MemoryError
+    try:
+        with nogil:
+            make_crc32c_sums(sums, held.start, held.size)
+            while position >= 0 and crc32c_of_part(
+                sums, held.start, position + ATTRIBUTES, position + size_of(held.start + position)
+            ) != load32(held.start + position + CRC):
+                position = next_possible(held.start, position + 1, held.size, min_offset)
+    finally:
+        free(sums)
+    return position
+
+
+cdef int64_t next_possible(
+    const uint8_t *start, int64_t position, int64_t end, int64_t min_offset
+) noexcept nogil:
+    """Where the next header is that may be a batch's; -1 if there is none."""
+    while end - position >= HEADER_SIZE:
+        if start[position + MAGIC] == 2 and could_be_batch(
+            start + position, end - position, min_offset
         ):
             return position
         position += 1
     return -1
 
 
-cdef bint could_be_batch(const uint8_t *batch, int64_t size, int64_t min_offset) noexcept:
+cdef bint could_be_batch(const uint8_t *batch, int64_t size, int64_t min_offset) noexcept nogil:
     """Whether the header has possible values: this check saves most CRCs over garbage."""
     cdef int64_t batch_size = size_of(batch)
     cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
-    cdef int32_t count
-    if not (smallest_size(batch[MAGIC]) <= batch_size <= size and base >= min_offset and base >= 0):
-        return False
-    if batch[MAGIC] < 2:
-        return legacy_codec_exists(batch) and legacy_fields_fill(batch, batch_size)
-    count = <int32_t> load32(batch + RECORDS_COUNT)
+    cdef int32_t count = <int32_t> load32(batch + RECORDS_COUNT)
     return (
-        batch[ATTRIBUTES] == 0
+        HEADER_SIZE <= batch_size <= size
+        and base >= min_offset
+        and base >= 0
+        and batch[ATTRIBUTES] == 0
         and batch[ATTRIBUTES + 1] & CODEC_BITS <= LAST_CODEC
         and <int32_t> load32(batch + LAST_OFFSET_DELTA) >= 0
         and 0 <= count <= <int64_t> <int32_t> load32(batch + LAST_OFFSET_DELTA) + 1

@@ -1,4 +1,4 @@
-"""Helps the codecs: bounds the size that zstd frames decompress to, and allocates unset memory.
+"""Helps the codecs: bounds what a stream decompresses to, and allocates unset memory.
 
 Pure. The format of zstd frames is RFC 8878's. `storage/record/compression.py` compresses and
 decompresses.
@@ -8,13 +8,15 @@ from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from storage.record._batch cimport Held, hold, load32_little, load64_little
+from storage.record._batch cimport Held, hold, load32, load32_little, load64_little
 
 from storage.errors import CorruptRecord
 
 cdef enum:
+    XERIAL_AGAIN = 0x82534E41  # in the place of a chunk's length: a header of XERIAL_HEADER bytes
+    XERIAL_HEADER = 16
     ZSTD_MAGIC = 0xFD2FB528
-    SKIPPABLE_MAGIC = 0x184D2A50  # its lowest four bits are free
+    SKIPPABLE_MAGIC = 0x184D2A5  # without its lowest four bits, which are free
     ZSTD_BLOCK = 131072  # the most bytes that a block decompresses to
 
 
@@ -24,26 +26,34 @@ def uninitialised(Py_ssize_t size):
 
 
 def zstd_bound(data not None):
-    """Return the most bytes that these zstd frames decompress to, by their blocks' headers.
+    """Return the most bytes that these zstd frames decompress to, and the number of their blocks.
 
-    Raises CorruptRecord if `data` is not whole zstd frames (RFC 8878).
+    It reads the blocks' headers only; a skippable frame counts as a block. Raises CorruptRecord if
+    `data` is not whole zstd frames (RFC 8878).
     """
     cdef Held held = hold(data)
     cdef const uint8_t *at, *end
     cdef int64_t bound = 0
+    cdef int64_t blocks = 0
     at = held.start
     end = at + held.size
     if at == end:
         raise CorruptRecord("zstd: no frame begins here")
-    while at < end:
-        at = frame_end(at, end, &bound)
-        if at == NULL:
-            raise CorruptRecord("zstd: a frame is cut off, or is none")
-    return bound
+    with nogil:
+        while at != NULL and at < end:
+            at = frame_end(at, end, &bound, &blocks)
+    if at == NULL:
+        raise CorruptRecord("zstd: a frame is cut off, or is none")
+    return bound, blocks
 
 
-cdef const uint8_t *frame_end(const uint8_t *at, const uint8_t *end, int64_t *bound) noexcept:
-    """Add a frame's content size to `bound`; return the byte after it, NULL if it is not whole."""
+cdef const uint8_t *frame_end(
+    const uint8_t *at, const uint8_t *end, int64_t *bound, int64_t *blocks
+) noexcept nogil:
+    """Add a frame's content size to `bound`, and the number of its blocks to `blocks`.
+
+    Returns the byte after the frame; NULL if it is not whole.
+    """
     cdef uint32_t header
     cdef int64_t size
     cdef int64_t before = bound[0]
@@ -52,10 +62,11 @@ cdef const uint8_t *frame_end(const uint8_t *at, const uint8_t *end, int64_t *bo
     if end - at < 5:
         return NULL
     header = load32_little(at)
-    if header & 0xFFFFFFF0 == SKIPPABLE_MAGIC:
+    if header >> 4 == SKIPPABLE_MAGIC:
         if end - at < 8:
             return NULL
         size = load32_little(at + 4)
+        blocks[0] += 1
         return at + 8 + size if size <= end - at - 8 else NULL
     if header != ZSTD_MAGIC:
         return NULL
@@ -75,6 +86,7 @@ cdef const uint8_t *frame_end(const uint8_t *at, const uint8_t *end, int64_t *bo
         at += size
         header = at[0] | <uint32_t> at[1] << 8 | <uint32_t> at[2] << 16
         kind = (header >> 1) & 3
+        blocks[0] += 1
         size = header >> 3
         if kind < 2:  # stored, or one byte repeated
             bound[0] += size
@@ -87,3 +99,57 @@ cdef const uint8_t *frame_end(const uint8_t *at, const uint8_t *end, int64_t *bo
     if width and content < <uint64_t> (bound[0] - before):
         bound[0] = before + <int64_t> content
     return at + size if size <= end - at else NULL
+
+
+def xerial_bound(data not None, int64_t at, int64_t ratio):
+    """Return how many bytes the snappy chunks from `data[at]` on say that they decompress to.
+
+    Each begins with its length, an i32, and the size of what it decompresses to, a varint of at
+    most 32 bits; none decompresses to more than `ratio` times its bytes. The chunks may be cut off.
+    """
+    cdef Held held = hold(data)
+    cdef int64_t bound = 0
+    cdef int64_t length
+    cdef uint64_t size, byte
+    cdef int shift
+    with nogil:
+        while held.size - at >= 4:
+            length = load32(held.start + at)
+            if length == XERIAL_AGAIN:
+                at += XERIAL_HEADER
+                continue
+            at += 4
+            if length > held.size - at:
+                break
+            size = 0
+            for shift in range(0, min(length, 5)):
+                byte = held.start[at + shift]
+                size |= (byte & 0x7F) << 7 * shift
+                if byte < 0x80:
+                    break
+            bound += min(<int64_t> <uint32_t> size, ratio * length)
+            at += length
+    return bound
+
+
+def lz4_bound(data not None, int64_t at, int64_t largest, int64_t checksum, int64_t ratio):
+    """Return the most bytes that the blocks of an LZ4 frame decompress to, and their number.
+
+    The first block is at `data[at]`; a block decompresses to at most `largest` bytes, and `ratio`
+    times its own, and `checksum` bytes follow it. The frame may be cut off.
+    """
+    cdef Held held = hold(data)
+    cdef int64_t bound = 0
+    cdef int64_t blocks = 0
+    cdef int64_t size
+    cdef uint32_t length
+    with nogil:
+        while held.size - at >= 4:
+            length = load32_little(held.start + at)
+            size = length & 0x7FFFFFFF
+            if size == 0:
+                break
+            bound += min(largest, size if length != size else ratio * size)
+            blocks += 1
+            at += 4 + size + checksum
+    return bound, blocks

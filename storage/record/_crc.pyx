@@ -16,6 +16,14 @@ cdef extern from "storage/record/crc32c.h":
     int64_t prefix_by_table "kafkafs_prefix_by_table"(
         const uint8_t *at, int64_t shortest, int64_t size, uint32_t wanted
     ) noexcept nogil
+    enum:
+        STEP "KAFKAFS_STEP"
+    void make_sums "kafkafs_make_sums"(
+        uint32_t *sums, const uint8_t *data, int64_t size
+    ) noexcept nogil
+    uint32_t crc_of_part "kafkafs_crc_of_part"(
+        const uint32_t *sums, const uint8_t *data, int64_t start, int64_t end
+    ) noexcept nogil
 
 make_crc_tables()
 
@@ -28,6 +36,20 @@ cdef int64_t crc32c_prefix(
     const uint8_t *at, int64_t shortest, int64_t size, uint32_t wanted
 ) noexcept nogil:
     return prefix_by_table(at, shortest, size, wanted)
+
+
+cdef int64_t crc32c_sums_in(int64_t size) noexcept nogil:
+    return size // STEP + 1
+
+
+cdef void make_crc32c_sums(uint32_t *sums, const uint8_t *data, int64_t size) noexcept nogil:
+    make_sums(sums, data, size)
+
+
+cdef uint32_t crc32c_of_part(
+    const uint32_t *sums, const uint8_t *data, int64_t start, int64_t end
+) noexcept nogil:
+    return crc_of_part(sums, data, start, end)
 
 
 WAYS = ("", "tables") + ("lanes",) * has_instruction + ("folding",) * has_folding

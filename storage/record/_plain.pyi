@@ -6,7 +6,8 @@ def plain_v2(
     data: Buffer,
     at: int,
     size: int,
-    decompress: Callable[[int, memoryview], bytes | bytearray | memoryview],
+    decompress: Callable[..., bytes | bytearray | memoryview],
+    limit: int,
 ) -> bytearray: ...
 def seal(batch: bytearray) -> None: ...
 def convert_run(data: Buffer, start: int, end: int, most: int) -> tuple[bytearray, int]: ...

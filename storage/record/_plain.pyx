@@ -32,11 +32,11 @@ from storage.record._batch import REASONS
 # -- v2 ------------------------------------------------------------------------------------------
 
 
-def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None):
+def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None, limit):
     """Return the plain form of the whole v2 batch `data[at:at + size]` (`storage/record/plain.py`).
 
-    It checks the CRC, and calls `decompress(codec, stream)` if the batch is compressed. Raises
-    CorruptRecord, without a position.
+    It checks the CRC, and calls `decompress(codec, stream, limit=limit)` if the batch is compressed.
+    Raises CorruptRecord, without a position.
     """
     cdef Held held = hold_part(data, at, at + size)
     cdef Held stream
@@ -51,7 +51,8 @@ def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None)
     codec = batch[ATTRIBUTES + 1] & CODEC_BITS
     # A compressed batch without records may also have no stream (DefaultRecordBatch.iterator).
     if codec and (size > HEADER_SIZE or load32(batch + RECORDS_COUNT)):
-        records = decompress(codec, memoryview(data)[at + HEADER_SIZE:at + size])
+        stored = memoryview(data)[at + HEADER_SIZE:at + size]
+        records = decompress(codec, stored, limit=limit)
         stream = hold(records)
         made = with_header(batch, stream.start, stream.size)
     else:

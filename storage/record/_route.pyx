@@ -18,7 +18,7 @@ from libc.string cimport memset
 from storage.record._batch cimport (
     BAD_BATCH_LENGTH, BASE_TIMESTAMP, HEADER_SIZE, NO_FAULT, RECORDS_COUNT, RECORD_HEAD,
     RELEASE_GIL_FROM, Fault, Held, RecordHead, hold, judge_batch, load32, load64, read_head,
-    size_of,
+    size_of, sum_of,
 )
 from storage.record._write cimport (
     COPY_STEP, Batches, NextRecord, add_record, complete_batch, copy_bytes, fit_record,
@@ -136,7 +136,7 @@ cdef Stop run(Work *work) noexcept nogil:
             return OUT_FULL
         size = put_record(
             part, &head, record + head.head, available - head.head,
-            <int64_t> (<uint64_t> work.timestamp + <uint64_t> head.timestamp_delta),
+            sum_of(work.timestamp, head.timestamp_delta),
             work.max_batch_bytes,
         )
         if head.key_length < 0:

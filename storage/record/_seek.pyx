@@ -4,16 +4,14 @@ The batch is in plain form (`plain.py`). The search reads only the heads of its 
 neither CRC, record count, values nor headers. It does not assume that timestamps rise.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t
 
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE, MAX_TIMESTAMP, NO_FAULT,
-    RELEASE_GIL_FROM, Fault, Held, RecordHead, hold, load64, read_head,
+    RELEASE_GIL_FROM, Fault, Held, RecordHead, hold, load64, read_head, sum_of,
 )
 
 from storage.record._batch import refusal
-
-cdef int64_t LEAST = -0x7FFFFFFFFFFFFFFF
 
 
 cdef struct Found:
@@ -33,7 +31,7 @@ cdef Fault seek(
     cdef Fault fault
     cdef bint append_time = batch[ATTRIBUTES + 1] & APPEND_TIME_BIT != 0
     cdef int64_t base_offset = <int64_t> load64(batch + BASE_OFFSET)
-    cdef uint64_t base_timestamp = load64(batch + BASE_TIMESTAMP)
+    cdef int64_t base_timestamp = <int64_t> load64(batch + BASE_TIMESTAMP)
     found.position = HEADER_SIZE
     found.number = 0
     while found.position < size:
@@ -41,11 +39,11 @@ cdef Fault seek(
         fault = read_head(batch + found.position, left, left, &head)
         if fault != NO_FAULT:
             return fault
-        found.offset = base_offset + head.offset_delta
+        found.offset = sum_of(base_offset, head.offset_delta)
         if append_time:
             found.timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
         else:
-            found.timestamp = <int64_t> (base_timestamp + <uint64_t> head.timestamp_delta)
+            found.timestamp = sum_of(base_timestamp, head.timestamp_delta)
         if (
             found.offset >= min_offset
             and found.timestamp >= min_timestamp
@@ -58,7 +56,8 @@ cdef Fault seek(
 
 
 def find_record(
-    batch not None, *, long long offset=LEAST, long long timestamp=LEAST, long long number=0,
+    batch not None, *,
+    long long offset=INT64_MIN, long long timestamp=INT64_MIN, long long number=0,
 ):
     """Find the first record of a plain batch with at least this offset, timestamp and number.
 
@@ -82,3 +81,48 @@ def find_record(
     if found.position >= held.size:
         return None
     return found.number, found.offset, found.timestamp
+
+
+def offset_span(batch not None):
+    """Return (first offset, last offset, whether each is above the one before) of a plain batch.
+
+    None if it has no record. Raises CorruptRecord, as `find_record`.
+    """
+    cdef Held held = hold(batch)
+    cdef Found found
+    cdef int64_t first = 0
+    cdef bint rises = True
+    cdef Fault fault
+    if held.size < HEADER_SIZE:
+        raise ValueError(f"a batch of {held.size} bytes")
+    with nogil:
+        fault = span(held.start, held.size, &found, &first, &rises)
+    if fault != NO_FAULT:
+        raise refusal(fault, found.position)
+    return (first, found.offset, rises) if found.number else None
+
+
+cdef Fault span(
+    const uint8_t *batch, int64_t size, Found *found, int64_t *first, bint *rises
+) noexcept nogil:
+    """Find the last record; a fault leaves `found` at the faulty one."""
+    cdef RecordHead head
+    cdef int64_t offset, left
+    cdef Fault fault
+    cdef int64_t base_offset = <int64_t> load64(batch + BASE_OFFSET)
+    found.position = HEADER_SIZE
+    found.number = 0
+    while found.position < size:
+        left = size - found.position
+        fault = read_head(batch + found.position, left, left, &head)
+        if fault != NO_FAULT:
+            return fault
+        offset = sum_of(base_offset, head.offset_delta)
+        if not found.number:
+            first[0] = offset
+        elif offset <= found.offset:
+            rises[0] = False
+        found.offset = offset
+        found.position += head.size
+        found.number += 1
+    return NO_FAULT

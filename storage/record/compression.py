@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import cramjam
 
 from storage.errors import CorruptRecord
-from storage.record._codec import uninitialised, zstd_bound
+from storage.record._codec import lz4_bound, uninitialised, xerial_bound, zstd_bound
 
 if TYPE_CHECKING:
     from storage.record.header import Buffer
@@ -45,10 +45,11 @@ ZSTD: Final = 4
 LEVELS: Final = {GZIP: (1, 9, -1), LZ4: (1, 17, 9), ZSTD: (-131072, 22, 3)}
 
 _GZIP_WBITS = 31
+_GZIP_MAGIC = b"\x1f\x8b\x08"
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_FIRST = int.from_bytes(_XERIAL_MAGIC, "big")
-_XERIAL_AGAIN = int.from_bytes(_XERIAL_MAGIC[:4], "big")
+_XERIAL_AGAIN = int.from_bytes(_XERIAL_MAGIC[:4], "big")  # `_codec.pyx` knows it, too
 _XERIAL_CHUNK = 32 * 1024
 # No element of a raw snappy block makes more than 64 bytes out of 3.
 _SNAPPY_RATIO = 22
@@ -56,8 +57,12 @@ _SNAPPY_RATIO = 22
 # What is no codec is an error soon enough.
 BEST_RATIOS: Final = (1, 1032, _SNAPPY_RATIO, 255, 1 << 15, 1, 1, 1)
 
+# In the time that a block of an LZ4 or zstd frame takes beside its bytes, so many are decompressed.
+_BLOCK_COST = 2048
+
 _u32 = struct.Struct(">I").unpack_from
 _u64 = struct.Struct(">Q").unpack_from
+_u32_little = struct.Struct("<I").unpack_from
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"
@@ -66,6 +71,10 @@ _LZ4_STORED = 0x80000000
 _LZ4_FAST_LEVEL = 9
 # No byte of an LZ4 block stands for more than 255 bytes.
 _LZ4_RATIO = BEST_RATIOS[LZ4]
+
+
+class TooLarge(CorruptRecord):
+    """A stream decompresses to more than the limit."""
 
 
 def codec_number(name: str) -> int:
@@ -80,8 +89,9 @@ def decompress(
 ) -> bytes | bytearray | memoryview:
     """What `data` decompresses to, at most `limit` bytes; `magic` is the batch's.
 
-    Raises CorruptRecord, without a position, for a codec that the format does not have, a stream
-    that breaks a rule of its framing, and one that decompresses to more than the limit.
+    Raises CorruptRecord, without a position, for a codec that the format does not have, and a
+    stream that breaks a rule of its framing; TooLarge for one that decompresses to more than the
+    limit.
     """
     try:
         if codec == NONE:
@@ -102,13 +112,17 @@ def decompress(
 def largest_decompressed(codec: int, data: Buffer) -> int:
     """How many bytes a v2 batch's stream can decompress to at most, without doing it.
 
-    By the sizes that the stream itself tells, where it tells any; 0 where it is damaged.
+    By the sizes that the stream itself tells, where it tells any; 0 where it is damaged. A block
+    counts for more than it may hold, so that many blocks of nothing are much, too.
     """
     try:
         if codec == ZSTD:
-            return zstd_bound(data)
+            bound, blocks = zstd_bound(data)
+            return bound + blocks * _BLOCK_COST
         if codec == LZ4:
-            return _lz4_bound(data)
+            at, flags, largest = _lz4_header(data, 2)
+            bound, blocks = lz4_bound(data, at, largest, 4 * bool(flags & 0x10), _LZ4_RATIO)
+            return bound + blocks * _BLOCK_COST
     except CorruptRecord:
         return 0
     return len(data) * BEST_RATIOS[codec]
@@ -132,67 +146,86 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     return bytes(data)
 
 
-def _too_large(codec: int, limit: int) -> CorruptRecord:
-    return CorruptRecord(f"{CODECS[codec]}: decompresses to more than {limit} bytes")
+def _too_large(codec: int, limit: int) -> TooLarge:
+    return TooLarge(f"{CODECS[codec]}: decompresses to more than {limit} bytes")
 
 
-def _gunzip(data: Buffer, limit: int) -> bytes:
+def _gunzip(data: Buffer, limit: int) -> bytes | bytearray:
     """As java.util.zip.GZIPInputStream does, which ignores what follows the last member."""
-    parts: list[bytes] = []
-    room = limit
-    while True:
-        member = zlib.decompressobj(_GZIP_WBITS)
-        # One byte more than there is room for, for a max_length of 0 would mean any.
-        try:
-            part = member.decompress(data, room + 1)
-        except zlib.error:
-            # Only what begins with a member's magic and method is one; damage in it is damage.
-            if parts and bytes(data[:3]) != b"\x1f\x8b\x08":
-                break
-            raise
-        room -= len(part)
-        if room < 0:
-            raise _too_large(GZIP, limit)
-        if not member.eof:
-            if parts and len(data) < 3:
-                break
-            raise CorruptRecord("gzip: the stream is cut off")
-        parts.append(part)
-        data = member.unused_data
-        if not data:
-            break
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    member = zlib.decompressobj(_GZIP_WBITS)
+    # One byte more than there is room for, for a max_length of 0 would mean any.
+    out = member.decompress(data, limit + 1)
+    if len(out) > limit:
+        raise _too_large(GZIP, limit)
+    if not member.eof:
+        raise CorruptRecord("gzip: the stream is cut off")
+    size = len(data) - len(member.unused_data)
+    return out if size == len(data) else _gunzip_more(data, size, out, limit)
 
 
-def _unsnappy(data: Buffer, limit: int) -> bytes | bytearray:
-    if len(data) < 8 or _u64(data)[0] != _XERIAL_FIRST:
-        size = _snappy_size(data, limit)
-        out = uninitialised(size)
-        cramjam.snappy.decompress_raw_into(data, out)
-        return out
+def _gunzip_more(data: Buffer, at: int, first: bytes, limit: int) -> bytearray:
+    """The content of the first member, and of those that begin at `data[at]`.
+
+    zlib copies what it is given and does not need. So a member is given no more than the one before
+    took, and then twice as much each time.
+    """
     view = memoryview(data)
-    parts: list[bytearray] = []
-    room = limit
+    out = bytearray(first)
+    piece = at
+    # Only what begins with a member's magic and method is one; damage in it is damage.
+    while view[at : at + 3] == _GZIP_MAGIC:
+        member = zlib.decompressobj(_GZIP_WBITS)
+        start = at
+        while not member.eof:
+            given = view[at : at + piece]
+            if not given:
+                raise CorruptRecord("gzip: the stream is cut off")
+            out += member.decompress(given, limit - len(out) + 1)
+            if len(out) > limit:
+                raise _too_large(GZIP, limit)
+            at += len(given) - len(member.unused_data)
+            piece *= 2
+        piece = at - start
+    return out
+
+
+def _unsnappy(data: Buffer, limit: int) -> bytearray:
+    block = data
+    if len(data) >= 8 and _u64(data)[0] == _XERIAL_FIRST:
+        at = len(_XERIAL_HEADER) + 4
+        if len(data) < at or at + _u32(data, at - 4)[0] != len(data):
+            return _unsnappy_chunks(data, limit)
+        # Most streams have one chunk.
+        block = memoryview(data)[at:]
+    out = uninitialised(_snappy_size(block, limit))
+    cramjam.snappy.decompress_raw_into(block, out)
+    return out
+
+
+def _unsnappy_chunks(data: Buffer, limit: int) -> bytearray:
+    view = memoryview(data)
+    out = uninitialised(min(xerial_bound(data, len(_XERIAL_HEADER), _SNAPPY_RATIO), limit))
+    done = 0
     at = len(_XERIAL_HEADER)
-    while at < len(data):
-        if len(data) - at < 4:
-            raise CorruptRecord("snappy: a chunk's length is cut off")
-        (length,) = _u32(data, at)
-        if length == _XERIAL_AGAIN:
-            at += len(_XERIAL_HEADER)
-            continue
-        at += 4
-        if length > len(data) - at:
-            raise CorruptRecord("snappy: a chunk is cut off")
-        chunk = view[at : at + length]
-        part = uninitialised(_snappy_size(chunk, room))
-        cramjam.snappy.decompress_raw_into(chunk, part)
-        parts.append(part)
-        room -= len(part)
-        at += length
+    with memoryview(out) as room:
+        while at < len(data):
+            if len(data) - at < 4:
+                raise CorruptRecord("snappy: a chunk's length is cut off")
+            (length,) = _u32(data, at)
+            if length == _XERIAL_AGAIN:
+                at += len(_XERIAL_HEADER)
+                continue
+            at += 4
+            if length > len(data) - at:
+                raise CorruptRecord("snappy: a chunk is cut off")
+            chunk = view[at : at + length]
+            size = _snappy_size(chunk, limit - done)
+            cramjam.snappy.decompress_raw_into(chunk, room[done : done + size])
+            done += size
+            at += length
     if at > len(data):
         raise CorruptRecord("snappy: a header is cut off")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return out
 
 
 def _snappy_size(block: Buffer, limit: int) -> int:
@@ -214,43 +247,61 @@ def _snappy(data: Buffer) -> bytes:
     return b"".join(out)
 
 
-def _unlz4(data: Buffer, magic: int, limit: int) -> bytes | bytearray:
+def _unlz4(data: Buffer, magic: int, limit: int) -> bytearray:
     """As KafkaLZ4BlockInputStream does: it knows independent blocks only, and one frame."""
     at, flags, largest = _lz4_header(data, magic)
     view = memoryview(data)
-    parts: list[Buffer] = []
-    room = limit
-    while True:
-        if len(data) - at < 4:
-            raise CorruptRecord("lz4: the frame has no end")
-        length = int.from_bytes(view[at : at + 4], "little")
-        if length == 0:
-            break
-        at += 4
-        size = length & ~_LZ4_STORED
-        end = at + size
-        if size > largest:
-            raise CorruptRecord(f"lz4: a block of {size} bytes in a frame of {largest} at most")
-        if end + 4 * bool(flags & 0x10) > len(data):
-            raise CorruptRecord("lz4: a block is cut off")
-        block = view[at:end]
-        if flags & 0x10:
-            end += 4
-            if _xxh32(block) != int.from_bytes(view[end - 4 : end], "little"):
+    size = len(view) - at - 8
+    if (
+        flags & 0x10
+        or not 0 < size <= largest
+        or _u32_little(view, at)[0] != size
+        or any(view[-4:])
+    ):
+        return _unlz4_blocks(view, at, 4 * bool(flags & 0x10), largest, limit)
+    # Most frames have one block.
+    out = uninitialised(min(largest, _LZ4_RATIO * size))
+    used = cramjam.lz4.decompress_block_into(view[at + 4 : -4], out, output_len=len(out))
+    if used > limit:
+        raise _too_large(LZ4, limit)
+    del out[used:]
+    return out
+
+
+def _unlz4_blocks(view: memoryview, at: int, checksum: int, largest: int, limit: int) -> bytearray:
+    bound, _ = lz4_bound(view, at, largest, checksum, _LZ4_RATIO)
+    out = uninitialised(min(bound, limit + largest))
+    done = 0
+    with memoryview(out) as room:
+        while True:
+            if len(view) - at < 4:
+                raise CorruptRecord("lz4: the frame has no end")
+            (length,) = _u32_little(view, at)
+            size = length & ~_LZ4_STORED
+            if size == 0:
+                break
+            at += 4
+            end = at + size
+            if size > largest:
+                raise CorruptRecord(f"lz4: a block of {size} bytes in a frame of {largest} at most")
+            if end + checksum > len(view):
+                raise CorruptRecord("lz4: a block is cut off")
+            block = view[at:end]
+            at = end + checksum
+            if checksum and _xxh32(block) != _u32_little(view, end)[0]:
                 raise CorruptRecord("lz4: a block's checksum is wrong")
-        if length & _LZ4_STORED:
-            parts.append(block)
-            room -= size
-        else:
-            out = uninitialised(min(largest, _LZ4_RATIO * size))
-            used = cramjam.lz4.decompress_block_into(block, out, output_len=len(out))
-            del out[used:]
-            parts.append(out)
-            room -= used
-        if room < 0:
-            raise _too_large(LZ4, limit)
-        at = end
-    return b"".join(parts)
+            if length & _LZ4_STORED:
+                room[done : done + size] = block
+                done += size
+            else:
+                most = min(largest, _LZ4_RATIO * size)
+                done += cramjam.lz4.decompress_block_into(
+                    block, room[done : done + most], output_len=most
+                )
+            if done > limit:
+                raise _too_large(LZ4, limit)
+    del out[done:]
+    return out
 
 
 def _lz4_header(data: Buffer, magic: int) -> tuple[int, int, int]:
@@ -274,15 +325,6 @@ def _xxh32(data: Buffer) -> int:
     from xxhash import xxh32_intdigest  # Kafka's own frames need none
 
     return xxh32_intdigest(data)
-
-
-def _lz4_bound(data: Buffer) -> int:
-    at, flags, largest = _lz4_header(data, 2)
-    bound = 0
-    while length := int.from_bytes(data[at : at + 4], "little") & ~_LZ4_STORED:
-        bound += min(largest, _LZ4_RATIO * length)
-        at += 4 + length + 4 * bool(flags & 0x10)
-    return bound
 
 
 def _lz4(data: Buffer) -> bytes:
@@ -315,7 +357,7 @@ def _lz4_high(data: Buffer, level: int) -> bytes:
 
 
 def _unzstd(data: Buffer, limit: int) -> bytearray:
-    bound = zstd_bound(data)
+    bound, _ = zstd_bound(data)
     out = uninitialised(min(bound, limit))
     try:
         used = cramjam.zstd.decompress_into(data, out)

@@ -22,7 +22,14 @@ from typing import Final
 
 from storage.errors import CorruptRecord
 from storage.record._plain import convert_run, convert_set, plain_v2, seal
-from storage.record.compression import compress, decompress
+from storage.record.compression import (
+    BEST_RATIOS,
+    GZIP,
+    MAX_DECOMPRESSED_BYTES,
+    compress,
+    decompress,
+    largest_decompressed,
+)
 from storage.record.header import (
     APPEND_TIME_BIT,
     CODEC_BITS,
@@ -40,17 +47,22 @@ from storage.record.header import (
     BatchHeader,
     Buffer,
     parse_header,
+    size_at,
 )
 
 # So much of a log of uncompressed messages becomes one batch.
 RUN_BYTES: Final = 16 * 1024
+# What a byte of a gzip stream mostly stands for at most; nobody knows beforehand.
+_LIKELY_RATIO: Final = 32
 
 _i32 = struct.Struct(">i").unpack_from
 # Where an entry of v0, and of v1, has its key.
 _KEY = (18, 26)
 
 
-def plain(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
+def plain(
+    data: Buffer, at: int, end: int, limit: int = MAX_DECOMPRESSED_BYTES
+) -> tuple[bytearray, int]:
     """The batch at `data[at:end]` in plain form, and the count of bytes that it stands for.
 
     Of uncompressed v0 and v1 messages one batch is made of as many as are whole before `end`, up
@@ -58,7 +70,8 @@ def plain(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
     even that is there, 17, which tell it).
 
     Raises CorruptRecord, its position the batch's in `data`, for what a reader must reject: a
-    wrong CRC, a stream that is none or too large, records that do not fill the batch.
+    wrong CRC, a stream that is none, records that do not fill the batch; TooLarge for a stream that
+    decompresses to more than `limit` bytes.
     """
     assert 0 <= at <= end <= len(data), (at, end, len(data))
     if end - at < FRAME_SIZE:
@@ -73,15 +86,35 @@ def plain(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
     if size > end - at:
         return bytearray(), size
     if magic < MAGIC:
-        return _plain_legacy(data, at, end)
+        return _plain_legacy(data, at, end, limit)
     try:
-        return plain_v2(data, at, size, decompress), size
+        return plain_v2(data, at, size, decompress, limit), size
     except CorruptRecord as error:
-        offset = int.from_bytes(data[at : at + 8], "big", signed=True)
-        raise CorruptRecord(error.message, position=at, offset=offset) from None
+        error.position = at
+        error.offset = int.from_bytes(data[at : at + 8], "big", signed=True)
+        raise
 
 
-def _plain_legacy(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
+def decoded_sizes(data: Buffer, at: int, end: int) -> tuple[int, int]:
+    """(most likely not more than, never more than) so many bytes has what the batch at
+    `data[at:end]` decompresses to; zeros where it is not compressed, or not whole.
+    """
+    if end - at <= FLAGS_POSITION:
+        return 0, 0
+    is_v2 = data[at + MAGIC_POSITION] == MAGIC
+    codec = data[at + (FLAGS_POSITION if is_v2 else LEGACY_FLAGS_POSITION)] & CODEC_BITS
+    size = size_at(data, at)
+    if not codec or size > end - at:
+        return 0, 0
+    if is_v2 and codec != GZIP:
+        most = largest_decompressed(codec, memoryview(data)[at + HEADER_SIZE : at + size])
+    else:
+        most = size * BEST_RATIOS[codec]
+    most = min(most, MAX_DECOMPRESSED_BYTES)
+    return min(most, size * _LIKELY_RATIO) if codec == GZIP else most, most
+
+
+def _plain_legacy(data: Buffer, at: int, end: int, limit: int) -> tuple[bytearray, int]:
     """The wrapper at `data[at]`, or the run of messages there, as a v2 batch with a CRC of 0.
 
     Returns it and the count of bytes that it stands for. The first entry is whole before `end`.
@@ -96,12 +129,13 @@ def _plain_legacy(data: Buffer, at: int, end: int) -> tuple[bytearray, int]:
         raise CorruptRecord("a message's CRC is wrong", position=at, offset=header.base_offset)
     append_time = bool(header.attributes & APPEND_TIME_BIT)
     try:
-        messages = decompress(header.codec, _value(entry, header), magic=header.magic)
+        messages = decompress(header.codec, _value(entry, header), magic=header.magic, limit=limit)
         made = convert_set(
             messages, header.magic, header.base_offset, header.max_timestamp, append_time
         )
     except CorruptRecord as error:
-        raise CorruptRecord(error.message, position=at, offset=header.base_offset) from None
+        error.position, error.offset = at, header.base_offset
+        raise
     return made, header.size
 
 
@@ -166,13 +200,15 @@ def _with_codec(made: bytearray, codec: int, level: int | None = None) -> bytes:
     return bytes(made)
 
 
-def to_v2(data: Buffer, at: int, end: int) -> tuple[bytes, int]:
+def to_v2(
+    data: Buffer, at: int, end: int, limit: int = MAX_DECOMPRESSED_BYTES
+) -> tuple[bytes, int]:
     """The v0 or v1 wrapper at `data[at:end]`, or the run of messages there, as a stored v2 batch.
 
     Its codec is the wrapper's. Returns the batch and the count of bytes that it stands for, as
     `plain` does, and raises what that raises.
     """
-    made, size = plain(data, at, end)
+    made, size = plain(data, at, end, limit)
     if not made:
         return b"", size
     codec = data[at + LEGACY_FLAGS_POSITION] & CODEC_BITS

@@ -35,9 +35,9 @@ from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.recovery.misplaced import misplaced
 from storage.segment.batch_check import Part, check_part
-from storage.segment.cut import Cut, cut_tail
+from storage.segment.cut import Cut, cut_end, cut_tail
 from storage.segment.damage import Damage
-from storage.segment.segment import Segment
+from storage.segment.segment import MAX_OFFSET_SPAN, Segment
 from storage.segment.walk import buffered, feed
 from storage.settings.config import LogConfig
 from storage.state.book_file import Claim
@@ -237,7 +237,7 @@ class _Loading:
                 born_ns = self.files.born_ns(self.fd)
                 segment.files.identity = stat.st_dev, stat.st_ino, born_ns
             self.size, self.mtime_ns = stat.st_size, stat.st_mtime_ns
-            self.first = _header_at(self.files, self.fd, 0)
+            self.first = header_at(self.files, self.fd, 0)
             kinds = [paths.INDEX, paths.TIMEINDEX]
             if not context.writable and self.first is not None and self.first.magic == 0:
                 kinds.pop()  # its messages have no time, and its broker wrote no such index
@@ -267,7 +267,7 @@ class _Loading:
             offset, position = self.last_offset_entry
             if not base <= offset < upper or not 0 < position < size:
                 return False
-            header = _header_at(self.files, self.fd, position)
+            header = header_at(self.files, self.fd, position)
             if header is None or position + header.size > size:
                 return False
             if self._first_offset(position, header) > offset:
@@ -341,13 +341,15 @@ class _Loading:
                 if used == rebuild.position and (may_cut or rebuild.next_offset == following):
                     size, reason = used, None
                     if writable:
-                        files.ftruncate(self.fd, size)
+                        cut_end(files, self.fd, path, size)
             if reason is None:
-                # Between an unflushed segment and the next one only cleaners leave gaps.
+                # Between an unflushed segment and the next one only cleaners leave gaps, and an
+                # append whose first batch lies too far ahead for any segment from here.
                 result.damaged = (
                     may_cut
                     and following is not None
                     and rebuild.next_offset < following > self.context.holes_to
+                    and not self._is_out_of_reach(following)
                 )
             elif may_cut:
                 size = rebuild.position
@@ -378,6 +380,19 @@ class _Loading:
         segment.damages = segment.told_damages = tuple(self.places)
         for place in self.places:
             segment.first_read.add(place.start, place.end, place.next_offset)
+
+    def _is_out_of_reach(self, following: int) -> bool:
+        """Whether no segment that begins where this one ends could have the first batch of the
+        segment ``following``: then nothing needs to lie between (``Log.write``).
+        """
+        try:
+            with self.files.held_open(self.context.segment(following).log_path) as fd:
+                header = header_at(self.files, fd, 0)
+        except FileNotFoundError:
+            return False
+        return (
+            header is not None and header.last_offset - self.rebuild.next_offset > MAX_OFFSET_SPAN
+        )
 
     def _read(self, *, may_cut: bool) -> str | None:
         """Walk the log from the trusted entry on; where it might be cut, past wrong base offsets.
@@ -514,7 +529,7 @@ class _Loading:
         return kept + bytes(rebuild.offset_entries)
 
 
-def _header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
+def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
     """The header at ``position``, or None where there is none."""
     try:
         return parse_header(files.pread(fd, HEADER_SIZE, position))
@@ -554,7 +569,7 @@ def reaches(context: LoadContext, segment: Segment, offset: int) -> bool:
             with contextlib.suppress(CorruptRecord):
                 if any(header.last_offset >= offset for _, header in batches(source, position)):
                     return True
-                if position and _header_at(files, fd, position) is not None:
+                if position and header_at(files, fd, position) is not None:
                     return False
         return False
     finally:

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 from storage import paths
 from storage.errors import CorruptRecord
 from storage.files import ByteSource, Files
-from storage.record._batch import find_next_batch, proven_size, walk_batches
+from storage.record._batch import proven_size, walk_batches
 from storage.record.header import (
     FRAME_SIZE,
     HEADER_SIZE,
@@ -43,6 +43,7 @@ from storage.task import Task
 # So that no thread waits long for this one, which judges a chunk at a time.
 _CHUNK_BYTES = 256 * 1024
 _LEAST_BYTES = 4096
+_SEARCHES = 16
 #: A batch that is larger than this is not read whole just to be known as one.
 CHECKED_BYTES = 16 * 1024 * 1024
 
@@ -113,7 +114,8 @@ def sound_batch(source: ByteSource, position: int, end: int) -> BatchHeader | No
     if header.size > CHECKED_BYTES:
         return header
     batch = source.read_at(position, header.size)
-    return header if find_next_batch(batch, 0, 0) == 0 else None
+    taken = walk_batches(batch, len(batch), max(header.base_offset, 0), 0, paths.MAX_OFFSET)[0]
+    return header if taken == header.size else None
 
 
 class Check:
@@ -134,6 +136,14 @@ class Check:
         self._suspect = -1
         # Bytes of the batch that is next, where that is known to be larger than a read.
         self._needed = 0
+        # Bytes of the next read: few behind damage, as damage may follow on damage.
+        self._ahead = _CHUNK_BYTES
+        # What a chain has passed over before this position is not tried in other ways again.
+        self._linked = part.position
+        # Position -> size at which a damaged batch's CRC is right; and the bytes that may be
+        # searched for more of them, so that a log of many damaged batches takes no longer.
+        self._proofs: dict[int, int] = {}
+        self._searchable = _SEARCHES * (part.largest + part.end - part.position)
 
     def to(self, end: int) -> None:
         """Check all before ``end``."""
@@ -153,9 +163,10 @@ class Check:
     def step(self, until: int | None = None) -> None:
         """Go on by one read, which goes little beyond ``until``, or over damage."""
         part, start = self._part, self.position
-        size = _CHUNK_BYTES if until is None else min(_CHUNK_BYTES, until - start + _LEAST_BYTES)
+        size = self._ahead if until is None else min(self._ahead, until - start + _LEAST_BYTES)
         size = min(max(size, self._needed), part.end - start)
         self._needed = 0
+        self._ahead = min(2 * self._ahead, _CHUNK_BYTES)
         data = self._source.read(start, size)
         taken, last, before, self.next_offset, reason, is_sized = walk_batches(
             data, len(data), part.base_offset, self.next_offset, part.limit
@@ -192,6 +203,7 @@ class Check:
         self.damages.append(Damage(position, end, next_offset, following, reason))
         self.position = end
         self._last = None
+        self._ahead = _LEAST_BYTES
 
     def _blames_last(self) -> bool:
         """Make the last batch damage where its base offset is wrong, not that of the next one."""
@@ -223,7 +235,8 @@ class Check:
         part = self._part
         for size in (self._proven(position, part.end), self._claimed(position)):
             if size:
-                found = self._chain(position + size, next_offset, is_trusted=is_sized)
+                is_trusted = is_sized or position + size < self._linked
+                found = self._chain(position + size, next_offset, is_trusted=is_trusted)
                 if found is not None:
                     return found
         named = part.named(position)
@@ -243,8 +256,14 @@ class Check:
 
     def _proven(self, position: int, end: int) -> int:
         """A size at which a batch's CRC is right, whatever its size field says; 0: none is."""
-        size = min(self._part.largest, end - position)
-        return max(proven_size(self._source.read(position, size), 0), 0)
+        if position not in self._proofs and position >= self._linked and self._searchable > 0:
+            size = min(self._part.largest, end - position)
+            found = proven_size(self._source.read(position, size), 0)
+            self._searchable -= size
+            if found > 0:
+                self._proofs[position] = found
+        found = self._proofs.get(position, 0)
+        return found if found <= end - position else 0
 
     def _chain(
         self, position: int, next_offset: int, *, is_trusted: bool = False
@@ -255,7 +274,7 @@ class Check:
         where batches do not follow on one another up to the next position that an index names.
         ``is_trusted``: take the first sound batch, whatever follows it.
         """
-        part, wanted = self._part, _CHUNK_BYTES
+        part, wanted = self._part, _LEAST_BYTES
         first: tuple[int, int] | None = None
         goal = part.named(position)
         if goal is None or goal > part.end:
@@ -265,13 +284,13 @@ class Check:
             taken, last, _, next_offset, reason, _ = walk_batches(
                 data, len(data), part.base_offset, next_offset, part.limit
             )
-            wanted = _CHUNK_BYTES
             if last >= 0:
                 first = first or (position, int.from_bytes(data[:8], "big", signed=True))
                 if is_trusted:
                     return first
             position += taken
             if taken and not reason:
+                wanted = min(2 * wanted, _CHUNK_BYTES)
                 continue
             size = self._claimed(position)
             if not reason and 0 < size <= goal - position:
@@ -280,6 +299,8 @@ class Check:
             if not reason and part.may_be_torn and goal == part.end:
                 return first
             position += self._proven(position, goal) or size or goal
+            wanted = _LEAST_BYTES
         if position != goal:
             return None
+        self._linked = goal
         return first or ((goal, -1) if goal == part.end else None)

@@ -11,6 +11,7 @@ Invariant: the copy is durable before the log is cut.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 
@@ -54,9 +55,17 @@ def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason:
     finally:
         files.close(target)
     files.sync_directory(os.path.dirname(path))
-    files.ftruncate(fd, position)
+    cut_end(files, fd, path, position)
     files.fsync(fd)
     return Cut(path, position, size - position, reason, kept)
+
+
+def cut_end(files: Files, fd: int, path: str, size: int) -> None:
+    """Cut off what was never of the log: the file keeps the time of its last append."""
+    mtime_ns = files.descriptor_stat(fd).st_mtime_ns
+    files.ftruncate(fd, size)
+    with contextlib.suppress(PermissionError):  # only a file's owner may set its time
+        files.utime_ns(path, mtime_ns)
 
 
 def _unused_name(files: Files, path: str) -> str:

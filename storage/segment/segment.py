@@ -27,6 +27,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from storage import paths
 from storage.errors import CorruptRecord, CutShort
 from storage.files import Files, FileSource
+from storage.plain_forms import AT_ONCE, KEY_BYTES, Form, plain_forms
+from storage.record._batch import Rebuild
+from storage.record.compression import MAX_DECOMPRESSED_BYTES, TooLarge
 from storage.record.header import (
     FRAME_SIZE,
     HEADER_SIZE,
@@ -36,14 +39,14 @@ from storage.record.header import (
     Buffer,
     size_at,
 )
-from storage.record.plain import plain
+from storage.record.plain import decoded_sizes, plain
 from storage.record.scan import batches as scan_batches
 from storage.segment.batch_check import CHECKED_BYTES, Check, Part, sound_batch
-from storage.segment.cut import cut_tail
+from storage.segment.cut import cut_end, cut_tail
 from storage.segment.damage import Damage, Damages, merged, report, sound_size
 from storage.segment.first_read import FirstRead
 from storage.segment.segment_files import LogVanished, SegmentFiles
-from storage.segment.walk import AT_ONCE_BYTES, Buffered, buffered
+from storage.segment.walk import AT_ONCE_BYTES, Buffered, buffered, sealed_indexes
 from storage.settings.config import LogConfig
 from storage.waiting import before_waiting, may_wait
 
@@ -53,6 +56,7 @@ _log = logging.getLogger(__name__)
 BatchEntry = tuple[int, int, int, int]
 
 _CHECKED_BYTES = 64 * 1024
+_SMALL_BYTES = 16 * 1024
 # For all segments.  Reentrant: a thread that adds damage under it may find the file gone.
 _damages_lock = threading.RLock()
 
@@ -85,6 +89,8 @@ class Segment:
         self.files = SegmentFiles(
             files, directory, base_offset, config, writable=writable, log_name=log_name
         )
+        self.files.mend_indexes = self._mend_indexes
+        self.files.written_size = lambda: self.size
         self._cut_pending = False
         self._bytes_since_index_entry = 0
         # Known damage; reads stop before it.
@@ -98,6 +104,10 @@ class Segment:
         self.max_timestamp = -1
         self.max_timestamp_offset = base_offset
         self.mtime_ns = 0
+        # Whether the log's file has that time, and not only nearly: the disk's clock is another.
+        self.is_dated = False
+        # The time that it had when somebody asked for it.
+        self._told_ns = 0
         self.next_offset = base_offset
         self.size = 0
         # Bytes at the segment's end that the file lacks.
@@ -181,7 +191,9 @@ class Segment:
         self.max_timestamp_offset = max_timestamp_offset
         self._bytes_since_index_entry = size - last_indexed_position
         self.mtime_ns = mtime_ns
+        self.is_dated = True
         self.files.sealed = sealed
+        self.files.synced_size = size
         self.first_read.doubt(size)
 
     def set_claimed_size(self, size: int) -> None:
@@ -189,7 +201,7 @@ class Segment:
         assert self.files.sealed
         assert size > self.size
         self.lacking = size - self.size
-        self.size = self.stable_size = size
+        self.size = self.stable_size = self.files.synced_size = size
         self.first_read.doubt(size)
         self.verify(size - self.lacking, size)
 
@@ -260,9 +272,12 @@ class Segment:
     def _open_for_append(self) -> None:
         """Open the three files and pre-size the indexes (``OffsetIndex.java``)."""
         self._log_fd()
-        self.files.offset_index.presize()
-        self.files.time_index.presize()
-        self.index_full = self.files.offset_index.is_full or self.files.time_index.is_full
+        indexes = self.files.offset_index, self.files.time_index
+        for index in indexes:
+            # This process has found it cut, and closed it (``SegmentIndex.trim``).
+            index.is_cut |= bool(index.odd_bytes)
+            index.presize()
+        self.index_full = any(index.is_full for index in indexes)
         self.files.append_ready = True
 
     def append(
@@ -279,6 +294,8 @@ class Segment:
             self._open_for_append()
         start = self.size
         fd = files.fd
+        if fd < 0:
+            fd = self._log_fd()
         if self._cut_pending:
             self._disk.ftruncate(fd, start)
             self._cut_pending = False
@@ -305,7 +322,36 @@ class Segment:
         self.size = start + len(data)
         self.next_offset = batches[-1][2] + 1
         self.mtime_ns = now_ns
+        if files.fd < 0:
+            # Another thread has let go of it before the bytes counted as written.
+            files.fd = fd
+        self.is_dated = False
         return start
+
+    def date(self, least_ns: int) -> int:
+        """The time of the log's file, in ns; one that still grows gets ``least_ns`` where its own
+        is earlier.
+
+        So what was shown lasts, and a later append has a later time.  In any thread.
+        """
+        if not self.is_dated or self.mtime_ns < least_ns:
+            # Before the look: an append meanwhile is looked for again.
+            self.is_dated = True
+            with contextlib.suppress(OSError):
+                found_ns = self._file_stat().st_mtime_ns
+                # By its time others know whether a sealed one is still the same.
+                if found_ns < least_ns and self.files.writable and not self.files.sealed:
+                    self._disk.utime_ns(self.log_path, least_ns)
+                    found_ns = least_ns
+                self.mtime_ns = self._told_ns = found_ns
+        return max(self.mtime_ns, least_ns)
+
+    def _file_stat(self) -> os.stat_result:
+        """Of the log's file; through its descriptor where no other thread closes that."""
+        fd = self.files.fd
+        if fd >= 0 and not may_wait():
+            return self._disk.descriptor_stat(fd)
+        return self._disk.file_stat(self.log_path)
 
     def check_whole(self) -> None:
         """CutShort where the file ends before what was written to it; OSError.
@@ -347,9 +393,10 @@ class Segment:
 
     def _cut_back(self, size: int) -> None:
         """Cut a failed append off the file; where that fails, the next append cuts it off."""
+        self.is_dated = False
         try:
-            self._disk.ftruncate(self.files.fd, size)
-        except OSError:
+            self._disk.ftruncate(self._log_fd(), size)
+        except (OSError, CorruptRecord):
             self._cut_pending = True
 
     def trim(self) -> None:
@@ -365,17 +412,44 @@ class Segment:
             self.files.time_index.trim()
             # A file that somebody has cut is not filled up.
             if self._disk.size(fd) > self.size:
-                self._disk.ftruncate(fd, self.size)
+                cut_end(self._disk, fd, self.log_path, self.size)
         except OSError:
             self._drop_final_entry()
             raise
         self.files.append_ready = False
+
+    def _mend_indexes(self) -> bool:
+        """Make the indexes anew from the log, of which another process has cut one.
+
+        Any thread.  False where that cannot be done now.  Of the active segment it is done once it
+        is sealed, which ``index_full`` asks for.  BlockingIOError where the caller may not wait.
+        """
+        files = self.files
+        if not files.sealed:
+            self.index_full = True
+        if not (files.sealed and self.size):
+            return False
+        before_waiting()
+        files.lease()
+        try:
+            rebuild = Rebuild(self.base_offset, files.config.index_interval_bytes)
+            fd = self._log_fd()
+            made = sealed_indexes(self._disk, fd, self.size, rebuild, self.damages)
+            files.rewrite_cut_indexes(*made)
+            return True
+        except (OSError, CorruptRecord) as error:
+            _log.warning("%s: its indexes cannot be made anew: %s", self.log_path, error)
+        finally:
+            files.release()
+        return False
 
     def seal(self) -> None:
         """Trim the files, and let no append follow.  OSError."""
         assert self.files.writable
         assert not self.files.sealed
         self.trim()
+        if self._told_ns and not self.is_dated:
+            self.date(self._told_ns + 1)
         self.files.sealed = True
         # Most reads will come from the disk, not from the page cache.
         self.first_read.doubt(self.size)
@@ -412,6 +486,7 @@ class Segment:
         """
         if self.files.is_missing:
             return
+        size = self.size
         self.files.sync_txn_index()
         if self.files.sealed:
             try:
@@ -423,14 +498,47 @@ class Segment:
             self.check_whole()
             self.files.offset_index.sync()
             self.files.time_index.sync()
+        self.files.synced_size = max(size, self.files.synced_size)
 
     # -- reading -------------------------------------------------------------------------------
 
-    def expand(self, data: Buffer, at: int, end: int, position: int) -> tuple[Buffer, int]:
+    def expand(
+        self,
+        data: Buffer,
+        at: int,
+        end: int,
+        position: int,
+        limit: int = MAX_DECOMPRESSED_BYTES,
+    ) -> tuple[Buffer, int]:
         """The plain form of the batch at ``data[at:end]``, and the bytes that it stands for
         (``record.plain``).  ``position`` is where ``data[at]`` lies in the log.
         """
-        return plain(data, at, end)
+        return plain(data, at, end, limit)
+
+    def decoded_sizes(self, data: Buffer, at: int, end: int) -> tuple[int, int]:
+        """``record.plain.decoded_sizes`` of the batch at ``data[at:end]``."""
+        return decoded_sizes(data, at, end)
+
+    def shared_form(self, data: Buffer, at: int, end: int, position: int) -> Form:
+        """As ``expand``, for all who read: a large form is made once, where there is room for it.
+
+        BlockingIOError where it takes long to make, and the caller may not wait; OSError (ENOMEM)
+        where others have used the room for too long.
+        """
+        if end - at >= FRAME_SIZE and size_at(data, at) <= _SMALL_BYTES:
+            # Most batches: finding out what they may become would cost as much as a few records.
+            try:
+                return self.expand(data, at, end, position, AT_ONCE)
+            except TooLarge:
+                pass
+        sizes = self.decoded_sizes(data, at, end)
+        if sizes[1] <= AT_ONCE:
+            return self.expand(data, at, end, position)
+        return plain_forms.make(
+            (self, position, bytes(data[at : at + KEY_BYTES])),
+            sizes,
+            lambda limit: self.expand(data, at, end, position, limit),
+        )
 
     def read_into(self, buffer: memoryview | bytearray, position: int) -> int:
         """Fill ``buffer`` from byte ``position`` of the log up to damage; the count of bytes.

@@ -1,8 +1,8 @@
 """The files of one segment: their names, descriptors and indexes, their leases and their removal.
 
-A descriptor is opened when it is needed, and closed by age of use.  A thread that reads or flushes
-holds a *lease*: a descriptor is closed, and a deleted segment's files go, only when no lease is
-left.
+A descriptor is opened when it is needed, and closed by age of use, or for another segment's
+(``storage.descriptors``).  A thread that reads or flushes holds a *lease*: only when none is left
+are descriptors closed by age, and do a deleted segment's files go.
 
 Not here: what is in the files (``segment``).
 """
@@ -10,17 +10,22 @@ Not here: what is in the files (``segment``).
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import threading
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
-from storage import paths
+from storage import descriptors, paths
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.index.offset_index import OffsetIndex
 from storage.index.time_index import TimeIndex
 from storage.index.txn_index import TxnEntry, TxnIndex
 from storage.settings.config import LogConfig
+from storage.waiting import before_waiting
+
+_log = logging.getLogger(__name__)
 
 Identity = tuple[int, int, int]
 """Of a file: (device, inode, when it was made in ns)."""
@@ -28,24 +33,6 @@ Identity = tuple[int, int, int]
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
 _KINDS = (paths.LOG, *paths.INDEX_SUFFIXES, *paths.LINES_SUFFIXES)
-
-_opened = 0
-
-
-def opened() -> int:
-    """How often any segment of this process has opened a file."""
-    return _opened
-
-
-# One lock for all segments: it guards counters for a few instructions, and the disk accesses that
-# must not mix, an open and a rename.
-_lease_lock = threading.Lock()
-
-
-def _count_opened() -> None:
-    """Under the lock."""
-    global _opened
-    _opened += 1
 
 
 class LogVanished(Exception):  # noqa: N818 - the segment says what is wrong
@@ -58,7 +45,8 @@ class SegmentFiles:
     ``suffix``: what the files' names end in.  ``sealed``: nothing is appended to them.
     ``append_ready``: log and indexes are open and the indexes pre-sized.  ``identity``: of the
     ``.log``, where another process may put another file in its place.  ``is_missing``: the log
-    should be there and is not.
+    should be there and is not.  ``mend_indexes``: makes the indexes anew (``SegmentIndex.mend``).
+    ``written_size``: bytes of the log; ``synced_size``: those that are on the disk.
     """
 
     def __init__(
@@ -79,11 +67,15 @@ class SegmentFiles:
         self.writable = writable
         self.suffix = ""
         self.fd = -1
-        # Of files that others have replaced; readers may still use them.
-        self._stale_fds: list[int] = []
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._txn_index: TxnIndex | None = None
+        # How many entries the indexes of a sealed segment had when they were closed.
+        self._entries: dict[str, int] = {}
+        self.mend_indexes: Callable[[], bool] = lambda: False
+        self.written_size: Callable[[], int] = lambda: 0
+        # As much of the log as its files' descriptors have nothing to tell about.
+        self.synced_size = 0
         self._leases = 0
         self._gone = False
         self.append_ready = False
@@ -128,7 +120,7 @@ class SegmentFiles:
         renamed: list[tuple[str, str]] = []
         # Nobody else opens files that are not of the log yet, and a rename may take long.
         made_aside = self.suffix.endswith((paths.CLEANED, paths.STAGED))
-        with contextlib.nullcontext() if made_aside else _lease_lock:
+        with contextlib.nullcontext() if made_aside else descriptors.lock:
             try:
                 for kind in _KINDS:
                     path = self.file_path(kind)
@@ -156,6 +148,22 @@ class SegmentFiles:
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             self._files.utime_ns(self.file_path(kind), mtime_ns)
 
+    def rewrite_cut_indexes(self, offsets: bytes, times: bytes) -> None:
+        """Write those of the open indexes anew that another process has cut.  OSError."""
+        for suffix, index, entries in (
+            (paths.INDEX, self.offset_index, offsets),
+            (paths.TIMEINDEX, self.time_index, times),
+        ):
+            if index.is_cut:
+                with descriptors.lock:
+                    # The owner may be renaming the files.
+                    fd = self._files.open(self.file_path(suffix), os.O_CREAT | os.O_RDWR)
+                try:
+                    index.rewrite(fd, entries)
+                finally:
+                    self._files.close(fd)
+                _log.warning("%s was cut by another process; it was made anew", index.path)
+
     def _renamed(self) -> None:
         """Tell the transaction index, which stays in memory, its new path."""
         if self._txn_index is not None:
@@ -164,15 +172,15 @@ class SegmentFiles:
     # -- descriptors and leases ----------------------------------------------------------------
 
     def lease(self) -> None:
-        """Keep the descriptor open and, of a deleted segment, the files on disk.  SegmentGone."""
-        with _lease_lock:
+        """Keep, of a deleted segment, the files on disk.  SegmentGone."""
+        with descriptors.lock:
             if self._gone:
                 raise SegmentGone("this segment has been deleted", path=self.log_path)
             self._leases += 1
 
     def release(self) -> None:
         """End one lease.  The owner's next round closes or removes what waited for the last one."""
-        with _lease_lock:
+        with descriptors.lock:
             assert self._leases > 0
             self._leases -= 1
 
@@ -186,22 +194,21 @@ class SegmentFiles:
         self.recently_used = True
         if self.is_missing:
             raise LogVanished
-        with _lease_lock:
-            if self.fd < 0:
-                _count_opened()
-                flags = os.O_RDWR if self.writable and not self.sealed else os.O_RDONLY
-                try:
-                    if self.identity is None:
-                        self.fd = self._files.open(self.log_path, flags)
-                    else:
-                        self.fd = self._open_of_another(self.identity)
-                except FileNotFoundError:
-                    if not self._has_vanished:
-                        raise
-            fd = self.fd
-        if fd < 0:
-            raise LogVanished
+        fd = self.fd
+        if fd >= 0:
+            return fd
+        self.fd = fd = descriptors.open_for(self, self._files, self._open_log)
         return fd
+
+    def _open_log(self) -> int:
+        try:
+            if self.writable and not self.sealed:
+                return self._files.open(self.log_path, os.O_RDWR)
+            return self.open_apart()
+        except FileNotFoundError:
+            if self._has_vanished:
+                raise LogVanished from None
+            raise
 
     @property
     def _has_vanished(self) -> bool:
@@ -236,13 +243,16 @@ class SegmentFiles:
                     self._files.close(fd)
         raise SegmentGone("its writer has deleted or replaced this segment", path=self.log_path)
 
+    def open_one(self, kind: str) -> int:
+        """A descriptor of the file of one kind, which the caller closes.  OSError."""
+        with descriptors.lock:
+            return self._open_now(kind, os.O_RDONLY)
+
     def sync_apart(self) -> None:
         """Make log and indexes durable by descriptors opened for that.  LogVanished, OSError."""
         for kind in (paths.LOG, paths.INDEX, paths.TIMEINDEX):
             try:
-                with _lease_lock:
-                    # The owner may be renaming the files.
-                    fd = self._files.open(self.file_path(kind), os.O_RDONLY)
+                fd = self.open_one(kind)
             except FileNotFoundError:
                 if kind == paths.LOG:
                     # An open log can be copied (``rescue``); else the flush fails.
@@ -259,19 +269,17 @@ class SegmentFiles:
 
         ``own_leases``: how many leases are the caller's own, and do not count.
         """
-        with _lease_lock:
+        with descriptors.lock:
             if self._leases > own_leases:
                 return False
-            fds, self.fd, self._stale_fds = [self.fd, *self._stale_fds], -1, []
+            self.fd = -1
+            descriptors.forget(self)
         try:
             if self.append_ready:
                 self.append_ready = False
                 self.offset_index.trim()
                 self.time_index.trim()
         finally:
-            for fd in fds:
-                if fd >= 0:
-                    self._files.close(fd)
             self._close_indexes()
         return True
 
@@ -279,29 +287,75 @@ class SegmentFiles:
         """Read from now on the files that have replaced those of this sealed segment, with the same
         bytes at the same positions.  The owner's thread.
         """
-        with _lease_lock:
-            if self.fd >= 0:
-                self._stale_fds.append(self.fd)
+        with descriptors.lock:
+            # Another thread may be reading them: they are closed after their last user.
             self.fd = -1
-            # Another thread may be searching them: Python closes them after their last user.
             self._offset_index = self._time_index = None
+            self._entries.clear()
+            self.synced_size = self.written_size()
         if self._txn_index is not None:
             self._txn_index.close()
 
+    @property
+    def is_unsynced(self) -> bool:
+        """Whether bytes were written to the log that may not be on the disk."""
+        return self.writable and self.written_size() > self.synced_size
+
+    def evict(self) -> bool:
+        """Let go of the descriptors until they are needed again; False where what they lead to, or
+        have to tell, could not be had again (``storage.descriptors``).  Under the lock.
+        """
+        indexes = [index for index in (self._offset_index, self._time_index) if index is not None]
+        if self.is_unsynced or any(index.is_cut for index in indexes):
+            return False
+        if self.fd >= 0 and not self._files.descriptor_stat(self.fd).st_nlink:
+            return False
+        self.fd = -1
+        for index in indexes:
+            index.let_go()
+        if not self.writable:
+            # Its writer may replace the files.
+            self._offset_index = self._time_index = None
+        if self._txn_index is not None:
+            with contextlib.suppress(OSError):
+                self._txn_index.close()
+        return True
+
+    def sync_early(self) -> None:
+        """Bring to the disk what was written, so that ``evict`` can let go.  LogVanished, OSError.
+
+        By other descriptors: a failure is reported to those that the next flush uses, too.
+        """
+        size = self.written_size()
+        self.sync_apart()
+        self.synced_size = max(size, self.synced_size)
+
     def _close_indexes(self) -> None:
-        for index in (self._offset_index, self._time_index, self._txn_index):
-            if index is not None:
-                index.close()
+        for suffix, index in (
+            (paths.INDEX, self._offset_index),
+            (paths.TIMEINDEX, self._time_index),
+        ):
+            if index is None:
+                continue
+            count = index.count
+            index.close()
+            if self.sealed:
+                self._entries[suffix] = paths.MAX_OFFSET if index.is_cut else count
+            if self.sealed and index.is_cut:
+                # Whoever needs it next makes it anew, a start at the latest.
+                with contextlib.suppress(OSError):
+                    self._files.unlink(self.file_path(suffix))
         self._offset_index = self._time_index = None
+        if self._txn_index is not None:
+            self._txn_index.close()
 
     @property
     def is_open(self) -> bool:
-        """Whether any descriptor or memory map is held."""
+        """Whether any descriptor is held."""
         return (
             self.fd >= 0
-            or bool(self._stale_fds)
-            or self._offset_index is not None
-            or self._time_index is not None
+            or (self._offset_index is not None and self._offset_index.fd >= 0)
+            or (self._time_index is not None and self._time_index.fd >= 0)
             or (self._txn_index is not None and self._txn_index.is_open)
         )
 
@@ -320,9 +374,9 @@ class SegmentFiles:
         """The ``.index``, opened when first used."""
         index = self._offset_index
         if index is None:
-            with _lease_lock:
-                index = self._offset_index or self._open(OffsetIndex, paths.INDEX)
-                self._offset_index = index
+            made = self._open(OffsetIndex, paths.INDEX)
+            with descriptors.lock:
+                index = self._offset_index = self._offset_index or made
         return index
 
     @property
@@ -330,33 +384,48 @@ class SegmentFiles:
         """The ``.timeindex``, opened when first used."""
         index = self._time_index
         if index is None:
-            with _lease_lock:
-                index = self._time_index or self._open(TimeIndex, paths.TIMEINDEX)
-                self._time_index = index
+            made = self._open(TimeIndex, paths.TIMEINDEX)
+            with descriptors.lock:
+                index = self._time_index = self._time_index or made
         return index
 
     def _open(self, kind: type[_Index], suffix: str) -> _Index:
-        _count_opened()
-        return kind(
+        index = kind(
             self._files,
             self.file_path(suffix),
             self.base_offset,
             self.config.segment_index_bytes,
             writable=self.writable and not self.sealed,
-            mapped=self.writable,
             # The active segment's was pre-sized by a process that died, or lives.
             ignore_zero_tail=not self.sealed,
+            mend=self.mend_indexes if self.writable else None,
+            opener=partial(self._open_beside, suffix),
         )
+        fewer = index.count < self._entries.get(suffix, 0)
+        index.is_cut = self.writable and self.sealed and fewer
+        return index
+
+    def _open_beside(self, suffix: str, flags: int) -> int:
+        """Open an index."""
+        open_it = partial(self._open_now, suffix, flags)
+        return descriptors.open_for(self, self._files, open_it)
+
+    def _open_now(self, suffix: str, flags: int) -> int:
+        """Open a file by its present name.  Under the lock: the owner may be renaming it."""
+        return self._files.open(self.file_path(suffix), flags)
 
     @property
     def txn_index(self) -> TxnIndex:
-        """The ``.txnindex``, read when first used; its entries stay in memory."""
+        """The ``.txnindex``, read when first used, which waits; its entries stay in memory."""
         index = self._txn_index
+        if index is None:
+            before_waiting()
         while index is None:
             # Reading may take long, so it is not under the lock: a rename may come in between.
             path = self.file_path(paths.TXNINDEX)
-            made = TxnIndex(self._files, path, writable=self.writable)
-            with _lease_lock:
+            opener = partial(self._open_beside, paths.TXNINDEX)
+            made = TxnIndex(self._files, path, writable=self.writable, opener=opener)
+            with descriptors.lock:
                 if self._txn_index is None and path == self.file_path(paths.TXNINDEX):
                     self._txn_index = made
                 index = self._txn_index
@@ -426,8 +495,9 @@ class SegmentFiles:
     def create(self) -> int:
         """Create the empty log, and return its descriptor.  OSError."""
         self._gone = False
-        self.fd = self._files.open(self.log_path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        return self.fd
+        open_it = partial(self._open_now, paths.LOG, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self.fd = fd = descriptors.open_for(self, self._files, open_it)
+        return fd
 
     def discard(self) -> None:
         """Remove a segment that was never part of the log."""

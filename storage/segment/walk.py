@@ -10,13 +10,14 @@ Not here: walks by headers alone, which pass over the records (``record.scan``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Generic, TypeVar
 
 from storage.files import Files
 from storage.record._batch import Rebuild
 from storage.record.header import LOG_OVERHEAD, size_at
+from storage.segment.damage import Damage
 from storage.waiting import before_waiting, may_wait
 
 #: Bytes of a window, unless a batch is larger: what stays in the processor's cache.
@@ -157,6 +158,25 @@ def feed(
         yield data, taken, start
         if rebuild.fault is not None:
             return
+
+
+def sealed_indexes(
+    files: Files, fd: int, size: int, rebuild: Rebuild, damages: Iterable[Damage]
+) -> tuple[bytes, bytes]:
+    """The offset index and the time index of a sealed segment, of what is sound in its log.
+
+    ``rebuild``: a new one.  Damage that is not among ``damages`` ends what is indexed before it.
+    """
+    for place in damages:
+        _feed_to(files, fd, place.start, rebuild)
+        rebuild.skip(place.end, place.next_offset)
+    _feed_to(files, fd, size, rebuild)
+    return bytes(rebuild.offset_entries), sealed_times(rebuild)
+
+
+def _feed_to(files: Files, fd: int, end: int, rebuild: Rebuild) -> None:
+    for _ in feed(files, fd, end, rebuild):
+        rebuild.producers.clear()
 
 
 def sealed_times(rebuild: Rebuild) -> bytes:

@@ -307,9 +307,9 @@ DECIDES_DELETION = ("cleanup.policy", "retention.ms", "retention.bytes")
 DECIDES_COMPACTION = ("cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms")
 DECISIVE = frozenset(DECIDES_DELETION + DECIDES_COMPACTION)
 
-# Those of them that Kafka sets on its internal topics
+# Those of them that Kafka sets on its internal topics (``paths.INTERNAL_TOPICS``)
 # (``GroupCoordinatorConfig``, ``TransactionLogConfig``, ``ShareCoordinatorConfig``).
-INTERNAL_TOPICS: Mapping[str, Mapping[str, Any]] = {
+INTERNAL_TOPIC_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "__consumer_offsets": {"cleanup.policy": ("compact",)},
     "__transaction_state": {"cleanup.policy": ("compact",)},
     "__share_group_state": {"cleanup.policy": ("delete",), "retention.ms": -1},

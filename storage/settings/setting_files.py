@@ -10,6 +10,7 @@ however many topics there are, and is deleted with its topic.  Written by us, re
     retention.ms=1000           an override, by Kafka's topic name
     owner=UID:GID:MODE          what chown and chmod have set on the topic; the mode is octal
     PARTITION/owner=…           on one of its partitions
+    partitions/owner=…          what the partitions without such a line have
 
 Not here: which names there are (``config``), what is in force (``settings``).
 """
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import errno
 import re
+import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -33,11 +35,14 @@ _HEADER = "# Written by kafkafs, which replaces this file.\n"
 _OWNER = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-7]{3,4})")
 _NOBODY = 2**32 - 1  # chown's "leave it as it is"
 _DIGITS = 10
+_OTHERS = "partitions"
 # Errors that one file may cause, or the directory that it lies in.
 _ITS_OWN = frozenset({errno.EIO, errno.EACCES, errno.EPERM, errno.ENOTDIR})
 
 TopicOwner = tuple[int, int, int]
 """(uid, gid, mode)"""
+OTHER_PARTITIONS = -1
+"""In the place of a partition's number: those without an owner of their own."""
 
 
 class Line(NamedTuple):
@@ -88,17 +93,36 @@ def parse(setting: Setting, name: str, text: str, line: Line | None = None) -> A
 
 @dataclass(frozen=True, slots=True)
 class TopicFile:
-    """``owners``: by partition; None: the topic's.  ``fault``: why the file does not count."""
+    """``owners``: by partition or OTHER_PARTITIONS; None: the topic's.  ``fault``: why the file
+    does not count.
+    """
 
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     owners: Mapping[int | None, TopicOwner] = field(default_factory=lambda: MappingProxyType({}))
     fault: InvalidConfig | None = None
 
+    def partition_owner(self, partition: int) -> TopicOwner | None:
+        """(uid, gid, mode) of a partition, whose topic says it where nothing else does; None where
+        no owner was ever set.
+
+        Of a topic's mode the x bits mean nothing for a file.  The w bits of a sticky one let others
+        make files of their own, not write to these.
+        """
+        found = self.owners.get(partition) or self.owners.get(OTHER_PARTITIONS)
+        if found is None and None in self.owners:
+            uid, gid, mode = self.owners[None]
+            found = uid, gid, mode & (0o644 if mode & stat.S_ISVTX else 0o666)
+        return found
+
+    def with_owner(self, partition: int | None, owner: TopicOwner) -> TopicFile:
+        """The same with another owner of a partition, OTHER_PARTITIONS or, with None, the topic."""
+        return replace(self, owners={**self.owners, partition: owner})
+
     def text(self) -> str:
         """The file's content."""
         values = {name: format_value(value) for name, value in self.overrides.items()}
         for partition, (uid, gid, mode) in self.owners.items():
-            name = "owner" if partition is None else f"{partition}/owner"
+            name = "owner" if partition is None else f"{_called(partition)}/owner"
             values[name] = f"{uid}:{gid}:{mode:04o}"
         return _HEADER + "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
 
@@ -115,16 +139,22 @@ def read_topic_file(files: Files, path: str) -> TopicFile:
     owners: dict[int | None, TopicOwner] = {}
     for line in lines:
         partition, slash, last = line.name.rpartition("/")
-        if last == "owner" and (not slash or partition.isdecimal()):
+        is_others = partition == _OTHERS
+        if last == "owner" and (not slash or is_others or partition.isdecimal()):
             owner = _read_owner(line)
             if len(partition) > _DIGITS:
                 raise _too_large(line)
-            owners[int(partition) if slash else None] = owner
+            number = OTHER_PARTITIONS if is_others else int(partition) if slash else None
+            owners[number] = owner
         elif line.name in TOPIC_SETTINGS:
             overrides[line.name] = parse(TOPIC_SETTINGS[line.name], line.name, line.value, line)
         else:
             raise line.error(f"there is no setting {line.name!r}")
     return TopicFile(overrides, owners)
+
+
+def _called(partition: int) -> str:
+    return _OTHERS if partition == OTHER_PARTITIONS else str(partition)
 
 
 def _read_owner(line: Line) -> TopicOwner:

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, InvalidConfig, UnknownTopicOrPartition
 from storage.files import Files
+from storage.plain_forms import plain_forms
 from storage.settings import broker_settings
 from storage.settings.broker_settings import PROTECTING, BrokerSettings
 from storage.settings.config import (
@@ -38,7 +39,7 @@ from storage.settings.config import (
     DECIDES_DELETION,
     DECISIVE,
     INTERNAL_SEGMENT_BYTES,
-    INTERNAL_TOPICS,
+    INTERNAL_TOPIC_SETTINGS,
     KAFKA_RETENTION_MS,
     LONG_MAX,
     SYNONYMS,
@@ -51,6 +52,7 @@ from storage.settings.config import (
     without_unit,
 )
 from storage.settings.setting_files import (
+    OTHER_PARTITIONS,
     TOPIC_FILE,
     Line,
     TopicFile,
@@ -62,6 +64,7 @@ from storage.settings.setting_files import (
 
 SETTINGS_FILE = "kafkafs.properties"
 
+_LARGEST = "max.message.bytes"
 _BY_US = "set on the topic"
 _BY_BROKER = "set on the topic at its broker"
 
@@ -85,7 +88,8 @@ def no_check(config: LogConfig) -> None:
 def parse_written(name: str, text: str | None) -> Any:
     """The value of a topic's setting from a user's text, which may have a unit; None: the default.
 
-    InvalidConfig where topics have no such setting, or it may not have that value.
+    InvalidConfig where topics have no such setting, or it may not have that value; a batch may not
+    be larger than the budget of memory.
     """
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
@@ -96,7 +100,13 @@ def parse_written(name: str, text: str | None) -> Any:
         plain = without_unit(name, text.strip())
     except ValueError as error:
         raise InvalidConfig(f"{name}={text} is not {error}") from None
-    return parse(setting, name, plain)
+    value = parse(setting, name, plain)
+    if name == _LARGEST and value > plain_forms.budget:
+        raise InvalidConfig(
+            f"{name}={text} is more than the {plain_forms.budget} bytes of memory that users may "
+            "have taken (mount -o memory=BYTES)"
+        )
+    return value
 
 
 def set_default(files: Files, data_dir: str, name: str, value: str) -> None:
@@ -294,7 +304,7 @@ class Settings:
         config = self._configs.get(topic)
         if config is None:
             overrides, is_known = self._topic(topic).overrides, self.fault_of(topic) is None
-            is_special = topic in INTERNAL_TOPICS or self.is_brokers_topic(topic)
+            is_special = topic in INTERNAL_TOPIC_SETTINGS or self.is_brokers_topic(topic)
             if overrides or is_special or not is_known:
                 config = _config_of(self._in_force(topic, overrides, is_known=is_known))
             else:
@@ -361,6 +371,16 @@ class Settings:
         """(uid, gid, mode) of a partition, or with None of the topic; None where never set."""
         return self._topic(topic).owners.get(partition)
 
+    def partition_owner(self, topic: str, partition: int) -> TopicOwner | None:
+        """``TopicFile.partition_owner``."""
+        return self._topic(topic).partition_owner(partition)
+
+    def partition_owners(self, topic: str, numbers: Iterable[int]) -> set[TopicOwner | None]:
+        """What ``partition_owner`` answers for these partitions."""
+        owners = self._topic(topic).owners
+        others = self._topic(topic).partition_owner(OTHER_PARTITIONS)
+        return {owners.get(number, others) for number in numbers}
+
     def owners_known(self, topic: str) -> bool:
         """Whether a topic's owners are known, which chown and chmod have set."""
         return self._topic(topic).fault is None
@@ -385,14 +405,17 @@ class Settings:
         self._save(topic, TopicFile(changed, known.owners))
 
     def set_owner(self, topic: str, partition: int | None, uid: int, gid: int, mode: int) -> None:
-        """Store the owner and the mode of a topic (partition None) or a partition; durable.
+        """Store the owner and the mode of a partition, of OTHER_PARTITIONS or, with None, of the
+        topic; durable.
 
         OSError where the disk refuses, and nothing has changed.
         """
         assert 0 <= mode <= 0o7777
-        known = self._topic(topic)
-        owners = {**known.owners, partition: (uid, gid, mode)}
-        self._save(topic, TopicFile(known.overrides, owners))
+        self._save(topic, self._topic(topic).with_owner(partition, (uid, gid, mode)))
+
+    def topic_file(self, topic: str) -> TopicFile:
+        """What is set on a topic, and whose it is; nothing of a topic that does not exist."""
+        return self._topic(topic)
 
     def _save(self, topic: str, changed: TopicFile) -> None:
         """Write a topic's file, then use it.
@@ -430,7 +453,8 @@ class Settings:
             if self._unknown_topic(topic) is not None:
                 # Settings of it may exist that cannot be seen here.
                 defaults = _hidden(defaults)
-        internal = _each(INTERNAL_TOPICS.get(topic, {}), "Kafka's own, of an internal topic")
+        kafkas = INTERNAL_TOPIC_SETTINGS.get(topic, {})
+        internal = _each(kafkas, "Kafka's own, of an internal topic")
         found = {**defaults, **internal, **theirs, **_each(overrides, _BY_US)}
         return found if is_known else _hidden(found)
 
@@ -487,6 +511,8 @@ def _config_of(in_force: Mapping[str, _Sourced]) -> LogConfig:
     internal = values.pop(INTERNAL_SEGMENT_BYTES.name)
     if internal is not None:
         values["segment.bytes"] = internal
+    # A file or a broker may say more than the budget of memory.
+    values[_LARGEST] = min(values[_LARGEST], plain_forms.budget)
     fields = {name.replace(".", "_"): value for name, value in values.items()}
     return LogConfig(**fields, unknown=_unknown(in_force))
 

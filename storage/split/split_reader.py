@@ -179,7 +179,6 @@ class _Reader:
             index = OffsetIndex(
                 *(self._files, path, place.base_offset, 0),
                 writable=False,
-                mapped=False,
                 ignore_zero_tail=True,
             )
             try:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import mmap
 import os
 import shutil
 import threading
@@ -314,10 +313,6 @@ class SimulatedDisk(Files):
         self._enter("size", self._path(fd))
         return super().size(fd)
 
-    def map(self, fd: int, length: int) -> mmap.mmap:
-        self._enter("map", self._path(fd))
-        return super().map(fd, length)
-
     # -- names ---------------------------------------------------------------------------------
 
     def exists(self, path: str) -> bool:
@@ -380,6 +375,12 @@ class SimulatedDisk(Files):
             place = self._locate(path)
             if place is not None:
                 place[0].change((place[1], DirectoryModel()))
+
+    def chmod(self, path: str, mode: int) -> None:
+        self._enter("chmod", path)
+        with self._mutex:
+            self._mutate("chmod", path)
+            super().chmod(path, mode)
 
     def utime_ns(self, path: str, ns: int) -> None:
         self._enter("utime_ns", path)

@@ -9,18 +9,21 @@ import pytest
 
 from storage import LogManager
 from storage.verify.verify import verify
-from tests.crash.disk import SimulatedDisk
-from tests.crash.test_log_crash import crash, journal
+from tests.crash.moments import Found
+from tests.crash.test_log_crash import stops_of
 from tests.storage.logs import NOW_MS, append
 
 
 def test_after_a_kill_at_each_operation_nothing_is_damaged(tmp_path: Path) -> None:
     named: set[str] = set()
-    for at, operation in enumerate(journal(tmp_path), 1):
-        _, data = crash(tmp_path, at, " pwrite " in operation, SimulatedDisk.kill)
+
+    def check(data: Path, found: Found) -> None:
         report = verify(str(data))
-        assert report.faults == [], operation
-        named |= {os.path.splitext(fault.path)[1] for fault in report.left_over}
+        assert report.faults == []
+        named.update(os.path.splitext(fault.path)[1] for fault in report.left_over)
+
+    _, stops = stops_of(tmp_path, seeds=())
+    stops.judge(check, tmp_path / "found")
     assert {".timeindex", ".snapshot"} <= named
 
 

@@ -17,7 +17,10 @@ MANAGER = "tests/storage/directory/test_manager.py"
 PUBLISH_CRASH = "tests/crash/test_publish_crash.py"
 RESCUE = "tests/storage/log/test_rescue.py"
 APPEND = "tests/storage/log/test_append.py"
+PACE = "tests/storage/log/test_pace.py"
+SLOW = "tests/mount/contract/test_slow_disk.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
+NEW = "tests/mount/contract/test_new_partitions.py"
 
 FAULTS = [
     # -- adoption ------------------------------------------------------------------------------
@@ -281,9 +284,9 @@ FAULTS = [
     Fault(
         "create-topic-names-not-durable",
         "storage/directory/manager.py",
-        "                topic.partitions[partition] = self._create_log(topic, partition, owner)\n"
+        "                topic.add(self._create_log(topic, partition, owner))\n"
         "            self.files.sync_directory(self.path)\n",
-        "                topic.partitions[partition] = self._create_log(topic, partition, owner)\n",
+        "                topic.add(self._create_log(topic, partition, owner))\n",
         "A topic with flushed records is gone after a power cut.",
         (LOG_CRASH,),
     ),
@@ -300,9 +303,8 @@ FAULTS = [
     Fault(
         "create-partition-names-not-durable",
         "storage/directory/manager.py",
-        "        log = self._create_log(topic, partition)\n"
-        "        self.files.sync_directory(self.path)\n",
-        "        log = self._create_log(topic, partition)\n",
+        "            log.load_history()\n            self.files.sync_directory(self.path)\n",
+        "            log.load_history()\n",
         "A partition with flushed records is gone after a power cut.",
         ("tests/storage/log/test_flush.py",),
     ),
@@ -408,18 +410,55 @@ FAULTS = [
         "Two replace one segment at once.",
         (RESCUE,),
     ),
+    # -- turns ---------------------------------------------------------------------------------
+    Fault(
+        "turn-not-checked",
+        "storage/log/log.py",
+        "            self.pace.check_turn()\n",
+        "            pass\n",
+        "What is appended while a slow append waits for the disk gets its offset, and its bytes.",
+        (PACE,),
+    ),
+    Fault(
+        "slow-lines-of-a-topic-first",
+        "kafkafs/tree/append/append_target.py",
+        "        assigned.sort(key=lambda each: each[0].log.pace.in_turn)\n",
+        "        assigned.sort(key=lambda each: not each[0].log.pace.in_turn)\n",
+        "While lines for a slow partition wait, the offsets of the others are given out twice.",
+        (SLOW,),
+    ),
+    Fault(
+        "files-closed-while-an-append-waits",
+        "storage/log/log.py",
+        "        segment.files.lease()\n"
+        "        try:\n"
+        "            return self.pace.aside(function, *arguments)\n"
+        "        finally:\n"
+        "            segment.files.release()\n",
+        "        return self.pace.aside(function, *arguments)\n",
+        "An append goes to another file that has got the number of the closed one.",
+        (PACE,),
+    ),
+    Fault(
+        "read-before-who-came-first",
+        "kafkafs/fuse/operations.py",
+        "                await self.turns.passed(handle.pace)\n",
+        "                pass  # at once\n",
+        "printf n >> p; tail -n1 p misses the line on a slow disk.",
+        (SLOW,),
+    ),
     # -- rolls and appends ---------------------------------------------------------------------
     Fault(
         "roll-snapshot-after-the-new-segment",
         "storage/log/log.py",
-        "            self.snapshots.write(base_offset)\n"
-        "            active = Segment.create(\n"
-        "                self.files, self.directory, base_offset, self.config, now_ms=now_ms\n"
-        "            )\n",
-        "            active = Segment.create(\n"
-        "                self.files, self.directory, base_offset, self.config, now_ms=now_ms\n"
-        "            )\n"
-        "            self.snapshots.write(base_offset)\n",
+        "        self.snapshots.write(base_offset, producers)\n"
+        "        return Segment.create(self.files, self.directory, base_offset, self.config, "
+        "now_ms=now_ms)\n",
+        "        active = Segment.create(\n"
+        "            self.files, self.directory, base_offset, self.config, now_ms=now_ms\n"
+        "        )\n"
+        "        self.snapshots.write(base_offset, producers)\n"
+        "        return active\n",
         "Who follows goes on in the segment of a roll that failed, and sees nothing any more.",
         (FOLLOW,),
     ),
@@ -482,8 +521,8 @@ FAULTS = [
     Fault(
         "append-cut-that-failed-is-not-done-again",
         "storage/segment/segment.py",
-        "        except OSError:\n            self._cut_pending = True",
-        "        except OSError:\n            self._cut_pending = False",
+        "        except (OSError, CorruptRecord):\n            self._cut_pending = True",
+        "        except (OSError, CorruptRecord):\n            self._cut_pending = False",
         "After a kill a batch that was refused follows one that was not.",
         (APPEND,),
     ),
@@ -512,5 +551,69 @@ FAULTS = [
         "                        pass\n                    raise",
         "After a checkpoint on a full disk none is tried again, and a start reads the log.",
         (MANAGER,),
+    ),
+    Fault(
+        "new-partition-written-anywhere",
+        "kafkafs/tree/append/append_target.py",
+        "        elif position != self.position:\n",
+        "        elif position < 0:\n",
+        "A program that skips or goes back gets records out of order, and no error.",
+        (NEW,),
+    ),
+    Fault(
+        "new-partition-written-by-two",
+        "kafkafs/tree/append/append_target.py",
+        "        elif partition.log.log_end_offset != self._end:\n",
+        "        elif partition.log.log_end_offset < self._end:\n",
+        "Of two programs that write a new partition both believe that it is theirs.",
+        (NEW,),
+    ),
+    Fault(
+        "restore-takes-offsets-that-go-back",
+        "storage/log/append.py",
+        "            if header.base_offset < end:\n",
+        "            if header.base_offset < 0:\n",
+        "A log has two records of one offset.",
+        (NEW,),
+    ),
+    Fault(
+        "restore-begins-at-0",
+        "storage/log/append.py",
+        "            is_first = log.is_new\n",
+        "            is_first = False\n",
+        "A log that comes back has lost records that were deleted on purpose.",
+        (NEW,),
+    ),
+    Fault(
+        "create-partition-that-fails-stays",
+        "storage/directory/manager.py",
+        "            remove_directory(self.files, log.directory)\n            raise\n        t",
+        "            raise\n        t",
+        "A partition that nobody has made appears at the next start; keyed lines go elsewhere.",
+        ("tests/kafkafs/tree/directories/test_directories.py",),
+    ),
+    Fault(
+        "refused-rest-keeps-the-right-to-write",
+        "kafkafs/tree/append/lines_handle.py",
+        "                self._drop_line()\n                super().release()\n",
+        "                self._drop_line()\n                self._count_unfinished()\n",
+        "After a last line that was refused at close nobody can write the new partition.",
+        (NEW,),
+    ),
+    Fault(
+        "restored-log-start-dies-with-the-daemon",
+        "storage/directory/loader.py",
+        "            log_start = max(log_start, written)\n",
+        "            pass\n",
+        "After a kill a partition that came back starts at 0, and its files are others.",
+        (NEW,),
+    ),
+    Fault(
+        "a-gap-that-was-restored-is-loss",
+        "storage/recovery/loading.py",
+        "                    and not self._is_out_of_reach(following)\n",
+        "                    and following\n",
+        "A kill takes what lies behind a gap that no segment can have out of the log.",
+        ("tests/crash/test_restore_crash.py",),
     ),
 ]

@@ -18,6 +18,8 @@ LOG_CLEANER = "tests/storage/compaction/test_log_cleaner.py"
 TRANSACTIONS = "tests/storage/compaction/test_transactions.py"
 MOUNT_POINT = "tests/kafkafs/fuse/test_mount_point.py"
 MOUNTING = "tests/mount/contract/test_mounting.py"
+EVENTS = "tests/kafkafs/tree/test_events.py"
+MOUNT_MISTAKES = "tests/kafkafs/cli/test_mount_mistakes.py"
 
 FAULTS = [
     Fault(
@@ -152,8 +154,9 @@ FAULTS = [
     Fault(
         "release-after-another-request",
         "kafkafs/fuse/operations.py",
-        "                handle.release()\n",
-        "                await trio.lowlevel.checkpoint()\n                handle.release()\n",
+        "                await self.turns.call(handle.release)\n",
+        "                await trio.lowlevel.checkpoint()\n"
+        "                await self.turns.call(handle.release)\n",
         "printf n >> p; tail -n1 p misses the line now and then.",
         ("tests/mount/contract/test_appending.py", OPERATIONS),
     ),
@@ -246,8 +249,8 @@ FAULTS = [
     Fault(
         "a-restored-partition-begins-at-its-first-record",
         "storage/directory/loader.py",
-        "        if is_ours and (recovery_point is None or not checkpoints.has_log_starts):\n",
-        "        if False:\n",
+        "        if is_ours and (recovery_point is None",
+        "        if False and (recovery_point is None",
         "Deleted records are shown again in a partition that came from a backup.",
         ("tests/storage/directory/test_restored_partition.py",),
     ),
@@ -475,5 +478,29 @@ FAULTS = [
         "            _ = self.uncleanable\n            raise",
         "Nobody is told that a log cannot be cleaned.",
         (LOG_CLEANER,),
+    ),
+    Fault(
+        "refusals-push-damage-out",
+        "kafkafs/tree/events.py",
+        "        self._add(self._faults if number in FAULTS else self._refusals, message)\n",
+        "        self._add(self._happened, message)\n",
+        "A program that is refused a thousand times hides the messages of damage.",
+        (EVENTS,),
+    ),
+    Fault(
+        "what-still-comes-goes-with-the-oldest",
+        "kafkafs/tree/events.py",
+        "            known.stays = True\n",
+        "            known.stays = False\n",
+        "The count of what is refused again and again begins anew at any moment.",
+        (EVENTS,),
+    ),
+    Fault(
+        "create-makes-a-topic-in-a-mount",
+        "kafkafs/fuse/daemon.py",
+        "    if may_make and mistake is not None and mistake.is_missing:\n",
+        "    if may_make and not os.path.lexists(data):\n",
+        "A mount that is refused has made a topic.",
+        (MOUNT_MISTAKES,),
     ),
 ]

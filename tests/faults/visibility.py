@@ -199,8 +199,8 @@ FAULTS = [
     Fault(
         "first-read-not-checked-after-a-start",
         "storage/segment/segment.py",
-        "        self.files.sealed = sealed\n        self.first_read.doubt(size)\n",
-        "        self.files.sealed = sealed\n",
+        "        self.files.synced_size = size\n        self.first_read.doubt(size)\n",
+        "        self.files.synced_size = size\n",
         "A flipped bit is shown.",
         (FIRST_READ,),
     ),
@@ -448,8 +448,8 @@ FAULTS = [
     Fault(
         "mtime-stands-still",
         "kafkafs/tree/partition/partition.py",
-        "        self.mtime_ns = mtime_ns if mtime_ns > self.mtime_ns else self.mtime_ns + 1",
-        "        self.mtime_ns = max(mtime_ns, self.mtime_ns)",
+        "segment.date(shown if is_same else shown + 1)",
+        "segment.date(shown)",
         "make and rsync see no append within one tick of the clock.",
         (APPEND_HANDLE, VIEW_FILE),
     ),
@@ -464,8 +464,7 @@ FAULTS = [
     Fault(
         "kernel-not-told-of-names",
         "kafkafs/tree/partition/partition.py",
-        "        if any(node.loses_name() for node in list(self.known.values())):\n"
-        "            self.mount.notices.names_changed()",
+        "        if old:\n            self.mount.notices.names_changed()",
         "        _ = self.known",
         "tail -F never hears that the head was dropped.",
         (VIEW_FILE, REWRITE, CACHING),
@@ -482,14 +481,15 @@ FAULTS = [
         ),
     ),
     Fault(
-        "owner-of-a-topic-not-told-to-its-partitions",
+        "owner-of-a-topic-not-told-to-its-directories",
         "kafkafs/tree/directories/topic.py",
-        "            self.partitions.owner_changed(self.topic)\n",
-        "            pass\n",
-        "chmod 700 of a topic leaves its partitions readable.",
+        "            self.mount.permissions.change_topic(self.topic.name, change)\n"
+        "            self._changed()\n",
+        "            self.mount.permissions.change_topic(self.topic.name, change)\n",
+        "chmod 700 of a topic leaves its views to be listed for an hour.",
         (
             "tests/kafkafs/tree/directories/test_directories.py",
-            "tests/mount/contract/test_directories.py",
+            "tests/mount/test_two_users.py",
         ),
     ),
     Fault(

@@ -42,11 +42,14 @@ def _find(name: str) -> tuple[Callable[[bytes], None], list[bytes]]:
     """A target by its name, and its seeds."""
     from tests.fuzz.directories import DIRECTORIES
     from tests.fuzz.directory_seeds import directory_seeds
+    from tests.fuzz.loops import LOOPS
     from tests.fuzz.seeds import seeds
     from tests.fuzz.targets import TARGETS
 
     if name in DIRECTORIES:
         return DIRECTORIES[name], directory_seeds()
+    if name in LOOPS:
+        return LOOPS[name], []
     return TARGETS[name], seeds(name)
 
 

@@ -1,13 +1,20 @@
-"""Every target on mutated seeds: a short run of what `scripts/fuzz` does for long."""
+"""Every target on mutated seeds, and the hot loops on crafted bytes.
+
+A short run of what `scripts/fuzz` and `tests.fuzz.campaign` do for long.
+"""
 
 from __future__ import annotations
+
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.campaign import inputs_of
 from tests.fuzz.directories import DIRECTORIES, NAMES, pack, unpack
 from tests.fuzz.directory_seeds import directory_seeds
+from tests.fuzz.loops import LOOPS
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
 
@@ -68,7 +75,6 @@ def test_seeds_are_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=100)
 @given(data=st.data())
 def test_mutated_seeds(name: str, data: st.DataObject) -> None:
     TARGETS[name](data.draw(mutated(name)))
@@ -97,7 +103,6 @@ def test_directories_are_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIRECTORIES)
-@settings(max_examples=100)
 @given(data=mutated_directories())
 def test_mutated_directories(name: str, data: bytes) -> None:
     DIRECTORIES[name](data)
@@ -108,3 +113,10 @@ def test_mutated_directories(name: str, data: bytes) -> None:
 @settings(max_examples=30)
 def test_garbage(name: str, data: bytes) -> None:
     TARGETS[name](data)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_on_crafted_bytes(name: str) -> None:
+    one = inputs_of(name, Random(name))
+    for _ in range(500):
+        LOOPS[name](one())

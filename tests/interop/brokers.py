@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,8 +27,9 @@ from tests.interop.kafka_tools import (
     V0_POM,
     V1_POM,
     class_archive,
+    jars,
     java_command,
-    keep_class_archive,
+    keep,
     require,
 )
 
@@ -196,11 +198,15 @@ class Broker:
         logging = f"-Dlog4j2.configurationFile={self.base / 'log4j2.properties'}"
         return java_command(main, *arguments, options=(*self.java_options, logging, *options))
 
-    def _format(self) -> None:
-        """Make the cluster's metadata, once."""
+    def format(self) -> None:
+        """Make the cluster's metadata, as one broker for all has been given it by Kafka's tool."""
         self.base.mkdir(parents=True, exist_ok=True)
         (self.base / "log4j2.properties").write_text(_LOG4J2)
         write_properties(self.base / "server.properties", self._properties())
+        formatted = jars().with_suffix(".formatted")
+        if formatted.exists():
+            shutil.copytree(formatted, self.data)
+            return
         config = str(self.base / "server.properties")
         cluster = "kafkafs-interop-test-1"[:22]
         subprocess.run(
@@ -208,10 +214,11 @@ class Broker:
             check=True,
             capture_output=True,
         )
+        keep(shutil.copytree(self.data, self.base / "formatted"), formatted)
 
     def start(self) -> Broker:
         if not self.data.exists():
-            self._format()
+            self.format()
         config = str(self.base / "server.properties")
         options: list[str] = []
         if not class_archive().exists():
@@ -245,7 +252,7 @@ class Broker:
         assert status == 143, (status, server.lines[-20:])
         assert (self.data / ".kafka_cleanshutdown").exists(), server.lines[-20:]
         if self._class_archive.exists():
-            keep_class_archive(self._class_archive)
+            keep(self._class_archive, class_archive())
 
     def kill(self) -> None:
         """SIGKILL: nothing is closed."""

@@ -86,16 +86,19 @@ def class_archive(pom: Path = CURRENT_POM) -> Path:
     """Where a JVM finds the classes of the pom's jars as it has them in memory.
 
     With it a process starts for half of the work. The first broker that is stopped in good order
-    leaves it there; without it, or where another JVM made it, classes are loaded from the jars.
+    leaves it there (``-XX:ArchiveClassesAtExit``); without it, or where another JVM made it,
+    classes are loaded from the jars.
     """
     return jars(pom).with_suffix(".jsa")
 
 
-def keep_class_archive(made: Path, pom: Path = CURRENT_POM) -> None:
-    """A JVM that was told so (``-XX:ArchiveClassesAtExit``) has made one."""
-    kept = class_archive(pom)
-    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        os.rename(shutil.move(made, scratch), kept)
+def keep(made: Path, kept: Path) -> None:
+    """Move a file or directory into the cache, unless another process has been faster."""
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch, open(CACHE / "lock", "w") as lock:
+        moved = shutil.move(made, scratch)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            os.rename(moved, kept)
 
 
 def java_command(

@@ -14,6 +14,7 @@ import pytest
 
 from storage.record.batch import Record
 from storage.settings import message_schemas as schemas
+from tests.hang import HANG_S
 from tests.interop.dump_samples import (
     Generator,
     Samples,
@@ -45,7 +46,7 @@ def said(command: list[str], files: Iterable[Path], options: tuple[str, ...]) ->
         capture_output=True,
         cwd=ROOT,
         env=UTF8,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     errors = done.stderr.split(b"\n")

@@ -387,8 +387,8 @@ def test_what_is_not_ours_is_refused(handed: Handed) -> None:
 
 
 def test_no_broker_starts_on_half_a_handover(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "broker").start()
-    broker.stop()
+    broker = Broker(tmp_path / "broker")
+    broker.format()
     (broker.data / "kafkafs.handover").mkdir()
     with pytest.raises(AssertionError, match=r"(?s)kafkafs\.handover"):
         broker.start()

@@ -268,7 +268,7 @@ def test_topics_come_and_go(live: Broker, mount: Mount) -> None:
     with open(mount / "coming" / "0", "rb", buffering=0) as reader:
         assert reader.read() == text(lines(0, 10))
         client = admin(live)
-        client.delete_topics(["coming"])["coming"].result(60)
+        client.delete_topics(["coming"])["coming"].result(HANG_S)
         eventually(lambda: "coming" not in os.listdir(mount.path))
         assert os.pread(reader.fileno(), 100_000, 0) == text(lines(0, 10))
         create_topic(live, "coming")

@@ -149,6 +149,8 @@ class Retentions:
         for case in CASES:
             if case.records is not None:
                 clients.delete_records(broker, case.topic, case.records)
+        # First, as a round of retention may read the old policy and then the new times.
+        set_topics(broker, {case.topic: _policy(case) for case in CASES if _policy(case)})
         set_topics(broker, self.settings)
         wanted = {topic: left.bases for topic, left in self.ours.items()}
         eventually(lambda: {topic: bases(broker.partition(topic)) for topic in TOPICS} == wanted)
@@ -161,6 +163,10 @@ class Retentions:
         return {
             topic: Left(bases(broker.partition(topic)), *offsets(broker, topic)) for topic in TOPICS
         }
+
+
+def _policy(case: Case) -> dict[str, object]:
+    return {name: value for name, value in case.settings.items() if name == "cleanup.policy"}
 
 
 def segment(number: int, timestamp: int) -> list[Record]:

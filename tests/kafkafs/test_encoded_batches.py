@@ -18,6 +18,7 @@ from kafkafs.views import values_view
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from storage.files import Files
+from storage.plain_forms import plain_forms
 from storage.record.compression import CODECS, compress
 from storage.record.header import TRANSACTIONAL_BIT, pack, parse_header
 from storage.record.plain import recompress
@@ -146,7 +147,7 @@ def test_every_position_of_any_mixture(
     again = lines_of(segment, committed=committed)
     check(again, text, records)
     Path(again.path).unlink()
-    again.unmap()
+    again.let_go()
     check(again, text, records)
     segment.files.close()
 
@@ -238,6 +239,7 @@ def test_a_batch_larger_than_any_window(tmp_path: Path) -> None:
     assert (lines.text_length, lines.records) == (len(text), 6)
     place = reader_at(lines, 3 << 20)
     out = bytearray(len(text) - (3 << 20))
+    plain_forms.clear()
     with pytest.raises(BlockingIOError):
         at_once(place.copy().fill, bytearray(out), 0)
     assert place.fill(out, 0) == len(out)

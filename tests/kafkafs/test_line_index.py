@@ -216,8 +216,8 @@ def test_the_index_of_another_log_is_not_taken(tmp_path: Path) -> None:
         check(lines, b"aaa\n" * 50)
 
 
-def test_of_sealed_segments_a_bounded_number_stays_mapped(tmp_path: Path) -> None:
-    store = LineStore(Files(), granularity=16, map_budget=3000)
+def test_of_sealed_segments_a_bounded_number_of_bytes_stays_in_memory(tmp_path: Path) -> None:
+    store = LineStore(Files(), granularity=16, budget=3000)
     with a_log(tmp_path) as log:
         sealed = []
         for _ in range(8):
@@ -231,13 +231,13 @@ def test_of_sealed_segments_a_bounded_number_stays_mapped(tmp_path: Path) -> Non
             with pytest.raises(BlockingIOError):
                 at_once(lines.find, 0)
             check(lines, (b"x" * 20 + b"\n") * 50)
-            assert 0 < store.mapped_bytes <= 3000
+            assert 0 < store.held.total <= 3000
         at_once(sealed[-1].find, 5)
         with pytest.raises(BlockingIOError):
             at_once(sealed[0].find, 5)
         for lines in sealed:
             lines.vanish()
-        assert store.mapped_bytes == 0, "what is deleted is not held any longer"
+        assert store.held.total == 0, "what is deleted is not held any longer"
         with pytest.raises(BlockingIOError):
             at_once(sealed[-1].find, 5)
 

@@ -20,6 +20,7 @@ from storage import LogManager, Record, encode, paths
 from storage.compaction.replacing import decide
 from storage.files import Files
 from storage.log.log import Log
+from storage.plain_forms import plain_forms
 from storage.record.batch import decode
 from storage.segment.segment import Segment
 from storage.waiting import at_once
@@ -103,6 +104,7 @@ class Tree:
         self.clock = Clock()
         self.notices = RecordedNotices()
         read_only = options is not None and options.read_only
+        plain_forms.budget = (options or MountOptions()).memory
         self.manager = LogManager.open(
             str(data), files=files, clock_ms=self.clock.ms, read_only=read_only
         )

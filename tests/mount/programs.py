@@ -19,9 +19,14 @@ from tests.hang import HANG_S
 
 _PACKAGES = {
     "awk": "mawk",
+    "inotifywait": "inotify-tools",
     "jq": "jq",
     "less": "less",
+    "lnav": "lnav",
+    "logtail": "logtail",
+    "logtail2": "logtail",
     "node": "nodejs",
+    "restic": "restic",
     "rsync": "rsync",
     "rsyslogd": "rsyslog",
     "setpriv": "util-linux",

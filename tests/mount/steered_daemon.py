@@ -58,11 +58,16 @@ FOR_EVER = 1 << 62
 
 
 class Disk(Files):
-    """The real disk, of which single operations can be held or fail. Counts what is read."""
+    """The real disk, of which single operations can be held or fail. Counts what is read.
+
+    `now_ns`: a clock that only slow writes move on.
+    """
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self.bytes_read = 0
+        self.now_ns = 0
+        self._slow: dict[str, int] = {}
         self._paths: dict[int, str] = {}
         self._held: list[list[Any]] = []
         self._failing: list[list[Any]] = []
@@ -83,6 +88,10 @@ class Disk(Files):
         EAGAIN: not in the page cache.
         """
         self._failing.append([operation, suffix, error, times, after])
+
+    def slow(self, suffix: str, ns: int) -> None:
+        """From now on each write to a path that ends so takes so long, by `now_ns`."""
+        self._slow[suffix] = ns
 
     def _enter(self, operation: str, path: str) -> None:
         for held in self._held:
@@ -117,7 +126,9 @@ class Disk(Files):
         return fd
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        self._enter("pwrite", self._paths[fd])
+        path = self._paths[fd]
+        self.now_ns += sum(ns for suffix, ns in self._slow.items() if path.endswith(suffix))
+        self._enter("pwrite", path)
         super().pwrite(fd, data, position)
 
     def rename(self, source: str, target: str) -> None:
@@ -329,6 +340,10 @@ class Commands:
         """Let calls on a path that ends so fail, with an errno by its name."""
         self._disk.fail(operation, suffix, getattr(errno, error), times, after)
 
+    def slow(self, suffix: str, ms: int) -> None:
+        """From now on each write to a path that ends so takes so long, by the clock of appends."""
+        self._disk.slow(suffix, ms * 1_000_000)
+
     def bytes_read(self) -> int:
         """Since the last call."""
         count, self._disk.bytes_read = self._disk.bytes_read, 0
@@ -429,7 +444,8 @@ def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
         return CommandEffects()
 
     def take(flags: int, reader: Handle | None) -> ControlHandle:
-        return ControlHandle(act, lambda reason: None, flags, reader, structural=True)
+        unfinished = topic.mount.unfinished
+        return ControlHandle(act, lambda _: None, flags, unfinished, reader, structural=True)
 
     return VirtualFile(
         inode, lambda: Text(""), lambda: (0o600, 0, 0), topic.mount.clock_ns, take=take
@@ -459,6 +475,7 @@ def main() -> None:
     keep_house_one_by_one(tree.partitions)
     commands = Commands(tree, notices, disk)
     served = daemon.Daemon(mount, tree, notices, commands.begin)
+    manager.take_turns(lambda: disk.now_ns)
     served.mount()
     sys.exit(served.run())
 

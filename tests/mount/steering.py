@@ -100,6 +100,10 @@ class Hold:
         self._is_released = True
         self._daemon.begin("release", self._number)
 
+    def abandon(self) -> None:
+        """The daemon is gone."""
+        self._is_released = True
+
     def __enter__(self) -> Hold:
         return self
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from kafkafs.fuse import mount_point
+from kafkafs import mount_table
 from tests.mount.mounting import check_data
 from tests.mount.steering import ROOT, SteeredMount
 
@@ -17,6 +17,7 @@ from tests.mount.steering import ROOT, SteeredMount
 IMPATIENT = """
 import sys
 from kafkafs.cli import main
+from kafkafs import mount_table
 from kafkafs.fuse import mount_point
 
 mount_point.ANSWER_S = 0.2
@@ -76,7 +77,7 @@ def test_who_unmounts_is_told(tmp_path: Path) -> None:
             f"kafkafs: {mount.path}: is unmounted, but the daemon (process {mount.pid}) "
             "neither works nor ends",
         ]
-        assert mount_point.find(str(mount.path)) is None
+        assert mount_table.find(str(mount.path)) is None
         assert mount.daemon.release(number)
 
 
@@ -87,7 +88,7 @@ def test_force(tmp_path: Path) -> None:
         status, said = kafkafs("umount", "--force", mount.path)
         assert status == 1
         assert said.endswith("neither works nor ends\n")
-        assert mount_point.find(str(mount.path)) is None
+        assert mount_table.find(str(mount.path)) is None
         assert mount.daemon.release(number)
         os.close(descriptor)
 
@@ -96,5 +97,5 @@ def test_lazy(tmp_path: Path) -> None:
     with ending_in_order(tmp_path) as mount:
         number = mount.daemon.stick()
         assert kafkafs("umount", "--lazy", mount.path) == (0, "")
-        assert mount_point.find(str(mount.path)) is None
+        assert mount_table.find(str(mount.path)) is None
         assert mount.daemon.release(number)

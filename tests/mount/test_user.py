@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from tests.hang import HANG_S
 from tests.log_check import check
 from tests.mount.mounting import KAFKAFS
 from tests.mount.programs import program
@@ -119,7 +120,7 @@ class User:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_S,
             check=False,
         )
 

@@ -20,10 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang import HANG_S
 from tests.mount.mounting import Mount, check_data, mounted
 
-#: For what comes at once, or never.
-PATIENCE_S = 120
 GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 #: What each of the processes does, and to which partition. Records of 0 are deleted.
 ROLES = (
@@ -102,9 +101,9 @@ class Judge:
         time.sleep(seconds)
         assert self._mount.process is not None
         self._mount.process.kill()
-        self._mount.process.wait(PATIENCE_S)
+        self._mount.process.wait(HANG_S)
         for role, name, process in zip(ROLES, names, processes, strict=True):
-            said, wrong = process.communicate(timeout=PATIENCE_S)
+            said, wrong = process.communicate(timeout=HANG_S)
             assert (process.returncode, wrong) == (0, b""), f"{role}: {wrong.decode()}"
             if role.startswith("append"):
                 # The first byte has been read already.

@@ -346,7 +346,7 @@ class Reading:
     @staticmethod
     def _wait(true: Callable[[], bool]) -> bool:
         try:
-            eventually(true, 60.0)
+            eventually(true)
         except AssertionError:
             return False
         return True

@@ -14,6 +14,7 @@ from typing import Self
 from storage import LogManager
 from storage.owner.staged_orphans import remove_orphans
 from storage.task import Task
+from tests.hang import HANG_S
 from tests.interop.brokers import eventually
 from tests.interop.kafka_tools import complaints, dump_log_segments
 from tests.log_check import check
@@ -23,7 +24,6 @@ from tests.spark.conftest import JAVA_OPTIONS
 from tests.spark.driver import PARTITIONS
 from tests.spark.processes import kill, session_of
 
-SECONDS = 300.0
 TOPIC = "orders"
 
 
@@ -58,11 +58,11 @@ class Driver:
             assert found or not ended, self.said[-8000:]
             return found
 
-        eventually(is_so, SECONDS)
+        eventually(is_so)
 
     def wait(self, status: int = 0) -> None:
         """It must end with this status by itself."""
-        assert self.process.wait(SECONDS) == status, self.said[-8000:]
+        assert self.process.wait(HANG_S) == status, self.said[-8000:]
 
     def wait_dead(self) -> None:
         """It must have been killed."""

@@ -22,6 +22,7 @@ from kafkafs.spark.jobs.progress import working
 from storage import LogManager
 from storage.errors import InvalidConfig
 from storage.verify.verify import verify as verify_here
+from tests.hang import HANG_S
 from tests.mount.mounting import mounted
 from tests.spark.object_store import ObjectStore
 from tests.storage.logs import values
@@ -99,7 +100,7 @@ def test_an_interrupt_cancels_what_runs(spark: SparkSession, tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt), working(spark, "waiting"):
         rows.count()
     thread.join()
-    end = time.monotonic() + 60
+    end = time.monotonic() + HANG_S
     while context.statusTracker().getActiveJobsIds():
         assert time.monotonic() < end
     assert context.getLocalProperty("spark.jobGroup.id") is None
@@ -125,7 +126,7 @@ def test_a_followed_export_ends_with_its_report(tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    told, errors = process.communicate(timeout=120)
+    told, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     assert json.loads(told)["figures"]["records"] == 62

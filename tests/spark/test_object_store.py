@@ -109,7 +109,7 @@ def test_it_is_only_read(data: Path, bucket: Bucket) -> None:
     writing: list[Callable[[], object]] = [
         *(partial(files.open, log, flags) for flags in (os.O_RDWR, os.O_WRONLY | os.O_CREAT)),
         *(partial(call, fd) for call in (files.fsync, files.fdatasync, files.unlock)),
-        *(partial(call, fd, 1) for call in (files.ftruncate, files.allocate, files.map)),
+        *(partial(call, fd, 1) for call in (files.ftruncate, files.allocate)),
         partial(files.pwrite, fd, b"x", 0),
         *(partial(call, log) for call in (files.unlink, files.mkdir, files.rmdir, files.lock)),
         *(partial(call, log, f"{log}.new") for call in (files.rename, files.link)),
@@ -345,7 +345,6 @@ def test_nothing_is_written(data: Path, bucket: Bucket) -> None:
         lambda: files.ftruncate(fd, 0),
         lambda: files.fsync(fd),
         lambda: files.fdatasync(fd),
-        lambda: files.map(fd, 1),
     ]
     for write in by_descriptor:
         with pytest.raises(OSError, match="only read"):

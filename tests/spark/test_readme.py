@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import kafkafs.spark
+from tests.hang import HANG_S
 
 REFERENCE = Path(__file__).parents[2] / "kafkafs" / "spark" / "REFERENCE.md"
 BIN = Path(sys.executable).parent
@@ -71,7 +72,7 @@ def stop(pid: int) -> None:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + 180
+    end = time.monotonic() + HANG_S
     while not happened():
         assert time.monotonic() < end, "it does not happen"
         time.sleep(0.2)

@@ -120,10 +120,12 @@ def test_options_that_are_refused(tmp_path: Path, options: dict[str, str], reaso
 
 
 def test_a_path_that_is_no_directory(tmp_path: Path) -> None:
-    for path in (tmp_path / "none", tmp_path / "file"):
-        (tmp_path / "file").touch()
-        with pytest.raises(NotADirectoryError, match="no such data directory"):
-            parse({"path": str(path)})
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(FileNotFoundError, match=r"no such data directory: .*/none"):
+        parse({"path": str(tmp_path / "none")})
+    with pytest.raises(NotADirectoryError, match=r"a file, and no data directory: .*/file"):
+        parse({"path": str(file)})
 
 
 def test_what_spark_and_kafka_say_besides(tmp_path: Path) -> None:

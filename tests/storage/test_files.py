@@ -131,17 +131,6 @@ def test_other_errors_of_reading_without_waiting_are_errors(tmp_path: Path) -> N
         files.close(fd)
 
 
-def test_maps(fd: int) -> None:
-    files.pwrite(fd, b"abc", 0)
-    view = files.map(fd, 3)
-    assert view[:] == b"abc"
-    files.pwrite(fd, b"X", 1)
-    assert view[:] == b"aXc"
-    with pytest.raises(TypeError):
-        view[0] = 1
-    view.close()
-
-
 def test_names(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     files.mkdir(a, 0o755)
@@ -158,6 +147,32 @@ def test_names(tmp_path: Path) -> None:
     assert files.scan(str(tmp_path)) == []
     with pytest.raises(FileNotFoundError):
         files.scan(a)
+
+
+@pytest.mark.parametrize(("directory", "file"), [(0o755, 0o644), (0o750, 0o640), (0o700, 0o600)])
+@pytest.mark.parametrize("beneath", [True, False])
+def test_what_is_made_gives_nobody_more_than_its_directory(
+    tmp_path: Path, directory: int, file: int, *, beneath: bool
+) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    made.chmod(directory)
+    own = Files(str(tmp_path)) if beneath else files
+    own.close(own.open(str(made / "new"), CREATE))
+    own.replace_atomically(str(made / "replaced"), b"x")
+    own.mkdir(str(made / "below"))
+    assert [made.joinpath(name).stat().st_mode & 0o777 for name in ("new", "replaced")] == [
+        file
+    ] * 2
+    assert (made / "below").stat().st_mode & 0o777 == directory
+    own.chmod(str(made / "new"), 0o604)
+    own.chmod(str(made / "below"), 0o711)
+    assert (made / "new").stat().st_mode & 0o777 == 0o604
+    assert (made / "below").stat().st_mode & 0o777 == 0o711
+    # Whatever the directory says of its owner, he may read and write what he has made.
+    made.chmod(0o055)
+    own.close(own.open(str(made / "other"), CREATE))
+    assert (made / "other").stat().st_mode & 0o777 == 0o644
 
 
 def test_descriptors_close_on_exec(fd: int) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import paths
-from storage.errors import InvalidTopic
+from storage.errors import InvalidTopic, PolicyViolation
 
 topics = st.text("abzABZ019._-", min_size=1, max_size=249).filter(lambda t: t not in (".", ".."))
 
@@ -35,6 +35,39 @@ def test_refused_topic_names(topic: str, reason: str) -> None:
     assert not paths.is_topic_name(topic)
     with pytest.raises(InvalidTopic, match=reason):
         paths.check_topic_name(topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "reason"),
+    [
+        ("__cluster_metadata", "a cluster makes"),
+        ("__consumer_offsets", "a cluster makes"),
+        ("__transaction_state", "a cluster makes"),
+        ("__share_group_state", "a cluster makes"),
+        (".kafkafs", "a mount shows itself"),
+        ("x-delete", ".*way out or in"),
+        ("-stray", ".*way out or in"),
+        ("a.b-future", ".*way out or in"),
+        (f"a-0.{'0' * 32}-delete", ".*way out or in"),
+    ],
+)
+def test_reserved_names(topic: str, reason: str) -> None:
+    assert paths.is_topic_name(topic)
+    with pytest.raises(PolicyViolation, match=f"topic {topic!r}: {reason}.*take another name"):
+        paths.check_new_name(topic)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["__consumer_offsets_", "x-deleted", "delete", "cluster_metadata", "x-stray-0", "kafkafs"],
+)
+def test_names_that_look_reserved(topic: str) -> None:
+    paths.check_new_name(topic)
+
+
+def test_a_bad_new_name() -> None:
+    with pytest.raises(InvalidTopic):
+        paths.check_new_name("a b-delete")
 
 
 @given(topics, st.integers(0, paths.MAX_PARTITION))

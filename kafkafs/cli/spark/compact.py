@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli.spark.job import choice_argument, job_options, run_job
+from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
 
 
 @click.command("compact")
-@click.argument("data_dir", metavar="DATA_DIR")
+@location_argument()
 @choice_argument
 @click.option("--only-due", is_flag=True, help="Only what its settings ask for by now.")
 @job_options

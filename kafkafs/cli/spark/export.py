@@ -9,6 +9,7 @@ import click
 from kafkafs.cli.spark.job import (
     choice_argument,
     job_options,
+    location_argument,
     name_and_value,
     run_job,
 )
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("export")
-@click.argument("data_dir", metavar="DATA_DIR")
+@location_argument()
 @click.argument("out", metavar="OUT")
 @choice_argument
 @click.option("--follow", is_flag=True, help="Go on until stopped, with what is appended.")

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from kafkafs.cli.spark.job import job_options, run_job
+from kafkafs.cli.spark.job import job_options, location_argument, run_job
 
 
 @click.command("import")
-@click.argument("data_dir", metavar="DATA_DIR")
+@location_argument(needs="nothing")
 @click.argument("topic")
 @click.argument("inputs", metavar="FILE...", nargs=-1, required=True)
 @click.option(

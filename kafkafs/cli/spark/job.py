@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafkafs.cli import cancelled, fail
-from kafkafs.cli.addresses import parsed_places
+from kafkafs.cli import cancelled, fail, failure
+from kafkafs.cli.addresses import Needs, allow_empty_option, checked_directory, parsed_places
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.report import JobReport
@@ -37,6 +38,32 @@ def _choice(context: click.Context, parameter: click.Parameter, texts: Any) -> A
     from kafkafs.spark.jobs.choice import Choice
 
     return Choice(parsed_places(context, parameter, texts))
+
+
+def _checked_location(
+    context: click.Context, parameter: click.Parameter, text: str, *, needs: Needs
+) -> str:
+    """As `checked_directory`, but returns `text`, which may also be a URI."""
+    from kafkafs.spark.location.followed_directory import location_of
+
+    try:
+        where = location_of(text)
+    except ValueError as error:
+        raise fail(str(error)) from None
+    if where.is_local:
+        checked_directory(context, parameter, where.path, needs=needs)
+    return text
+
+
+def location_argument(needs: Needs = "partitions") -> Callable[[_F], _F]:
+    """The argument DATA_DIR, as `_checked_location` has it, with its option `--allow-empty`."""
+    check = partial(_checked_location, needs=needs)
+
+    def decorate(function: _F) -> _F:
+        argument = click.argument("data_dir", metavar="DATA_DIR", callback=check)
+        return argument(allow_empty_option(function))
+
+    return decorate
 
 
 #: The argument `[TOPIC[:PARTITION]]...`; a command's parameter is `choice`.
@@ -103,7 +130,7 @@ def run_job(
             raise
         raise fail(f"{package} missing: pip install 'kafkafs[spark]'") from None
     except (OSError, StorageError, session.CannotStartError) as error:
-        raise fail(str(error)) from None
+        raise failure(error) from None
     except Exception as error:
         if not session.is_sparks(error) or spark["verbose"]:
             raise

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli.spark.job import choice_argument, job_options, run_job
+from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
@@ -24,7 +24,7 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
 
 
 @click.command("stats")
-@click.argument("data_dir", metavar="DATA_DIR")
+@location_argument()
 @choice_argument
 @click.option("--chart", metavar="FILE", help="Draw rates over time and sizes: .png or .svg.")
 @click.option(

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli.spark.job import choice_argument, job_options, run_job
+from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
 
 
 @click.command("verify")
-@click.argument("data_dir", metavar="DATA_DIR")
+@location_argument()
 @choice_argument
 @job_options
 def command(data_dir: str, choice: Choice, dry_run: bool, **spark: Any) -> None:

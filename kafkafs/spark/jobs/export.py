@@ -24,6 +24,7 @@ from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_name
 from kafkafs.spark.jobs.export_state import without_scheme
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport, Table, Value
+from kafkafs.spark.jobs.session import held_signals
 from kafkafs.spark.location.followed_directory import FollowedDirectory, is_uri
 from kafkafs.spark.source.offsets import Offsets, TopicPartition
 from storage.errors import InvalidConfig
@@ -175,15 +176,13 @@ def _watched(query: StreamingQuery, *, is_endless: bool) -> JobReport:
     progress = _QueryProgress()
     started = time.monotonic()
     try:
-        while not query.awaitTermination(_LOOK_S):
-            progress.update(query)
-    except KeyboardInterrupt:
-        query.stop()
-        if not is_endless:
-            raise
-    except BaseException:
-        query.stop()
-        raise
+        with held_signals() as held:
+            while not (query.awaitTermination(_LOOK_S) or held):
+                progress.update(query)
+    finally:
+        query.stop()  # without effect where it has ended
+    if held and not is_endless:
+        raise KeyboardInterrupt
     progress.update(query)
     return progress.report(time.monotonic() - started)
 

@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TextIO, TypeAlias
 
+from kafkafs.printable import one_line
+
 Value: TypeAlias = str | int | float | bool | None
 
 
@@ -53,7 +55,9 @@ class JobReport:
             "faults": self.faults,
             "notes": self.notes,
         }
-        return json.dumps(fields, indent=2, ensure_ascii=False)
+        # A name may have bytes that are no UTF-8; JSON writes them as \udcXX.
+        text = json.dumps(fields, indent=2, ensure_ascii=False)
+        return text.encode(errors="backslashreplace").decode()
 
 
 def print_report(report: JobReport, *, as_json: bool = False, out: TextIO | None = None) -> None:
@@ -64,13 +68,13 @@ def print_report(report: JobReport, *, as_json: bool = False, out: TextIO | None
         return
     # Without wraps or markup, so that people can copy them.
     for fault in report.faults:
-        print(fault, file=out)
+        print(one_line(fault), file=out)
     if out.isatty():
         _draw(report, out)
     else:
         _write(report, out)
     for note in report.notes:
-        print(note, file=out)
+        print(one_line(note), file=out)
 
 
 def _write(report: JobReport, out: TextIO) -> None:
@@ -92,14 +96,14 @@ def _plain(value: Value) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else one_line(str(value))
 
 
 def _draw(report: JobReport, out: TextIO) -> None:
     from rich.console import Console
     from rich.table import Table as Drawn
 
-    console = Console(file=out, highlight=False)
+    console = Console(file=out, highlight=False, markup=False, emoji=False)
     for table in report.tables:
         drawn = Drawn(title=table.name, title_justify="left", title_style="bold")
         for number, name in enumerate(table.columns):

@@ -18,6 +18,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -107,6 +108,31 @@ def job_session(
 
 def _interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+@contextmanager
+def held_signals() -> Iterator[list[int]]:
+    """Let the first SIGINT or SIGTERM only join the list; the next one raises KeyboardInterrupt.
+
+    An exception inside a call of Spark breaks Py4J's connection, and the calls after it may fail.
+    In a thread that is not the main one no signal arrives, and the list stays empty.
+    """
+    held: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield held
+        return
+
+    def hold(number: int, frame: object) -> None:
+        if held:
+            raise KeyboardInterrupt
+        held.append(number)
+
+    before = {number: signal.signal(number, hold) for number in _ENDED_BY}
+    try:
+        yield held
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:

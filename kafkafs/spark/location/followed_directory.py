@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from kafkafs.data_directory import find_mistake
 from storage.directory.manager import LogManager
 from storage.errors import SegmentGone
 from storage.files import Files
@@ -68,11 +69,6 @@ def is_uri(text: str) -> bool:
     return _URI.match(text) is not None
 
 
-def is_mount(path: str) -> bool:
-    """Whether kafkafs is mounted there: each mount has a directory `.kafkafs` at its top."""
-    return os.path.ismount(path) and os.path.isdir(os.path.join(path, ".kafkafs"))
-
-
 def location_of(option: str) -> Location:
     """Parse the option `path`. ValueError if it is empty or an unknown URI."""
     if not option:
@@ -92,13 +88,13 @@ def location_of(option: str) -> Location:
 def check_directory(location: Location, files: Files) -> None:
     """Raise FileNotFoundError or NotADirectoryError if no data directory can be there."""
     path = location.path
+    mistake = find_mistake(path) if location.is_local else None
+    if mistake is not None and os.path.lexists(path):
+        raise NotADirectoryError(errno.ENOTDIR, mistake.reason, str(location))
     if not files.is_directory(path):
         if files.exists(path):
             raise NotADirectoryError(errno.ENOTDIR, "no directory", str(location))
         raise FileNotFoundError(errno.ENOENT, "there is no such data directory", str(location))
-    if location.is_local and is_mount(path):
-        reason = "a mount of kafkafs: give the data directory that it shows"
-        raise NotADirectoryError(errno.ENOTDIR, reason, str(location))
 
 
 def _objects(location: Location, *, listed: bool) -> ArrowFiles:

@@ -102,7 +102,8 @@ def check_owner(path: str) -> None:
 def create_topic(path: str, topic: str, partitions: int) -> None:
     """Create the topic unless it exists.
 
-    InvalidTopic, TopicExists if its name collides with another; OwnerNotReached; OSError.
+    InvalidTopic, PolicyViolation of a reserved name, TopicExists if its name collides with another;
+    OwnerNotReached; OSError.
     """
     client = _Client(path, TOPIC_PATIENCE_S, Task())
     try:
@@ -185,6 +186,7 @@ class _Client:
         """Have the present owner create the topic unless it exists. _Gone."""
         if partitions_of(self.directory, topic):
             return
+        paths.check_new_name(topic)
         owner = self.find_owner()
         if owner is None:
             with self._open() as manager:

@@ -7,7 +7,6 @@ nothing. Options for connections (`kafka.…`) have no effect. Any other name is
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from kafkafs.spark.option_values import InvalidOption
 from storage import paths
 from storage.adopt.staged import check_query
 from storage.errors import InvalidRecord
+from storage.files import Files
 
 TRANSACTION = "txnId"
 _KNOWN = ("path", "topic", TRANSACTION)
@@ -57,7 +57,7 @@ def _directory(option: str) -> str:
         raise InvalidOption(
             "Option 'path' must be specified: the data directory that has the topics"
         )
-    from kafkafs.spark.location.followed_directory import is_mount, is_uri, location_of
+    from kafkafs.spark.location.followed_directory import check_directory, is_uri, location_of
 
     if is_uri(option) and not option.startswith("file:"):
         scheme = option.partition(":")[0]
@@ -65,11 +65,6 @@ def _directory(option: str) -> str:
             f"Option 'path': the sink appends to logs in a directory that all executors share; "
             f"data directories in {scheme}://… can only be read"
         )
-    path = location_of(option).path
-    if not os.path.isdir(path):
-        raise NotADirectoryError(20, "there is no such data directory", path)
-    if is_mount(path):
-        raise InvalidOption(
-            f"Option 'path': {path} is a mount of kafkafs; give the data directory that it shows"
-        )
-    return path
+    location = location_of(option)
+    check_directory(location, Files())
+    return location.path

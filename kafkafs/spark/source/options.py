@@ -20,6 +20,7 @@ from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from storage.log.read import Isolation
+from storage.paths import INTERNAL_TOPICS
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 STREAMING_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -60,7 +61,6 @@ REFUSED = {
 }
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 PARTITION_BYTES = 128 * 1024 * 1024
-_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Subscription:
         if self.partitions is not None:
             return any(each.topic == topic for each in self.partitions)
         assert self.pattern is not None
-        if topic in _INTERNAL_TOPICS:
+        if topic in INTERNAL_TOPICS:
             return False
         return re.fullmatch(self.pattern, topic) is not None
 

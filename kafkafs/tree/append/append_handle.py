@@ -6,9 +6,9 @@ and joins them with the next write; at release `lines_handle.py` appends the res
 partitioner chooses (`append_target.py`).
 
 After a disk error the handle is as before, and the writer may try again. After a refusal of the
-content (EMSGSIZE, EINVAL) the handle drops the rest, which may be part of the refused content. The
-kernel reports a refused piece of a large write() as a short count, and the writer goes on from
-there: the handle then treats the same bytes as it did before.
+content (EMSGSIZE, EINVAL, ENOMEM for what is unfinished) the handle drops the rest, which may be
+part of the refused content. The kernel reports a refused piece of a large write() as a short count,
+and the writer goes on from there: the handle then treats the same bytes as it did before.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import errno
 import os
 from typing import Generic, NoReturn, TypeVar
 
-from kafkafs.tree.append.append_target import AppendTarget
+from kafkafs.tree.append.append_target import AppendTarget, NewPartitionTarget
 from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
-from storage.errors import InvalidRecord, RecordTooLarge, StorageError
+from kafkafs.tree.unfinished import UnfinishedError
+from storage.errors import InvalidRecord, RecordTooLarge, StorageError, refusal_of
 
 _PAGE = 4096
 """No piece of a large write() but the last is smaller."""
@@ -34,11 +35,11 @@ class AppendHandle(WritingHandle, Generic[T]):
     __slots__ = ("_flags", "_refused", "_target", "sync_due")
 
     def __init__(self, target: T, flags: int, reader: Handle | None) -> None:
-        super().__init__(reader)
+        super().__init__(target.mount.unfinished, reader)
         self._target = target
         self._flags = flags
         # The last refused write, and its error where it had begun inside of a line or batch.
-        self._refused: tuple[bytes, StorageError | None] | None = None
+        self._refused: tuple[bytes, StorageError | OSError | None] | None = None
         self.sync_due = False
 
     # -- for subclasses ------------------------------------------------------------------------
@@ -68,16 +69,18 @@ class AppendHandle(WritingHandle, Generic[T]):
     # -- writing -------------------------------------------------------------------------------
 
     def write(self, position: int, data: bytes) -> int:
-        """Append what `data` completes, and keep the rest."""
+        """Append what `data` completes, and keep the rest. OutOfTurn: nothing has changed."""
         size = len(data)
         if not size:
             return 0
+        self._target.check_pace()
         if self._refused is not None:
             self._look_again(data)
         try:
             self._check_stopping()
             if not self._flags & os.O_APPEND:
-                raise OSError(errno.EPERM, "a partition is written with O_APPEND only")
+                assert isinstance(self._target, NewPartitionTarget)
+                self._target.check_order(position)
             if self._take(data):
                 self.sync_due = self._target.flush_due or self._flags & _SYNC != 0
         except (StorageError, OSError) as error:
@@ -93,7 +96,8 @@ class AppendHandle(WritingHandle, Generic[T]):
         """Handle refused bytes that come again, perhaps in smaller pieces.
 
         Where they began a line or batch they are parsed again; where its beginning was dropped they
-        are refused again.
+        are refused again, with the same error: without its traceback, which would grow, and keep
+        what each write wrote.
         """
         assert self._refused is not None
         refused, error = self._refused
@@ -101,12 +105,12 @@ class AppendHandle(WritingHandle, Generic[T]):
             if data.startswith(refused):
                 self._begin_again()
         elif data.startswith(refused) or (len(data) >= _PAGE and refused.startswith(data)):
-            raise error
+            raise error.with_traceback(None)
         self._refused = None
 
     def _refuse(self, error: StorageError | OSError, data: bytes) -> NoReturn:
         """Log the error, drop refused content, and raise it."""
-        if isinstance(error, (RecordTooLarge, InvalidRecord)):
+        if isinstance(error, (RecordTooLarge, InvalidRecord, UnfinishedError)):
             self._refused = (data, error if self._is_inside() else None)
             self._drop_rest(data)
         self._log_refusal(error)
@@ -119,10 +123,14 @@ class AppendHandle(WritingHandle, Generic[T]):
         else:
             kind = errno.errorcode.get(error.errno or 0, "EIO")
         self._target.mount.counters.refused_appends[kind] += 1
-        self._say(f"append refused: {_reason(error)}")
+        self._say_refused(error)
 
-    def _say(self, what: str) -> None:
-        self._target.mount.events(f"{self._target.name}: {what}")
+    def _say_refused(self, error: StorageError | OSError) -> None:
+        number = error.errno if isinstance(error, OSError) else None
+        self._say(f"append refused: {refusal_of(error)}", number)
+
+    def _say(self, what: str, number: int | None = None) -> None:
+        self._target.mount.events.of_request(f"{self._target.name}: {what}", number)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -135,7 +143,7 @@ class AppendHandle(WritingHandle, Generic[T]):
             self._check_rest()
         except (StorageError, OSError) as error:
             # The append at release counts it.
-            self._say(f"append refused: {_reason(error)}")
+            self._say_refused(error)
             raise
 
     def release(self) -> None:
@@ -144,7 +152,3 @@ class AppendHandle(WritingHandle, Generic[T]):
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False
         return self._target.flush_plan()
-
-
-def _reason(error: StorageError | OSError) -> str:
-    return str(error) if isinstance(error, StorageError) else str(error.strerror)

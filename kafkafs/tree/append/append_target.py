@@ -6,6 +6,7 @@ wrong, the target has it drop the size.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 from kafkafs.tree.context import MountContext
@@ -13,11 +14,13 @@ from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions, planned
+from kafkafs.tree.permissions import WholeTopic
 from storage.directory.manager import Topic
 from storage.errors import LogClosed, StorageError
 from storage.log.append import Assigned
+from storage.log.pace import check_paces
 from storage.log.partitioner import Partitioner, Routed
-from storage.log.validator import Admitted
+from storage.log.validator import Admitted, as_they_are
 from storage.settings.config import LogConfig
 
 
@@ -47,6 +50,10 @@ class PartitionTarget:
     def flush_due(self) -> bool:
         """Whether flush.messages asks for a flush after what was appended last."""
         return self.partition.log.durability.flush_due
+
+    def check_pace(self) -> None:
+        """OutOfTurn where a write has to queue."""
+        self.partition.log.pace.check_pace()
 
     def append(self, batches: bytearray, now_ns: int) -> None:
         """Append batches that the view has made. Errors of `Appender.assign`; OSError."""
@@ -104,6 +111,79 @@ class PartitionTarget:
         self.partition.released(self)
 
 
+class NewPartitionTarget(PartitionTarget):
+    """A partition that never held a record, written in order from position 0 on.
+
+    One handle may do so until it is closed: the first that writes. Batches keep their offsets.
+    """
+
+    __slots__ = ("_config", "_end", "_kept", "position")
+
+    def __init__(self, partition: Partition, inode: int, generation: Generation) -> None:
+        super().__init__(partition, inode, generation)
+        self.position = 0
+        """How many bytes are written."""
+        # The log's end behind them.
+        self._end = 0
+        self._config = self.partition.log.config
+        self._kept = as_they_are(self._config)
+
+    @property
+    def config(self) -> LogConfig:
+        """The present settings, but those by which batches would be stored otherwise."""
+        config = super().config
+        if config is not self._config:
+            self._config, self._kept = config, as_they_are(config)
+        return self._kept
+
+    def check_order(self, position: int) -> None:
+        """EPERM for a write that is not the next one of the handle that may write."""
+        partition = self.partition
+        if partition.first_writer is None and partition.log.is_new:
+            partition.first_writer = self
+        if partition.first_writer is not self:
+            reason = "it is not new, and written with O_APPEND only"
+        elif partition.log.log_end_offset != self._end:
+            reason = "something else has been appended since: it is written with O_APPEND only"
+        elif position != self.position:
+            reason = (
+                f"a new partition is written in order, from position {self.position} on and not "
+                f"{position} (holes as zeros: cp --sparse=never)"
+            )
+        else:
+            return
+        raise OSError(errno.EPERM, reason)
+
+    def append(self, batches: bytearray, now_ns: int) -> None:
+        super().append(batches, now_ns)
+        self._end = self.partition.log.log_end_offset
+
+    def append_batches(
+        self,
+        batches: bytes,
+        now_ns: int,
+        trusted: dict[int, int],
+        checked: list[Admitted] | None,
+    ) -> None:
+        """Append finished batches, as `Appender.restore` does."""
+        partition = self.partition
+        partition.writer = self
+        try:
+            partition.log.appender.restore(batches, now_ns=now_ns, checked=checked)
+        finally:
+            partition.writer = None
+            self._end = partition.log.log_end_offset
+
+    def written(self, guess: int) -> None:
+        self.position = guess
+        super().written(guess)
+
+    def released(self) -> None:
+        super().released()
+        if self.partition.first_writer is self:
+            self.partition.first_writer = None
+
+
 class TopicTarget:
     """All partitions of a topic, later ones included.
 
@@ -114,6 +194,7 @@ class TopicTarget:
     __slots__ = (
         "_partitioner",
         "_partitions",
+        "_right",
         "_topic",
         "_unfinished",
         "flush_due",
@@ -130,6 +211,7 @@ class TopicTarget:
         self._topic = topic
         self._partitioner = partitioner
         self._partitions = partitions
+        self._right = WholeTopic(partitions.mount.permissions, topic)
         # The partitions that count an unfinished line.
         self._unfinished: list[Partition] = []
 
@@ -143,8 +225,15 @@ class TopicTarget:
             raise LogClosed("the topic has been deleted")
         return log.config
 
+    def check_pace(self) -> None:
+        """Nothing: `append` knows to which partitions the lines go."""
+
     def append(self, batches: bytearray, now_ns: int) -> None:
         routed, assigned = self._assign(batches, now_ns)
+        check_paces(partition.log.pace for partition, _ in assigned)
+        # Those first that are not in turn: while a slow one waits for its disk, others may be
+        # appended to, and the offsets assigned here would be taken.
+        assigned.sort(key=lambda each: each[0].log.pace.in_turn)
         grown: list[tuple[Partition, int]] = []
         try:
             for partition, ready in assigned:
@@ -162,7 +251,8 @@ class TopicTarget:
     def _assign(
         self, batches: bytearray, now_ns: int
     ) -> tuple[Routed, list[tuple[Partition, Assigned]]]:
-        """The batches for each partition, checked. Errors of `Appender.assign`."""
+        """The batches for each partition, checked. EACCES; errors of `Appender.assign`."""
+        self._right.check()
         limit = self.config.max_message_bytes
         partitions = self._topic.partitions
         # The partitioner counts all partitions, those that cannot be opened included.

@@ -45,7 +45,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         self._producers: dict[int, int] = {}
         # The batches and settings for `examine`, and its result.
         self._to_examine: tuple[bytes, LogConfig] | None = None
-        self._examined: list[Admitted] | StorageError | None = None
+        self._examined: list[Admitted] | StorageError | OSError | None = None
 
     def _take(self, data: bytes) -> bool:
         rest = self._rest
@@ -55,9 +55,11 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
                 self._rest = bytearray(memoryview(data)[end:])
             return end > 0
         before = len(rest)
-        rest += data
-        if len(rest) < self._needed:
+        if before + len(data) < self._needed:
+            self._check_room(before + len(data))
+            self._rest += data
             return False
+        rest += data
         try:
             # A copy: an error may keep views of what was refused.
             end = self._append_whole(bytes(rest))
@@ -72,6 +74,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         target = self._target
         config = target.config
         end, needed = whole_batches(data, min(config.max_message_bytes, config.segment_bytes))
+        self._check_room(len(data) - end)
         if end:
             batches = data[:end]
             checked = self._checked(batches, config) if _takes_long(batches) else None
@@ -87,7 +90,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
             self._to_examine = (batches, config)
             raise NotExamined
         self._to_examine = None
-        if isinstance(found, StorageError):
+        if isinstance(found, (StorageError, OSError)):
             raise found
         return found
 
@@ -97,7 +100,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         now_ms = self._target.mount.clock_ns() // 1_000_000
         try:
             self._examined = list(admitted(batches, config, now_ms))
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             self._examined = error
 
     def _check_rest(self) -> None:
@@ -114,8 +117,8 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         self._rest = bytearray()
         self._needed = 0
 
-    def _say(self, what: str) -> None:
-        super()._say(f"{what} (behind the first {self._taken} bytes written)")
+    def _say(self, what: str, number: int | None = None) -> None:
+        super()._say(f"{what} (behind the first {self._taken} bytes written)", number)
 
     def release(self) -> None:
         """Drop an incomplete batch."""

@@ -55,9 +55,11 @@ class LinesHandle(AppendHandle[AppendTarget]):
         if end <= start:
             # No complete line.
             self._check_unfinished(self._rest, data, start)
+            self._check_room(len(self._rest) + len(data) - start)
             self._rest += data[start:]
         else:
             self._check_unfinished(b"", data, end)
+            self._check_room(len(data) - end)
             if self._rest:
                 lines = self._rest + data[start:end]
                 self._append(lines, 0, len(lines))
@@ -130,8 +132,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
         self._discarding = False
 
     def _drop_rest(self, data: bytes) -> None:
-        self._rest = bytearray()
-        self._count_unfinished()
+        self._drop_line()
         self._discarding = data[-1] != _NEWLINE
 
     def _count_unfinished(self) -> None:
@@ -143,15 +144,21 @@ class LinesHandle(AppendHandle[AppendTarget]):
                 self._target.line_ended()
 
     def release(self) -> None:
-        """Append the unfinished line as a record."""
-        rest, self._rest = self._rest, bytearray()
-        if rest:
-            self._count_unfinished()
+        """Append the unfinished line as a record. OutOfTurn: nothing has changed."""
+        if self._rest:
+            self._target.check_pace()
             try:
-                self._append(rest + b"\n", 0, len(rest) + 1)
+                self._append(self._rest + b"\n", 0, len(self._rest) + 1)
             except (StorageError, OSError) as error:
+                self._drop_line()
+                super().release()
                 self._log_refusal(error)
                 raise
+            self._drop_line()
             # The kernel has counted the line without its newline.
             self._target.written(-1)
         super().release()
+
+    def _drop_line(self) -> None:
+        self._rest = bytearray()
+        self._count_unfinished()

@@ -1,7 +1,8 @@
 """`.append`, `.kv/append`, `.jsonl/append`: lines for a topic, each for one of its partitions.
 
-Write-only, and always empty. A line is a record as in the view of the file's directory;
-`log.partitioner` chooses its partition. Each file has one partitioner for all its writers.
+Write-only, and always empty; the mode is what the topic and all of its partitions let through. A
+line is a record as in the view of the file's directory; `log.partitioner` chooses its partition.
+Each file has one partitioner for all its writers.
 """
 
 from __future__ import annotations
@@ -34,22 +35,34 @@ class TopicAppend(Node):
         self._view = view
         self._partitioner = Partitioner()
 
+    @property
+    def path(self) -> str:
+        return f"{self._topic.name}/{self._name}"
+
     def attributes(self) -> Attributes:
         mount = self._partitions.mount
-        mode, uid, gid = mount.permissions.topic(self._topic.name)
+        mode, uid, gid = mount.permissions.whole_topic(self._topic)
         return Attributes(
-            self.inode, file_mode(mode & 0o222), 0, mount.started_ns, 1, uid, gid, 0, 0.0, 0.0
+            self.inode,
+            file_mode(mode & 0o222),
+            0,
+            self._topic.extended_ns,
+            1,
+            uid,
+            gid,
+            0,
+            0.0,
+            0.0,
         )
 
     def set_attributes(self, change: Change) -> None:
-        """`>` cuts it to nothing first, which it is already; its mode is the topic's."""
+        """`>` cuts it to nothing first, which it is already; its mode is not its own."""
         if not change.is_content:
             super().set_attributes(change)
 
     def open(self, flags: int) -> Handle:
         if flags & os.O_ACCMODE != os.O_WRONLY:
             raise OSError(errno.EACCES, "this file can only be written")
-        name = f"{self._topic.name}/{self._name}"
-        target = TopicTarget(self._partitions, self._topic, name, self._partitioner)
+        target = TopicTarget(self._partitions, self._topic, self.path, self._partitioner)
         # A write without O_APPEND is appended, too.
         return LinesHandle(target, self._view, flags | os.O_APPEND, None)

@@ -20,6 +20,7 @@ from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import InvalidTxnState, StorageError
 from storage.log.log import Log
+from storage.log.pace import check_paces
 
 NAME = "abort-transaction"
 _COLUMNS = (
@@ -70,6 +71,7 @@ def abort_transactions(
         commands[command] = None
     for partition, producer_id in commands:
         _check(mount, topic.partitions[partition], producer_id)
+    check_paces(topic.partitions[partition].pace for partition, _ in commands)
     logs = [_abort(mount, topic, *command) for command in commands]
     return CommandEffects(grown=[partitions.of(log) for log in logs])
 
@@ -108,5 +110,7 @@ def _abort(mount: MountContext, topic: Topic, partition: int, producer_id: int) 
         mount.outcomes[key] = f"{now_ns // 1_000_000} failed {what}"
         raise
     mount.outcomes[key] = f"{now_ns // 1_000_000} aborted {what} marker {offset}"
-    mount.events(f"{topic.name}/.control/{NAME}: aborted {what}, marker at offset {offset}")
+    mount.events.of_request(
+        f"{topic.name}/.control/{NAME}: aborted {what}, marker at offset {offset}"
+    )
     return log

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
 from kafkafs.tree.jobs import Job, JobState
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import planned
-from storage.errors import InvalidConfig, StorageError
+from kafkafs.tree.unfinished import Unfinished
+from storage.errors import InvalidConfig, StorageError, refusal_of
+from storage.log.pace import OutOfTurn
 
 LONGEST_LINE = 1 << 16
 
@@ -52,11 +54,12 @@ class ControlHandle(WritingHandle):
         act: Act,
         say: Callable[[str], None],
         flags: int,
+        unfinished: Unfinished,
         reader: Handle | None,
         *,
         structural: bool,
     ) -> None:
-        super().__init__(reader)
+        super().__init__(unfinished, reader)
         self._act = act
         self._say = say
         self._flags = flags
@@ -70,26 +73,32 @@ class ControlHandle(WritingHandle):
 
     def write(self, position: int, data: bytes) -> int:
         *lines, rest = (self._rest + data).split(b"\n")
-        # A refused write leaves nothing behind: the next one begins with a new line.
-        self._rest = bytearray()
         self.awaited = self._begun = ()
         self._carry_out(lines, rest)
-        self._rest = rest
         return len(data)
 
     def release(self) -> None:
-        rest, self._rest = self._rest, bytearray()
-        if rest:
-            self._carry_out([rest])
+        if self._rest:
+            self._carry_out([self._rest])
 
-    def _carry_out(self, lines: Sequence[bytearray], rest: Sized = ()) -> None:
+    def _carry_out(self, lines: Sequence[bytearray], rest: bytearray | None = None) -> None:
+        """Carry out whole lines, and keep the rest. OutOfTurn: nothing has changed."""
+        before, self._rest = self._rest, bytearray()
         try:
-            if len(rest) > LONGEST_LINE:
+            if rest is not None and len(rest) > LONGEST_LINE:
                 raise InvalidConfig(f"a line of more than {LONGEST_LINE} bytes")
+            if rest is not None:
+                self._check_room(len(rest))
             effects = self._act(_decoded(lines)) if lines else None
-        except (StorageError, OSError) as error:
-            self._say(str(error) if isinstance(error, StorageError) else str(error.strerror))
+        except OutOfTurn:
+            self._rest = before
             raise
+        except (StorageError, OSError) as error:
+            # A refused write leaves nothing behind: the next one begins with a new line.
+            self._say(refusal_of(error))
+            raise
+        if rest is not None:
+            self._rest = rest
         if effects is not None:
             self._grown.update(dict.fromkeys(effects.grown))
             self._begun = effects.begun
@@ -102,7 +111,7 @@ class ControlHandle(WritingHandle):
     def awaited_over(self) -> None:
         for job in self._begun:
             if isinstance(job.error, StorageError | OSError):
-                raise job.error
+                raise job.error.with_traceback(None)  # it is raised for each who waits
             if job.state is JobState.FAILED:
                 raise OSError(errno.EIO, "unforeseen")  # the log has its traceback
             deleted = job.topic is not None and not job.topic.partitions
@@ -113,8 +122,9 @@ class ControlHandle(WritingHandle):
 
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False
-        grown, self._grown = self._grown, {}
-        return planned(grown)
+        plan = planned(self._grown)
+        self._grown = {}
+        return plan
 
 
 def _decoded(lines: Sequence[bytearray]) -> list[str]:

@@ -8,18 +8,21 @@
     adopt                takes requests to the owner of the directory (`adopt_file`); only where
                          the mount may write
 
+`help` and `version` are for all who may look into the mount. The others name what users keep in it,
+so they are for the user who has mounted and the data directory's group.
+
 `topics` and `metrics` grow with the number of partitions, so a worker thread makes them for each
 open. It reads each number when it needs it: no two have to be of the same moment.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 
 from kafkafs import mount_options
-from kafkafs.tree.context import ABOUT
 from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile, text_table
@@ -29,8 +32,9 @@ from kafkafs.tree.owner.adopt_file import NAME as ADOPT
 from kafkafs.tree.owner.adopt_file import adopt_file
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
-from kafkafs.tree.permissions import Ownership
 from storage.directory.manager import LogManager, Topic
+from storage.modes import Ownership
+from storage.paths import ABOUT
 from storage.settings.config import format_value
 from storage.settings.settings import SETTINGS_FILE, Settings
 
@@ -86,19 +90,23 @@ class AboutDirectory(TreeDirectory):
             "config": self._short(
                 "config", lambda: config_text(mount.manager.settings, mount.options)
             ),
-            "help": self._short("help", lambda: HELP),
+            "help": self._short("help", lambda: HELP, for_all=True),
             "log": self._short("log", mount.events.text),
             "metrics": self._made("metrics", self._metrics_text),
             "topics": self._made("topics", lambda: topics_text(mount.manager)),
-            "version": self._short("version", lambda: version("kafkafs") + "\n"),
+            "version": self._short("version", lambda: version("kafkafs") + "\n", for_all=True),
         }
         if not (mount.manager.read_only or mount.options.read_only):
             self.files[ADOPT] = adopt_file(requests, inode_number(ABOUT, ADOPT))
 
-    def _short(self, name: str, make: Callable[[], str]) -> VirtualFile:
-        """A file whose short text the owner's thread makes."""
+    def _short(self, name: str, make: Callable[[], str], *, for_all: bool = False) -> VirtualFile:
+        """A file whose short text the owner's thread makes. `for_all`: it says nothing of what
+        others keep here.
+        """
         inode = inode_number(ABOUT, name)
-        return VirtualFile(inode, lambda: Text(make()), self._file_owner, self.mount.clock_ns)
+        owner = self._for_all if for_all else self._file_owner
+        text, clock_ns = lambda: Text(make()), self.mount.clock_ns
+        return VirtualFile(inode, text, owner, clock_ns, path=f"{ABOUT}/{name}")
 
     def _made(self, name: str, make: Callable[[], str]) -> VirtualFile:
         """A file whose text a worker thread makes."""
@@ -108,7 +116,12 @@ class AboutDirectory(TreeDirectory):
             self._file_owner,
             self.mount.clock_ns,
             lambda: self._partitions.follow_all(time.monotonic() + FOLLOW_S),
+            f"{ABOUT}/{name}",
         )
+
+    @property
+    def path(self) -> str:
+        return ABOUT
 
     def _metrics_text(self) -> str:
         from kafkafs.tree.directories.metrics_text import metrics_text
@@ -116,6 +129,11 @@ class AboutDirectory(TreeDirectory):
         return metrics_text(self._partitions, len(self._handles.handles))
 
     def _file_owner(self) -> Ownership:
+        # Who mounts a directory that is another user's may see what comes of it.
+        mode, uid, gid = self.owner()
+        return mode & 0o440, os.geteuid() if self.mount.options.uid is None else uid, gid
+
+    def _for_all(self) -> Ownership:
         mode, uid, gid = self.owner()
         return mode & 0o444, uid, gid
 
@@ -180,7 +198,8 @@ def _topic_facts(manager: LogManager, topic: Topic) -> tuple[object, ...]:
         sum(log.log_end_offset - log.log_start_offset for log in logs),
         sum(log.size for log in logs),
         sum(len(log.segments) for log in logs),
-        max((log.active.mtime_ns // 1_000_000 for log in logs if log.log_end_offset), default=-1),
+        max((log.last_written.date(0) for log in logs if log.log_end_offset), default=-1)
+        // 1_000_000,
         "unknown" if unknown else format_value(config.cleanup_policy),
         topic.id,
     )

@@ -15,15 +15,19 @@ from kafkafs.tree.control.retention import RETENTION
 from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
 from kafkafs.tree.files.virtual_file import Text, VirtualFile
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node, inode_number, missing
-from kafkafs.tree.permissions import Ownership
+from kafkafs.tree.permissions import WholeTopic
 from storage.errors import UnknownTopicOrPartition
+from storage.modes import Ownership
 
 
 class ControlDirectory(InTopic):
     """`.control`"""
 
     __slots__ = ()
+
+    name = ".control"
 
     def lookup(self, name: str) -> Node:
         make = CONTROLS.get(name)
@@ -45,24 +49,36 @@ def command_file(
     act: Act,
     *,
     structural: bool = False,
+    shows_partitions: bool = True,
 ) -> Node:
-    """A file that takes lines; the event log gets the reason why it refuses one."""
-    mount = topic.mount
+    """A file that takes lines; the event log gets the reason why it refuses one.
+
+    Its lines act on all partitions, so its mode is what all of them and the topic let through;
+    unless `shows_partitions`, reading it takes no right but that to read the topic.
+    """
+    mount, path = topic.mount, f"{topic.path}/{name}"
 
     def owner() -> Ownership:
-        mode, uid, gid = topic.owner()
+        mode, uid, gid = mount.permissions.whole_topic(topic.topic)
+        if not shows_partitions:
+            mode = mode & ~0o444 | topic.owner()[0] & 0o444
         return mode & 0o666, uid, gid
 
-    def carry_out(lines: Sequence[str]) -> CommandEffects:
-        if mount.manager.topics.get(topic.topic.name) is not topic.topic:
-            raise UnknownTopicOrPartition("the topic is deleted")
-        return act(lines)
-
     def say(reason: str) -> None:
-        mount.events(f"{topic.topic.name}/{name}: {reason}")
+        mount.events.of_request(f"{path}: {reason}")
 
-    take = partial(ControlHandle, carry_out, say, structural=structural)
-    return VirtualFile(inode, lambda: Text(text()), owner, mount.clock_ns, take=take)
+    def take(flags: int, reader: Handle | None) -> ControlHandle:
+        right = WholeTopic(mount.permissions, topic.topic)
+
+        def carry_out(lines: Sequence[str]) -> CommandEffects:
+            if mount.manager.topics.get(topic.topic.name) is not topic.topic:
+                raise UnknownTopicOrPartition("the topic is deleted")
+            right.check()
+            return act(lines)
+
+        return ControlHandle(carry_out, say, flags, mount.unfinished, reader, structural=structural)
+
+    return VirtualFile(inode, lambda: Text(text()), owner, mount.clock_ns, take=take, path=path)
 
 
 def _job_file(file: JobFile, topic: TopicDirectory, inode: int) -> Node:

@@ -29,7 +29,7 @@ from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.files.virtual_file import Content, VirtualFile
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
-from kafkafs.tree.permissions import Ownership
+from storage.modes import Ownership
 from storage.waiting import may_wait
 
 APPEND = "append"
@@ -42,16 +42,16 @@ class ViewNames(InTopic):
     It lists `append` only with `show_dot`, so that `.kv/*` matches the partitions alone.
     """
 
-    __slots__ = ("_name", "_view")
+    __slots__ = ("_view", "name")
 
     def __init__(self, topic: TopicDirectory, inode: int, name: str) -> None:
         super().__init__(topic, inode)
-        self._name = name
+        self.name = name
         self._view = topic.mount.dot_views[name]
 
     def lookup(self, name: str) -> Node:
         if name == APPEND and self._view.is_text:
-            topic, view, path = self.topic, self._view, f"{self._name}/{APPEND}"
+            topic, view, path = self.topic, self._view, f"{self.name}/{APPEND}"
             inode = inode_number(topic.topic.name, topic.topic.id, path)
             return self.mount.inodes.find(inode) or TopicAppend(
                 topic.partitions, topic.topic, inode, path, view
@@ -75,6 +75,8 @@ class FollowNames(InTopic):
 
     __slots__ = ()
 
+    name = ".follow"
+
     def lookup(self, name: str) -> Node:
         topic = self.topic
         if "@" in name:
@@ -85,7 +87,7 @@ class FollowNames(InTopic):
 class PartitionNames(InTopic):
     """A directory in a topic that has a directory for each partition."""
 
-    __slots__ = ("_make", "_what")
+    __slots__ = ("_make", "name")
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class PartitionNames(InTopic):
         make: Callable[[TopicDirectory, Partition, int], Node],
     ) -> None:
         super().__init__(topic, inode)
-        self._what = what
+        self.name = what
         self._make = make
 
     def lookup(self, name: str) -> Node:
@@ -103,7 +105,7 @@ class PartitionNames(InTopic):
         if partition is None:
             raise missing(name)
         topic = self.topic.topic
-        inode = inode_number(topic.name, topic.id, self._what, name)
+        inode = inode_number(topic.name, topic.id, self.name, name)
         return self.mount.inodes.find(inode) or self._make(self.topic, partition, inode)
 
 
@@ -116,10 +118,19 @@ class OfPartition(TreeDirectory):
         super().__init__(topic.mount, inode)
         self.partition = partition
 
+    def remembered(self) -> None:
+        self.partition.directories.add(self.inode)
+
+    def forgotten(self) -> None:
+        self.partition.directories.discard(self.inode)
+
     def owner(self) -> Ownership:
         mode, uid, gid = self.partition.owner
         read = mode & 0o444
         return read | read >> 2, uid, gid
+
+    def mtime_ns(self) -> int:
+        return self.partition.log.created_ns
 
     def file_owner(self) -> Ownership:
         mode, uid, gid = self.partition.owner
@@ -131,11 +142,30 @@ class RawDirectory(OfPartition):
 
     __slots__ = ()
 
+    @property
+    def path(self) -> str:
+        return f"{self.partition.log.topic}/.raw/{self.partition.log.partition}"
+
     def lookup(self, name: str) -> Node:
         if not is_shown(name):
             raise missing(name)
         inode = RawFile.number(self.partition, name)
         return self.mount.inodes.find(inode) or RawFile(inode, self.partition, name)
+
+    def mtime_ns(self) -> int:
+        """That of the last append, with which the files come."""
+        return self.partition.mtime_ns
+
+    def keep_s(self) -> float:
+        return self.partition.keep_s(self.inode)
+
+    def remembered(self) -> None:
+        super().remembered()
+        self.partition.known[self.inode] = self
+
+    def forgotten(self) -> None:
+        super().forgotten()
+        self.partition.known.pop(self.inode, None)
 
     def names(self) -> list[str]:
         log = self.partition.log
@@ -146,6 +176,10 @@ class MetaDirectory(OfPartition):
     """`.meta/N`"""
 
     __slots__ = ()
+
+    @property
+    def path(self) -> str:
+        return f"{self.partition.log.topic}/.meta/{self.partition.log.partition}"
 
     def lookup(self, name: str) -> Node:
         partition = self.partition
@@ -177,6 +211,7 @@ class MetaDirectory(OfPartition):
             self.file_owner,
             lambda: partition.mtime_ns,
             prepare=prepare.get(name),
+            path=f"{self.path}/{name}",
         )
 
     def names(self) -> list[str]:
@@ -195,11 +230,11 @@ def _config(topic: TopicDirectory, inode: int) -> Node:
     def act(lines: Sequence[str]) -> CommandEffects:
         said = apply_config(manager, name, lines)
         if said is not None:
-            topic.mount.events(f"{name}: {said}")
+            topic.mount.events.of_request(f"{name}: {said}")
         return CommandEffects()
 
     text = partial(config_text, manager.settings, name)
-    return command_file(topic, inode, ".config", text, act, structural=True)
+    return command_file(topic, inode, ".config", text, act, structural=True, shows_partitions=False)
 
 
 DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {

@@ -24,9 +24,13 @@ from prometheus_client.metrics_core import (
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from kafkafs.line_index.encoded import long_lines
+from kafkafs.printable import one_line
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.partition.partitions import Partitions
+from storage import descriptors
 from storage.log.log import Log
+from storage.plain_forms import plain_forms
 
 NAMESPACE = "kafkafs"
 
@@ -81,7 +85,7 @@ def _family(
         return kind(f"{NAMESPACE}_{name}", meaning, values)
     metric = kind(f"{NAMESPACE}_{name}", meaning, labels=labels)
     for of, value in values:
-        metric.add_metric(of, value)
+        metric.add_metric([one_line(label) for label in of], value)
     return metric
 
 
@@ -101,10 +105,27 @@ def _of_mount(mount: MountContext, partitions: int, open_handles: int) -> Iterat
     yield _gauge("topics", "Topics.", len(manager.topics))
     yield _gauge("partitions", "Partitions.", partitions)
     yield _gauge("open_handles", "Open files.", open_handles)
-    yield _gauge("known_inodes", "Inodes that the kernel knows.", len(mount.inodes.nodes))
+    yield _gauge("known_inodes", "Inodes that are kept for the kernel.", len(mount.inodes.nodes))
     yield _counter("events", "Lines written to the log of events.", mount.events.count)
-    meaning = "Bytes of view indexes mapped."
-    yield _gauge("view_index_mapped_bytes", meaning, mount.store.mapped_bytes)
+    yield _gauge("segment_descriptors", "Descriptors of segments' files.", descriptors.count())
+    most = descriptors.budget()
+    yield _gauge("segment_descriptors_limit", "As many as there may be of them.", most)
+    yield _gauge("reserved_descriptors", "Those kept for all else.", descriptors.limit() - most)
+    meaning = "Times that a segment has closed its files for another one."
+    yield _counter("descriptor_evictions", meaning, descriptors.evictions())
+    meaning = "Bytes of view indexes in memory."
+    yield _gauge("view_index_held_bytes", meaning, mount.store.held.total)
+    meaning = "Bytes of decompressed batches and long lines held, and being made."
+    yield _gauge("plain_cache_bytes", meaning, plain_forms.held_bytes + long_lines.held_bytes)
+    meaning = "How many of either may be held, but for a larger single one (-o memory)."
+    yield _gauge("plain_cache_limit_bytes", meaning, plain_forms.budget)
+    meaning = "How often a reader found its decompressed batch, and how often it had to make it."
+    found = {"hit": plain_forms.hits, "miss": plain_forms.misses}
+    yield _counter("plain_cache_lookups", meaning, _by_name(found), ["outcome"])
+    meaning = "Bytes of unfinished lines and batches, which open files hold."
+    yield _gauge("unfinished_bytes", meaning, mount.unfinished.total)
+    meaning = "How many unfinished bytes one user may have; all together four times that."
+    yield _gauge("unfinished_limit_bytes", meaning, mount.unfinished.limit)
 
 
 _PARTITION_GAUGES = (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
-from kafkafs.tree.context import ABOUT
 from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
@@ -16,9 +16,9 @@ from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.start_file import StartNames
 from kafkafs.tree.inodes import ROOT_INODE, Caller, Node, inode_number, missing
 from kafkafs.tree.partition.partitions import Partitions
-from kafkafs.tree.permissions import Ownership
 from storage.directory.manager import Topic
-from storage.errors import StorageError
+from storage.modes import Ownership
+from storage.paths import ABOUT
 from storage.waiting import may_wait
 
 
@@ -26,6 +26,8 @@ class Root(TreeDirectory):
     """The mount point."""
 
     __slots__ = ("_about", "partitions", "start_names")
+
+    kind = "mount"
 
     def __init__(self, partitions: Partitions, about: AboutDirectory) -> None:
         super().__init__(partitions.mount, ROOT_INODE)
@@ -58,25 +60,28 @@ class Root(TreeDirectory):
         return [ABOUT, *names] if self.mount.options.show_dot else names
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> Node:
-        """Create a topic with num.partitions partitions, which the caller owns."""
+        """Create a topic with num.partitions partitions, which the caller owns.
+
+        Below a setgid directory it takes the group, and the bit.
+        """
         if name == ABOUT:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        owner = (caller.uid, caller.gid, mode & 0o7777)
-        try:
-            topic = self.mount.manager.create_topic(name, owner=owner)
-        except StorageError as error:
-            self.mount.events(f"mkdir of {name!r} refused: {error}")
-            raise
-        return self._topic(topic)
+        parent_mode, _, parent_gid = self.owner()
+        gid = parent_gid if parent_mode & stat.S_ISGID else caller.gid
+        owner = (caller.uid, gid, mode & 0o7777 | parent_mode & stat.S_ISGID)
+        return self._topic(self.mount.manager.create_topic(name, owner=owner))
 
-    def rmdir(self, name: str) -> None:
-        """Delete a topic and all its records."""
+    def rmdir(self, name: str, caller: Caller) -> None:
+        """Delete a topic and all its records. EACCES where the caller could not empty it."""
         manager = self.mount.manager
         if name == ABOUT:
-            raise self.refused(f"rmdir of {name!r}", "it belongs to the file system")
+            raise OSError(errno.EPERM, "it belongs to the file system")
         if name not in manager.topics:
             raise missing(name)
         if not manager.settings.broker.delete_topic_enable:
-            raise self.refused(f"rmdir of {name!r}", "delete.topic.enable is false")
+            raise OSError(errno.EPERM, "delete.topic.enable is false")
+        if not self.mount.permissions.may_empty(name, caller):
+            why = f"user {caller.uid} may not remove what is in it"
+            raise PermissionError(errno.EACCES, why)
         self.mount.jobs.drop_topic(manager.topics[name])
         manager.delete_topic(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Mapping
 
 from kafkafs.tree.directories.tree_directory import TreeDirectory
@@ -16,10 +17,10 @@ from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Caller, Change, Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partitions import Partitions
-from kafkafs.tree.permissions import Ownership
 from kafkafs.views import View
 from storage.directory.manager import Topic
-from storage.errors import InvalidTopic, StorageError
+from storage.errors import InvalidTopic
+from storage.modes import Ownership
 from storage.waiting import may_wait
 
 
@@ -27,6 +28,8 @@ class TopicDirectory(TreeDirectory):
     """See the module. `dot_names`: makes the node of each dot name."""
 
     __slots__ = ("_dot_names", "partitions", "start_names", "topic")
+
+    kind = "topic"
 
     def __init__(
         self,
@@ -42,16 +45,32 @@ class TopicDirectory(TreeDirectory):
         self.start_names = start_names
         self._dot_names = dot_names
 
+    @property
+    def path(self) -> str:
+        return self.topic.name
+
     def owner(self) -> Ownership:
         return self.mount.permissions.topic(self.topic.name)
 
+    def mtime_ns(self) -> int:
+        return self.topic.extended_ns
+
     def set_attributes(self, change: Change) -> None:
-        """chmod and chown; durable. They hold for partitions without an owner of their own, too."""
+        """chmod and chown; durable. They change no partition."""
         if change.size is not None:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not change.is_touch:
             self.mount.permissions.change_topic(self.topic.name, change)
-            self.partitions.owner_changed(self.topic)
+            self._changed()
+
+    def _changed(self) -> None:
+        """Have the kernel drop the attributes of the directories that follow this one."""
+        for name in self._dot_names:
+            self.mount.notices.attributes_changed(self._number(name))
+
+    def _number(self, name: str) -> int:
+        """The inode number of a dot name."""
+        return inode_number(self.topic.name, self.topic.id, name)
 
     def lookup(self, name: str) -> Node:
         if not may_wait():
@@ -64,7 +83,7 @@ class TopicDirectory(TreeDirectory):
         make = self._dot_names.get(name)
         if make is None:
             raise missing(name)
-        inode = inode_number(self.topic.name, self.topic.id, name)
+        inode = self._number(name)
         return self.mount.inodes.find(inode) or make(self, inode)
 
     def view_file(self, partition: Partition, view: View) -> Node:
@@ -88,37 +107,31 @@ class TopicDirectory(TreeDirectory):
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
         """Create the next partition. EINVAL where `name` is not its number."""
         manager = self.mount.manager
-        try:
-            if not name.isascii() or not name.isdecimal() or str(int(name)) != name:
-                raise InvalidTopic(f"a partition's name is its number, {name!r} is none")
-            manager.create_partition(self.topic.name, int(name))
-        except StorageError as error:
-            self.mount.events(f"creation of {self.topic.name}/{name} refused: {error}")
-            raise
-        owner = (caller.uid, caller.gid, mode & 0o7777)
-        if owner != self._partitions_owner():
-            manager.settings.set_owner(self.topic.name, int(name), *owner)
+        if not name.isascii() or not name.isdecimal() or str(int(name)) != name:
+            raise InvalidTopic(f"a partition's name is its number, {name!r} is none")
+        topic_mode, _, topic_gid = self.owner()
+        gid = topic_gid if topic_mode & stat.S_ISGID else caller.gid
+        owner = (caller.uid, gid, mode & 0o7777)
+        manager.create_partition(self.topic.name, int(name), owner=owner)
+        self._changed()
         node = self.lookup(name)
         assert isinstance(node, ViewFile)
+        # A keyed append may have come before.
         node.partition.owner_changed()
         if flags & os.O_ACCMODE == os.O_RDONLY:
             return node, node.open(flags & ~os.O_TRUNC)
-        return node, node.open_for_append(flags)
-
-    def _partitions_owner(self) -> tuple[int, int, int] | None:
-        """(uid, gid, mode) that its partitions get from the topic; None where that was never set.
-
-        A new partition with just these needs no line of its own in the topic's settings file, which
-        each change writes anew: thousands of partitions may be created alike.
-        """
-        owner = self.mount.manager.settings.get_owner(self.topic.name, None)
-        return None if owner is None else (owner[0], owner[1], owner[2] & 0o666)
+        return node, node.open_for_writing(flags)
 
     def unlink(self, name: str) -> None:
-        raise self.refused(
-            f"unlink of {self.topic.name}/{name}",
-            f"a partition cannot be removed; rmdir of {self.topic.name} deletes the topic",
+        delay_ms = self.mount.manager.settings.log_config(self.topic.name).file_delete_delay_ms
+        why = (
+            f"a partition cannot be removed; rmdir of {self.topic.name} deletes the topic, and its "
+            f"files {delay_ms / 1000:g} s later"
         )
+        partition = self.partitions.find(self.topic, name)
+        if partition is not None and partition.log.is_new:
+            why += "; > and cp, tar -x --overwrite and rsync --inplace write an empty partition"
+        raise OSError(errno.EPERM, why)
 
 
 DotNames = Mapping[str, Callable[[TopicDirectory, int], Node]]
@@ -130,13 +143,22 @@ class InTopic(TreeDirectory):
 
     __slots__ = ("topic",)
 
+    name: str
+
     def __init__(self, topic: TopicDirectory, inode: int) -> None:
         super().__init__(topic.mount, inode)
         self.topic = topic
 
+    @property
+    def path(self) -> str:
+        return f"{self.topic.path}/{self.name}"
+
     def owner(self) -> Ownership:
         mode, uid, gid = self.topic.owner()
         return mode & 0o555, uid, gid
+
+    def mtime_ns(self) -> int:
+        return self.topic.mtime_ns()
 
     def names(self) -> list[str]:
         return self.topic.partition_names()

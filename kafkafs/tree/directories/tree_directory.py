@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import stat
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.inodes import Attributes, Change, Directory, directory_mode
-from kafkafs.tree.permissions import Ownership
+from storage.modes import Ownership
 
 
 class TreeDirectory(Directory):
@@ -23,6 +24,14 @@ class TreeDirectory(Directory):
         mode, uid, gid = self.mount.permissions.default
         return mode & 0o555, uid, gid
 
+    def mtime_ns(self) -> int:
+        """When a name was added or removed last; the same after a remount."""
+        return self.mount.manager.changed_ns
+
+    def keep_s(self) -> float:
+        """How long the kernel may keep the attributes, in seconds."""
+        return self.mount.attr_timeout
+
     def attributes(self) -> Attributes:
         mount = self.mount
         mode, uid, gid = self.owner()
@@ -32,23 +41,26 @@ class TreeDirectory(Directory):
             self.inode,
             directory_mode(mode),
             0,
-            mount.started_ns,
+            self.mtime_ns(),
             2,
             uid,
             gid,
             0,
-            mount.attr_timeout,
+            self.keep_s(),
             name_timeout,
         )
 
     def set_attributes(self, change: Change) -> None:
-        if not change.is_touch:
+        """touch, and a mode and an owner that it has already (`cp -a`, tar), change nothing."""
+        shown = self.attributes()
+        has_them = (
+            change.size is None
+            and (change.mode is None or stat.S_IMODE(change.mode) == stat.S_IMODE(shown.mode))
+            and change.uid in (None, shown.uid)
+            and change.gid in (None, shown.gid)
+        )
+        if not has_them:
             super().set_attributes(change)
 
     def unlink(self, name: str) -> None:
-        raise self.refused(f"unlink of {name!r}", "files here cannot be removed")
-
-    def refused(self, what: str, why: str) -> OSError:
-        """Write why into the event log; returns EPERM."""
-        self.mount.events(f"{what} refused: {why}")
-        return OSError(errno.EPERM, why)
+        raise OSError(errno.EPERM, "files here cannot be removed")

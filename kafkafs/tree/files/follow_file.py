@@ -1,10 +1,14 @@
 """`.follow/N`: the values, for programs that remember an inode and a position: neither changes.
 
 Its positions are the absolute positions of the partition's history: byte 0 is the first record at
-the time when counting began, and the size counts every byte since. Reading below the log start, or
-bytes that compaction has replaced, is ESTALE. The inode number is made from the history's follow
-nonce. That changes only where positions begin anew: a crash of the machine or a broker has cut the
-log, or another program has rewritten the log or records of it that nobody had read.
+the time when counting began, and the size counts every byte since. Bytes below the log start, and
+those that compaction has replaced, are *gone*: they read as newlines, which cost no look at a disk,
+or with `follow_gaps=error` as ESTALE. ESTALE is also, once, the answer to a reader that has been
+overtaken: what comes behind the bytes that its open file has shown is gone.
+
+The inode number is made from the history's follow nonce. That changes only where positions begin
+anew: a crash of the machine or a broker has cut the log, or another program has rewritten the log
+or records of it that nobody had read.
 
 An open handle reads on in deleted segments while their files are on the disk
 (file.delete.delay.ms), as any reader does; a later open begins after them.
@@ -31,7 +35,7 @@ from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
-from storage.errors import SegmentGone, StorageError
+from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.waiting import before_waiting, may_wait
 
 FIRST_POSITION = "user.kafkafs.first_position"
@@ -55,6 +59,10 @@ class FollowFile(ViewFile):
         # The timeline's position of its byte 0; None: not known yet.
         self._origin: int | None = None
 
+    @property
+    def path(self) -> str:
+        return f"{self.partition.log.topic}/.follow/{self.partition.log.partition}"
+
     def generation_now(self) -> Generation:
         """The generation that an open now shows.
 
@@ -74,7 +82,7 @@ class FollowFile(ViewFile):
         self.view.layout.find_end(time.monotonic() + MEASURE_S)
         return self._attributes(self.view.layout.timeline.end - origin)
 
-    def loses_name(self) -> bool:
+    def has_lost_name(self) -> bool:
         return self.partition.log.history.follow_nonce != self._nonce
 
     def xattr_names(self) -> Sequence[str]:
@@ -91,9 +99,7 @@ class FollowFile(ViewFile):
         partition = self.partition
         log = partition.log
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            name = f"{log.topic}/{partition.name}"
-            reason = f"{log.topic}/.follow/{partition.name} is for reading; >> {name} appends"
-            raise OSError(errno.EPERM, reason)
+            raise OSError(errno.EPERM, f"it is for reading, {log.name} for writing")
         while True:
             generation = self.generation_now()
             if not log.history.is_durable(self.view.layout.view.name):
@@ -108,9 +114,9 @@ class FollowFile(ViewFile):
 
 
 class FollowHandle(ReadHandle):
-    """Reading. The first read of deleted bytes writes a line into the event log."""
+    """Reading. The first read of what its reader has missed writes a line into the event log."""
 
-    __slots__ = ("_follow_file", "_is_logged", "_noted")
+    __slots__ = ("_follow_file", "_is_first", "_is_logged", "_noted", "_shown_to")
 
     def __init__(self, file: FollowFile, generation: Generation) -> None:
         super().__init__(file, generation)
@@ -118,6 +124,10 @@ class FollowHandle(ReadHandle):
         self.keep_cache = False
         self._follow_file = file
         self._is_logged = False
+        # Whether nothing has been read yet.
+        self._is_first = True
+        # Up to where the last read has shown text; -1: it has shown newlines, or none was.
+        self._shown_to = -1
         # (position, offset of the record there) in a segment that is deleted by now.
         self._noted: tuple[int, int] | None = None
 
@@ -125,14 +135,38 @@ class FollowHandle(ReadHandle):
         if position == 0 and size == _FINGERPRINT:
             size -= 1
         try:
-            return super().read(position, size)
+            data = super().read(position, size)
         except SegmentGone as error:
-            if not self._is_logged:
-                if not may_wait():
-                    raise BlockingIOError from error
-                self._is_logged = True
-                self._log_missed(position)
+            return self._read_gone(position, size, error)
+        self._is_first = False
+        self._shown_to = position + len(data)
+        return data
+
+    def _read_gone(self, position: int, size: int, error: SegmentGone) -> bytes:
+        """Read where bytes are gone: newlines, and text behind them; or ESTALE."""
+        generation = self._generation
+        assert generation is not None
+        gone = generation.first_valid - generation.origin - position
+        has_newlines = gone > 0 and self._partition.mount.options.follow_gaps == "newlines"
+        is_overtaken = position == self._shown_to
+        # Who begins at a position has been there; who begins at 0 has not.
+        has_missed = is_overtaken or (self._is_first and position > 0)
+        if not self._is_logged and (has_missed or not has_newlines):
+            if not may_wait():
+                raise BlockingIOError from error
+            self._is_logged = True
+            self._log_missed(position)
+        self._is_first, self._shown_to = False, -1
+        if is_overtaken or not has_newlines:
             raise LoggedError(errno.ESTALE, str(error)) from error
+        newlines = b"\n" * min(gone, size)
+        if gone < size:
+            # The next read gets what is wrong there.
+            with contextlib.suppress(CorruptRecord, SegmentGone):
+                text = super().read(position + gone, size - gone)
+                self._shown_to = position + gone + len(text)
+                return newlines + text
+        return newlines
 
     def release(self) -> None:
         generation = self._generation
@@ -158,9 +192,10 @@ class FollowHandle(ReadHandle):
     def _log_missed(self, position: int) -> None:
         """Write the offsets that its reader has missed into the event log."""
         file, log = self._follow_file, self._follow_file.partition.log
-        file.partition.mount.events(
+        file.partition.mount.events.of_request(
             f"{log.topic}/.follow/{log.partition}: the reader at position {position} has missed "
-            f"{self._missed(position)}"
+            f"{self._missed(position)}",
+            errno.ESTALE,
         )
 
     def _missed(self, position: int) -> str:

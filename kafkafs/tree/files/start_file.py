@@ -8,9 +8,9 @@ A view that ends at the last stable offset may not show the first record yet: th
 empty.
 
 A lookup gives a name its meaning at that moment. But while a file is open, and all that it shows is
-still in the log, each name that has led to it leads to it again. The kernel keeps no entries of
-these files and, where the log can grow, no attributes: so there may be any number of these inodes,
-and an append sends no notice to any of them.
+still in the log, the names that have led to it (the last `NAMES`) lead to it again. The kernel
+keeps no entries of these files and, where the log can grow, no attributes: so an append sends no
+notice to any of them, and however many are looked up, `InodeTable` has few.
 
 Changes of the past are applied to its generation only while it is open.
 """
@@ -23,7 +23,7 @@ import os
 import time
 from collections import OrderedDict
 
-from kafkafs.tree.files.start_names import parse_start_name
+from kafkafs.tree.files.start_names import NoPoint, parse_start_name
 from kafkafs.tree.files.start_points import End, end_of, offset_of_time, start_offset
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
 from kafkafs.tree.handles import Handle
@@ -34,17 +34,26 @@ from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.views import View
 from storage.directory.manager import Topic
-from storage.errors import OffsetOutOfRange, StorageError
+from storage.errors import StorageError
 from storage.waiting import before_waiting, may_wait
 
 KEPT = 64
 """The files looked up last: so many keep their generation before they are opened."""
+NAMES = 16
+"""A file remembers so many of the names that have led to it."""
+
+Name = tuple[int, str]
+"""A directory's inode, and a name in it."""
 
 
 class StartFile(ViewFile):
     """See the module. `start` is its first offset; `_end` the absolute position where it ends."""
 
-    __slots__ = ("_end", "_handles", "_is_kept", "_looked", "_names", "_size", "_until", "start")
+    __slots__ = (
+        *("_end", "_handles", "_is_kept", "_led", "_looked", "_names", "_size", "_until", "start"),
+    )
+
+    is_passing = True
 
     def __init__(
         self,
@@ -60,6 +69,8 @@ class StartFile(ViewFile):
         """`looked`: the bound of the view before its end was looked for."""
         super().__init__(inode, partition, view, nonce)
         self._names = names
+        # The names that have led to it, the latest last. Under the partition's lock.
+        self._led: dict[Name, None] = {}
         self.start = start
         self._until = until
         self._end: int | None = None
@@ -84,6 +95,21 @@ class StartFile(ViewFile):
         """
         generation = self._generation
         return bool(self._handles) and (generation is None or generation.is_whole)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._handles)
+
+    def led_by(self, name: Name) -> None:
+        """A lookup of this name leads to it. Under the partition's lock."""
+        self._led.pop(name, None)
+        self._led[name] = None
+        if self._handles:
+            self._names.hold(name, self)
+        if len(self._led) > NAMES:
+            oldest = next(iter(self._led))
+            del self._led[oldest]
+            self._names.let_go(oldest, self)
 
     # -- what it shows -------------------------------------------------------------------------
 
@@ -202,12 +228,16 @@ class StartFile(ViewFile):
     def _shown_size(self) -> int:
         return self._size
 
+    @property
+    def path(self) -> str:
+        return f"{super().path}@…"
+
     def set_attributes(self, change: Change) -> None:
         if not change.is_touch:
-            name = self.partition.log.name
-            raise OSError(errno.EPERM, f"{name}@… is a place to read, and has no mode; {name} has")
+            reason = f"it is a place to read; mode and owner are those of {self.partition.log.name}"
+            raise OSError(errno.EPERM, reason)
 
-    def loses_name(self) -> bool:
+    def has_lost_name(self) -> bool:
         return False
 
     @property
@@ -232,9 +262,7 @@ class StartFile(ViewFile):
                 self._names.keep(self)
 
     def forgotten(self) -> None:
-        with self.partition.lock:
-            self._names.forget(self.inode)
-            self.keep_no_longer()
+        self.keep_no_longer()
 
     def keep_no_longer(self) -> None:
         """Stop keeping its generation, unless the file is open.
@@ -250,12 +278,14 @@ class StartFile(ViewFile):
     def open(self, flags: int) -> Handle:
         """EPERM for writing."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            name = self.partition.log.name
-            raise OSError(errno.EPERM, f"{name}@… is a place to read; >> {name} appends")
+            reason = f"it is a place to read, {self.partition.log.name} one to write"
+            raise OSError(errno.EPERM, reason)
         self.shown()
         handle = StartHandle(self)
         with self.partition.lock:
             self._handles.add(handle)
+            for led_by in self._led:
+                self._names.hold(led_by, self)
             generation = self._generation
             if self.is_ranged or generation is None:
                 self.partition.ranges[self] = None
@@ -270,6 +300,9 @@ class StartFile(ViewFile):
             self._handles.discard(handle)
             if not self._handles:
                 self.partition.ranges.pop(self, None)
+                for name in self._led:
+                    self._names.let_go(name, self)
+                self.partition.mount.inodes.closed(self)
             self._detach()
 
     def _detach(self) -> None:
@@ -303,36 +336,34 @@ class StartHandle(ReadHandle):
 
 
 class StartNames:
-    """Looks names with an `@` up, and remembers the inodes that they led to while the kernel knows
-    them.
-    """
+    """Looks names with an `@` up, and remembers the open files that they led to."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._inode_table = partitions.mount.inodes
         self._kept: OrderedDict[StartFile, None] = OrderedDict()
-        # The inodes that each name in a directory has led to, the latest last; and the reverse.
-        # Under the lock of the partition that the name begins with.
-        self.inodes: dict[tuple[int, str], list[int]] = {}
-        self._names: dict[int, set[tuple[int, str]]] = {}
+        # The open files that each name has led to, the latest last. Under the lock of the
+        # partition that the name begins with.
+        self.held: dict[Name, dict[StartFile, None]] = {}
 
     def look_up(self, topic: Topic, parent: int, name: str, view: View) -> Node:
-        """The node of a name with an `@` in a view's directory. ENOENT where it has no meaning.
+        """The node of a name with an `@` in a view's directory. NoPoint where it has no meaning.
 
         BlockingIOError, StorageError, OSError; OffsetOutOfRange with `out_of_range=error`.
         """
         mount = self._partitions.mount
         parsed = parse_start_name(name, mount.clock_ns() // 1_000_000)
-        partition = None if parsed is None else self._partitions.find(topic, parsed.partition)
-        if parsed is None or partition is None:
+        if parsed is None:
+            raise NoPoint(errno.ENOENT, "it names no point in a partition")
+        partition = self._partitions.find(topic, parsed.partition)
+        if partition is None:
             raise missing(name)
         if not may_wait():
             partition.follow()
             # A count needs this view, which only the owner's thread makes.
             partition.view(mount.views[0])
-        for inode in reversed(self.inodes.get((parent, name), [])):
-            held = self._inode_table.find(inode)
-            if isinstance(held, StartFile) and held.is_held:
+        for held in reversed(tuple(self.held.get((parent, name), ()))):
+            if held.is_held:
                 return held
         partition_view = partition.view(view)
         nonce = partition.nonce()
@@ -341,21 +372,31 @@ class StartNames:
             start = start_offset(partition, partition_view, parsed.start, strict=strict)
             looked = partition_view.layout.bound
             until = end_of(partition, partition_view, parsed.end)
-        except OffsetOutOfRange as error:
-            mount.events(f"lookup of {topic.name}/{name} refused: {error}")
-            raise
         except BlockingIOError as error:
             if may_wait():
-                mount.events(f"lookup of {topic.name}/{name}: {error.strerror}")
+                mount.events.of_request(f"lookup of {topic.name}/{name}: {error.strerror}")
             raise
         inode = StartFile.number(partition, view, nonce, str(start), str(until))
-        with partition.lock:
-            known = self.inodes.get((parent, name), [])
-            self.inodes[parent, name] = [*(other for other in known if other != inode), inode]
-            self._names.setdefault(inode, set()).add((parent, name))
-        return self._inode_table.find(inode) or StartFile(
+        found = self._inode_table.find(inode) or StartFile(
             inode, partition, partition_view, nonce, start, until, looked, self
         )
+        assert isinstance(found, StartFile)
+        with partition.lock:
+            found.led_by((parent, name))
+        return found
+
+    def hold(self, name: Name, file: StartFile) -> None:
+        """While it is open, a name leads to a file again. Under the partition's lock."""
+        files = self.held.setdefault(name, {})
+        files.pop(file, None)
+        files[file] = None
+
+    def let_go(self, name: Name, file: StartFile) -> None:
+        """The opposite of `hold`."""
+        files = self.held.get(name, {})
+        files.pop(file, None)
+        if not files:
+            self.held.pop(name, None)
 
     def keep(self, file: StartFile) -> None:
         """Keep `file` in the list; the one looked up longest ago drops its generation."""
@@ -363,12 +404,3 @@ class StartNames:
         self._kept.move_to_end(file)
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)[0].keep_no_longer()
-
-    def forget(self, inode: int) -> None:
-        """Forget an inode that the kernel does not know any more. Under its partition's lock."""
-        for name in self._names.pop(inode, ()):
-            left = [other for other in self.inodes[name] if other != inode]
-            if left:
-                self.inodes[name] = left
-            else:
-                del self.inodes[name]

@@ -28,6 +28,10 @@ _MONTH: Final = re.compile("[0-9]{4}-[0-9]{2}")
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+class NoPoint(FileNotFoundError):  # noqa: N818 - it is the name that is none
+    """A name with an `@` that has no meaning."""
+
+
 class Offset(NamedTuple):
     """The first record with this offset or a larger one."""
 

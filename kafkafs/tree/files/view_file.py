@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from kafkafs.line_index import Damaged, Reader
-from kafkafs.tree.append.append_target import PartitionTarget
+from kafkafs.tree.append.append_target import NewPartitionTarget, PartitionTarget
 from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
 from kafkafs.tree.handles import FlushPlan, Handle
@@ -22,6 +22,7 @@ from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView, render_text
 from kafkafs.views import View
 from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.log.pace import Pace
 from storage.waiting import at_once, may_wait
 
 MEASURE_S = 10.0
@@ -48,12 +49,18 @@ _FACTS = (
 class ViewFile(Node):
     __slots__ = ("_generation", "_nonce", "partition", "view")
 
+    kind = "partition"
+
     def __init__(self, inode: int, partition: Partition, view: PartitionView, nonce: int) -> None:
         super().__init__(inode)
         self.partition = partition
         self.view = view
         self._nonce = nonce
         self._generation: Generation | None = None
+
+    @property
+    def pace(self) -> Pace:
+        return self.partition.log.pace
 
     @staticmethod
     def number(partition: Partition, view: View, nonce: int, start: str = "", end: str = "") -> int:
@@ -62,6 +69,13 @@ class ViewFile(Node):
         isolation = partition.mount.options.isolation
         where = (log.topic, log.topic_id, log.partition)
         return inode_number(*where, view.name, isolation, start, end, nonce)
+
+    @property
+    def path(self) -> str:
+        log, shown = self.partition.log, self.view.layout.view
+        views = self.partition.mount.dot_views.items()
+        where = "".join(f"{name}/" for name, view in views if view is shown)
+        return f"{log.topic}/{where}{log.partition}"
 
     def generation(self) -> Generation:
         """What it shows. ESTALE where the past has changed before the first request for it."""
@@ -88,7 +102,8 @@ class ViewFile(Node):
             return measure()
         except BlockingIOError as error:
             if is_logged and may_wait():
-                self.partition.mount.events(f"{self.partition.log.name}: {error.strerror}")
+                events = self.partition.mount.events
+                events.of_request(f"{self.partition.log.name}: {error.strerror}")
             raise
 
     # -- stat ----------------------------------------------------------------------------------
@@ -117,7 +132,7 @@ class ViewFile(Node):
             mode,
             size,
             partition.mtime_ns,
-            1,
+            0 if self.has_lost_name() else 1,
             uid,
             gid,
             partition.blocks(),
@@ -172,13 +187,20 @@ class ViewFile(Node):
         self.view.generation(until)
 
     def set_attributes(self, change: Change) -> None:
-        """chmod and chown last; touch changes nothing; truncate is EPERM."""
-        if change.size is not None:
-            raise OSError(errno.EPERM, f"{self.partition.log.name} cannot be cut")
+        """chmod and chown last; touch changes nothing; truncate is EPERM where it would."""
+        if change.size is not None and not self._is_new_of(change.size):
+            raise OSError(errno.EPERM, "it cannot be cut")
         self.partition.change_owner(change)
 
-    def loses_name(self) -> bool:
-        return True
+    def _is_new_of(self, size: int) -> bool:
+        """Whether the partition is new, or being written through this file, and has this size."""
+        first = self.partition.first_writer
+        if first is not None and first.inode == self.inode:
+            return size == first.position
+        return size == 0 and self.partition.log.is_new
+
+    def has_lost_name(self) -> bool:
+        return self.partition.log.history.nonce != self._nonce
 
     def remembered(self) -> None:
         self.partition.known[self.inode] = self
@@ -223,24 +245,32 @@ class ViewFile(Node):
     # -- opening -------------------------------------------------------------------------------
 
     def open(self, flags: int) -> Handle:
-        """EPERM for O_TRUNC, and for writing without O_APPEND: as a file under `chattr +a`."""
-        name = self.partition.log.name
-        if flags & os.O_TRUNC:
-            raise OSError(errno.EPERM, f"{name} cannot be cut; >> appends to it")
-        if flags & os.O_ACCMODE == os.O_RDONLY:
-            return ReadHandle(self, self.generation())
-        if not flags & os.O_APPEND:
-            raise OSError(errno.EPERM, f"{name} is opened for writing with O_APPEND only")
-        return self.open_for_append(flags)
+        """EPERM for O_TRUNC, and for writing without O_APPEND: as a file under `chattr +a`.
 
-    def open_for_append(self, flags: int) -> Handle:
-        """Open for appending; of a new partition also without O_APPEND, whose writes are EPERM."""
+        Both are allowed while the partition is new and nobody has begun to write it.
+        """
+        partition = self.partition
+        is_read = flags & os.O_ACCMODE == os.O_RDONLY
+        if flags & os.O_TRUNC and not self._is_new_of(0):
+            raise OSError(errno.EPERM, "it holds records, and cannot be cut")
+        if is_read:
+            return ReadHandle(self, self.generation())
+        if not flags & os.O_APPEND and (partition.first_writer or not partition.log.is_new):
+            raise OSError(errno.EPERM, "it is not new, and opened for writing with O_APPEND only")
+        return self.open_for_writing(flags)
+
+    def open_for_writing(self, flags: int) -> Handle:
+        """Open for appending, or without O_APPEND for writing a new partition from its beginning.
+
+        Where it is not new by then such a write is EPERM.
+        """
         generation = self.generation()
         reader = None
         if flags & os.O_ACCMODE == os.O_RDWR:
             reader = ReadHandle(self, generation)
         view = self.view.layout.view
-        target = PartitionTarget(self.partition, self.inode, generation)
+        kind = PartitionTarget if flags & os.O_APPEND else NewPartitionTarget
+        target = kind(self.partition, self.inode, generation)
         if view.is_text:
             return LinesHandle(target, view, flags, reader)
         return BatchesHandle(target, flags, reader)
@@ -261,6 +291,10 @@ class ReadHandle(Handle):
         self._generation = generation
         # (position, reader), replaced as a whole: two threads may read at once.
         self._last: tuple[int, Reader | None] = (-1, None)
+
+    @property
+    def pace(self) -> Pace:
+        return self._partition.log.pace
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if self._partition.mount.follows:

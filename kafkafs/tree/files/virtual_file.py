@@ -11,9 +11,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from kafkafs.printable import lines
 from kafkafs.tree.handles import Handle, WritingHandle
 from kafkafs.tree.inodes import Attributes, Change, Node, file_mode
-from kafkafs.tree.permissions import Ownership
+from storage.modes import Ownership
 from storage.waiting import at_once, may_wait
 
 
@@ -26,12 +27,12 @@ class Content(Protocol):
 
 
 class Text:
-    """Content in memory."""
+    """Content in memory: lines of facts."""
 
     __slots__ = ("_data",)
 
     def __init__(self, text: str) -> None:
-        self._data = text.encode()
+        self._data = lines(text).encode()
 
     def __len__(self) -> int:
         return len(self._data)
@@ -58,7 +59,7 @@ class VirtualFile(Node):
     `take(flags, reader)` makes the handle for writing, of a file that takes lines.
     """
 
-    __slots__ = ("_make", "_mtime_ns", "_owner", "_prepare", "_take")
+    __slots__ = ("_make", "_mtime_ns", "_owner", "_path", "_prepare", "_take")
 
     def __init__(
         self,
@@ -69,13 +70,19 @@ class VirtualFile(Node):
         *,
         prepare: Callable[[], object] | None = None,
         take: Callable[[int, Handle | None], WritingHandle] | None = None,
+        path: str = "",
     ) -> None:
         super().__init__(inode)
+        self._path = path
         self._make = make
         self._owner = owner
         self._mtime_ns = mtime_ns
         self._prepare = prepare
         self._take = take
+
+    @property
+    def path(self) -> str:
+        return self._path
 
     def attributes(self) -> Attributes:
         if self._prepare is not None:
@@ -149,8 +156,9 @@ class MadeFile(VirtualFile):
         owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
         look: Callable[[], object],
+        path: str,
     ) -> None:
-        super().__init__(inode, make, owner, mtime_ns)
+        super().__init__(inode, make, owner, mtime_ns, path=path)
         self._look = look
         # The sizes of the open handles' texts, and the size that a worker thread has found.
         self._opened: dict[Handle, int] = {}

@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.handles import Handle, NotExamined, WritingHandle
 from kafkafs.tree.owner.owner_requests import OwnerRequests
-from storage.errors import InvalidRecord, StorageError
+from storage.errors import InvalidRecord, StorageError, refusal_of
 from storage.owner.request_kinds import OwnerRequest, decode
+from storage.paths import ABOUT
 
 NAME = "adopt"
 LONGEST_LINE = 64 << 20
@@ -38,6 +39,7 @@ def adopt_file(requests: OwnerRequests, inode: int) -> VirtualFile:
         lambda: (0o600, os.geteuid(), os.getegid()),
         requests.mount.clock_ns,
         take=lambda flags, reader: AdoptHandle(requests, reader),
+        path=f"{ABOUT}/{NAME}",
     )
 
 
@@ -47,7 +49,7 @@ class AdoptHandle(WritingHandle):
     __slots__ = ("_examined", "_requests")
 
     def __init__(self, requests: OwnerRequests, reader: Handle | None) -> None:
-        super().__init__(reader)
+        super().__init__(requests.mount.unfinished, reader)
         self._requests = requests
         # A write that was looked at, and what it asks for or why it is refused.
         self._examined: tuple[bytes, list[OwnerRequest] | StorageError] | None = None
@@ -60,6 +62,11 @@ class AdoptHandle(WritingHandle):
             reason = f"a line of more than {LONGEST_LINE} bytes"
             self._say(reason)
             raise OSError(errno.EMSGSIZE, reason)
+        try:
+            self._check_room(len(data) - end + (0 if end else len(self._rest)))
+        except OSError as error:
+            self._say(str(error.strerror))
+            raise
         if end:
             asked = self._asked(data, end)
             try:
@@ -67,7 +74,7 @@ class AdoptHandle(WritingHandle):
             except OSError as error:
                 self._say(str(error.strerror))
                 raise
-            self._rest.clear()
+            self._rest = bytearray()
         self._rest += data[end:]
         return len(data)
 
@@ -93,17 +100,18 @@ class AdoptHandle(WritingHandle):
             self._examined = (data, error)
 
     def _refused(self, error: StorageError) -> StorageError:
-        self._rest.clear()
-        self._say(str(error))
+        self._rest = bytearray()
+        self._say(refusal_of(error))
         return error
 
     def _say(self, reason: str) -> None:
-        self._requests.mount.events(f".kafkafs/{NAME}: {reason}")
+        self._requests.mount.events.of_request(f"{ABOUT}/{NAME}: {reason}")
 
     def release(self) -> None:
-        if self._rest:
+        rest, self._rest = self._rest, bytearray()
+        if rest:
             try:
-                asked = _decoded([bytes(self._rest)])
+                asked = _decoded([bytes(rest)])
             except StorageError as error:
                 raise self._refused(error) from None
             self._requests.start(asked)

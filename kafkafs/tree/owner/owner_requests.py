@@ -96,10 +96,10 @@ class OwnerRequests:
         details = [facts["reason"]] if "reason" in facts else []
         details += [f"{name} {facts[name]}" for name in _FACTS_SAID if name in facts]
         what = f"{entry.asked.kind.title(entry.asked.request)}: {facts['state']}"
-        self.mount.events(f"{what}: {', '.join(details)}" if details else what)
+        self.mount.events.of_request(f"{what}: {', '.join(details)}" if details else what)
         if error is not None and not isinstance(error, StorageError | OSError):
-            lines = "".join(traceback.format_exception(error)).rstrip()
-            self.mount.events(f"{what}, unforeseen\n{lines}")
+            lines = "".join(traceback.format_exception(error))
+            self.mount.events(f"{what}, unforeseen", lines)
 
     def text(self) -> str:
         """A line for each request, the newest last."""

@@ -9,9 +9,9 @@ the write it drops the size by itself and keeps mode and owner, which saves the 
 Until it has taken the answer, only a process that asks this daemon can learn the new size: before
 the daemon answers, it drops that inode's attributes, too.
 
-Invariants: `mtime_ns` rises with each append. While the partition is `_growing`, the kernel keeps
-attributes of the inode `_kept` at most; not even of that once a process was shown a size from an
-append whose answer the kernel may not have taken (`writing`).
+Invariants: `mtime_ns` rises with each append, and never falls. While the partition is `_growing`,
+the kernel keeps attributes of the inode `_kept` at most; not even of that once a process was shown
+a size from an append whose answer the kernel may not have taken (`writing`).
 """
 
 from __future__ import annotations
@@ -83,10 +83,20 @@ class Writer(Protocol):
     def inode(self) -> int: ...
 
 
+class FirstWriter(Writer, Protocol):
+    """The open file that writes a new partition from its beginning."""
+
+    @property
+    def position(self) -> int:
+        """How many bytes it has written."""
+        ...
+
+
 class Partition:
-    """See the module. `known`: inode -> node, of those that the kernel knows. `writer`: the file of
-    the append that is being made. `writing`: that of the last append, while the kernel may not have
-    taken the answer.
+    """See the module. `known`: inode -> node, of the files that the kernel knows; `directories`:
+    the inodes of the directories, which have its owner, too. `writer`: the file of the append that
+    is being made. `writing`: that of the last append, while the kernel may not have taken the
+    answer. `first_writer`: the open file that writes it from its beginning.
     """
 
     def __init__(self, mount: MountContext, log: Log, periodic: PeriodicWork) -> None:
@@ -99,9 +109,11 @@ class Partition:
         self.lock = threading.RLock()
         self.views: dict[str, PartitionView] = {}
         self.known: dict[int, Node] = {}
+        self.directories: set[int] = set()
         self.ranges: dict[Range, None] = {}
         self.follow_handles: dict[FollowReader, None] = {}
-        self.mtime_ns = log.active.mtime_ns
+        # The last time that a process was shown.
+        self._shown_ns = 0
         self._growing = False
         # Whether it has grown since `rest` was called.
         self._grown = False
@@ -109,6 +121,7 @@ class Partition:
         self._kept = 0
         self.writing: Writer | None = None
         self.writer: Writer | None = None
+        self.first_writer: FirstWriter | None = None
         self._history_read = False
         # Held by the thread that reads the history from the disk.
         self._loading = threading.Lock()
@@ -295,13 +308,28 @@ class Partition:
         self._unfinished -= 1
 
     def owner_changed(self) -> None:
-        """chmod or chown of the partition or of its topic."""
+        """Its owner or mode is another one now."""
         self._owner = None
         self._drop_attributes()
+        for inode in list(self.directories):
+            self.mount.notices.attributes_changed(inode)
+
+    @property
+    def mtime_ns(self) -> int:
+        """The time of the last append, in ns, which the log's file on the disk keeps.
+
+        Later than what was shown before that append, where this process has made it.
+        """
+        segment = self.log.last_written
+        shown = self._shown_ns
+        if not (segment.is_dated and segment.mtime_ns == shown):
+            is_same = segment.is_dated or self.log.read_only
+            self._shown_ns = shown = segment.date(shown if is_same else shown + 1)
+        return shown
 
     def change_owner(self, change: Change) -> None:
         """chmod and chown; durable."""
-        if not change.is_touch:
+        if not change.is_content:
             self.mount.permissions.change_partition(self.log, change)
             self.owner_changed()
 
@@ -332,12 +360,13 @@ class Partition:
     def flush_plan(self) -> FlushPlan | None:
         """The plan for fsync of any of its files; None where all of it is flushed.
 
-        OSError after a failed fsync.
+        OSError after a failed fsync; OutOfTurn.
         """
         log = self.log
         durability = log.durability
         if log.read_only or log.closed:
             return None
+        log.pace.check_pace()
         is_flushed = durability.recovery_point == log.log_end_offset
         if is_flushed and durability.flush_error is None and not durability.directory_unsynced:
             return None
@@ -393,8 +422,6 @@ class Partition:
         self.drop_sizes()
         for view in self.views.values():
             view.layout.appended(position, data)
-        mtime_ns = segment.mtime_ns
-        self.mtime_ns = mtime_ns if mtime_ns > self.mtime_ns else self.mtime_ns + 1
 
     def stabilized(self) -> None:
         """The last stable offset has risen."""
@@ -431,8 +458,10 @@ class Partition:
     def change_ended(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """A prepared change is carried out, or given up. In any thread."""
         self._end_prepared(old, new)
-        # Where another one is prepared, the next save writes that.
-        self.log.history.give_up_ahead()
+        # A history that nobody has read is ahead of nothing.
+        if self._history_read:
+            # Where another one is prepared, the next save writes that.
+            self.log.history.give_up_ahead()
         self.note_change()
 
     def _end_prepared(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
@@ -653,6 +682,11 @@ class Partition:
                 at_once(view.keep_pending)
 
     def _drop_names(self) -> None:
-        """Have the kernel drop its names, if any of them leads to an old inode."""
-        if any(node.loses_name() for node in list(self.known.values())):
+        """Have the kernel drop its names, if any of them leads to an old inode, and the attributes
+        of those: their link count is 0 now.
+        """
+        old = [inode for inode, node in list(self.known.items()) if node.has_lost_name()]
+        for inode in old:
+            self.mount.notices.attributes_changed(inode)
+        if old:
             self.mount.notices.names_changed()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kafkafs.line_index.lines_file import file_suffix
 from kafkafs.mount_options import MountOptions
-from kafkafs.tree.context import ABOUT, MountContext
+from kafkafs.tree.context import MountContext
 from kafkafs.tree.handles import FlushPlan
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
@@ -23,6 +23,7 @@ from storage.directory.manager import LogManager, Topic
 from storage.errors import SegmentGone, StorageError
 from storage.log.listener import LogListener
 from storage.log.log import Log
+from storage.log.pace import check_paces
 from storage.segment.segment import Segment
 from storage.waiting import anyway
 
@@ -88,16 +89,11 @@ class Partitions(LogListener[Log]):
         cache = self.mount.cache_directory(log)
         if cache is not None:
             with contextlib.suppress(OSError):
-                os.makedirs(cache, exist_ok=True)
+                os.makedirs(cache, mode=0o700, exist_ok=True)
                 for name, _ in log.files.scan(cache):
                     if name.endswith(paths.DELETED):
                         log.files.unlink(os.path.join(cache, name))
         return cache
-
-    def owner_changed(self, topic: Topic) -> None:
-        """chmod or chown of a topic changes the partitions without an owner of their own."""
-        for log in topic.partitions.values():
-            self.of(log).owner_changed()
 
     # -- calls by the partitions ---------------------------------------------------------------
 
@@ -189,10 +185,10 @@ class Partitions(LogListener[Log]):
 
     def _name_hidden(self) -> None:
         """Write one line when a topic has the name of the file system's own directory."""
-        there = ABOUT in self.mount.manager.topics
+        there = paths.ABOUT in self.mount.manager.topics
         if there and not self._hidden_named:
             self.mount.events(
-                f"the topic {ABOUT!r} is not shown: its name is the file system's own"
+                f"the topic {paths.ABOUT!r} is not shown: its name is the file system's own"
             )
         self._hidden_named = there
 
@@ -329,7 +325,10 @@ class FlushPlans:
     __slots__ = ("plans",)
 
     def __init__(self, partitions: Iterable[Partition]) -> None:
+        """OutOfTurn as `Partition.flush_plan`: nothing is planned."""
         self.plans: list[FlushPlan] = []
+        partitions = list(partitions)
+        check_paces(partition.log.pace for partition in partitions)
         try:
             for partition in partitions:
                 plan = partition.flush_plan()

@@ -5,8 +5,7 @@ draws a new nonce, and moves the *base* (`state.history`) past the changed text:
 segment that was not cleaned, or that holds the log start. To find its position, `write` measures
 the text between the old base and the new one.
 
-The owner's thread makes a `Rewrite`, and reads the log's last batch for it; `write` waits for the
-disk, in any thread.
+The owner's thread makes a `Rewrite`; `write` waits for the disk, in any thread.
 
 Invariant: when the change is carried out with `is_right`, the history is true. Until then the
 change may be given up; a process that dies before leaves a base that still holds.
@@ -25,7 +24,7 @@ from kafkafs.tree.partition.layout import Layout
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.log import Log
 from storage.segment.segment import Segment
-from storage.state.history import Past, Places, anew, new_nonce
+from storage.state.history import LastBatch, Past, Places, anew, new_nonce
 from storage.state.history_file import visible_from
 
 _TRANSIENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -66,11 +65,6 @@ class Rewrite:
         self._before: Past | None = None
         self._places: dict[str, Places] = {}
         self._version = -1
-        try:
-            self._last = self.segments[-1].last_batch()
-        except (CorruptRecord, SegmentGone):
-            # A damaged batch cannot identify a log.
-            self._last = None
         # Whether another process has rewritten records that no reader could read yet: the new
         # positions are unknown until the rest is measured.
         self._is_unread = bool(new and log.read_only) and any(
@@ -91,14 +85,27 @@ class Rewrite:
         """
         history = self._log.history
         until = time.monotonic() + self._patience_s
+        last = self._last_batch()
         # The owner must not carry out what is only half worked out.
         self._version = -1
         while True:
             version = history.version
             before, reason = self._work_out(until)
-            if history.save_ahead(before, self.past, self.segments, self._last, version):
+            if history.save_ahead(before, self.past, self.segments, last, version):
                 self._version = version + 1
                 return reason
+
+    def _last_batch(self) -> LastBatch:
+        """What the log is known by; None where that is damaged. OSError."""
+        segment = self.segments[-1]
+        try:
+            segment.files.lease()
+            try:
+                return segment.last_batch()
+            finally:
+                segment.files.release()
+        except (CorruptRecord, SegmentGone):
+            return None
 
     def _work_out(self, until: float) -> tuple[Past, str]:
         """Returns what is true before the change, too."""

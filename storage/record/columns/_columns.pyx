@@ -17,7 +17,7 @@ cimport cython
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from storage.record._batch cimport (
@@ -25,7 +25,8 @@ from storage.record._batch cimport (
     BASE_TIMESTAMP, CODEC_BITS, CONTROL_BATCH, CRC, ENCODED, HEADER_SIZE, LAST_OFFSET_DELTA,
     LEGACY_ATTRIBUTES, MAGIC, MAX_TIMESTAMP, NO_FAULT, PRODUCER_ID, RECORDS_COUNT,
     RELEASE_GIL_FROM, SMALLEST_RECORD, TRANSACTIONAL_BIT, Fault, Fields, Held, RecordHead, crc_of,
-    headers_fill, hold_part, judge_batch, last_offset_of, load32, load64, read_fields, read_head, size_of,
+    headers_fill, hold_part, judge_batch, last_offset_of, load32, load64, read_fields, read_head,
+    size_of, sum_of,
 )
 from storage.record.columns._header_column cimport (
     ADDED, MALFORMED, NAMES_TOO_LONG, Grown, Headers, Outcome, begin_headers, free_headers,
@@ -99,8 +100,8 @@ cdef inline void put(Bytes *column, int64_t row, const uint8_t *start, int32_t l
 
 cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noexcept nogil:
     """Add the records of a whole batch whose header `judge` accepted."""
-    cdef uint64_t base_offset = load64(batch + BASE_OFFSET)
-    cdef uint64_t base_timestamp = load64(batch + BASE_TIMESTAMP)
+    cdef int64_t base_offset = <int64_t> load64(batch + BASE_OFFSET)
+    cdef int64_t base_timestamp = <int64_t> load64(batch + BASE_TIMESTAMP)
     cdef bint append_time = batch[ATTRIBUTES + 1] & APPEND_TIME_BIT
     cdef int64_t append_timestamp = <int64_t> load64(batch + MAX_TIMESTAMP)
     cdef int32_t count = <int32_t> load32(batch + RECORDS_COUNT)
@@ -123,7 +124,7 @@ cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noex
         if fault != NO_FAULT:
             return fault
         at = fields.end
-        offset = <int64_t> (base_offset + <uint64_t> <int64_t> head.offset_delta)
+        offset = sum_of(base_offset, head.offset_delta)
         wanted = rows.from_offset <= offset < rows.to_offset
         if wanted and rows.headers.positions != NULL:
             fault = add_headers(rows, fields.headers, fields.end)
@@ -137,7 +138,7 @@ cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noex
             if rows.timestamps != NULL:
                 timestamp = (
                     append_timestamp if append_time
-                    else <int64_t> (base_timestamp + <uint64_t> head.timestamp_delta)
+                    else sum_of(base_timestamp, head.timestamp_delta)
                 )
                 if rows.in_us:
                     if timestamp > <int64_t> LATEST_MS or timestamp < -<int64_t> LATEST_MS:
@@ -263,7 +264,7 @@ cdef inline Fault survey(
             if count < 0 or count * SMALLEST_RECORD > batch_size - HEADER_SIZE:
                 return BAD_RECORDS_COUNT
             found.records += count
-        found.next_offset = last_offset_of(batch) + 1
+        found.next_offset = sum_of(last_offset_of(batch), 1)
         found.position += batch_size
     return NO_FAULT
 

@@ -45,10 +45,13 @@ cdef struct Headers:
 
 
 cdef inline bint make_room(Grown *block, int64_t size) noexcept nogil:
-    """Allocate room for `size` more bytes; False if there is no memory."""
+    """Allocate room for `size` more bytes; False if there is no memory.
+
+    There is memory then also for no bytes: `memcpy` takes no NULL.
+    """
     cdef int64_t room = block.room
     cdef uint8_t *start
-    if block.used + size <= room:
+    if block.used + size < room:
         return True
     room = max(room + (room >> 1), block.used + size + 64)
     start = <uint8_t *> realloc(block.start, room)

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs import mount_table
 from kafkafs.fuse import mount_point
 from kafkafs.mount_options import PID_ATTRIBUTE
+from tests.hang import HANG_S
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 30
 PROGRAM = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
 
@@ -33,7 +34,7 @@ def kafkafs(
         text=True,
         cwd=ROOT,
         env={**os.environ, **more},
-        timeout=PATIENCE_S,
+        timeout=HANG_S,
     )
 
 
@@ -73,7 +74,7 @@ class Place:
             ) as process,
         ):
             try:
-                notices.settimeout(PATIENCE_S)
+                notices.settimeout(HANG_S)
                 assert notices.recv(100) == b"READY=1"
                 yield process
             finally:
@@ -92,7 +93,7 @@ class Place:
         with contextlib.suppress(OSError, ValueError):
             os.kill(self.pid, signal.SIGKILL)
         mount_point.clean(str(self.path))
-        assert mount_point.find(str(self.path)) is None
+        assert mount_table.find(str(self.path)) is None
 
 
 @contextlib.contextmanager
@@ -107,7 +108,7 @@ def ending(pid: int) -> Iterator[None]:
     process = os.pidfd_open(pid)
     try:
         yield
-        ended, _, _ = select.select([process], [], [], PATIENCE_S)
+        ended, _, _ = select.select([process], [], [], HANG_S)
         assert ended
     finally:
         os.close(process)

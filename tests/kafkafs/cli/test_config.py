@@ -48,6 +48,7 @@ def test_the_defaults(place: Place) -> None:
     ("changes", "reason"),
     [
         (["retention.ms=x"], "retention.ms=x is not a whole number from -1 to 9223372036854775807"),
+        (["max.message.bytes=100MiB"], "is more than the 67108864 bytes of memory"),
         (["retention.ms=5", "no.such=1"], "there is no setting 'no.such'"),
         (["kafkafs.retention.policy=none"], "there is no retention policy 'none', only kafka, "),
         (["max.compaction.lag.ms=1", "min.compaction.lag.ms=2"], "is above max.compaction.lag.ms"),
@@ -77,10 +78,10 @@ def test_what_is_not_there(place: Place) -> None:
     for arguments in ([place.data, "others"], [place.data, "others", "segment.ms=1"]):
         done = kafkafs("config", *arguments)
         assert done.returncode == 1
-        assert done.stderr.startswith("kafkafs: there is no topic 'others'")
+        assert done.stderr == f"kafkafs: {place.data}: there is no topic 'others'\n"
     done = kafkafs("config", place.data / "none")
     assert done.returncode == 1
-    assert "No such file or directory" in done.stderr
+    assert "there is no such data directory" in done.stderr
 
 
 def test_what_is_mounted_is_shown_and_not_changed(place: Place) -> None:

@@ -11,7 +11,8 @@ import pytest
 from storage import LogManager
 from tests import fetch_responses
 from tests.fetch_responses import Response, decode_multi_response, decode_response
-from tests.kafkafs.cli.conftest import PATIENCE_S, PROGRAM, ROOT, Place, kafkafs
+from tests.hang import HANG_S
+from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
 from tests.storage.logs import append, batch, values
 from tests.storage.old_logs import content, old_file, write_legacy, write_old
 
@@ -40,7 +41,7 @@ def run(
         capture_output=True,
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        timeout=PATIENCE_S,
+        timeout=HANG_S,
     )
 
 
@@ -165,7 +166,7 @@ def test_a_log_is_not_appended_to_itself(data: Path) -> None:
             stdin=file,
             capture_output=True,
             cwd=ROOT,
-            timeout=PATIENCE_S,
+            timeout=HANG_S,
         )
     assert (done.returncode, done.stderr) == (1, b"kafkafs: standard input is the log itself\n")
     assert path.read_bytes() == before
@@ -309,7 +310,7 @@ def test_ctrl_c_ends_as_in_a_shell(data: Path, arguments: list[str], work: str) 
         f"main({[str(data) if word == 'DATA' else word for word in arguments]!r})\n"
     )
     done = subprocess.run(
-        [PROGRAM[0], "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S
+        [PROGRAM[0], "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.endswith("kafkafs: cancelled\n")

@@ -46,7 +46,7 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
     assert content(broker) == before
     refused = kafkafs("handover", data, broker)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith("kafkafs: the broker has no topic sent here")
+    assert refused.stderr.startswith(f"kafkafs: {broker}: the broker has no topic sent here")
     assert content(broker) == before
     done = kafkafs("handover", data, broker, "plain", "old")
     assert (done.returncode, done.stderr) == (0, "")

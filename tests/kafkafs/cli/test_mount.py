@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs import mount_table
 from kafkafs.fuse import mount_point
+from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import (
-    PATIENCE_S,
     PROGRAM,
     ROOT,
     Place,
@@ -52,7 +53,7 @@ def test_mount_returns_when_the_mount_answers_and_umount_when_all_is_written(pla
 
 def test_the_mount_table_names_type_and_data_directory(place: Place) -> None:
     place.mount()
-    mounted = mount_point.find(str(place.path))
+    mounted = mount_table.find(str(place.path))
     assert mounted is not None
     assert (mounted.type, mounted.source) == ("fuse.kafkafs", str(place.data))
 
@@ -84,7 +85,7 @@ def test_limits_and_read_ahead_are_raised(place: Place) -> None:
     place.mount()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert resource.prlimit(place.pid, resource.RLIMIT_NOFILE) == (hard, hard)
-    mounted = mount_point.find(str(place.path))
+    mounted = mount_table.find(str(place.path))
     assert mounted is not None
     read_ahead = Path(f"/sys/class/bdi/{mounted.device}/read_ahead_kb")
     assert read_ahead.read_text() == "1024\n"
@@ -152,7 +153,7 @@ def test_an_unknown_option_is_refused(place: Place) -> None:
     done = kafkafs("mount", place.data, place.path, "-o", "ro,no_such_option")
     assert done.returncode == 2
     assert "there is no mount option 'no_such_option'" in done.stderr
-    assert mount_point.find(str(place.path)) is None
+    assert mount_table.find(str(place.path)) is None
 
 
 def test_what_a_killed_daemon_left_is_cleaned_at_the_next_mount(place: Place) -> None:
@@ -186,7 +187,7 @@ def test_progress_of_a_slow_opening_is_shown_on_a_terminal(place: Place) -> None
         shown = b""
         while chunk := _read(terminal):
             shown += chunk
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(HANG_S) == 0
     os.close(terminal)
     assert b"reading partitions" in shown
     assert b"/3" in shown
@@ -260,7 +261,7 @@ def test_a_signal_ends_it_in_order(place: Place, number: signal.Signals) -> None
         descriptor = os.open(place.path / "orders/0", os.O_WRONLY | os.O_APPEND)
         os.write(descriptor, b"whole\nunfinished")
         process.send_signal(number)
-        _, lines = process.communicate(timeout=PATIENCE_S)
+        _, lines = process.communicate(timeout=HANG_S)
         assert process.returncode == 0
         assert lines == f"kafkafs: {number.name}: shutting down\n"
         with pytest.raises(OSError, match=r"not connected|abort"):
@@ -268,7 +269,7 @@ def test_a_signal_ends_it_in_order(place: Place, number: signal.Signals) -> None
         with pytest.raises(OSError, match=r"not connected|abort"):
             os.close(descriptor)
     assert place.was_closed_cleanly()
-    assert mount_point.find(str(place.path)) is None
+    assert mount_table.find(str(place.path)) is None
     place.mount()
     assert (place.path / "orders/0").read_text() == "whole\nunfinished\n"
 
@@ -278,7 +279,7 @@ def test_a_signal_that_is_ignored_stays_ignored(place: Place) -> None:
         process.send_signal(signal.SIGHUP)
         (place.path / "orders").mkdir()
         process.terminate()
-        _, lines = process.communicate(timeout=PATIENCE_S)
+        _, lines = process.communicate(timeout=HANG_S)
         assert lines.endswith("kafkafs: SIGTERM: shutting down\n")
         assert "SIGHUP" not in lines
 
@@ -289,7 +290,7 @@ def test_an_unmount_from_outside_ends_it_in_order(place: Place) -> None:
         with open(place.path / "orders/0", "a") as partition:
             partition.write("hello\n")
         subprocess.run(["fusermount3", "-u", str(place.path)], check=True)
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(HANG_S) == 0
     assert place.was_closed_cleanly()
 
 
@@ -301,7 +302,7 @@ def test_a_lazy_unmount_ends_it_when_the_last_file_is_closed(place: Place) -> No
             partition.write("still\n")
             partition.flush()
             assert process.poll() is None
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(HANG_S) == 0
     place.mount()
     assert (place.path / "orders/0").read_text() == "still\n"
 
@@ -310,7 +311,7 @@ def test_a_forced_unmount_ends_it_in_order(place: Place) -> None:
     with place.foreground() as process:
         (place.path / "orders").mkdir()
         subprocess.run(["umount", "-f", str(place.path)], check=True)
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(HANG_S) == 0
     assert place.was_closed_cleanly()
 
 
@@ -338,7 +339,7 @@ def test_umount_of_a_stale_mount(place: Place) -> None:
     with ending(place.pid):
         os.kill(place.pid, signal.SIGKILL)
     place.umount()
-    assert mount_point.find(str(place.path)) is None
+    assert mount_table.find(str(place.path)) is None
 
 
 def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
@@ -351,11 +352,11 @@ def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
         checkpoint.unlink(missing_ok=True)
         checkpoint.mkdir()
         process.send_signal(signal.SIGTERM)
-        _, lines = process.communicate(timeout=PATIENCE_S)
+        _, lines = process.communicate(timeout=HANG_S)
         assert process.returncode == 1
         assert "was not closed cleanly" in lines
     assert not place.was_closed_cleanly()
-    assert mount_point.find(str(place.path)) is None
+    assert mount_table.find(str(place.path)) is None
 
 
 @contextlib.contextmanager
@@ -373,12 +374,12 @@ def stopped(pid: int) -> Iterator[None]:
 def test_neither_mount_nor_umount_waits_for_a_stopped_daemon(place: Place) -> None:
     place.mount()
     pid = place.pid
-    mounted = mount_point.find(str(place.path))
+    mounted = mount_table.find(str(place.path))
     with stopped(pid):
         assert f"process {pid}) is stopped" in failed(kafkafs("umount", place.path))
         line = failed(kafkafs("mount", place.data, place.path))
         assert f"is mounted here already, by process {pid}, which is stopped" in line
-        assert mount_point.find(str(place.path)) == mounted, "nothing has changed"
+        assert mount_table.find(str(place.path)) == mounted, "nothing has changed"
     place.umount()
 
 
@@ -389,7 +390,7 @@ def test_a_stopped_daemon_is_unmounted_by_force(place: Place) -> None:
     with ending(pid), stopped(pid):
         line = failed(kafkafs("umount", "--force", place.path))
         assert f"(process {pid}) is stopped: it ends when it goes on" in line
-        assert mount_point.find(str(place.path)) is None
+        assert mount_table.find(str(place.path)) is None
         with contextlib.suppress(OSError):
             os.close(descriptor)
     assert place.was_closed_cleanly()
@@ -416,6 +417,6 @@ def test_a_lazy_umount_returns_at_once(place: Place) -> None:
     with ending(place.pid), open(place.path / "orders/0", "ab", buffering=0) as partition:
         done = kafkafs("umount", "--lazy", place.path)
         assert (done.returncode, done.stderr) == (0, "")
-        assert mount_point.find(str(place.path)) is None
+        assert mount_table.find(str(place.path)) is None
         partition.write(b"hello\n")
     assert place.was_closed_cleanly()

@@ -74,6 +74,7 @@ def test_salvage_and_purge_in_one(place: Place) -> None:
 
 def test_what_is_mounted_cannot_be_repaired(place: Place) -> None:
     place.mount()
+    (place.path / "orders").mkdir()
     done = kafkafs("repair", place.data)
     assert done.returncode == 1
     assert done.stderr.startswith("kafkafs: the data directory is in use by process")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafkafs.cli.conftest import PATIENCE_S, PROGRAM, ROOT, Place, kafkafs
+from tests.hang import HANG_S
+from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
 
 IDLE = "state idle\nlast_outcome {}\nlast_command run\nlast_segments 3\n partition why\n 0 old\n"
 RUNNING = """\
@@ -91,7 +92,7 @@ def test_it_waits_until_what_runs_has_ended(served: Served) -> None:
         served.show(RUNNING.format(500))
         assert process.poll() is None
         served.show(IDLE.format("done"))
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0
     assert out == "outcome done\ncommand run\nsegments 3\n"
     assert err.splitlines() == [
@@ -105,7 +106,7 @@ def test_the_next_job_is_not_waited_for(served: Served) -> None:
     with waiting(served.path) as process:
         served.show(RUNNING.format(900))
         served.show(RUNNING.format(10).replace("started 17", "started 18"))
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, out, err) == (0, "outcome done\n", "")
 
 
@@ -113,7 +114,7 @@ def test_a_job_that_is_cancelled(served: Served) -> None:
     with waiting(served.path) as process:
         served.show(RUNNING.format(900))
         served.show(IDLE.format("cancelled"))
-        assert process.wait(PATIENCE_S) == 1
+        assert process.wait(HANG_S) == 1
 
 
 def test_a_bar_on_a_terminal(served: Served) -> None:
@@ -127,7 +128,7 @@ def test_a_bar_on_a_terminal(served: Served) -> None:
         with contextlib.suppress(OSError):
             while chunk := os.read(terminal, 4096):
                 shown += chunk
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(HANG_S) == 0
     os.close(terminal)
     assert b"cleaning" in shown
     assert b"/1,000 bytes" in shown
@@ -138,7 +139,7 @@ def test_ctrl_c_ends_the_waiting_only(served: Served) -> None:
         served.show(RUNNING.format(400))
         process.send_signal(signal.SIGINT)
         # A signal that comes at the open of a fifo interrupts it.
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, out) == (130, "")
     assert err == f"kafkafs: {served.path}: goes on\n"
 

@@ -325,6 +325,7 @@ class OddTree:
             mount=self.mount, tick=lambda: None, housekeeping=lambda: None
         )
         self.owner_requests = OwnerRequests(self.mount)
+        self.is_stopped = False
 
     def lookup(self, parent: int, name: str) -> Node:
         directory = self.inodes.get(parent)
@@ -335,7 +336,7 @@ class OddTree:
         return os.statvfs(self.mount.manager.path)
 
     def stop(self) -> None:
-        self.mount.stopping = True
+        self.mount.stopping = self.is_stopped = True
 
 
 def main() -> None:

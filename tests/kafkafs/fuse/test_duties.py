@@ -126,7 +126,7 @@ class World:
         )
         self.operations = Operations(self.tree, Spinner(), lambda: None)
         self.ticks = Housekeeping(self.tree.partitions, self.operations)
-        self.workers = JobThreads(self.tree.mount, self.operations.structural)
+        self.workers = JobThreads(self.tree.mount, self.operations.as_owner)
         self.schedule = Schedule(self.tree, self.workers)
 
     def now_ms(self) -> int:
@@ -276,7 +276,8 @@ DUTIES = [
     Duty("retention", something_old, "pwrite", LOG_STARTS, NO_ROOM, 10, 10),
     Duty("retention", something_old, "open", LOG_STARTS, NO_DESCRIPTOR, 10, 10),
     Duty("compaction", something_dirty, "pwrite", ".cleaned", NO_ROOM, 15, CLEAN_AGAIN_S[1]),
-    Duty("compaction", something_dirty, "open", ".cleaned", NO_DESCRIPTOR, 15, CLEAN_AGAIN_S[1]),
+    # (Where descriptors ran out other segments let go of theirs for it.)
+    Duty("compaction", something_dirty, "open", ".cleaned", (errno.ENOMEM,), 15, CLEAN_AGAIN_S[1]),
     Duty("check of newest segments", something_new, "open", ".log", NO_DESCRIPTOR, 10, 10),
     Duty("check of sealed segments", something_sealed, "open", "0.log", NO_DESCRIPTOR, 10, 10),
     Duty(REMOVAL, something_deleted, "unlink", ".deleted", (errno.EIO, errno.EROFS), 5, 5),

@@ -257,7 +257,7 @@ def test_a_bug_in_the_periodic_work_is_a_line_with_its_traceback(tmp_path: Path)
         world.tree.partitions.tick = tick  # type: ignore[method-assign]
         await world.pass_s(2.2)
         assert len(world.said) == 1
-        why = "saving of what is shown fails, and is tried again: unforeseen\nTraceback"
+        why = "saving of what is shown fails, and is tried again: unforeseen\n    Traceback"
         assert world.said[0].startswith(why)
 
     in_world(tmp_path, test)

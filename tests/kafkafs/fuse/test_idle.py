@@ -99,12 +99,11 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
             str(data), clock_ms=lambda: 10**12 + now_ms(), monotonic_ms=now_ms, read_only=follows
         )
         tree = FileSystem(MountContext(manager, MountOptions(read_only=follows), follows=follows))
-        workers = JobThreads(tree.mount, trio.Lock())
+        operations = Operations(tree, Spinner(), lambda: None)
+        workers = JobThreads(tree.mount, operations.as_owner)
         async with trio.open_nursery() as nursery:
             await nursery.start(workers.run)
-            nursery.start_soon(
-                Housekeeping(tree.partitions, Operations(tree, Spinner(), lambda: None)).run
-            )
+            nursery.start_soon(Housekeeping(tree.partitions, operations).run)
             if not follows:
                 nursery.start_soon(Schedule(tree, workers).run)
             for log in manager.logs():

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs import mount_table
 from kafkafs.fuse import mount_point
 from tests.kafkafs.fuse.conftest import ROOT, BareMount
 from tests.kafkafs.fuse.test_background import LIMITED
 
 
 def test_a_directory_on_which_nothing_is_mounted(tmp_path: Path) -> None:
-    assert mount_point.find(str(tmp_path)) is None
+    assert mount_table.find(str(tmp_path)) is None
     mount_point.clean(str(tmp_path))
     with pytest.raises(mount_point.MountError, match="no kafkafs is mounted here"):
         mount_point.unmount_and_wait(str(tmp_path), print)
@@ -30,7 +31,7 @@ def test_a_mount_is_found_and_a_foreign_one_left_alone(
 ) -> None:
     mount = bare_mount()
     path = str(mount.path)
-    found = mount_point.find(path)
+    found = mount_table.find(path)
     assert found is not None
     assert found.path == path
     assert found.source == "bare"
@@ -58,7 +59,7 @@ def test_what_a_killed_daemon_left_is_cleaned(bare_mount: Callable[..., BareMoun
     mount_point.clean(path)
     with contextlib.suppress(OSError):
         os.close(descriptor)
-    assert mount_point.find(path) is None
+    assert mount_table.find(path) is None
     assert os.listdir(path) == []
 
 
@@ -67,7 +68,7 @@ def test_names_in_the_mount_table_are_unescaped(tmp_path: Path) -> None:
     odd.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "a source", str(odd)], check=True)
     try:
-        found = mount_point.find(str(odd))
+        found = mount_table.find(str(odd))
     finally:
         subprocess.run(["umount", str(odd)], check=True)
     assert found is not None
@@ -103,7 +104,7 @@ def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:
     """… without touching its path: also where that does not answer."""
     mount = bare_mount("--subtype", "kafkafs")
     path = str(mount.path)
-    mounted = mount_point.find(path)
+    mounted = mount_table.find(path)
     assert mounted is not None
     pid = mount.process.pid
     assert mount_point.find_daemon(mounted) == (pid, True)
@@ -113,7 +114,7 @@ def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:
     assert mount_point.is_stopped(pid)
     with pytest.raises(mount_point.MountError, match=f"by process {pid}, which is stopped"):
         mount_point.clean(path)
-    assert mount_point.find(path) == mounted, "its daemon lives"
+    assert mount_table.find(path) == mounted, "its daemon lives"
     os.kill(pid, signal.SIGCONT)
     # Who has asked it is there still, until it is answered.
     mount.ended("sh", "-c", 'until fusermount3 -u "$0"; do sleep 0.1; done')
@@ -132,7 +133,7 @@ def test_a_stopped_process_with_an_old_connection_is_not_the_daemon(
         mount.process.kill()
         mount.process.wait()
         mount_point.clean(path)
-        assert mount_point.find(path) is None
+        assert mount_table.find(path) is None
         other.kill()
 
 
@@ -153,7 +154,7 @@ def test_a_connection_is_ended_without_a_look_at_the_path(
         mount_point.unmount_and_wait(path, print)
     monkeypatch.setattr(mount_point, "find_daemon", lambda mounted: (None, True))
     mount_point.clean(path)
-    assert mount_point.find(path) is None
+    assert mount_table.find(path) is None
     os.kill(pid, signal.SIGCONT)
     mount.ended()
 

@@ -12,7 +12,9 @@ import pytest
 import trio
 import trio.testing
 
+from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import RETRY_S, Schedule
+from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import JobThreads
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
@@ -40,7 +42,9 @@ class World:
         events = Events(self.now_ms)
         events.forward = self.said.append
         self.tree = FileSystem(MountContext(self.manager, events=events))
-        self.workers = JobThreads(self.tree.mount, trio.Lock())
+        self.workers = JobThreads(
+            self.tree.mount, Operations(self.tree, Spinner(), lambda: None).as_owner
+        )
         self.schedule = Schedule(self.tree, self.workers)
 
     def now_ms(self) -> int:
@@ -216,7 +220,7 @@ def test_what_nobody_foresaw_is_a_line_and_is_tried_again(tmp_path: Path) -> Non
         vars(world.tree.mount.cleaner)["filthiest"] = broken
         await world.pass_s(16)
         await comes(lambda: len(world.said) == 1)
-        why = "by the clock: compaction fails, and is tried again: unforeseen\nTraceback"
+        why = "by the clock: compaction fails, and is tried again: unforeseen\n    Traceback"
         assert world.said[0].startswith(why)
         vars(world.tree.mount.cleaner)["filthiest"] = filthiest
         await world.pass_s(RETRY_S + 1)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 import trio.testing
@@ -18,6 +19,9 @@ from kafkafs.tree.jobs import Job, JobResult, JobState
 from storage.directory.manager import LogManager
 from storage.errors import TaskCancelled
 from storage.task import Task
+from tests.hang import HANG_S
+
+T = TypeVar("T")
 
 
 class World:
@@ -31,7 +35,11 @@ class World:
         events.forward = self.said.append
         self.tree = FileSystem(MountContext(self.manager, events=events))
         self.structural = trio.Lock()
-        self.workers = JobThreads(self.tree.mount, self.structural)
+        self.workers = JobThreads(self.tree.mount, self.as_owner)
+
+    async def as_owner(self, function: Callable[[], T], /) -> T:
+        async with self.structural:
+            return function()
 
     def start(self, kind: str, work: Callable[[Task], object], topic: int = 0) -> Job:
         def reported(task: Task) -> JobResult:
@@ -71,7 +79,7 @@ def in_world(data: Path, test: Callable[[World], Awaitable[None]], topics: int =
     async def main() -> None:
         world = World(data, topics)
         worlds.append(world)
-        with trio.fail_after(30):
+        with trio.fail_after(HANG_S):
             async with trio.open_nursery() as nursery:
                 await nursery.start(world.workers.run)
                 await test(world)
@@ -257,7 +265,7 @@ def test_what_goes_on_by_itself(tmp_path: Path) -> None:
 
     said = in_world(tmp_path / "data", test)
     assert len(said) == 1
-    assert said[0].startswith("checking fails, and is tried again: unforeseen\nTraceback")
+    assert said[0].startswith("checking fails, and is tried again: unforeseen\n    Traceback")
 
 
 def test_what_goes_on_by_itself_stops_at_the_end(tmp_path: Path) -> None:

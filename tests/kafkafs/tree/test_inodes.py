@@ -6,7 +6,14 @@ import errno
 
 import pytest
 
-from kafkafs.tree.inodes import ROOT_INODE, Directory, InodeTable, Node, inode_number
+from kafkafs.tree.inodes import (
+    PASSING,
+    ROOT_INODE,
+    Directory,
+    InodeTable,
+    Node,
+    inode_number,
+)
 from storage.waiting import at_once
 
 
@@ -22,6 +29,17 @@ class CountedNode(Node):
 
     def forgotten(self) -> None:
         self.told.append("forgotten")
+
+
+class PassingNode(CountedNode):
+    """As a file that any name may make."""
+
+    is_passing = True
+    handles = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.handles > 0
 
 
 def test_numbers_are_hashes_of_what_a_node_is() -> None:
@@ -47,6 +65,48 @@ def test_a_node_is_there_while_the_kernel_knows_it() -> None:
         table.get(5)
     assert caught.value.errno == errno.ESTALE
     table.forget(5, 1)
+
+
+def test_of_passing_nodes_the_last_are_kept_and_the_open_ones() -> None:
+    table = InodeTable()
+    stays = CountedNode(2)
+    table.remember(stays)
+    first, opened = PassingNode(10), PassingNode(11)
+    table.remember(first)
+    table.remember(opened).lookups += 1
+    opened.handles = 1
+    for inode in range(100, 100 + PASSING):
+        table.remember(PassingNode(inode))
+    assert table.find(10) is None
+    assert first.told == ["remembered", "forgotten"]
+    assert table.find(11) is opened
+    assert table.find(2) is stays
+    assert len(table.nodes) == PASSING + 2
+    # The kernel forgets what the table has dropped, and an earlier node of this number.
+    table.forget(10, 1)
+    assert table.remember(first) is first
+    table.forget(10, 2)
+    assert table.find(10) is None
+    table.forget(11, 2)
+    assert table.find(11) is opened, "it is open"
+    opened.handles = 0
+    table.closed(opened)
+    assert table.find(11) is opened
+    for inode in range(100, 100 + PASSING):
+        table.remember(PassingNode(inode))
+    assert table.find(11) is None
+    assert len(table.nodes) == PASSING + 1
+    table.closed(opened)
+    assert len(table.nodes) == PASSING + 1
+
+
+def test_a_passing_node_that_is_looked_up_again_stays() -> None:
+    table = InodeTable()
+    node = PassingNode(10)
+    for inode in range(100, 100 + 3 * PASSING):
+        table.remember(PassingNode(inode))
+        table.remember(node)
+    assert node.told == ["remembered"]
 
 
 def test_the_root_is_never_forgotten() -> None:

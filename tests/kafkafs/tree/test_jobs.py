@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from kafkafs.tree.events import Events
 from kafkafs.tree.jobs import Job, JobResult, Jobs, JobState
 from storage.directory.manager import Topic
 from storage.errors import InvalidRecord
@@ -19,12 +20,16 @@ class World:
 
     def __init__(self) -> None:
         self.now_ms = 1000
-        self.said: list[str] = []
         self.waiting: list[Job] = []
-        self.jobs = Jobs(lambda: self.now_ms, self.said.append)
+        self.events = Events(lambda: self.now_ms)
+        self.jobs = Jobs(lambda: self.now_ms, self.events)
         # A topic has partitions as long as it is not deleted.
         self.topic = Topic("orders", "id-1", dict.fromkeys([0]))  # type: ignore[arg-type]
         self.other = Topic("others", "id-2", dict.fromkeys([0]))  # type: ignore[arg-type]
+
+    def said(self) -> str:
+        """What the log of events has, without times."""
+        return "".join(line.partition(" ")[2] for line in self.events.text().splitlines(True))
 
     def hold(self) -> None:
         self.jobs.runner = self.waiting.append
@@ -65,7 +70,7 @@ def test_a_job_is_carried_out_by_who_starts_it_where_nobody_else_does() -> None:
     assert world.jobs.active("flush", world.topic) is None
     assert world.jobs.last("flush", world.other) is None
     assert world.jobs.last("roll", world.topic) is None
-    assert world.said == ["orders/.control/flush: run: done: segments 3"]
+    assert world.said() == "orders/.control/flush: run: done: segments 3\n"
 
 
 def test_one_at_a_time_of_a_kind_and_topic() -> None:
@@ -118,7 +123,7 @@ def test_a_job_that_fails(error: Exception, reason: str) -> None:
 
     job = world.start(work)
     assert (job.state, job.error, job.reason) == (JobState.FAILED, error, reason)
-    assert world.said == [f"orders/.control/flush: run: failed: {reason}"]
+    assert world.said() == f"orders/.control/flush: run: failed: {reason}\n"
 
 
 def test_a_bug_of_ours_is_a_line_with_its_traceback() -> None:
@@ -126,7 +131,7 @@ def test_a_bug_of_ours_is_a_line_with_its_traceback() -> None:
     job = world.start(lambda task: JobResult([("never", 1 // 0)]))
     assert job.state is JobState.FAILED
     assert "ZeroDivisionError" in job.reason
-    assert "unforeseen\nTraceback" in world.said[0]
+    assert "unforeseen\n    Traceback" in world.events.text()
 
 
 def test_cancelling_what_runs_and_what_waits() -> None:
@@ -161,7 +166,7 @@ def test_a_cancelled_job_ends_at_its_next_step() -> None:
 
     job = world.start(work)
     assert (job.state, steps, job.task.done) == (JobState.CANCELLED, [0, 1, 2, 3], 40)
-    assert world.said == ["orders/.control/flush: run: cancelled"]
+    assert world.said() == "orders/.control/flush: run: cancelled\n"
 
 
 def test_who_waits_for_the_end_is_told_once() -> None:

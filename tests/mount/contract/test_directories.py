@@ -109,13 +109,40 @@ def test_a_bad_name_is_einval(mount: Mount, name: str) -> None:
     assert directories(mount) == before
 
 
-@pytest.mark.parametrize("name", ["__cluster_metadata", "x-delete", "x-stray", "x-future"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"),
+        *("x-delete", "x-stray", "x-future"),
+    ],
+)
 def test_mkdir_of_a_name_that_is_kept(mount: Mount, name: str) -> None:
     """… a name that Kafka or we keep for ourselves (…) EPERM."""
     before = directories(mount)
     fails(errno.EPERM, os.mkdir, mount / name)
     assert directories(mount) == before
-    assert name in (mount / ".kafkafs/log").read_text()
+    line = next(line for line in reversed(mount.events().splitlines()) if repr(name) in line)
+    assert "take another name" in line
+
+
+def test_what_a_broker_has_made_is_shown(own: Mount) -> None:
+    """Its own topics, and those whose names are reserved here, are read and written as any other;
+    partitions are added to its own by a cluster alone.
+    """
+    own.run("mkdir one two; echo x >> one/0; echo y >> two/0")
+    own.stop()
+    (own.data / "one-0").rename(own.data / "__consumer_offsets-0")
+    (own.data / "two-0").rename(own.data / "two-delete-0")
+    own.start()
+    assert own.run("cat __consumer_offsets/0 two-delete/0; ls") == (
+        b"x\ny\n__consumer_offsets\ntwo-delete\n"
+    )
+    own.run("echo z >> two-delete/0; touch two-delete/1 __consumer_offsets/0")
+    before = directories(own)
+    fails(errno.EPERM, (own / "__consumer_offsets/1").touch)
+    assert directories(own) == before
+    assert "a cluster alone adds partitions" in own.events()
+    own.run("rmdir __consumer_offsets")
 
 
 def test_good_names(mount: Mount) -> None:
@@ -324,15 +351,16 @@ def test_chmod_and_chown_work_and_last(own: Mount) -> None:
 
 
 @needs_root
-def test_chmod_of_a_topic_is_seen_in_its_partitions(mount: Mount, orders: Path) -> None:
-    """A partition without an owner of its own has its topic's, at once."""
-    for mode, shown in ((0o700, 0o600), (0o755, 0o644), (0o777, 0o666)):
+def test_chmod_of_a_topic_changes_no_partition(mount: Mount, orders: Path) -> None:
+    """chmod and chown change what they name, as they do of any directory."""
+    before = orders.stat()
+    for mode in (0o700, 0o755, 0o1777):
         orders.parent.chmod(mode)
-        assert stat.S_IMODE(orders.stat().st_mode) == shown
+        assert orders.stat().st_mode == before.st_mode
         raw = orders.parent / ".raw" / "0" / "partition.metadata"
-        assert stat.S_IMODE(raw.stat().st_mode) == shown & 0o444
+        assert stat.S_IMODE(raw.stat().st_mode) == 0o444
     os.chown(orders.parent, 1234, 2345)
-    assert (orders.stat().st_uid, orders.stat().st_gid) == (1234, 2345)
+    assert (orders.stat().st_uid, orders.stat().st_gid) == (before.st_uid, before.st_gid)
 
 
 @needs_root

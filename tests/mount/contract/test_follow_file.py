@@ -17,7 +17,7 @@ import pytest
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.writing import append, view
 from tests.mount.control import do, facts, until
-from tests.mount.mounting import KAFKAFS, Mount, fails
+from tests.mount.mounting import KAFKAFS, Mount, fails, mounted
 from tests.mount.steering import SteeredMount
 
 LINE = 20
@@ -80,14 +80,15 @@ class Followed:
             os.close(fd)
 
     def check(self, first: int) -> None:
-        """All is there from a position on, and nothing before it."""
+        """All is there from a position on, and newlines before it."""
         assert self.file.stat().st_size == len(self.text)
         assert self.first == first
         with self.opened() as fd:
             assert os.pread(fd, len(self.text) + 1, first) == self.text[first:]
-            if first:
-                fails(errno.ESTALE, os.pread, fd, 1, first - 1)
-                fails(errno.ESTALE, os.pread, fd, len(self.text), 0)
+            shown = b"\n" * first + self.text[first:]
+            for position in {0, first // 2, max(first - 1, 0)}:
+                assert os.pread(fd, 1, position) == shown[position : position + 1]
+                assert os.pread(fd, len(shown) + 1, position) == shown[position:]
 
 
 def _lines(text: bytes) -> list[bytes]:
@@ -111,7 +112,7 @@ def test_it_shows_the_values_and_is_for_reading(followed: Followed) -> None:
     fails(errno.EPERM, os.unlink, followed.file)
     fails(errno.ENOENT, os.stat, followed.file.parent / "1")
     assert followed.file.read_bytes() == followed.text
-    assert ".follow/0 is for reading" in followed.mount.events()
+    assert ".follow/0 refused: it is for reading" in followed.mount.events()
 
 
 def test_at_names_are_those_of_the_topic(followed: Followed) -> None:
@@ -149,8 +150,46 @@ def test_positions_never_move(followed: Followed) -> None:
     assert followed.inode == inode
 
 
-def test_what_a_reader_missed_is_one_line(followed: Followed) -> None:
+def test_who_begins_after_retention_is_given_newlines(followed: Followed) -> None:
+    """A follower that begins at 0 gets on, and nothing is said of it."""
+    assert followed.first == 0
+    followed.segment(50)
+    followed.append(5)
+    followed.retain()
+    shown = b"\n" * 50 * LINE + lines(50, 55)
+    assert followed.file.read_bytes() == shown
+    with followed.opened() as fd:
+        assert b"".join(iter(lambda: os.read(fd, 333), b"")) == shown
+        assert "has missed" not in followed.mount.events()
+        # Who was given newlines has not been overtaken.
+        os.lseek(fd, 49 * LINE, os.SEEK_SET)
+        assert os.read(fd, LINE) == b"\n" * LINE
+        do(followed.path, "roll", "run")
+        followed.append(5)
+        followed.retain()
+        assert os.read(fd, 10 * LINE) == lines(50, 60)
+    assert "has missed" not in followed.mount.events()
+
+
+def test_who_comes_back_to_what_is_gone_is_named(followed: Followed) -> None:
+    assert followed.first == 0
+    followed.segment(50)
+    followed.append(5)
+    followed.retain()
+    with followed.opened() as fd:
+        os.lseek(fd, 20 * LINE, os.SEEK_SET)
+        assert os.read(fd, 100 * LINE) == b"\n" * 30 * LINE + lines(50, 55)
+    name = f"{followed.path.parent.name}/.follow/0: the reader at position {20 * LINE} has missed"
+    assert followed.mount.events().count(name) == 1
+
+
+def test_what_a_reader_missed_is_one_line(tmp_path: Path) -> None:
     """… with a line in `.kafkafs/log` that names the offsets that the reader missed."""
+    with mounted(tmp_path, "follow_gaps=error") as strict:
+        _check_what_is_said(Followed(strict, strict.topic()))
+
+
+def _check_what_is_said(followed: Followed) -> None:
     for _ in range(4):
         followed.segment(25)
     followed.append(5)
@@ -289,9 +328,12 @@ def test_an_open_reader_goes_on_while_the_files_are_there(
         assert os.pread(fd, 7, 13) == followed.text[13:20]
         followed.check(60 * LINE)
         steered_mount.daemon.delete_retired()
-        fails(errno.ESTALE, os.pread, fd, 100, 60 * LINE - 1)
+        fails(errno.ESTALE, os.pread, fd, 100, 20)
+        assert "position 20 has missed offsets up to 59" in steered_mount.events()
+        # Once: then it goes on.
+        newlines = b"\n" * 59 * LINE
+        assert os.pread(fd, 5000, 20) == newlines + followed.text[60 * LINE :]
         assert os.pread(fd, 5000, 60 * LINE) == followed.text[60 * LINE :]
-        assert "has missed offsets up to 59, at the earliest from 40 on" in steered_mount.events()
 
 
 def test_the_record_where_an_open_reader_stopped_is_known(

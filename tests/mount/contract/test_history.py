@@ -15,7 +15,9 @@ import pytest
 from kafkafs.tree.partition.generations import KEPT
 from storage import LogManager
 from tests.mount.contract.conftest import new_topic
+from tests.mount.control import until
 from tests.mount.mounting import Mount, fails
+from tests.mount.programs import Running, program
 from tests.mount.steering import SteeredMount
 from tests.storage.logs import append, remove_head
 
@@ -513,3 +515,21 @@ def test_a_cut_history_stays_over_a_remount(tmp_path: Path) -> None:
         mount.kill()
         mount.start()
         assert identity(orders.path) == before
+
+
+def test_an_old_file_has_no_link_and_its_watchers_hear_of_it(steered_mount: SteeredMount) -> None:
+    """… once the kernel has asked for its attributes, as fstat of who has it open does."""
+    orders = Orders(steered_mount)
+    orders.segment(5)
+    orders.append(5)
+    steered_mount.daemon.rest()
+    with open(orders.path, "rb", buffering=0) as old:
+        assert os.fstat(old.fileno()).st_nlink == 1
+        with Running([program("inotifywait"), "-m", "--format", "%e", orders.path]) as watcher:
+            until(lambda: "Watches established" in watcher.errors())
+            orders.remove_head()
+            assert orders.path.stat().st_nlink == 1
+            assert os.fstat(old.fileno()).st_nlink == 0
+            assert os.fstat(old.fileno()).st_ino != orders.path.stat().st_ino
+            old.close()
+            watcher.wait(lambda data: b"DELETE_SELF" in data)

@@ -83,7 +83,7 @@ def test_it_is_write_only(mount: Mount, topic: Path, way: str) -> None:
 
 @needs_root
 def test_the_topic_s_mode_says_who_may_write(tmp_path: Path) -> None:
-    """Its mode is the topic's, without reading."""
+    """Its mode is the topic's, as far as all partitions let it, without reading."""
     let_others_in(tmp_path)
     with mounted(tmp_path, "allow_other") as mount:
         topic = mount.topic(partitions=2).parent
@@ -93,6 +93,9 @@ def test_the_topic_s_mode_says_who_may_write(tmp_path: Path) -> None:
         assert refused.returncode != 0
         assert b"Permission denied" in refused.stderr
         os.chmod(topic, 0o777)
+        os.chmod(topic / "0", 0o666)
+        assert as_nobody("echo x >> .append", topic).returncode != 0
+        os.chmod(topic / "1", 0o666)
         assert as_nobody("echo x >> .append", topic).returncode == 0
         assert lines_of(topic) == [b"x"]
         assert b"Permission denied" in as_nobody("cat .append", topic).stderr

@@ -117,8 +117,9 @@ def test_a_topic_whose_own_name_collides_is_not_shown(tmp_path: Path) -> None:
     """A Kafka topic whose own name collides (`.kafkafs`) is not shown, and the log says so."""
     (tmp_path / "data").mkdir()
     with LogManager.open(str(tmp_path / "data")) as manager:
-        append(manager.create_topic(".kafkafs", 1).partitions[0], b"hidden")
+        append(manager.create_topic("theirs", 1).partitions[0], b"hidden")
         manager.create_topic("orders", 1)
+    (tmp_path / "data/theirs-0").rename(tmp_path / "data/.kafkafs-0")
     with mounted(tmp_path, "show_dot") as mount:
         assert sorted(os.listdir(mount.path)) == [".kafkafs", "orders"]
         assert not (mount / ".kafkafs" / "0").exists()

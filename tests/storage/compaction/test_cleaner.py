@@ -543,6 +543,7 @@ def test_many_segments_need_few_descriptors(tmp_path: Path) -> None:
         for n in range(200):
             put(log, (b"a", b"%d" % n))
             roll(log)
+        log.flush()
         for _ in range(2):
             manager.sweep(NOW_MS)  # closes what writing has opened
         task = CountingTask()

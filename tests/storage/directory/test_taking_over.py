@@ -30,12 +30,15 @@ def fill(data: Path, *topics: str) -> None:
     """Four segments each of old records with few keys, as a broker may have written them."""
     with LogManager.open(str(data), clock_ms=lambda: NOW_MS) as manager:
         for topic in topics:
-            log = manager.create_topic(topic, 1).partitions[0]
+            log = manager.create_topic(topic.lstrip("_"), 1).partitions[0]
             for number in range(4):
                 if number:
                     log.roll(NOW_MS)
                 pairs = [(b"key", b"%d" % number), (b"other", b"%d" % number)]
                 log.appender.append_batches(keyed(pairs), now_ns=NOW_MS * 1_000_000)
+    for topic in topics:
+        # A broker alone makes topics of its own.
+        (data / f"{topic.lstrip('_')}-0").rename(data / f"{topic}-0")
     (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\ndirectory.id=y\n")
 
 

@@ -251,7 +251,8 @@ def test_open_transactions(places: Places) -> None:
 
 def test_internal_topics_by_name_only(places: Places) -> None:
     with LogManager.open(str(places[0]), clock_ms=clock_ms) as manager:
-        manager.create_topic("__consumer_offsets", 1)
+        manager.create_topic("positions", 1)
+    (places[0] / "positions-0").rename(places[0] / "__consumer_offsets-0")
     outcome = hand(places, dry_run=True)
     assert outcome.left_out == ["__consumer_offsets"]
     assert outcome.refusals == []

@@ -18,12 +18,8 @@ BASE = 1000
 steps = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 9000)), max_size=40)
 
 
-def opened(
-    directory: Path, *, mapped: bool = True, max_bytes: int = 1024, base: int = BASE
-) -> OffsetIndex:
-    return OffsetIndex(
-        Files(), str(directory / "x.index"), base, max_bytes, writable=True, mapped=mapped
-    )
+def opened(directory: Path, *, max_bytes: int = 1024, base: int = BASE) -> OffsetIndex:
+    return OffsetIndex(Files(), str(directory / "x.index"), base, max_bytes, writable=True)
 
 
 def entries_of(steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -53,16 +49,14 @@ def test_the_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "x.index").read_bytes() == expected
 
 
-@pytest.mark.parametrize("mapped", [True, False])
 @given(steps=steps, queries=st.lists(st.integers(BASE - 5, BASE + 2100), max_size=10))
 def test_lookups(
     tmp_path_factory: pytest.TempPathFactory,
-    mapped: bool,
     steps: list[tuple[int, int]],
     queries: list[int],
 ) -> None:
     entries = entries_of(steps)
-    index = opened(tmp_path_factory.mktemp("i"), mapped=mapped)
+    index = opened(tmp_path_factory.mktemp("i"))
     index.presize()
     fill(index, entries)
     assert list(index.entries()) == entries
@@ -163,7 +157,6 @@ def test_refreshing(tmp_path: Path) -> None:
         BASE,
         1024,
         writable=False,
-        mapped=False,
         ignore_zero_tail=True,
     )
     assert reader.count == 0

@@ -19,10 +19,8 @@ EMPTY = (-1, BASE)
 steps = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 30)), max_size=40)
 
 
-def opened(directory: Path, *, mapped: bool = True, max_bytes: int = 1200) -> TimeIndex:
-    return TimeIndex(
-        Files(), str(directory / "x.timeindex"), BASE, max_bytes, writable=True, mapped=mapped
-    )
+def opened(directory: Path, *, max_bytes: int = 1200) -> TimeIndex:
+    return TimeIndex(Files(), str(directory / "x.timeindex"), BASE, max_bytes, writable=True)
 
 
 def calls_of(steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -57,12 +55,9 @@ def test_the_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "x.timeindex").read_bytes() == expected
 
 
-@pytest.mark.parametrize("mapped", [True, False])
 @given(steps=steps)
-def test_lookups(
-    tmp_path_factory: pytest.TempPathFactory, mapped: bool, steps: list[tuple[int, int]]
-) -> None:
-    index = opened(tmp_path_factory.mktemp("i"), mapped=mapped)
+def test_lookups(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]]) -> None:
+    index = opened(tmp_path_factory.mktemp("i"))
     index.presize()
     entries = fill(index, calls_of(steps))
     assert list(index.entries()) == entries
@@ -165,7 +160,6 @@ def test_refreshing(tmp_path: Path) -> None:
         BASE,
         1200,
         writable=False,
-        mapped=False,
         ignore_zero_tail=True,
     )
     assert reader.count == 0

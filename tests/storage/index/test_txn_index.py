@@ -127,3 +127,15 @@ def test_a_reader_changes_no_file(tmp_path: Path) -> None:
     reader.observe(entry(3))
     assert reader.entries == (entry(3),)
     assert not Path(reader.path).exists()
+
+
+def test_what_another_process_has_cut_is_written_again(tmp_path: Path) -> None:
+    made = index(tmp_path)
+    entries = tuple(entry(last) for last in (3, 6, 9))
+    made.append(entries[0])
+    made.append(entries[1])
+    path = Path(made.path)
+    path.write_bytes(b"")
+    made.append(entries[2])
+    assert decode(path.read_bytes()) == entries
+    made.close()

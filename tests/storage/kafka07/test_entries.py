@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
-from storage.kafka07 import entries as codec
 from storage.kafka07._entries import CUT_OFF, WHOLE, walk
 from storage.kafka07.entries import headers_07, plain_07
 from storage.record.batch import Record, decode_plain
-from storage.record.compression import GZIP, SNAPPY, compress
+from storage.record.compression import GZIP, SNAPPY, TooLarge, compress
 from storage.record.header import parse_header
 from tests.guard_page import before_guard_page
 from tests.storage.old_logs import encode_entry, encode_set
@@ -201,13 +200,12 @@ def test_sets_too_deep_in_one_another() -> None:
         plain_07(data, 0, len(data), 0)
 
 
-def test_all_sets_in_one_another_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_sets_in_one_another_share_a_limit() -> None:
     inner = encode_set([bytes(1000)], GZIP)
     data = encode_entry(compress(GZIP, inner * 20), codec=GZIP)
     assert len(read(data)) == 20
-    monkeypatch.setattr(codec, "MAX_DECOMPRESSED_BYTES", 20_000)
-    with pytest.raises(CorruptRecord, match="decompresses to more"):
-        plain_07(data, 0, len(data), 0)
+    with pytest.raises(TooLarge, match="decompresses to more"):
+        plain_07(data, 0, len(data), 0, 20_000)
 
 
 def crc_of(payload: bytes) -> bytes:

@@ -25,7 +25,7 @@ from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
 from tests.hang import HANG_S
 from tests.log_check import check_log
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values, write_settings
 from tests.storage.transactions import produced
 
 
@@ -230,6 +230,7 @@ def test_a_kill_anywhere_in_a_rescue_with_losses_hides_nothing(tmp_path: Path, l
     """The checkpoint is that from before, and what is lost lies behind it."""
     data = tmp_path / "data"
     data.mkdir()
+    write_settings(data, log_index_size_max_bytes=240)
     more: list[bytes] = []
     stops = Stops(data, expected=lambda: tuple(more))
     stops.disk.armed = False
@@ -350,6 +351,7 @@ def test_it_can_be_tried_again_wherever_it_fails(tmp_path: Path, error: int) -> 
 def test_a_stop_anywhere_loses_nothing_that_a_stop_may_not_lose(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
+    write_settings(data, log_index_size_max_bytes=240)
     acknowledged: list[bytes] = []
     flushed = 0
     stops = Stops(data, seeds=(0, 2, 3), expected=lambda: (tuple(acknowledged), flushed))

@@ -20,6 +20,7 @@ from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT
 from storage.segment.segment import Segment
+from storage.waiting import at_once
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, remove_head, values
 from tests.storage.transactions import Client, marker, new_log, produced, put
 
@@ -410,3 +411,21 @@ def test_markers_where_the_whole_log_was_deleted_read_nothing(tmp_path: Path) ->
         put(log, marker(8, COMMIT))
         files.broken = False
         assert values(log) == [b"f"]
+
+
+def test_a_request_does_not_wait_for_the_transaction_indexes(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        producer = Client(log, 7)
+        producer.send(b"a")
+        put(log, marker(7, ABORT))
+        append(log, b"b")
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        for segment in log.segments:
+            # As where a start had no need to read it.
+            segment.files._txn_index = None
+        with pytest.raises(BlockingIOError):
+            at_once(log.transactions.is_aborted, 7, 0)
+        assert log.transactions.is_aborted(7, 0)
+        assert at_once(log.transactions.is_aborted, 7, 0)

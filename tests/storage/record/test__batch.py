@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import struct
+import sys
+import threading
 import zlib
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +19,7 @@ from storage.record._batch import Rebuild, assign_offsets, find_next_batch
 from storage.record._plain import seal as seal_batch
 from storage.record.batch import Record, decode, encode
 from storage.record.control import ABORT, COMMIT, encode_marker, parse_marker
-from storage.record.header import CREATE_TIME, HEADER_SIZE, pack, parse_header
+from storage.record.header import CREATE_TIME, HEADER_SIZE, BatchHeader, pack, parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, cuts, damaged, logs
@@ -408,19 +411,56 @@ def test_salvage_wants_whole_batches_with_a_right_crc() -> None:
     assert find_next_batch(THREE_RECORDS, -1000, 0) == 0
 
 
-def test_salvage_of_older_formats() -> None:
-    wrapper = oracle.put_wrapper([oracle.Message(9, b"k", b"v", T)], 1, codec=1)
-    null = oracle.put_message(oracle.Message(12, None, None, T), 1)
-    entries = [V0_ENTRY, V1_ENTRY, wrapper, null, THREE_RECORDS]
-    data = b"garbage".join([b"", *entries, bytes(50)])
-    at = -1
-    for entry in entries:
-        at = find_next_batch(data, at + 1, 0)
-        assert data[at : at + len(entry)] == entry
-    assert find_next_batch(data, at + 1, 0) == -1
-    assert find_next_batch(data, 0, 6) == data.index(wrapper)
-    assert find_next_batch(V0_ENTRY[:-1], 0, 0) == -1
-    assert find_next_batch(V1_ENTRY[:-1] + b"x", 0, 0) == -1
+def test_salvage_finds_no_older_formats() -> None:
+    assert find_next_batch(V0_ENTRY + V1_ENTRY, 0, 0) == -1
+    assert find_next_batch(V0_ENTRY + V1_ENTRY + THREE_RECORDS, 0, 0) == len(V0_ENTRY + V1_ENTRY)
+
+
+def headers(size: int) -> bytearray:
+    """Headers back to back, each of a batch with possible values that reaches to the end."""
+    header = bytearray(pack(BatchHeader(0, 0, 0, 2, 0, 0, 9, 0, 0, -1, -1, -1, 9), b""))
+    header[17] ^= 1
+    data = header * (size // 61)
+    for at in range(0, len(data), 61):
+        struct.pack_into(">i", data, at + 8, len(data) - at - 12)
+    return data
+
+
+def test_salvage_takes_no_longer_for_many_headers() -> None:
+    """A CRC over what each of them claims would be one over 2 TB: this would hardly end."""
+    data = headers(16 << 20)
+    assert find_next_batch(data, 0, 0) == -1
+    at = len(data) // 61 // 2 * 61
+    struct.pack_into(">I", data, at + 17, crc32c(memoryview(data)[at + 21 :]))
+    assert find_next_batch(data, 0, 0) == at
+
+
+def test_salvage_lets_others_run() -> None:
+    """With an interval in which nobody has to give way, others run only where it lets them."""
+    data = headers(1 << 20)
+    marks: list[str] = []
+
+    def search() -> None:
+        marks.append("begins")
+        find_next_batch(data, 0, 0)
+        marks.append("ends")
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        # Who waits to be woken may come too late, but not each time.
+        for _ in range(200):
+            marks.clear()
+            thread = threading.Thread(target=search)
+            thread.start()
+            seen = list(marks)
+            thread.join()
+            if seen == ["begins"]:
+                break
+        else:
+            raise AssertionError("nobody runs beside it")
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_salvage_in_small_numbers_takes_no_crc_of_each() -> None:

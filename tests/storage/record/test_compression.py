@@ -8,6 +8,7 @@ import random
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zlib
 
 import cramjam
@@ -29,6 +30,7 @@ from storage.record.compression import (
     decompress,
     largest_decompressed,
 )
+from tests.hang import HANG_S
 
 XERIAL = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
 HUNDRED = b"a" * 100
@@ -327,6 +329,104 @@ for limit in (1 << 20, 32 << 20):
         raise AssertionError(limit)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S
     )
     assert done.returncode == 0, done.stderr
+
+
+# -- many small pieces ---------------------------------------------------------------------------
+
+
+class Member:
+    """A decompressor of zlib's that counts the bytes that it is given, and those that it copies."""
+
+    looked_at = 0
+    make = staticmethod(zlib.decompressobj)
+
+    def __init__(self, wbits: int) -> None:
+        self._made = self.make(wbits)
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        found = self._made.decompress(data, most)
+        Member.looked_at += len(data) + len(self.unused_data) + len(self._made.unconsumed_tail)
+        return found
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._made.unused_data
+
+    @property
+    def eof(self) -> bool:
+        return self._made.eof
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [b""] * 3000,
+        [b"ab"] * 3000,
+        [MIXED] + [b""] * 3000,
+        [b"a", *[MIXED[:n] for n in range(0, 3000, 7)], b""],
+    ],
+    ids=["empty", "short", "behind a long one", "growing"],
+)
+def test_gzip_members_are_looked_at_a_few_times(
+    members: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zlib, "decompressobj", Member)
+    stream = b"".join(compress(GZIP, member) for member in members)
+    Member.looked_at = 0
+    assert decompress(GZIP, stream) == b"".join(members)
+    assert Member.looked_at < 8 * len(stream)
+    Member.looked_at = 0
+    assert decompress(GZIP, stream + b"\x1f\x8b and no member") == b"".join(members)
+    with pytest.raises(CorruptRecord):
+        decompress(GZIP, stream + stream[:12])
+    assert Member.looked_at < 16 * len(stream)
+
+
+def lz4_of(*blocks: bytes) -> bytes:
+    return HUNDRED_LZ4[:7] + b"".join(blocks) + bytes(4)
+
+
+SMALL_PIECES = {
+    "snappy empty": (SNAPPY, XERIAL + b"\0\0\0\1\0" * 40_000, b""),
+    "snappy": (SNAPPY, XERIAL + b"\0\0\0\3\1\0a" * 40_000, b"a" * 40_000),
+    "snappy headers": (SNAPPY, XERIAL * 10_000 + b"\0\0\0\3\1\0a" * 2, b"aa"),
+    "lz4 stored": (LZ4, lz4_of(b"\1\0\0\x80a" * 40_000), b"a" * 40_000),
+    "lz4": (LZ4, lz4_of(b"\2\0\0\0\x10a" * 40_000), b"a" * 40_000),
+    "zstd empty": (ZSTD, compress(ZSTD, b"") * 40_000, b""),
+    "zstd": (ZSTD, compress(ZSTD, b"a") * 40_000, b"a" * 40_000),
+    "gzip": (GZIP, compress(GZIP, b"ab") * 10_000, b"ab" * 10_000),
+}
+
+
+@pytest.mark.parametrize(("codec", "stream", "content"), SMALL_PIECES.values(), ids=SMALL_PIECES)
+def test_small_pieces_take_the_memory_of_their_content(
+    codec: int, stream: bytes, content: bytes
+) -> None:
+    decompress(codec, compress(codec, b"a"))
+    tracemalloc.start()
+    try:
+        found = decompress(codec, stream, limit=len(content))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == content
+    # Room for a block that is as large as any of its frame, and twice for what grows; zlib copies
+    # once what follows the first member.
+    assert peak < len(stream) + 2 * len(content) + (128 << 10)
+
+
+@pytest.mark.parametrize(
+    ("codec", "stream"),
+    [SMALL_PIECES[name][:2] for name in ("lz4 stored", "lz4", "zstd empty", "zstd", "snappy")],
+)
+def test_many_blocks_of_nothing_are_much(codec: int, stream: bytes) -> None:
+    """They take as long as large ones, and whoever must answer at once leaves them to a thread."""
+    assert largest_decompressed(codec, stream) > 4 * len(stream)
+
+
+def test_an_lz4_frame_ends_where_kafka_ends_it() -> None:
+    """KafkaLZ4BlockInputStream looks at the size without the bit that says how it is stored."""
+    assert decompress(LZ4, HUNDRED_LZ4[:-4] + b"\0\0\0\x80" + b"ignored") == HUNDRED

@@ -189,7 +189,7 @@ def test_sealing() -> None:
         seal_batch(bytearray(60))
     for at, size in ((0, 60), (-1, 95), (1, 95)):
         with pytest.raises(ValueError, match="of a buffer"):
-            plain_v2(THREE_RECORDS, at, size, decompress)
+            plain_v2(THREE_RECORDS, at, size, decompress, 1 << 20)
 
 
 @pytest.mark.parametrize("size", [0, 60, 61, len(THREE_RECORDS) - 1])

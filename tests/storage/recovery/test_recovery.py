@@ -27,7 +27,8 @@ def fill(data: Path, count: int = 12, per_segment: int = 4, **overrides: object)
     """A log of ``count`` one-record batches, flushed before the last segment; then a crash."""
     manager = LogManager.open(str(data))
     log = manager.create_topic("t", 1).partitions[0]
-    for name, value in {"index_interval_bytes": 100, **overrides}.items():
+    small = {"index_interval_bytes": 100, "segment_bytes": 1 << 22}
+    for name, value in {**small, **overrides}.items():
         manager.change_topic_settings("t", {name.replace("_", "."): str(value)})
     lines = [b"line %d" % n for n in range(count)]
     for n, line in enumerate(lines):

@@ -14,7 +14,7 @@ from storage import Record, encode
 from storage.files import Files
 from storage.paths import MAX_OFFSET
 from storage.record.header import HEADER_SIZE
-from storage.segment.batch_check import Part, check_file, sound_batch
+from storage.segment.batch_check import Check, Part, check_file, sound_batch
 from storage.segment.damage import Damage
 from storage.task import Task
 from tests.storage.logs import NOW_MS
@@ -224,3 +224,37 @@ def test_of_a_very_large_batch_the_header_has_to_do() -> None:
     batch = bytearray(written([10])[0])
     batch[8:12] = (17 << 20).to_bytes(4, "big")
     assert sound_batch(Sparse(bytes(batch)), 0, 1 << 30) is not None
+
+
+class Counted:
+    """A source that counts what it is asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.bytes_read = 0
+
+    def read(self, position: int, size: int) -> memoryview:
+        self.bytes_read += size
+        return self._data[position : position + size]
+
+    def settle(self) -> None:
+        """All is there."""
+
+
+@pytest.mark.parametrize("damaged", [1, 2, 3])
+def test_damage_upon_damage_takes_linear_work(damaged: int) -> None:
+    """Of so many batches one is sound, and no index says where."""
+    reads = []
+    for count in (600, 1200):
+        batches = [bytearray(batch) for batch in written([0] * count)]
+        wrong = [n for n in range(1, count - 1) if n % (damaged + 1)]
+        for n in wrong:
+            batches[n][-1] ^= 1
+        log = Counted(b"".join(batches))
+        end = sum(map(len, batches))
+        check = Check(log, Part(BASE, 0, BASE, end, 1 << 14))
+        check.to(end)
+        found = sum(damage.end - damage.start for damage in check.damages)
+        assert found == sum(len(batches[n]) for n in wrong)
+        reads.append(log.bytes_read)
+    assert reads[1] < 3 * reads[0]

@@ -33,6 +33,7 @@ from storage.errors import (
     CorruptRecord,
     Fenced,
     InvalidRecord,
+    PolicyViolation,
     TaskCancelled,
     TopicExists,
     UnknownTopicOrPartition,
@@ -274,6 +275,13 @@ def test_a_topic_whose_name_collides(data: str) -> None:
     with pytest.raises(TopicExists):
         create_topic(data, "new_topic", 1)
     assert partitions_of(data, "new_topic") == 0
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "x-delete", ".kafkafs"])
+def test_a_topic_whose_name_is_reserved(data: str, name: str) -> None:
+    with pytest.raises(PolicyViolation, match="take another name"):
+        create_topic(data, name, 1)
+    assert partitions_of(data, name) == 0
 
 
 # -- somebody else has it --------------------------------------------------------------------------

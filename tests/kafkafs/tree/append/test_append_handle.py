@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -172,6 +173,18 @@ def test_the_largest_record_passes_in_pieces(tree: Tree, handle: Handle) -> None
     assert {len(value or b"") for value in values(tree.log())} >= {LIMIT - 80, LIMIT - 75}
 
 
+def test_who_tries_a_refused_write_for_ever_costs_no_memory(tree: Tree, handle: Handle) -> None:
+    """The same error for each try does not gather what the tries wrote, in its traceback."""
+    handle.write(0, b"begun")
+    depths = set()
+    for _ in range(20):
+        with pytest.raises(RecordTooLarge) as caught:
+            handle.write(5, b"x" * 5000)
+        depths.add(len(list(traceback.walk_tb(caught.value.__traceback__))))
+    # The first try goes down to where the line is checked.
+    assert len(depths) <= 2
+
+
 class FullFiles(Files):
     full = False
 
@@ -226,7 +239,7 @@ def test_writing_while_stopping_is_eshutdown(tree: Tree, handle: Handle) -> None
 
 def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
     handle.write(0, b"half")
-    tree.fs.root.rmdir("t")
+    tree.fs.root.rmdir("t", CALLER)
     with pytest.raises(LogClosed):
         handle.write(0, b"x\n")
     with pytest.raises(LogClosed):
@@ -247,14 +260,21 @@ def test_a_read_only_mount_takes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         assert handle.sync_plan() is None
 
 
-def test_what_was_created_without_o_append_cannot_be_written(tree: Tree) -> None:
+def test_what_was_created_without_o_append_is_written_in_order(tree: Tree) -> None:
     node, handle = tree.directory("t").create("1", 0o644, os.O_WRONLY | os.O_TRUNC, CALLER)
-    for data in (b"whole\n", b"part"):
+    for position in (1, -1):
         with pytest.raises(PermissionError):
-            handle.write(0, data)
+            handle.write(position, b"whole\n")
+    handle.write(0, b"whole\n")
+    handle.write(6, b"part")
+    for position in (0, 6, 9, 11):
+        with pytest.raises(PermissionError):
+            handle.write(position, b"whole\n")
     handle.flush()
     handle.release()
-    assert tree.attributes(node).size == 0
+    assert tree.attributes(node).size == 11
+    with pytest.raises(PermissionError):
+        tree.open("t/1", os.O_WRONLY)
 
 
 def test_reading_while_appending_needs_both(tree: Tree, handle: Handle) -> None:
@@ -410,19 +430,21 @@ def test_every_known_inode_is_told_before_the_reply(tree: Tree, handle: Handle) 
     tree.remove_head(1)
     writer = tree.open("t/0", APPEND)
     current = tree.file()
-    raw = tree.node("t/.raw/0/00000000000000000001.log")
+    raw, directory = tree.node("t/.raw/0/00000000000000000001.log"), tree.node("t/.raw/0")
+    both = [raw.inode, directory.inode]
     view = tree.file("t/.jsonl/0")
     tree.directory("t").create("1", 0o644, APPEND, CALLER)
     other = tree.file("t/1")
     tree.rest()
     writer.write(0, b"line\n")
-    assert sorted(tree.notices.attributes) == sorted([old.inode, view.inode, raw.inode])
+    assert sorted(tree.notices.attributes) == sorted([old.inode, view.inode, *both])
     assert tree.attributes(old).size == 11
     assert tree.attributes(current).size == 5
     tree.rest()
     handle.write(11, b"line\n")
-    assert sorted(tree.notices.attributes) == sorted([current.inode, view.inode, raw.inode])
+    assert sorted(tree.notices.attributes) == sorted([current.inode, view.inode, *both])
     tree.fs.inodes.forget(raw.inode, raw.lookups)
+    tree.fs.inodes.forget(directory.inode, directory.lookups)
     tree.fs.inodes.forget(old.inode, old.lookups)
     tree.rest()
     writer.write(10, b"line\n")

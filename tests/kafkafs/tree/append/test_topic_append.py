@@ -494,7 +494,7 @@ def test_who_looks_is_told_before_the_reply(tree: Tree, keyed: Handle) -> None:
 
 def test_a_deleted_topic_takes_nothing(tree: Tree, handle: Handle) -> None:
     handle.write(0, b"half")
-    tree.fs.root.rmdir("t")
+    tree.fs.root.rmdir("t", CALLER)
     with pytest.raises(LogClosed):
         handle.write(0, b"x\n")
     with pytest.raises(LogClosed):

@@ -170,7 +170,7 @@ def test_nothing_is_done_while_stopping_or_after_deletion(tree: Tree) -> None:
     handle = tree.open(F, APPEND)
     tree.mkdir("u")
     other = tree.open("u/.control/abort-transaction", APPEND)
-    tree.fs.root.rmdir("t")
+    tree.fs.root.rmdir("t", CALLER)
     with pytest.raises(UnknownTopicOrPartition):
         handle.write(0, b"0 7\n")
     tree.fs.stop()

@@ -11,7 +11,7 @@ import pytest
 from kafkafs.tree.control.control_file import LONGEST_LINE
 from kafkafs.tree.inodes import Change
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
-from tests.kafkafs.trees import APPEND, Tree, a_tree, asked, read
+from tests.kafkafs.trees import APPEND, CALLER, Tree, a_tree, asked, read
 from tests.storage.logs import write_settings
 
 
@@ -170,7 +170,7 @@ def test_a_topic_that_is_deleted_takes_nothing_any_more(tree: Tree) -> None:
     controls = [
         tree.open(f"t/.control/{name}", APPEND) for name in tree.directory("t/.control").names()
     ]
-    tree.fs.root.rmdir("t")
+    tree.fs.root.rmdir("t", CALLER)
     for _ in range(2):
         with pytest.raises(UnknownTopicOrPartition, match="is deleted"):
             config.write(0, b"segment.ms=7\n")

@@ -106,6 +106,10 @@ def test_what_goes_wrong(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="open files") as refused:
             handle.awaited_over()
         assert refused.value.errno == errno.EMFILE
+        depth = len(refused.traceback)
+        with pytest.raises(OSError, match="open files") as again:
+            handle.awaited_over()
+        assert len(again.traceback) == depth, "which would grow for who asks for ever"
         assert "last_outcome failed" in shown(tree, flush)
         reason = "last_reason Too many open files (/some/file)"
         assert reason in shown(tree, flush), "in one line"

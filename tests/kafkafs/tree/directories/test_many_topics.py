@@ -73,7 +73,7 @@ def config(tree: Tree) -> None:
 
 def made_and_removed(tree: Tree) -> None:
     tree.mkdir("new")
-    tree.fs.root.rmdir("new")
+    tree.fs.root.rmdir("new", CALLER)
 
 
 CHANGES: dict[str, Callable[[Tree], object]] = {

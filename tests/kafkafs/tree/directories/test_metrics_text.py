@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kafkafs.printable import one_line
 from kafkafs.tree.directories.metrics_text import exposition, metrics_text, of_partitions
 from storage.task import Task
 from tests.kafkafs.trees import Tree, a_tree
@@ -31,14 +32,15 @@ def shown(tree: Tree) -> dict[tuple[str, ...], float]:
 def test_label_values_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = 'a "quoted" \\ topic\nof two lines, {é}'
     found = samples(exposition(list(of_partitions([((odd, "7"), (1, 2, 2, 99, 1))]))))
-    assert found["kafkafs_partition_size_bytes", "7", odd] == 99
-    assert found["kafkafs_partition_log_end_offset", "7", odd] == 2
+    escaped = one_line(odd)
+    assert found["kafkafs_partition_size_bytes", "7", escaped] == 99
+    assert found["kafkafs_partition_log_end_offset", "7", escaped] == 2
     monkeypatch.setattr("kafkafs.tree.directories.metrics_text.version", lambda package: odd)
     monkeypatch.setattr("platform.python_version", lambda: "3")
     with a_tree(tmp_path / "data") as tree:
         tree.fs.mount.counters.refused_appends[odd] += 3
         found = shown(tree)
-    assert found["kafkafs_refused_appends_total", odd] == 3
+    assert found["kafkafs_refused_appends_total", escaped] == 3
     assert found["kafkafs_build_info", "3", odd] == 1
 
 

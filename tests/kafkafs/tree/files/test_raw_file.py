@@ -84,7 +84,10 @@ def test_a_replaced_file_is_another_inode(tree: Tree) -> None:
     assert read(handle) == content
     tree.delete_files()
     assert read(handle) == content, "an open file outlives its name"
-    assert read(tree.open(LOG)) != content
+    handle.release()
+    handle = tree.open(LOG)
+    assert read(handle) != content
+    handle.release()
 
 
 def test_a_deleted_file_is_stale(tree: Tree) -> None:
@@ -121,10 +124,12 @@ def test_a_file_that_was_replaced_or_deleted_is_not_opened(tree: Tree) -> None:
 
 def test_fsync_of_it_flushes_the_partition(tree: Tree) -> None:
     tree.append("t/0", b"a\n")
-    plan = tree.open(LOG).sync_plan()
+    handle = tree.open(LOG)
+    plan = handle.sync_plan()
     assert plan is not None
     plan.run()
     plan.finish()
+    handle.release()
     assert tree.log().durability.recovery_point == 1
 
 

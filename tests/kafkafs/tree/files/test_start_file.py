@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kafkafs.mount_options import MountOptions
-from kafkafs.tree.files.start_file import StartFile
-from kafkafs.tree.inodes import Change
+from kafkafs.tree.files.start_file import NAMES, StartFile
+from kafkafs.tree.inodes import PASSING, Change
 from storage.record.control import ABORT, COMMIT
 from storage.waiting import at_once
 from tests.kafkafs.start_files import (
@@ -143,12 +143,50 @@ def test_two_files_of_one_name_are_open(tree: Tree) -> None:
     assert start_file(tree, "0@-10") is second
     other.release()
     assert start_file(tree, "0@-10") is first
+    assert len(tree.fs.root.start_names.held) == 1
     handle.release()
-    known = tree.fs.root.start_names.inodes.get((tree.node("t").inode, "0@-10"), [])
-    assert sorted(known) == sorted([first.inode, second.inode])
-    tree.fs.inodes.forget(first.inode, first.lookups)
-    tree.fs.inodes.forget(second.inode, second.lookups)
-    assert tree.fs.root.start_names.inodes.get((tree.node("t").inode, "0@-10"), []) == []
+    assert tree.fs.root.start_names.held == {}
+
+
+def test_however_many_are_looked_up_few_are_kept(tree: Tree) -> None:
+    """Offsets, times and ranges; those that are open stay, and each name leads to its text."""
+    fill(tree)
+    tree.node("t/0")
+    others = len(tree.fs.inodes.nodes)
+    opened = [start_file(tree, f"0@{offset}") for offset in (3, 17)]
+    handles = [tree.open(file) for file in opened]
+    for number in range(PASSING):
+        start_file(tree, f"0@{number}")
+        start_file(tree, f"0@0..{number}")
+        start_file(tree, f"0@{iso(NOW_MS + number)}")
+    assert PASSING // 2 < len(tree.fs.inodes.nodes) <= others + PASSING + len(opened)
+    assert len(tree.fs.root.start_names.held) < 20
+    for offset, file, handle in zip((3, 17), opened, handles, strict=True):
+        assert tree.fs.inodes.get(file.inode) is file
+        assert start_file(tree, f"0@{offset}") is file
+        assert read(handle) == Oracle(tree).text("", offset, 40)
+        handle.release()
+    assert tree.fs.root.start_names.held == {}
+    for number in range(PASSING + 1):
+        start_file(tree, f"0@0..{number}")
+    with pytest.raises(OSError, match="not given"):
+        tree.fs.inodes.get(opened[0].inode)
+    assert text(tree, "0@3") == Oracle(tree).text("", 3, 40)
+
+
+def test_however_many_names_lead_to_it_few_are_held(tree: Tree) -> None:
+    fill(tree)
+    file = start_file(tree, f"0@{10**6}")
+    handle = tree.open(file)
+    for number in range(2000):
+        assert start_file(tree, f"0@{10**6 + number}") is file
+    held = tree.fs.root.start_names.held
+    assert len(held) == NAMES
+    tree.append("t/0", b"x\n")
+    assert start_file(tree, f"0@{10**6 + 1999}") is file
+    assert start_file(tree, f"0@{10**6}") is not file
+    handle.release()
+    assert held == {}
 
 
 def test_names_of_one_meaning_are_one_inode(tree: Tree) -> None:
@@ -177,7 +215,7 @@ def test_the_inode_is_the_same_after_a_remount(tmp_path: Path) -> None:
 )
 def test_it_is_a_place_to_read(tree: Tree, flags: int) -> None:
     file = start_file(tree, "0@end")
-    with pytest.raises(PermissionError, match="t/0@… is a place to read; >> t/0 appends"):
+    with pytest.raises(PermissionError, match="is a place to read, t/0 one to write"):
         tree.open(file, flags)
     with pytest.raises(PermissionError):
         file.set_attributes(Change(mode=0o600))

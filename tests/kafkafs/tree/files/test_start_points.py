@@ -134,7 +134,6 @@ def test_an_offset_outside_of_the_log_may_be_refused(tmp_path: Path) -> None:
         for name, directory in itertools.product(("0@9", "0@41", "0@3..20"), DIRECTORIES):
             with pytest.raises(OffsetOutOfRange):
                 tree.node(f"t/{directory}{name}")
-        assert "lookup of t/0@41 refused" in tree.events()
         for name in ("0@40", "0@end", "0@2099-01-01", "0@-1000", "0@10..99"):
             start_file(tree, name)
         assert text(tree, "0@10") == lines(10, 40)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.line_index.encoded import AT_ONCE, takes_long
+from kafkafs.line_index.encoded import takes_long
+from storage.plain_forms import AT_ONCE
 from storage.record.plain import recompress
 from storage.waiting import at_once
 from tests import oracle

@@ -2,17 +2,65 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
+from storage.directory.retain import delete_records, retain
 from storage.files import Files
+from storage.task import Task
 from storage.waiting import at_once
 from tests.hang import HANG_S
 from tests.kafkafs.trees import Following, Tree, a_tree
 from tests.storage.logs import append
+
+T = TypeVar("T")
+
+
+class OwnersFiles(Files):
+    """Notes which files the owner has read or made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_owners = False
+        self.used: set[str] = set()
+        self._paths: dict[int, str] = {}
+
+    def by_owner(self, function: Callable[[], T], /) -> T:
+        self.is_owners = True
+        try:
+            return function()
+        finally:
+            self.is_owners = False
+
+    def _note(self, path: str) -> None:
+        if self.is_owners:
+            self.used.add(os.path.basename(path))
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        fd = super().open(path, flags, mode)
+        self._paths[fd] = path
+        return fd
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self._note(self._paths[fd])
+        return super().preadv(fd, buffer, position)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self._note(self._paths[fd])
+        return super().pread(fd, size, position)
+
+    def read_whole(self, path: str) -> bytes:
+        self._note(path)
+        return super().read_whole(path)
+
+    def replace_atomically(self, path: str, data: bytes, **how: Any) -> None:
+        self._note(path)
+        super().replace_atomically(path, data, **how)
 
 
 class HeldFiles(Files):
@@ -106,3 +154,38 @@ def test_the_past_changes_beside_a_thread_that_reads_the_history(
     assert found == [partition.nonce()]
     assert tree.read("t/0") == b"one\ntwo\n"
     tree.stop()
+
+
+def test_retention_has_the_owner_read_no_log(tmp_path: Path) -> None:
+    """Its end may lie on the disk only: nobody has looked at it for a week."""
+    files = OwnersFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        tree.manager.change_topic_settings("t", {"retention.bytes": "1"})
+        for value in (b"one", b"two", b"three"):
+            append(tree.log(), value)
+            tree.roll()
+        append(tree.log(), b"last")
+        assert tree.read("t/0") == b"one\ntwo\nthree\nlast\n"
+        tree.fs.partitions.tick()
+        tree.fs.partitions.housekeeping()
+        task = Task(files.by_owner)
+        assert retain(tree.manager, [tree.log()], task).segments == 3
+        assert {name for name in files.used if name.endswith(".log")} == set()
+
+
+def test_a_change_that_nobody_sees_has_the_owner_read_no_history(tmp_path: Path) -> None:
+    """What lies below the log start is removed before anybody has looked at the partition."""
+    files = OwnersFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        for value in (b"one", b"two", b"three"):
+            append(tree.log(), value)
+            tree.roll()
+        delete_records(tree.manager, tree.log(), 2, Task())
+    with a_tree(tmp_path / "data", files=files) as tree:
+        partition = tree.fs.partitions.of(tree.log())
+        task = Task(files.by_owner)
+        assert retain(tree.manager, [tree.log()], task).segments == 2
+        assert "kafkafs.history" not in files.used
+        assert not partition._history_read

@@ -1,0 +1,83 @@
+"""Recognises what a user gives instead of a data directory, and says what to give.
+
+A command that is pointed at a mount, at another program's directory or at a single partition must
+neither call it whole nor write into it.  What a directory holds says `storage.directory.contents`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import stat
+from typing import NamedTuple
+
+from kafkafs.mount_table import TYPE, Mounted, find_around
+from storage.directory.contents import Contents, contents_of
+from storage.errors import LogLocked
+from storage.files import Files
+from storage.state import owner_file
+
+
+class Mistake(NamedTuple):
+    """Why a path is no data directory; `instead`: the path to give, where that is known.
+    `is_missing`: nothing is there.
+    """
+
+    reason: str
+    instead: str | None = None
+    is_missing: bool = False
+
+
+def find_mistake(path: str) -> Mistake | None:
+    """Why nothing can be a data directory at `path`; None where it may be one.
+
+    It does not touch a mount of kafkafs that the path names, whose daemon may not answer.
+    """
+    for place in (os.path.abspath, os.path.realpath):
+        where = place(path)
+        mounted = find_around(where)
+        if mounted is not None and mounted.type == TYPE:
+            return _shown(where, mounted)
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return Mistake("there is no such data directory", is_missing=True)
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            return Mistake(f"its file system is dead ({error.strerror}): fusermount3 -u clears it")
+        return Mistake(error.strerror or str(error))
+    if not stat.S_ISDIR(found.st_mode):
+        return Mistake("a file, and no data directory")
+    return None
+
+
+def _shown(path: str, mounted: Mounted) -> Mistake:
+    where = "a mount of kafkafs" if path == mounted.path else "inside a mount of kafkafs"
+    if not os.path.isabs(mounted.source):
+        return Mistake(f"{where}; give the data directory that it shows")
+    return Mistake(f"{where}, which shows {mounted.source}", mounted.source)
+
+
+def in_use(error: LogLocked) -> str:
+    """An error of a data directory that another process has open, with what ends that."""
+    owner = None
+    if error.path is not None:
+        directory = os.path.dirname(error.path)
+        with contextlib.suppress(OSError):
+            owner = owner_file.read(Files(), directory)
+    if owner is None or owner.pid != error.pid:
+        return str(error)
+    return f"{error}: mounted at {owner.mount}; kafkafs umount {shlex.quote(owner.mount)} ends that"
+
+
+def contents_or_mistake(path: str) -> Contents | Mistake:
+    """What the data directory at `path` holds, or why it is none."""
+    mistake = find_mistake(path)
+    if mistake is not None:
+        return mistake
+    try:
+        return contents_of(Files(), os.path.realpath(path))
+    except OSError as error:
+        return Mistake(error.strerror or str(error))

@@ -1,0 +1,46 @@
+"""Owners and permission bits, as values: what one gives that another does not, and what a
+partition's directory on the disk may give.
+
+Pure: no file is touched.
+"""
+
+from __future__ import annotations
+
+Ownership = tuple[int, int, int]
+"""(permission bits, uid, gid)"""
+
+
+def within(given: Ownership, limit: Ownership) -> int:
+    """The permission bits of ``given`` that give nobody more than ``limit`` gives him.
+
+    A class of the one may have members in several classes of the other; such a member gets what all
+    of them have.  root, whom no bits bind, is not looked at.
+    """
+    mode, uid, gid = given
+    limit_mode, limit_uid, limit_gid = limit
+    owners, groups, others = limit_mode >> 6, limit_mode >> 3, limit_mode
+    # What the limit gives to somebody who may be its owner, or a member of its group.
+    perhaps_owner = 7 if limit_uid == uid else owners
+    perhaps_member = 7 if limit_gid == gid else groups
+    owner = owners if limit_uid == uid else groups & others
+    group = perhaps_owner & (groups if limit_gid == gid else groups & others)
+    other = perhaps_owner & perhaps_member & others
+    allowed = (owner & 7) << 6 | (group & 7) << 3 | other & 7
+    return mode & (allowed | ~0o777)
+
+
+def of_directory(uid: int, gid: int, topic: Ownership, partition: Ownership) -> int:
+    """The permission bits of a partition's directory that belongs to ``uid`` and ``gid``, who
+    always may do all.
+
+    Others read it who may reach the partition through its topic's directory, and read it there.
+    Nobody else writes it: what lies in it is made by the log alone.
+    """
+    search, read = topic[0] & 0o111, partition[0] & 0o444
+    reached = within((0o755, uid, gid), (search | search << 2, *topic[1:]))
+    return 0o700 | within((reached, uid, gid), (read | read >> 2, *partition[1:]))
+
+
+def of_file(directory_mode: int) -> int:
+    """The permission bits of the files in a directory with these."""
+    return 0o600 | directory_mode & 0o044

@@ -1,0 +1,302 @@
+"""The wrong command at the wrong place: each command that takes a data directory says what is
+wrong, in one line, and changes nothing.
+
+The commands are those that click knows, so that a new one cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from kafkafs.cli import main
+from storage import LogManager
+from tests.kafkafs.cli.conftest import PROGRAM, Place, kafkafs
+from tests.kafkafs.cli.test_mount_mistakes import fill, tree
+
+Arguments = Callable[[str], list[str]]
+
+#: What a command is called with, for a data directory.
+TAKE_A_DIRECTORY: dict[str, Arguments] = {
+    "compact": lambda data: [data],
+    "compact --dry-run": lambda data: [data],
+    "config": lambda data: [data],
+    "config --broker-config x": lambda data: [data],
+    "convert": lambda data: [data],
+    "convert --dry-run": lambda data: [data],
+    "detach": lambda data: [data],
+    "detach --undo": lambda data: [data],
+    "fetch": lambda data: ["-d", data, "orders:0:0:100"],
+    "handover": lambda data: [data, data],
+    "handover --dry-run": lambda data: [data, data],
+    "produce": lambda data: ["-d", data, "orders:0"],
+    "reindex": lambda data: [data],
+    "reindex --check": lambda data: [data],
+    "repair": lambda data: [data],
+    "repair --salvage --dry-run": lambda data: [data],
+    "repair --purge": lambda data: [data],
+    "retain": lambda data: [data],
+    "retain --dry-run": lambda data: [data],
+    "spark compact": lambda data: [data],
+    "spark export --dry-run": lambda data: [data, "/nowhere/out"],
+    "spark import": lambda data: [data, "orders", os.devnull],
+    "spark stats --dry-run": lambda data: [data],
+    "spark verify --dry-run": lambda data: [data],
+    "verify": lambda data: [data],
+}
+#: Those that take none, and `mount`, whose mistakes are in test_mount_mistakes.py.
+OTHERS = {"dump", "mount", "umount", "version", "wait"}
+#: Those that read one partition's directory, too.
+OF_A_PARTITION = {"verify", "reindex", "reindex --check"}
+#: Those that make a topic, or look at what is beside the topics, in a directory without any.
+WITHOUT_TOPICS = {"spark import"}
+TAKES_EMPTY = {
+    name
+    for name in TAKE_A_DIRECTORY
+    if name.split()[0] not in ("detach", "fetch", "handover", "produce")
+    # These would start Spark.
+    and name not in ("spark compact", "spark import")
+}
+
+each_command = pytest.mark.parametrize("command", TAKE_A_DIRECTORY)
+
+
+def all_commands() -> set[str]:
+    """What `kafkafs --help` lists, and the jobs of Spark."""
+
+    def names(group: click.Group, prefix: str) -> Iterator[str]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if isinstance(command, click.Group):
+                yield from names(command, f"{prefix}{name} ")
+            else:
+                yield f"{prefix}{name}"
+
+    return set(names(main, ""))
+
+
+def run(command: str, *arguments: str) -> Result:
+    words = command.split()
+    cut = 2 if words[0] == "spark" else 1
+    return CliRunner().invoke(main, [*words[:cut], *arguments, *words[cut:]], prog_name="kafkafs")
+
+
+def refused(command: str, directory: str) -> str:
+    """Why a command does not take a directory: one line."""
+    done = run(command, *TAKE_A_DIRECTORY[command](directory))
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == 1, done.output
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"kafkafs: {directory}: "), done.stderr
+    assert done.stderr.count("\n") == 1
+    return done.stderr.removeprefix(f"kafkafs: {directory}: ").removesuffix("\n")
+
+
+def test_every_command_is_here() -> None:
+    base = {" ".join(word for word in name.split("--")[0].split()) for name in TAKE_A_DIRECTORY}
+    assert base | OTHERS == all_commands()
+
+
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A data directory with a topic, mounted."""
+    place = Place(tmp_path_factory.mktemp("mistakes"))
+    fill(place.data)
+    place.mount()
+    yield place
+    place.umount()
+    place.end()
+
+
+@each_command
+def test_a_mount(mounted: Place, command: str) -> None:
+    """… is not read as a data directory: the line names the one that it shows."""
+    name = " ".join(word for word in command.split() if not word.startswith("-") and word != "x")
+    option = "-d " if name in ("produce", "fetch") else ""
+    before = tree(mounted.data)
+    for directory, where in (
+        (mounted.path, "a mount of kafkafs"),
+        (mounted.path / "orders", "inside a mount of kafkafs"),
+        (mounted.path / "orders" / ".raw" / "0", "inside a mount of kafkafs"),
+    ):
+        assert refused(command, str(directory)) == (
+            f"{where}, which shows {mounted.data}: kafkafs {name} {option}{mounted.data}"
+        )
+    assert tree(mounted.data) == before
+
+
+@each_command
+def test_no_data_directory(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """… but an empty one, another program's, one that is missing, or a file."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "others" / "release-17").mkdir(parents=True)
+    (tmp_path / "others" / "release-17" / "notes").write_text("mine\n")
+    (tmp_path / "file").write_text("mine\n")
+    before = tree(tmp_path)
+    if command not in WITHOUT_TOPICS:
+        assert "of Kafka's is here" in refused(command, str(tmp_path / "empty"))
+        monkeypatch.chdir(tmp_path / "empty")
+        if not command.startswith("spark"):
+            assert "of Kafka's is here" in refused(command, ".")
+    assert "of Kafka's is here" in refused(command, str(tmp_path / "others"))
+    assert "no such data directory" in refused(command, str(tmp_path / "missing"))
+    assert "a file" in refused(command, str(tmp_path / "file"))
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", sorted(TAKES_EMPTY))
+def test_what_is_allowed_to_be_empty(tmp_path: Path, command: str) -> None:
+    """A directory without partitions is an error unless `--allow-empty`."""
+    done = run(command, *TAKE_A_DIRECTORY[command](str(tmp_path)), "--allow-empty")
+    assert "is here" not in done.output
+
+
+def test_verify_of_a_directory_without_topics(tmp_path: Path) -> None:
+    LogManager.open(str(tmp_path)).close()
+    assert refused("verify", str(tmp_path)) == (
+        "no partition of Kafka's is here: is it the data directory? "
+        "(--allow-empty takes it all the same)"
+    )
+    assert "of Kafka's is here" in refused("verify", "/etc")
+    done = run("verify", str(tmp_path), "--allow-empty")
+    assert (done.exit_code, done.output) == (0, "0 partitions with 0 records, 0 bytes: whole\n")
+    assert run("config", str(tmp_path)).exit_code == 0
+
+
+@pytest.mark.parametrize("command", sorted(TAKE_A_DIRECTORY.keys() - OF_A_PARTITION))
+def test_one_partitions_directory(tmp_path: Path, command: str) -> None:
+    fill(tmp_path)
+    before = tree(tmp_path)
+    line = refused(command, str(tmp_path / "orders-0"))
+    assert line.startswith("one partition's directory, where a data directory is wanted: kafkafs ")
+    assert line.endswith(f" {tmp_path}")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", sorted(OF_A_PARTITION))
+def test_one_partitions_directory_is_read(tmp_path: Path, command: str) -> None:
+    fill(tmp_path)
+    assert run(command, str(tmp_path / "orders-0")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compact", "DATA", "order"],
+        ["compact", "DATA", "order:0"],
+        ["compact", "DATA", "DATA"],
+        ["retain", "DATA", "orders:7"],
+        ["retain", "--dry-run", "DATA", "order"],
+        ["config", "DATA", "order"],
+        ["config", "DATA", "order", "retention.ms=1"],
+        ["convert", "DATA", "--topic", "order"],
+        ["handover", "DATA", "DATA", "order"],
+        ["fetch", "-d", "DATA", "order:0:0:9"],
+        ["produce", "-d", "DATA", "order:0"],
+        ["spark", "stats", "DATA", "order", "--dry-run"],
+        ["umount", "DATA"],
+        ["wait", "DATA"],
+        ["wait", "DATA/orders-0/00000000000000000000.log"],
+        ["wait", ""],
+        ["verify", ""],
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_is_not_there(tmp_path: Path, words: list[str]) -> None:
+    """… or a data directory where something else is wanted."""
+    fill(tmp_path)
+    before = tree(tmp_path / "orders-0")
+    done = CliRunner().invoke(main, [word.replace("DATA", str(tmp_path)) for word in words])
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "(file" not in done.stderr
+    assert "Errno" not in done.stderr
+    assert tree(tmp_path / "orders-0") == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["compact", "config x", "convert", "detach", "produce", "reindex", "repair", "retain"],
+)
+def test_a_directory_that_is_mounted(mounted: Place, command: str) -> None:
+    """… names the mount, and what ends it."""
+    before = tree(mounted.data / "orders-0")
+    name = command.split()[0]
+    words = [*TAKE_A_DIRECTORY[name](str(mounted.data))]
+    if command == "config x":
+        words += ["orders", "retention.ms=1"]
+    done = run(name, *words)
+    assert done.exit_code == 1
+    assert f"in use by process {mounted.pid}" in done.stderr
+    assert f"mounted at {mounted.path}; kafkafs umount {mounted.path} ends that" in done.stderr
+    assert tree(mounted.data / "orders-0") == before
+
+
+def test_umount_of_what_is_no_mount_point(mounted: Place) -> None:
+    for path in (mounted.data, mounted.path / "orders", mounted.path / "orders" / "0"):
+        done = kafkafs("umount", path)
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"kafkafs: {path}: no kafkafs is mounted here: kafkafs umount {mounted.path}\n"
+        )
+    assert os.path.ismount(mounted.path)
+
+
+def test_a_copy_of_one_partition_under_any_name(tmp_path: Path) -> None:
+    fill(tmp_path)
+    shutil.copytree(tmp_path / "orders-0", tmp_path / "copy")
+    assert "one partition's directory" in refused("retain", str(tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("given", ["", "/orders", "/.kafkafs", "/orders/0"])
+def test_wait_for_what_is_no_job(mounted: Place, given: str) -> None:
+    done = run("wait", f"{mounted.path}{given}")
+    assert (done.exit_code, done.stderr) == (
+        1,
+        f"kafkafs: {mounted.path}{given}: is no file of a job, like TOPIC/.control/compaction\n",
+    )
+
+
+def test_dump_of_what_is_no_file_of_a_log(tmp_path: Path) -> None:
+    """The lines are those of DumpLogSegments; where nothing was printed it is an error."""
+    fill(tmp_path)
+    for name in ("", "orders-0", "missing", "orders-0/partition.metadata"):
+        done = run("dump", str(tmp_path / name))
+        assert done.exit_code == 1
+        assert "Ignoring unknown file" in done.stderr
+        assert done.stderr.endswith(".txnindex, .snapshot, .checkpoint)\n")
+    names = [str(path) for path in (tmp_path / "orders-0").iterdir()]
+    assert run("dump", *names).exit_code == 0
+
+
+def test_umount_from_inside(tmp_path: Path) -> None:
+    """The command itself does not keep the mount busy."""
+    place = Place(tmp_path)
+    try:
+        place.mount()
+        done = subprocess.run([*PROGRAM, "umount", "."], cwd=place.path, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+    finally:
+        place.end()
+
+
+def test_umount_by_another_user(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1000)
+    for options in ("", " --lazy", " --force"):
+        done = run(f"umount{options}", str(mounted.path))
+        assert (done.exit_code, done.stderr) == (
+            1,
+            f"kafkafs: {mounted.path}: user {user} has mounted this, and only that user and root "
+            "may unmount it\n",
+        )
+    assert os.path.ismount(mounted.path)

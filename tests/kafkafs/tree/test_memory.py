@@ -1,0 +1,345 @@
+"""What strangers make the daemon hold in memory is bounded, whatever they append and read."""
+
+from __future__ import annotations
+
+import errno
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kafkafs.line_index.encoded import long_lines
+from kafkafs.mount_options import MountOptions
+from kafkafs.tree.handles import Handle
+from storage import Record, encode
+from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
+from storage.plain_forms import plain_forms
+from storage.record.plain import recompress
+from tests.kafkafs.trees import APPEND, Tree, a_tree, read, write
+
+MIB = 1 << 20
+ZSTD = 4
+
+
+class Bytes:
+    """What Python has allocated since, and not freed: in the end, and at most."""
+
+    held = 0
+    peak = 0
+
+
+@contextmanager
+def counted() -> Iterator[Bytes]:
+    found = Bytes()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        yield found
+        held, peak = tracemalloc.get_traced_memory()
+        found.held, found.peak = held - before, peak - before
+    finally:
+        tracemalloc.stop()
+
+
+def bomb(size: int, first: int = 0, records: int = 64) -> bytes:
+    """A few kilobytes of zstd that are records of `size` bytes together."""
+    value = b"%016d" % first + bytes(size // records - 16)
+    batch = encode([Record(first + n, 1_700_000_000_000, 0, b"", value) for n in range(records)])
+    made = recompress(batch, ZSTD)
+    assert len(made) < 64 << 10
+    return made
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        yield tree
+
+
+def test_readers_of_one_large_batch_share_its_plain_form(tree: Tree) -> None:
+    """Twelve handles that read in the middle of one batch hold it once."""
+    tree.append("t/.batches/0", bomb(24 * MIB))
+    handles = [tree.open("t/0") for _ in range(12)]
+    with counted() as found:
+        for number, handle in enumerate(handles):
+            assert len(read(handle, (number + 1) * MIB, 4096)) == 4096
+    assert found.held < 2 * 24 * MIB
+
+
+def test_readers_of_many_large_batches_hold_no_more_than_the_budget(tree: Tree) -> None:
+    """Each batch is over the budget: it is there once, whoever reads."""
+    for number in range(4):
+        tree.append("t/.batches/0", bomb(48 * MIB, 64 * number))
+    handles = [tree.open("t/0") for _ in range(8)]
+    with counted() as found:
+        for number, handle in enumerate(handles):
+            read(handle, number % 4 * 48 * MIB + number * MIB, 4096)
+    assert found.held < (64 + 48) * MIB
+
+
+def test_walking_over_large_batches_needs_room_for_one(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever measures, or looks a record up, lets go of one batch before the next."""
+    monkeypatch.setattr(plain_forms, "budget", MIB)
+    monkeypatch.setattr(plain_forms, "patience_s", 0)
+    for number in range(3):
+        tree.append("t/.batches/0", bomb(5 * MIB, 64 * number))
+    text = tree.attributes(tree.file()).size
+    for name in ("0@150", "0@-70", "0@1", "0@64", "0@start..140", "0@2023-11-14T22:13:20Z"):
+        assert 0 < tree.attributes(tree.file(f"t/{name}")).size <= text
+    assert len(tree.read("t/0", 0, text + 1)) == text
+    assert len(tree.read("t/.jsonl/0@100")) == MIB
+
+
+def test_an_append_waits_until_there_is_room_to_check_it(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who checks batches takes as much memory as who reads them."""
+    monkeypatch.setattr(plain_forms, "budget", MIB)
+    monkeypatch.setattr(plain_forms, "patience_s", 0)
+    batch = bomb(5 * MIB)
+
+    def append(size: int) -> None:
+        with pytest.raises(OSError, match="no room") as raised:
+            tree.append("t/.batches/0", batch)
+        assert raised.value.errno == errno.ENOMEM
+
+    plain_forms.with_room((5 * MIB, 5 * MIB), append)
+    assert "t/0: append refused: no room for a batch" in tree.events()
+    tree.append("t/.batches/0", batch)
+    assert tree.log().log_end_offset == 64
+
+
+@pytest.mark.parametrize("rises", [True, False])
+def test_checking_many_records_takes_little_memory(tree: Tree, rises: bool) -> None:
+    """A batch of 300,000 records of a few bytes each, in less than 2 KB."""
+    count = 300_000
+    records = [Record(n if rises else 0, 1_700_000_000_000, 0, None, b"") for n in range(count)]
+    batch = recompress(encode(records), ZSTD)
+    with counted() as found:
+        try:
+            tree.append("t/.batches/0", batch)
+        except InvalidRecord:
+            assert not rises
+    assert found.peak < 16 * MIB
+
+
+def test_finding_a_record_of_very_many_takes_turns(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries of all records of a batch may be more than the batch."""
+    records = [Record(n, 1_700_000_000_000, 0, None, b"") for n in range(300_000)]
+    tree.append("t/.batches/0", recompress(encode(records), ZSTD))
+    monkeypatch.setattr(long_lines, "budget", MIB)
+    monkeypatch.setattr(long_lines, "patience_s", 0)
+
+    def find(limit: int) -> None:
+        with pytest.raises(OSError, match="no room") as raised:
+            tree.attributes(tree.file("t/0@200000"))
+        assert raised.value.errno == errno.ENOMEM
+
+    long_lines.with_room((5 * MIB, 5 * MIB), find)
+    assert tree.attributes(tree.file("t/0@200000")).size == 100_000
+
+
+# -- what is unfinished --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Tree]:
+    """A tree whose users may each leave 1 MiB unfinished."""
+    with a_tree(tmp_path / "data", options=MountOptions(memory=MIB)) as tree:
+        tree.mkdir("t")
+        yield tree
+
+
+def opened(tree: Tree, uid: int, path: str = "t/0") -> Handle:
+    handle = tree.open(path, APPEND)
+    handle.opened_by(uid)
+    return handle
+
+
+def refused(handle: Handle, data: bytes) -> None:
+    with pytest.raises(OSError, match="unfinished lines of") as raised:
+        write(handle, 0, data)
+    assert raised.value.errno == errno.ENOMEM
+
+
+@pytest.mark.parametrize("path", ["t/0", "t/.kv/0", "t/.jsonl/0", "t/.append", "t/.jsonl/append"])
+def test_unfinished_lines_count_for_their_user(small: Tree, path: str) -> None:
+    """Ten handles with 300 KB each of one user: three are taken, and another user's are."""
+    line = b"x" * 300_000
+    handles = [opened(small, 1000, path) for _ in range(10)]
+    for handle in handles[:3]:
+        write(handle, 0, line)
+    for handle in handles[3:]:
+        refused(handle, line)
+    assert small.fs.mount.unfinished.total == 900_000
+    name = path.removeprefix("t/") if "append" in path else "0"
+    assert f"t/{name}: append refused: unfinished lines of user 1000 would take" in small.events()
+    other = opened(small, 1001, path)
+    write(other, 0, line)
+    assert small.fs.mount.unfinished.total == 1_200_000
+
+
+def test_unfinished_lines_of_all_users_have_a_bound(small: Tree) -> None:
+    for uid in range(4):
+        write(opened(small, uid), 0, bytes(1_000_000))
+    refused(opened(small, 4), bytes(1_000_000))
+    assert "unfinished lines of all users would take 5000000 bytes, of 4194304" in small.events()
+
+
+def test_a_refused_line_is_dropped_and_the_next_is_a_record(small: Tree) -> None:
+    """What there was of the line gives its room back, and no part of it becomes a record."""
+    held, handle = opened(small, 1000), opened(small, 1000)
+    write(held, 0, b"a" * 600_000)
+    write(handle, 0, b"b" * 300_000)
+    refused(handle, b"b" * 300_000)
+    assert small.fs.mount.unfinished.total == 600_000
+    write(handle, 0, b"the rest\nnext\n")
+    write(held, 0, b"\n")
+    handle.release()
+    held.release()
+    assert small.read("t/0") == b"next\n" + b"a" * 600_000 + b"\n"
+    assert small.fs.mount.unfinished.total == 0
+
+
+def test_whole_lines_need_no_room(small: Tree) -> None:
+    """Who has used all of it may still append lines, but no write that also begins one."""
+    write(opened(small, 1000), 0, b"a" * 600_000)
+    write(opened(small, 1000), 0, b"a" * (MIB - 600_000))
+    handle = opened(small, 1000)
+    write(handle, 0, b"whole\n")
+    refused(handle, b"another\nbegun")
+    assert small.read("t/0") == b"whole\n"
+
+
+def test_a_closed_file_gives_its_room_back(small: Tree) -> None:
+    for _ in range(3):
+        handle = opened(small, 1000)
+        write(handle, 0, b"a" * 1_000_000)
+        handle.release()
+        assert small.fs.mount.unfinished.total == 0
+
+
+def test_parts_of_batches_count(small: Tree) -> None:
+    part = encode([Record(0, 1_700_000_000_000, 0, None, bytes(900_000))])[:600_000]
+    first, second = opened(small, 1000, "t/.batches/0"), opened(small, 1000, "t/.batches/0")
+    write(first, 0, part[:300_000])
+    write(first, 0, part[300_000:])
+    refused(second, part)
+    first.release()
+    assert small.fs.mount.unfinished.total == 0
+    write(second, 0, part)
+
+
+def test_lines_for_control_files_count(small: Tree) -> None:
+    handles = [opened(small, 1000, "t/.config") for _ in range(17)]
+    for handle in handles[:16]:
+        write(handle, 0, b"x" * (1 << 16))
+    refused(handles[16], b"x")
+    write(handles[16], 0, b"segment.bytes=2000000\n")
+    for handle in handles[:16]:
+        with pytest.raises(InvalidConfig):
+            handle.release()
+    assert small.fs.mount.unfinished.total == 0
+
+
+def test_requests_to_the_owner_count(small: Tree) -> None:
+    handle = opened(small, 0, ".kafkafs/adopt")
+    write(handle, 0, b"x" * 1_000_000)
+    refused(opened(small, 0, ".kafkafs/adopt"), b"x" * 100_000)
+    with pytest.raises(InvalidRecord):
+        handle.release()
+    assert small.fs.mount.unfinished.total == 0
+
+
+# -- settings ------------------------------------------------------------------------------------
+
+
+def test_a_batch_may_not_be_set_to_be_larger_than_the_budget(small: Tree) -> None:
+    config = opened(small, 1000, "t/.config")
+    with pytest.raises(InvalidConfig, match=r"line 1: max.message.bytes=2147483647 .* -o memory"):
+        write(config, 0, b"max.message.bytes=2147483647\n")
+    write(config, 0, b"max.message.bytes=1MiB\n")
+    assert small.log().config.max_message_bytes == MIB
+
+
+def test_a_file_that_says_more_takes_no_more_than_the_budget(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with a_tree(data, options=MountOptions(memory=MIB)) as tree:
+        tree.mkdir("t")
+    with a_tree(data) as tree:
+        tree.manager.change_topic_settings("t", {"max.message.bytes": str(60 * MIB)})
+    (data / "kafkafs.properties").write_text("message.max.bytes=2147483647\n")
+    with a_tree(data, options=MountOptions(memory=2 * MIB)) as tree:
+        tree.mkdir("u")
+        for topic in ("t", "u"):
+            assert tree.log(topic).config.max_message_bytes == 2 * MIB
+            with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes=2097152"):
+                tree.append(f"{topic}/0", b"x" * (2 * MIB) + b"\n")
+            tree.append(f"{topic}/0", b"x" * MIB + b"\n")
+
+
+# -- long lines ----------------------------------------------------------------------------------
+
+
+def large_records(count: int, size: int) -> bytes:
+    """Records whose lines are some times as long, between small ones."""
+    values = [b"small", *(b"\t\x01" * (size // 2) for _ in range(count)), b"small"]
+    return encode([Record(n, 0, 0, b"k", value) for n, value in enumerate(values)])
+
+
+def in_pieces(tree: Tree, path: str, text: bytes, piece: int) -> None:
+    """Read a file in order, and see that it is the text."""
+    handle, at = tree.open(path), 0
+    while got := read(handle, at, piece):
+        assert got == text[at : at + len(got)]
+        at += len(got)
+    assert at == len(text)
+
+
+@pytest.mark.parametrize("codec", [0, ZSTD])
+@pytest.mark.parametrize("view", [".kv", ".jsonl"])
+def test_long_lines_are_the_same_in_pieces(tree: Tree, view: str, codec: int) -> None:
+    tree.manager.change_topic_settings("t", {"max.message.bytes": str(20 * MIB)})
+    made = large_records(2, 6 * MIB)
+    tree.append("t/.batches/0", recompress(made, codec) if codec else made)
+    path = f"t/{view}/0"
+    size = tree.attributes(tree.file(path)).size
+    text = tree.read(path, 0, size)
+    assert len(text) == size > 18 * MIB
+    in_pieces(tree, path, text, MIB)
+    handle = tree.open(path)
+    for at in (5 * MIB, 100, size - 100, 7 * MIB + 1, 12 * MIB, 5 * MIB):
+        assert read(handle, at, 70_000) == text[at : at + 70_000]
+
+
+def test_a_line_that_had_to_give_way_is_made_again(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.append("t/.batches/0", recompress(large_records(2, 4 * MIB), ZSTD))
+    path = "t/.jsonl/0"
+    text = tree.read(path, 0, tree.attributes(tree.file(path)).size)
+    handle = tree.open(path)
+    for at in range(0, len(text), 3 * MIB):
+        assert read(handle, at, 3 * MIB) == text[at : at + 3 * MIB]
+        long_lines.clear()
+        if at % 2:
+            plain_forms.clear()
+    assert long_lines.held_bytes == 0
+
+
+def test_readers_of_one_long_line_share_it(tree: Tree) -> None:
+    """A line of JSON may be six times its record: eight handles in its middle hold it once."""
+    tree.append("t/.batches/0", recompress(encode([Record(0, 0, 0, b"", bytes(8 * MIB))]), ZSTD))
+    handles = [tree.open("t/.jsonl/0") for _ in range(8)]
+    with counted() as found:
+        for number, handle in enumerate(handles):
+            assert len(read(handle, (number + 1) * 5 * MIB, 4096)) == 4096
+    assert found.held < (48 + 8 + 4) * MIB
+    assert 48 * MIB <= long_lines.held_bytes < 49 * MIB

@@ -1,0 +1,209 @@
+"""Every refusal has a line in `.kafkafs/log` that says why, and what to do instead."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.control import do
+from tests.mount.mounting import Mount, fails, mounted
+
+MAKE = "mkdir TOPIC makes a topic, touch TOPIC/N its next partition"
+DELETE = (
+    "records go by echo N OFFSET > TOPIC/.control/delete-records (those of partition N below "
+    "OFFSET) and by retention (TOPIC/.config), a topic by rmdir"
+)
+OWN = "chmod and chown TOPIC or TOPIC/N; settings: echo NAME=VALUE >> TOPIC/.config"
+APPENDS = f">> appends; {DELETE}"
+INPLACE = (
+    "touch t/N makes the next one; a program that writes a new file and renames it needs rsync "
+    "--inplace, tar --overwrite, >>"
+)
+ELSEWHERE = ">> TOPIC/N appends, TOPIC/.config takes settings, TOPIC/.control commands"
+NOT_NEW = "it is not new, and opened for writing with O_APPEND only"
+NOT_REMOVED = (
+    "a partition cannot be removed; rmdir of t deletes the topic, and its files 60 s later"
+)
+TOPICS = "only the root takes new directories: topics"
+TAKES_NONE = "only a topic takes new files: its next partition"
+NO_LINKS = "there are no links here"
+NO_ACLS = "extended attributes show facts, and there are no ACLs"
+ONLY = "only topics and partitions have a mode and an owner to set: chmod TOPIC, TOPIC/N"
+POINTS = (
+    "N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, N@end and N@START..END do: "
+    "cat .kafkafs/help"
+)
+
+#: What is typed in the mount point; of what the line says that it is refused, why, and what to do
+#: instead.
+REFUSED = {
+    "mv t new": (
+        "rename of t to new",
+        "names are for ever here",
+        "mkdir new, for each partition touch new/N and cp t/.batches/N new/.batches/N, rmdir t",
+    ),
+    "mv t/0 t/1": (
+        "rename of t/0 to 1",
+        "names are for ever here",
+        "cat t/0 >> TOPIC/N copies the values, .batches/N whole records",
+    ),
+    "touch file": ("create of file", TAKES_NONE, MAKE),
+    "touch t/5": (
+        "create of t/5",
+        "the next partition of topic 't' is 1, not 5: they are created in order",
+        INPLACE,
+    ),
+    "cp $FILE t/name": (
+        "create of t/name",
+        "a partition's name is its number, 'name' is none",
+        INPLACE,
+    ),
+    "rsync -I $FILE t/0": (
+        "create of t/.0.…",
+        "a partition's name is its number, '.0.…' is none",
+        INPLACE,
+    ),
+    "touch t/.kv/1": (
+        "create of t/.kv/1",
+        TAKES_NONE,
+        "touch TOPIC/N makes a partition, in all views",
+    ),
+    "mkdir t/sub": ("mkdir of t/sub", TOPICS, "touch t/N makes the next partition"),
+    "mkdir t/.kv/sub": (
+        "mkdir of t/.kv/sub",
+        TOPICS,
+        "mkdir at the top of the mount makes a topic",
+    ),
+    "mkdir 'a b'": (
+        "mkdir of 'a b'",
+        "a topic's name consists of letters, digits, '.', '_' and '-', 'a b' does not",
+    ),
+    "mkdir d_t": (
+        "mkdir of d_t",
+        "topic 'd_t' collides with 'd.t': '.' and '_' are one in the names of Kafka's metrics",
+    ),
+    "mkdir t-delete": (
+        "mkdir of t-delete",
+        "topic 't-delete': the names of a broker's directories that are on their way out or in end "
+        "so: take another name",
+    ),
+    "cat t/0@foo": ("lookup of t/0@foo", "it names no point in a partition", POINTS),
+    "cat t/0@99": (
+        "lookup of t/0@99",
+        "offset 99 is outside the log, which runs from 0 to 1",
+        POINTS,
+    ),
+    "rm -r t": ("unlink of t/0", NOT_REMOVED),
+    "rm t/.config": ("unlink of t/.config", NOT_REMOVED),
+    "rm t/.meta/0/index": (
+        "unlink of t/.meta/0/index",
+        "files here cannot be removed",
+        "rmdir at the top of the mount deletes a topic with everything in it",
+    ),
+    "rmdir t/.kv": (
+        "rmdir of t/.kv",
+        "only topics can be removed",
+        "rmdir t deletes the topic with everything in it",
+    ),
+    "rmdir .kafkafs": ("rmdir of .kafkafs", "it belongs to the file system"),
+    "ln t/0 t/1": ("link of t/0 to 1", NO_LINKS, "a symbolic link elsewhere may point here"),
+    "ln -s t/0 link": ("symlink of link", NO_LINKS, "a link elsewhere may point here"),
+    "mkfifo t/1": ("mknod of t/1", "there are only topics and partitions here", MAKE),
+    "mknod node c 1 3": ("mknod of node", "there are only topics and partitions here", MAKE),
+    "setfattr -n user.x -v y t/0": ("setxattr of t/0", NO_ACLS, OWN),
+    "setfattr -x user.x t/0": ("removexattr of t/0", NO_ACLS, OWN),
+    "setfacl -m u:1:r t": ("setxattr of t", NO_ACLS, OWN),
+    "chmod 600 t/.meta/0/index": ("setattr of t/.meta/0/index", ONLY),
+    "chown 1 .kafkafs": ("setattr of .kafkafs", ONLY),
+    "chmod 600 t/0@0": (
+        "setattr of t/0@…",
+        "it is a place to read; mode and owner are those of t/0",
+        DELETE,
+    ),
+    "truncate -s 0 t/0": ("open of t/0", NOT_NEW, APPENDS),
+    "python3 -c 'import os; os.truncate(\"t/0\", 0)'": (
+        "setattr of t/0",
+        "it cannot be cut",
+        DELETE,
+    ),
+    "echo x > t/0": ("open of t/0", "it holds records, and cannot be cut", APPENDS),
+    "cp $FILE t/.kv/0": ("open of t/.kv/0", "it holds records, and cannot be cut", APPENDS),
+    "dd if=$FILE of=t/0 conv=notrunc": ("open of t/0", NOT_NEW, APPENDS),
+    "echo x >> t/0@0": ("open of t/0@…", "it is a place to read, t/0 one to write", APPENDS),
+    "echo x >> t/.follow/0": (
+        "open of t/.follow/0",
+        "it is for reading, t/0 for writing",
+        APPENDS,
+    ),
+    "echo x >> .kafkafs/log": ("open of .kafkafs/log", "this file can only be read", ELSEWHERE),
+    "echo x >> t/.raw/0/partition.metadata": (
+        "open of t/.raw/0/partition.metadata",
+        "segment files can only be read here",
+        ELSEWHERE,
+    ),
+    "cat t/.append": ("open of t/.append", "this file can only be written", ELSEWHERE),
+}
+#: The same of lines that are refused; their own lines have other words.
+LINES = {
+    "echo x=y >> t/.config": "t/.config: line 1: there is no setting 'x'",
+    "echo go > t/.control/roll": "t/.control/roll: line 1: 'go' is not one of run",
+    "echo '\\x' >> t/.kv/0": "t/0: append refused: line 1: byte 1: a backslash that begins no "
+    "escape: there are \\\\, \\t and \\n, and \\N for all of a field",
+}
+
+
+@pytest.fixture(scope="module")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    with mounted(tmp_path_factory.mktemp("mount"), "out_of_range=error") as started:
+        started.run("mkdir t d.t; echo one >> t/0")
+        (started.data.parent / "file").write_text("two\n")
+        yield started
+
+
+@pytest.mark.parametrize("typed", [*REFUSED, *LINES])
+def test_a_refusal_says_what_to_do_instead(mount: Mount, typed: str) -> None:
+    before = mount.events().splitlines()
+    tree = mount.run("find . -not -path './.kafkafs*' | sort; cat t/0")
+    done = mount.sh(f"set -e\n{typed}", FILE=mount.data.parent / "file")
+    assert done.returncode != 0, done.stderr.decode()
+    added = [line for line in mount.events().splitlines() if line not in before]
+    # Another program may have met the same refusal; the name of a temporary file is rsync's.
+    odd = re.compile(r" … \d+ more in [\d.]+ s$|(?<=\.0\.)\w{6}\b")
+    said = {odd.sub("", line.partition(" ")[2]).replace(".0.", ".0.…") for line in added}
+    what, *words = REFUSED.get(typed, (LINES.get(typed, ""),))
+    line = f"{what} refused: {'; '.join(words)}" if words else what
+    assert said == {line}, done.stderr.decode()
+    assert mount.run("find . -not -path './.kafkafs*' | sort; cat t/0") == tree
+
+
+def test_a_flood_of_refusals_pushes_no_damage_out(tmp_path: Path) -> None:
+    """10,000 refusals, of which every second has words of its own, take bounded room, and those of
+    the same words are counted.
+    """
+    with mounted(tmp_path) as mount:
+        orders = mount.topic()
+        mount.run("echo one >> $orders", orders=orders)
+        do(orders, "roll", "run")
+        mount.stop()
+        log = min((mount.data / "orders-0").glob("*.log"))
+        log.write_bytes(log.read_bytes().replace(b"one", b"two"))
+        mount.start()
+        fails(errno.EIO, orders.read_bytes)
+        damage = [line for line in mount.events().splitlines() if "orders-0" in line]
+        assert len(damage) == 2, "of the partition, and of the read"
+        for number in range(5000):
+            fails(errno.EPERM, os.mkdir, orders.parent / f"new{number}")
+            fails(errno.EPERM, os.unlink, orders)
+        lines = mount.events().splitlines()
+        assert [line for line in lines if "orders-0" in line] == damage
+        unlinks = [line.partition(" ")[2] for line in lines if "unlink of orders/0" in line]
+        assert len(unlinks) == 2
+        assert re.fullmatch(rf"{re.escape(unlinks[0])} … 4999 more in [\d.]+ s", unlinks[1])
+        assert len(lines) < 1100
+        assert "mkdir of orders/new4999 refused" in lines[-2]
+        orders.parent.rmdir()

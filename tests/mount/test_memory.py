@@ -1,0 +1,98 @@
+"""What strangers make the daemon hold in memory is bounded: its resident set tells."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+from storage import Record, encode
+from storage.record.plain import recompress
+from tests.mount.contract.writing import APPEND
+from tests.mount.mounting import Mount, fails, mounted
+
+MIB = 1 << 20
+ZSTD = 4
+
+
+def peak_bytes(pid: int) -> int:
+    """The largest resident set that a process ever had."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM")
+
+
+def metric(mount: Mount, name: str) -> float:
+    lines = (mount.path / ".kafkafs/metrics").read_text().splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
+
+
+def test_many_readers_in_the_middle_of_a_batch_of_kilobytes(mount: Mount) -> None:
+    """8 KB of zstd that are 250 MB: whoever reads there shares one plain form of it.
+
+    Together they have made 3.1 GB; one form, and what its making takes, is half a gigabyte.
+    """
+    size = 250 * MIB
+    value = bytes(size // 8)
+    batch = recompress(encode([Record(n, 0, 0, None, value) for n in range(8)]), ZSTD)
+    assert len(batch) < 32 << 10
+    partition = mount.topic("t")
+    with (partition.parent / ".batches/0").open("ab", buffering=0) as batches:
+        assert batches.write(batch) == len(batch)
+    handles = [os.open(partition, os.O_RDONLY) for _ in range(12)]
+    try:
+
+        def read(fd: int, at: int) -> None:
+            assert len(os.pread(fd, 4096, at)) == 4096
+
+        threads = [
+            threading.Thread(target=read, args=(fd, (number + 1) * 10 * MIB))
+            for number, fd in enumerate(handles)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert metric(mount, "kafkafs_plain_cache_bytes") < 256 * MIB
+        assert metric(mount, "kafkafs_plain_cache_limit_bytes") == 64 * MIB
+        assert peak_bytes(mount.pid) < 1200 * MIB
+    finally:
+        for fd in handles:
+            os.close(fd)
+
+
+def test_lines_that_nobody_ends(tmp_path: Path) -> None:
+    """Ten files with lines of some times max.message.bytes, 600 MB, if the daemon kept them all."""
+    chunk = b"x" * MIB
+    with mounted(tmp_path, "memory=16M") as mount:
+        topic = mount.topic("t").parent
+        mount.run('echo max.message.bytes=16MiB >> "$T/.config"', T=topic)
+        handles = [os.open(topic / ".jsonl/0", APPEND) for _ in range(10)]
+        try:
+            errors = set()
+            for _ in range(60):
+                for fd in handles:
+                    try:
+                        os.write(fd, chunk)
+                    except OSError as error:
+                        errors.add(error.errno)
+                assert metric(mount, "kafkafs_unfinished_bytes") <= 16 * MIB
+            assert errors == {errno.ENOMEM}
+            assert metric(mount, "kafkafs_unfinished_limit_bytes") == 16 * MIB
+            assert peak_bytes(mount.pid) < 400 * MIB
+        finally:
+            for fd in handles:
+                os.close(fd)
+        assert f"unfinished lines of user {os.getuid()} would take" in mount.events()
+        assert (topic / "0").read_bytes() == b""
+
+
+def test_what_a_batch_may_be_set_to(mount: Mount) -> None:
+    config = mount.topic("t").parent / ".config"
+    with config.open("ab", buffering=0) as file:
+        fails(errno.EINVAL, file.write, b"max.message.bytes=2147483647\n")
+        file.write(b"max.message.bytes=64MiB\n")
+    assert config.read_text().startswith("max.message.bytes=67108864\n")
+    assert "max.message.bytes=2147483647 is more than the 67108864 bytes" in mount.events()
