@@ -1,13 +1,15 @@
-/* The limit: what a file system with one thread can do on this machine through libfuse's low
- * level, with next to nothing behind it. The peer of kafkafs in scripts/bench/mount.py.
+/* The limit: what a file system can do on this machine through libfuse's low level, with next to
+ * nothing behind it. The peer of kafkafs in scripts/bench/mount.py.
  *
- *   limit [-t SECONDS] MOUNT_POINT FILE...
+ *   limit [-dm] [-t SECONDS] MOUNT_POINT FILE...
+ *     -d                      direct I/O for read handles as well: each read() is a request
+ *     -m                      several threads, each with its own descriptor (clone_fd); else one
  *     -t SECONDS              how long the kernel keeps attributes and names (3600)
  *     +NAME=PATH              a file that is appended to with pwrite, and read with pread
  *     NAME=PATH[,PATH...]     a file served from the memory-mapped bytes of files, back to back
  *
  * Stays in the foreground; SIGTERM unmounts. Like kafkafs: write handles use direct I/O and
- * ignore the offset sent, read handles keep the page cache, requests are up to 1 MiB.
+ * ignore the offset sent, read handles keep the page cache (without -d), requests are up to 1 MiB.
  * It has no flush, no extended attributes and no directories; nothing is checked.
  *
  * Build: cc -O2 -o limit limit.c $(pkg-config --cflags --libs fuse3)
@@ -36,7 +38,7 @@ struct part {
 struct file {
     const char *name;
     int append_fd; /* -1: served from parts */
-    off_t size;
+    _Atomic off_t size; /* the kernel lets one writer in at a time */
     int parts;
     struct part part[MAX_PARTS];
 };
@@ -44,6 +46,7 @@ struct file {
 static struct file files[MAX_FILES];
 static int file_count;
 static double timeout = 3600;
+static int direct_reads;
 
 static void fail(const char *what)
 {
@@ -148,17 +151,17 @@ static void on_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *in
 static void on_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *info)
 {
     (void)ino;
-    if ((info->flags & O_ACCMODE) == O_RDONLY)
-        info->keep_cache = 1;
-    else
+    if (direct_reads || (info->flags & O_ACCMODE) != O_RDONLY)
         info->direct_io = 1;
+    else
+        info->keep_cache = 1;
     fuse_reply_open(req, info);
 }
 
 static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t position,
                     struct fuse_file_info *info)
 {
-    static char buffer[1 << 20];
+    static _Thread_local char buffer[1 << 20];
     struct iovec pieces[MAX_PARTS];
     struct file *file = file_of(ino);
     int count = 0;
@@ -228,16 +231,22 @@ int main(int argc, char **argv)
     char *fuse_argv[] = {argv[0], "-o", "fsname=limit", NULL};
     struct fuse_args args = FUSE_ARGS_INIT(3, fuse_argv);
     struct fuse_session *session;
+    struct fuse_loop_config several = {.clone_fd = 1, .max_idle_threads = 10};
     const char *mount_point;
-    int option, result;
+    int option, result, threaded = 0;
 
-    while ((option = getopt(argc, argv, "t:")) != -1) {
-        if (option != 't')
+    while ((option = getopt(argc, argv, "dmt:")) != -1) {
+        if (option == 'd')
+            direct_reads = 1;
+        else if (option == 'm')
+            threaded = 1;
+        else if (option == 't')
+            timeout = atof(optarg);
+        else
             return 2;
-        timeout = atof(optarg);
     }
     if (argc - optind < 2) {
-        fprintf(stderr, "usage: limit [-t SECONDS] MOUNT_POINT FILE...\n");
+        fprintf(stderr, "usage: limit [-dm] [-t SECONDS] MOUNT_POINT FILE...\n");
         return 2;
     }
     mount_point = argv[optind++];
@@ -248,7 +257,7 @@ int main(int argc, char **argv)
     if (!session || fuse_set_signal_handlers(session) < 0 ||
         fuse_session_mount(session, mount_point) < 0)
         return 1;
-    result = fuse_session_loop(session);
+    result = threaded ? fuse_session_loop_mt(session, &several) : fuse_session_loop(session);
     fuse_session_unmount(session);
     fuse_remove_signal_handlers(session);
     fuse_session_destroy(session);
