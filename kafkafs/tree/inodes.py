@@ -120,6 +120,11 @@ class Node:
         """Whether a passing node has handles; `InodeTable.closed` hears when it has none."""
         return False
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no append changes its bytes or attributes, so that none need tell the kernel."""
+        return False
+
     def attributes(self) -> Attributes:
         """What stat shows now; sizes are exact."""
         raise NotImplementedError

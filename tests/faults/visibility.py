@@ -600,10 +600,26 @@ FAULTS = [
     Fault(
         "raw-file-that-was-replaced",
         "kafkafs/tree/files/raw_file.py",
-        "        if _number(self.partition, self._name, found) != self.inode:",
-        "        if _number(self.partition, self._name, found) < 0:",
+        "return found if _number(self.partition, self._name, found) == self.inode else None",
+        "return found if _number(self.partition, self._name, found) else None",
         "An inode of .raw shows another file than before.",
         ("tests/kafkafs/tree/files/test_raw_file.py",),
+    ),
+    Fault(
+        "raw-file-keeps-pages-from-before-its-sealing",
+        "kafkafs/tree/files/raw_file.py",
+        "keep_cache=segment is was_cached)",
+        "keep_cache=True)",
+        "A sealed segment's log shows zeros that were cached behind its end while it grew.",
+        ("tests/kafkafs/tree/files/test_raw_file.py",),
+    ),
+    Fault(
+        "raw-file-that-was-cut-is-read-through-the-page-cache",
+        "kafkafs/tree/files/raw_file.py",
+        "        if is_short or self._segment.size < self._segment_size:",
+        "        if False:",
+        "An open log that a broker has cut and lets grow shows zeros.",
+        ("tests/mount/contract/test_sealed_files.py",),
     ),
     # -- a log that another process writes -----------------------------------------------------
     Fault(

@@ -7,6 +7,14 @@ set aside) nor files that wait for deletion. A file that replaces another has an
 An open file has no descriptor of its own, so that nobody takes all that the daemon may have. It
 holds a lease on its segment, whose log it reads by the segment's descriptor. Any other file is in
 memory where it is small, else each read opens it.
+
+The log of a sealed segment is *fixed*: neither its bytes nor its attributes change until another
+file replaces it, so the page cache serves it on every mount. The active segment's log grows. A
+sealed index may be cut by another process and is then made anew in place; it is small, so like the
+rest of what may change it is read past the page cache. What was cached of a log before its segment
+was sealed may end in zeros: the first open afterwards drops it.
+A broker may cut a log down into a sealed segment, which then grows again. The kernel is told once
+that is seen, and handles that were opened before read no more of it: ESTALE.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from kafkafs.tree.handles import FlushPlan, Handle
-from kafkafs.tree.inodes import Attributes, Node, file_mode, inode_number
+from kafkafs.tree.inodes import KEEP_S, Attributes, Node, file_mode, inode_number
 from kafkafs.tree.partition.partition import Partition
 from storage import paths
 from storage.log.pace import Pace
@@ -47,12 +55,17 @@ def _number(partition: Partition, name: str, found: os.stat_result) -> int:
 class RawFile(Node):
     """One file of the partition's directory."""
 
-    __slots__ = ("_name", "partition")
+    __slots__ = ("_cached", "_found", "_name", "cached_readers", "partition")
 
     def __init__(self, inode: int, partition: Partition, name: str) -> None:
         super().__init__(inode)
         self.partition = partition
         self._name = name
+        # The sealed segment of which the kernel may have pages, and the file's stat then.
+        self._cached: Segment | None = None
+        self._found: os.stat_result | None = None
+        # How many handles read through the page cache.
+        self.cached_readers = 0
 
     @staticmethod
     def number(partition: Partition, name: str) -> int:
@@ -74,25 +87,43 @@ class RawFile(Node):
         return self.partition.log.pace
 
     def attributes(self) -> Attributes:
-        """The disk's attributes; an index has the time of its log, as it changes with that."""
-        try:
-            found = self.partition.log.files.file_stat(self._path())
-        except FileNotFoundError:
-            raise self._stale() from None
-        self._check(found)
+        """The disk's attributes; an index has the time of its log, as it changes with that.
+
+        A read through the page cache may ask for them: while such a handle is open, a file that is
+        fixed has them also when it has been deleted or replaced.
+        """
+        self._follow()
+        found, links = self._stat(), 1
+        if found is None and self.cached_readers:
+            found, links = self._found, 0
+        if found is None:
+            raise self._stale()
         mode, uid, gid = self.partition.owner
+        is_fixed = not links or self.is_fixed
         return Attributes(
             self.inode,
             file_mode(mode & 0o444),
             found.st_size,
-            self._mtime_ns(found),
-            1,
+            found.st_mtime_ns if is_fixed else self._mtime_ns(found),
+            links,
             uid,
             gid,
             found.st_blocks,
-            self.partition.keep_s(self.inode),
+            KEEP_S if is_fixed else self.partition.keep_s(self.inode),
             0.0,
         )
+
+    def _stat(self) -> os.stat_result | None:
+        """The disk's; None where its name leads to no file by now, or to another one."""
+        try:
+            found = self.partition.log.files.file_stat(self._path())
+        except FileNotFoundError:
+            return None
+        return found if _number(self.partition, self._name, found) == self.inode else None
+
+    def _follow(self) -> None:
+        if not may_wait():
+            self.partition.follow()
 
     def _mtime_ns(self, found: os.stat_result) -> int:
         shown, log = self.partition.mtime_ns, self.partition.log
@@ -106,28 +137,30 @@ class RawFile(Node):
             return log.files.file_stat(path).st_mtime_ns
         return found.st_mtime_ns
 
-    def _check(self, found: os.stat_result) -> None:
-        """ESTALE where another file has the name."""
-        if _number(self.partition, self._name, found) != self.inode:
-            raise self._stale()
-
     @staticmethod
     def _stale() -> OSError:
         """ESTALE, so that the kernel looks the name up again."""
         return OSError(errno.ESTALE, "the file has been deleted or replaced")
 
     def open(self, flags: int) -> Handle:
+        """EROFS for writing."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            raise OSError(errno.EACCES, "segment files can only be read here")
-        segment = self._leased_segment()
+            raise OSError(errno.EROFS, "segment files can only be read here")
+        self._follow()
+        segment = self._segment()
+        if segment is not None:
+            segment.files.lease()
         try:
-            self._check(self.partition.log.files.file_stat(self._path()))
-            return RawHandle(self, segment)
-        except BaseException as error:
+            found = self._stat()
+            if found is None:
+                raise self._stale()
+            if segment is None or not self._is_fixed(segment):
+                return RawHandle(self, segment)
+            was_cached, self._cached, self._found = self._cached, segment, found
+            return FixedHandle(self, segment, found.st_size, keep_cache=segment is was_cached)
+        except BaseException:
             if segment is not None:
                 segment.files.release()
-            if isinstance(error, FileNotFoundError):
-                raise self._stale() from None
             raise
 
     @property
@@ -135,8 +168,18 @@ class RawFile(Node):
         is_old = paths.old_base_offset_of(self._name) is not None
         return is_old or self._name.endswith(paths.LOG)
 
-    def _leased_segment(self) -> Segment | None:
-        """The segment that this is a file of, with a lease."""
+    @property
+    def is_fixed(self) -> bool:
+        segment = self._segment()
+        return segment is not None and self._is_fixed(segment)
+
+    def _is_fixed(self, segment: Segment) -> bool:
+        # One that the log is just sealing may become active again, and is still the last one.
+        is_last = segment is self.partition.log.segments[-1]
+        return self.is_log and segment.files.sealed and not is_last
+
+    def _segment(self) -> Segment | None:
+        """The segment that this is a file of."""
         base = paths.base_offset_of(self._name)
         if base is None:
             base = paths.old_base_offset_of(self._name)
@@ -146,7 +189,6 @@ class RawFile(Node):
         at = bisect_left(segments, base, key=lambda each: each.base_offset)
         if at == len(segments) or segments[at].base_offset != base:
             return None
-        segments[at].files.lease()
         return segments[at]
 
     def descriptor(self, segment: Segment | None) -> int:
@@ -160,7 +202,9 @@ class RawFile(Node):
         except FileNotFoundError:
             raise self._stale() from None
         try:
-            self._check(files.descriptor_stat(fd))
+            found = files.descriptor_stat(fd)
+            if _number(self.partition, self._name, found) != self.inode:
+                raise self._stale()
         except BaseException:
             files.close(fd)
             raise
@@ -235,3 +279,36 @@ class RawHandle(Handle):
 
     def sync_plan(self) -> FlushPlan | None:
         return self._node.partition.flush_plan()
+
+
+class FixedHandle(RawHandle):
+    """The log of a sealed segment, read through the page cache.
+
+    A read that would end before the size that the kernel was told is ESTALE, never zeros.
+    """
+
+    __slots__ = ("_segment_size", "_size")
+
+    def __init__(self, node: RawFile, segment: Segment, size: int, *, keep_cache: bool) -> None:
+        """`segment`: with a lease. `size`: of the file. `keep_cache`: what the kernel has of the
+        file is of this segment, from when it was sealed.
+        """
+        super().__init__(node, segment)
+        self.direct_io = False
+        self.keep_cache = keep_cache
+        node.cached_readers += 1
+        self._size = size
+        # It falls where another process has cut the log.
+        self._segment_size = segment.size
+
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
+        data = super().read(position, size)
+        assert self._segment is not None
+        is_short = len(data) < size and position + len(data) < self._size
+        if is_short or self._segment.size < self._segment_size:
+            raise OSError(errno.ESTALE, "another process has cut the file")
+        return data
+
+    def release(self) -> None:
+        self._node.cached_readers -= 1
+        super().release()

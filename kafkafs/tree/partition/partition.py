@@ -256,7 +256,7 @@ class Partition:
         if not self._growing:
             self._growing = True
             self._periodic.growing.add(self)
-            self._drop_attributes(written)
+            self._drop_sizes_but(written)
             self._kept = written
         elif self._kept != written:
             self._drop_kept()
@@ -287,9 +287,13 @@ class Partition:
             self.writing = None
             self._periodic.growing.discard(self)
 
-    def _drop_attributes(self, spared: int = 0) -> None:
+    def _drop_attributes(self) -> None:
         for inode in list(self.known):
-            if inode != spared:
+            self.mount.notices.attributes_changed(inode)
+
+    def _drop_sizes_but(self, spared: int) -> None:
+        for inode, node in list(self.known.items()):
+            if inode != spared and not node.is_fixed:
                 self.mount.notices.attributes_changed(inode)
 
     def _drop_kept(self) -> None:
@@ -430,8 +434,9 @@ class Partition:
             view.layout.stabilized()
 
     def rolled(self, sealed: Segment, active: Segment) -> None:
-        """The log has sealed a segment and begun a new one."""
+        """The log has sealed a segment, whose indexes are smaller now, and begun a new one."""
         self.note_change()
+        self._drop_attributes()
         if self._sealed_blocks is not None:
             try:
                 self._sealed_blocks += self._disk_blocks(sealed)
@@ -516,6 +521,7 @@ class Partition:
     def truncated(self, old: Sequence[Segment], offset: int) -> None:
         """Another process has cut the log: the nonce and the positions begin anew."""
         self.note_change()
+        self._drop_attributes()
         log, segments = self.log, self.log.segments
         self._end_ranges(offset)
         views = self.views.values()

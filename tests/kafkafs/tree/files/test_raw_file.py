@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.tree.inodes import KEEP_S
 from storage.files import Files
 from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, Tree, a_tree, clean, in_thread, read
@@ -66,8 +67,9 @@ def test_sizes_are_exact_and_times_rise_with_each_append(tree: Tree) -> None:
 def test_can_only_be_read(tree: Tree) -> None:
     assert tree.attributes(tree.node(LOG)).mode & 0o222 == 0
     for flags in (APPEND, os.O_RDWR, os.O_RDONLY | os.O_TRUNC):
-        with pytest.raises(PermissionError):
+        with pytest.raises(OSError, match="only be read") as refused:
             tree.open(LOG, flags)
+        assert refused.value.errno == errno.EROFS
 
 
 def test_a_replaced_file_is_another_inode(tree: Tree) -> None:
@@ -78,16 +80,40 @@ def test_a_replaced_file_is_another_inode(tree: Tree) -> None:
     content = read(handle)
     clean(tree.log(), 1, lambda record: record.offset == 0)
     assert tree.node(LOG).inode != node.inode
-    with pytest.raises(OSError, match="deleted or replaced") as caught:
-        at_once(node.attributes)
-    assert caught.value.errno == errno.ESTALE
     assert read(handle) == content
     tree.delete_files()
     assert read(handle) == content, "an open file outlives its name"
+    attributes = tree.attributes(node)
+    assert (attributes.size, attributes.nlink) == (len(content), 0)
     handle.release()
+    with pytest.raises(OSError, match="deleted or replaced") as caught:
+        at_once(node.attributes)
+    assert caught.value.errno == errno.ESTALE
     handle = tree.open(LOG)
     assert read(handle) != content
     handle.release()
+
+
+def test_pages_are_kept_from_the_second_open_after_sealing_on(tree: Tree) -> None:
+    """What the kernel has of a log that grew may end in zeros."""
+
+    def opened() -> tuple[bool, bool]:
+        handle = tree.open(LOG)
+        handle.release()
+        return handle.direct_io, handle.keep_cache
+
+    tree.append("t/0", b"a\n")
+    assert [opened(), opened()] == [(True, False)] * 2
+    tree.roll()
+    node = tree.node(LOG)
+    tree.fs.mount.inodes.remember(node)
+    assert [opened(), opened(), opened()] == [(False, False), (False, True), (False, True)]
+    assert tree.attributes(node).attr_timeout == KEEP_S
+    tree.append("t/0", b"b\n")
+    assert tree.attributes(node).attr_timeout == KEEP_S
+    index = tree.open("t/.raw/0/00000000000000000000.index")
+    assert index.direct_io
+    index.release()
 
 
 def test_a_deleted_file_is_stale(tree: Tree) -> None:

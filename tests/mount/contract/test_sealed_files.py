@@ -1,0 +1,246 @@
+"""Logs of sealed segments under `.raw`: "What cannot grow … keeps its pages" of the contract."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker_files import BrokerDirectory
+from tests.mount.contract.writing import append
+from tests.mount.mounting import Mount, fails
+from tests.mount.steering import SteeredMount
+
+FIRST = "00000000000000000000.log"
+
+
+@pytest.fixture
+def orders(steered_orders: Path) -> Path:
+    return steered_orders
+
+
+@pytest.fixture
+def sealed(steered_mount: SteeredMount, orders: Path) -> Path:
+    """The log of a sealed segment; another one follows, which is empty."""
+    append(orders, b"a line of the first segment\n" * 20_000)
+    steered_mount.daemon.roll(orders.parent.name)
+    return raw(orders)
+
+
+def raw(orders: Path, name: str = FIRST) -> Path:
+    return orders.parent / ".raw" / "0" / name
+
+
+def on_disk(mount: Mount, orders: Path, name: str = FIRST) -> bytes:
+    return (mount.data / f"{orders.parent.name}-0" / name).read_bytes()
+
+
+def spliced(fd: int) -> bytes:
+    """A file's bytes as splice(2) gives them, through the page cache."""
+    got = b""
+    source, target = os.pipe()
+    try:
+        while count := os.splice(fd, target, 1 << 16, offset_src=len(got)):
+            got += os.read(source, count)
+    finally:
+        os.close(source)
+        os.close(target)
+    return got
+
+
+def mapped(fd: int, flags: int) -> bytes:
+    with mmap.mmap(fd, 0, flags=flags, prot=mmap.PROT_READ) as pages:
+        return pages[:]
+
+
+def test_a_second_reader_asks_for_nothing(
+    steered_mount: SteeredMount, orders: Path, sealed: Path
+) -> None:
+    """By read, pread, splice and maps, while the partition grows."""
+    content = on_disk(steered_mount, orders)
+    assert sealed.read_bytes() == content
+    with open(orders, "ab", buffering=0) as writer, open(sealed, "rb", buffering=0) as opened:
+        writer.write(b"x\n")
+        os.fstat(opened.fileno())
+        # What came with the name is kept for a second only.
+        while steered_mount.daemon.requests().get("getattr"):
+            os.fstat(opened.fileno())
+        for _ in range(5):
+            writer.write(b"x\n")
+            with open(sealed, "rb", buffering=0) as reader:
+                # Who opens it asks for its directory's mode.
+                steered_mount.daemon.requests()
+                fd = reader.fileno()
+                assert os.fstat(fd).st_size == len(content)
+                assert reader.readall() == content
+                assert os.pread(fd, 1000, 77_777) == content[77_777:78_777]
+                assert spliced(fd) == content
+                assert mapped(fd, mmap.MAP_SHARED) == content
+                assert mapped(fd, mmap.MAP_PRIVATE) == content
+                assert steered_mount.daemon.requests() == {}
+    assert raw(orders, "00000000000000020000.log").read_bytes()
+    assert steered_mount.daemon.requests().get("read"), "this test sees reads"
+
+
+def test_a_log_that_is_sealed_while_it_is_open(steered_mount: SteeredMount, orders: Path) -> None:
+    """What was cached while it grew, with zeros behind its end, is dropped."""
+    with open(raw(orders), "rb", buffering=0) as early:
+        for number in range(100):
+            append(orders, b"%d\n" % number)
+            mapped(early.fileno(), mmap.MAP_PRIVATE)
+            spliced(early.fileno())
+        steered_mount.daemon.roll(orders.parent.name)
+        content = on_disk(steered_mount, orders)
+        for _ in range(3):
+            with open(raw(orders), "rb", buffering=0) as reader:
+                assert reader.read() == content
+                assert mapped(reader.fileno(), mmap.MAP_SHARED) == content
+                assert spliced(reader.fileno()) == content
+        assert early.read() == content
+        append(orders, b"more\n")
+        assert raw(orders).read_bytes() == content == on_disk(steered_mount, orders)
+
+
+def test_sizes_when_a_log_at_rest_is_rolled(steered_mount: SteeredMount, orders: Path) -> None:
+    """A roll trims the indexes, whose size the kernel was given while nothing was appended."""
+    append(orders, b"a line\n" * 5000)
+    steered_mount.daemon.rest()
+    index = raw(orders, "00000000000000000000.index")
+    before = index.stat().st_size
+    with open(index, "rb", buffering=0) as opened:
+        steered_mount.daemon.requests()
+        os.fstat(opened.fileno())
+        # What came with the name is kept for a second only.
+        while steered_mount.daemon.requests().get("getattr"):
+            os.fstat(opened.fileno())
+        steered_mount.daemon.roll(orders.parent.name)
+        size = len(on_disk(steered_mount, orders, index.name))
+        assert size < before
+        assert os.fstat(opened.fileno()).st_size == size
+
+
+def test_a_mode_reaches_it(steered_mount: SteeredMount, orders: Path, sealed: Path) -> None:
+    for mode in (0o600, 0o640, 0o644):
+        sealed.read_bytes()
+        orders.chmod(mode)
+        assert stat.S_IMODE(sealed.stat().st_mode) == mode & 0o444
+        with open(sealed, "rb") as opened:
+            orders.chmod(mode ^ 0o044)
+            assert stat.S_IMODE(os.fstat(opened.fileno()).st_mode) == (mode ^ 0o044) & 0o444
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR | os.O_APPEND, os.O_RDONLY | os.O_TRUNC])
+def test_it_cannot_be_written(orders: Path, flags: int) -> None:
+    append(orders, b"line\n")
+    fails(errno.EROFS, os.open, raw(orders), flags)
+
+
+def test_it_stays_readable_when_its_segment_goes(
+    steered_mount: SteeredMount, orders: Path, sealed: Path
+) -> None:
+    append(orders, b"kept\n")
+    content = on_disk(steered_mount, orders)
+    with open(sealed, "rb", buffering=0) as reader:
+        fd = reader.fileno()
+        half = os.pread(fd, len(content) // 2, 0)
+        steered_mount.daemon.remove_head(orders.parent.name, 1)
+        steered_mount.daemon.delete_retired()
+        assert not sealed.exists()
+        assert half + os.pread(fd, len(content), len(half)) == content
+        assert os.fstat(fd).st_size == len(content)
+        assert os.fstat(fd).st_nlink == 0
+        assert mapped(fd, mmap.MAP_SHARED) == content
+
+
+def test_what_replaces_it_is_read_instead(
+    steered_mount: SteeredMount, orders: Path, sealed: Path
+) -> None:
+    """Compaction, again and again: the disk may give a new file the inode of one that is gone."""
+    append(orders, b"".join(b"line %d\n" % number for number in range(20_000)))
+    steered_mount.daemon.roll(orders.parent.name)
+    append(orders, b"active\n")
+    for number in range(4):
+        before = on_disk(steered_mount, orders)
+        assert sealed.read_bytes() == before
+        with open(sealed, "rb", buffering=0) as old:
+            steered_mount.daemon.clean(orders.parent.name, 1 if number else 2, f"{number}")
+            after = on_disk(steered_mount, orders)
+            assert after != before
+            assert sealed.read_bytes() == sealed.read_bytes() == after
+            with open(sealed, "rb", buffering=0) as new:
+                assert mapped(new.fileno(), mmap.MAP_SHARED) == after
+            assert old.read() == before
+        steered_mount.daemon.delete_retired()
+
+
+def test_an_error_of_the_disk_stays_one(
+    steered_mount: SteeredMount, orders: Path, sealed: Path
+) -> None:
+    """… and leaves nothing in the page cache."""
+    content = on_disk(steered_mount, orders)
+    append(orders, b"active\n")
+
+    def attempt() -> bytes | int | None:
+        try:
+            return sealed.read_bytes()
+        except OSError as error:
+            return error.errno
+
+    steered_mount.daemon.fail("preadv_nowait", FIRST, "EIO", 20)
+    assert set(iter(attempt, content)) == {errno.EIO}
+    assert sealed.read_bytes() == content
+
+
+# -- beside a broker -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[tuple[Mount, BrokerDirectory]]:
+    """A read-only mount beside a broker."""
+    mount = Mount(tmp_path, ["ro"])
+    broker = BrokerDirectory(mount.data)
+    broker.hold_lock()
+    try:
+        yield mount, broker
+    finally:
+        mount.end()
+        broker.release_lock()
+
+
+def test_a_broker_that_cuts_into_a_sealed_segment(
+    beside: tuple[Mount, BrokerDirectory],
+) -> None:
+    """It becomes the active one, and grows again: nobody reads zeros, nor old bytes by its name."""
+    mount, broker = beside
+    partition = broker.partition()
+    for number in range(200):
+        partition.append(b"value %d" % number * 20)
+    partition.roll()
+    partition.append(b"active")
+    mount.start()
+    path = mount.path / "t" / ".raw" / "0" / FIRST
+    disk = partition.directory / FIRST
+    before = disk.read_bytes()
+    assert path.read_bytes() == path.read_bytes() == before
+    with open(path, "rb", buffering=0) as early:
+        fd = early.fileno()
+        assert mapped(fd, mmap.MAP_SHARED) == before
+        partition.truncate(100)
+        for number in range(100):
+            partition.append(b"instead %d" % number)
+            with open(path, "rb", buffering=0) as reader:
+                assert os.fstat(reader.fileno()).st_size == disk.stat().st_size
+                assert reader.read() == disk.read_bytes()
+            # The old handle has no page of its own of what grows.
+            fails(errno.ESTALE, os.pread, fd, 1 << 20, 0)
+        partition.roll()
+        partition.append(b"active")
+        for _ in range(3):
+            assert path.read_bytes() == disk.read_bytes()
+    partition.delete_head(1)
+    assert not path.exists()
