@@ -61,7 +61,8 @@ class LinesHandle(AppendHandle[AppendTarget]):
             self._check_unfinished(b"", data, end)
             self._check_room(len(data) - end)
             if self._rest:
-                lines = self._rest + data[start:end]
+                # One copy, as a write may have a megabyte.
+                lines = b"".join((self._rest, memoryview(data)[start:end]))
                 self._append(lines, 0, len(lines))
             else:
                 self._append(data, start, end)
