@@ -6,7 +6,8 @@ it or from some record on, and files that stay open from the beginning.
 
 What has to hold all the time:
 
-- a name leads to what is there: no error, by whatever name;
+- a name leads to what is there: no error, by whatever name.  Only a file that the broker has
+  rewritten since it was opened may be gone (ESTALE); its name then leads to another file;
 - a file that stays open shows each record once and in order, and nothing of what was aborted;
 - what is shown of an offset is always the same, and a file never shrinks.
 
@@ -85,6 +86,8 @@ class Judge:
     def __init__(self) -> None:
         self.faults: list[str] = []
         self.counts: Counter[str] = Counter()
+        # How long a file that stays open was not read.
+        self.longest_round_s = 0.0
         self.seed = random.SystemRandom().randrange(1 << 32)
         # Nobody writes any more; nobody follows any more either.
         self.over = threading.Event()
@@ -245,14 +248,24 @@ class Reading:
             (topic, view): Open(judge, mount, f"{topic}/{view}/0", f"open {what} {topic}/{view}")
             for topic in TOPICS
             for view in TEXTS
-            if topic != QUICK and what != "remounted"
+            if self._shows_all(topic)
         }
+
+    def _shows_all(self, topic: str) -> bool:
+        """Whether a file that stays open shows all that a consumer gets."""
+        if self._what == "remounted" or topic == QUICK:
+            return False
+        # What is aborted there is cleaned at once, perhaps before either of them has got it.
+        return self._committed or topic != UNIQUE
 
     def follow(self) -> None:
         """Until all has been seen: a cleaner removes what nobody has read for long."""
+        began = time.monotonic()
         while not self._judge.quiet.wait(0.1):
             for file in self.open.values():
                 file.read_on()
+            began, before = time.monotonic(), began
+            self._judge.longest_round_s = max(self._judge.longest_round_s, began - before)
 
     def look(self) -> None:
         while not self._judge.over.is_set():
@@ -294,10 +307,24 @@ class Reading:
         name = self._random.choice(["0@-20", f"0@{first}..{first + 50}", "0@-5s"])
         self._check(topic, self._read(self._mount / topic / ".jsonl" / name))
 
-    @staticmethod
-    def _read(path: Path) -> bytes:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall() or b""
+    def _read(self, path: Path) -> bytes:
+        """All of a file.
+
+        The broker removes what its cleaner has replaced when it cleans once more, and when it
+        starts.  A file that was opened before can be gone, where the mount had not looked in time;
+        its name must then lead to another one.
+        """
+        gone = None
+        while True:
+            with open(path, "rb", buffering=0) as file:
+                inode = os.fstat(file.fileno()).st_ino
+                try:
+                    return file.readall() or b""
+                except OSError as error:
+                    if error.errno != errno.ESTALE or inode == gone:
+                        raise
+            gone = inode
+            self._judge.counts["files that were rewritten while they were read"] += 1
 
     def _check(self, topic: str, text: bytes) -> None:
         known, last = self._lines[topic], -1
@@ -438,6 +465,7 @@ def test_what_a_live_broker_does_is_shown(
         figures("seed", judge.seed)
         for name, count in sorted(judge.counts.items()):
             figures(name, count)
+        figures("seconds between two reads of an open file", round(judge.longest_round_s, 1))
         figures("records consumed", sum(len(got) for got in consuming[True].got.values()))
     assert not judge.faults, "\n".join(judge.faults[:40])
 

@@ -280,7 +280,9 @@ class StartFile(ViewFile):
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             reason = f"it is a place to read, {self.partition.log.name} one to write"
             raise OSError(errno.EPERM, reason)
-        self.shown()
+        generation = self.shown()
+        if generation is not None:
+            self._hold(generation)
         handle = StartHandle(self)
         with self.partition.lock:
             self._handles.add(handle)

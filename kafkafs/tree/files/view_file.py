@@ -21,6 +21,7 @@ from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView, render_text
 from kafkafs.views import View
+from storage import descriptors
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.pace import Pace
 from storage.waiting import at_once, may_wait
@@ -32,6 +33,9 @@ MEASURED_WHEN_LISTED = 64 << 10
 """Listing a directory measures logs of up to so many bytes; stat and open measure any."""
 LISTED_S = 0.01
 """Seconds that listing waits at most for another thread that is measuring."""
+
+HELD = 4
+"""The part of the descriptors' budget that opening one file takes at most."""
 
 _PREFIX = "user.kafkafs."
 _FACTS = (
@@ -254,10 +258,33 @@ class ViewFile(Node):
         if flags & os.O_TRUNC and not self._is_new_of(0):
             raise OSError(errno.EPERM, "it holds records, and cannot be cut")
         if is_read:
-            return ReadHandle(self, self.generation())
+            generation = self.generation()
+            self._hold(generation)
+            return ReadHandle(self, generation)
         if not flags & os.O_APPEND and (partition.first_writer or not partition.log.is_new):
             raise OSError(errno.EPERM, "it is not new, and opened for writing with O_APPEND only")
         return self.open_for_writing(flags)
+
+    def _hold(self, generation: Generation) -> None:
+        """Open the logs that another process's cleaner may replace before they are read.
+
+        It renames them, and what it has renamed before is gone then. What is not read within
+        seconds is closed again. ESTALE where the name leads to another file by now.
+        """
+        partition = self.partition
+        if not partition.mount.follows or not partition.log.config.is_compacted:
+            return
+        try:
+            for extent in generation.extents()[: descriptors.budget() // HELD]:
+                if not extent.segment.files.is_log_open:
+                    extent.segment.open_log()
+        except SegmentGone:
+            if not may_wait():
+                partition.follow()
+            if not generation.is_current:
+                raise self._stale() from None
+        except OSError:
+            pass  # a reader of these bytes gets the same error
 
     def open_for_writing(self, flags: int) -> Handle:
         """Open for appending, or without O_APPEND for writing a new partition from its beginning.

@@ -268,6 +268,12 @@ class Generation:
         if position < end:
             self.lost = (*kept, (position, end))
 
+    def extents(self) -> list[Extent]:
+        """The extents that it reads, which are measured."""
+        starts, extents = self.timeline.positioned
+        first = max(bisect_right(starts, max(self._own_end, self.first_valid)) - 1, 0)
+        return [*(extent for _, extent, _ in self.past), *extents[first:]]
+
     def extents_from(self, absolute: int) -> list[Extent]:
         """Its own extents with text at or after a position."""
         number = bisect_right(self.past, absolute, key=itemgetter(0)) - 1

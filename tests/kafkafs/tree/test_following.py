@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from kafkafs.tree.inodes import Node
 from storage.errors import SegmentGone
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import Following, Tree, a_tree, in_thread, read
+from tests.mount.mounting import fails
 from tests.storage.logs import NOW_NS, append
 from tests.storage.producers import Producer
 
@@ -149,6 +151,59 @@ def test_an_old_inode_of_a_deleted_segment_that_was_not_open(beside: Beside) -> 
         read(handle, 0, 4)
     at = size - len(partition.text())
     assert read(handle, at) == partition.text()
+
+
+@pytest.fixture
+def cleaned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+    """Beside a broker that compacts the topic; all of it has been measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    beside = Beside(tmp_path / "data")
+    (tmp_path / "data" / "kafkafs.properties").write_text("log.cleanup.policy=compact\n")
+    fill(beside.partition)
+    tree = beside.mount()
+    for view in ("", ".jsonl/"):
+        tree.read(f"t/{view}0")
+    yield beside
+    tree.stop()
+
+
+def close_all(tree: Tree) -> None:
+    """As of a log that nobody has read for a while."""
+    for segment in tree.log().segments:
+        segment.files.close_descriptors()
+
+
+def clean_twice(partition: BrokerPartition) -> None:
+    """The second time a cleaner puts files aside under the names of the first time."""
+    partition.clean(3, lambda offset, value: value[0] in b"abc")
+    partition.clean(2, lambda offset, value: value[0] in b"ab")
+
+
+@pytest.mark.parametrize("name", ["0", ".jsonl/0", "0@1", "0@1..9", ".batches/0"])
+def test_what_is_opened_can_be_read_though_a_cleaner_replaces_it_twice(
+    cleaned: Beside, name: str
+) -> None:
+    tree, partition = cleaned.tree, cleaned.partition
+    expected = tree.read(f"t/{name}")
+    close_all(tree)
+    handle = tree.open(f"t/{name}")
+    clean_twice(partition)
+    partition.remove_deleted()
+    assert read(handle) == expected
+    assert tree.read("t/0") == partition.text()
+
+
+@pytest.mark.parametrize("name", ["0", ".jsonl/0", "0@1", "0@1..9"])
+def test_what_a_cleaner_has_replaced_twice_since_its_lookup_is_looked_up_again(
+    cleaned: Beside, name: str
+) -> None:
+    tree, partition = cleaned.tree, cleaned.partition
+    node = tree.file(f"t/{name}")
+    close_all(tree)
+    clean_twice(partition)
+    fails(errno.ESTALE, tree.open, node)
+    assert tree.read("t/0") == partition.text()
 
 
 def test_a_cut_leaves_what_is_below_it_and_never_shrinks_a_file(beside: Beside) -> None:
