@@ -35,7 +35,7 @@ class Permissions:
         self._umask = umask
         found = os.stat(manager.path)
         self._unset = found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
-        manager.shown = self._shown
+        manager.modes.shown = self._shown
         self.default = self._shown(self._unset)
 
     def _shown(self, owner: TopicOwner) -> Ownership:

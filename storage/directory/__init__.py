@@ -2,7 +2,8 @@
 
 `manager` opens one and is what users of this library hold.  Its parts: `topics` are the partitions
 by topic, `loader` finds and loads them, `checkpoints` keeps the offset checkpoints, `deleted`
-removes what was deleted.  `contents` tells a data directory from others before any is opened.
+removes what was deleted, `partition_modes` gives directories and files their modes.  `contents`
+tells a data directory from others before any is opened.
 
 `retain` carries retention out; `reserve` keeps disk space free for deletions and checkpoints,
 `make_room` frees some where a disk is found full; `detach` makes a broker's directory our own.

@@ -11,8 +11,8 @@ then the marker.
 Invariants: one writer per directory, also across processes; a checkpoint never claims more than has
 been fsynced.
 
-Its parts: the ``topics``, the offset ``checkpoints``, the ``loader`` of partitions, and what was
-``deleted``.
+Its parts: the ``topics``, the offset ``checkpoints``, the ``loader`` of partitions, the ``modes``
+of their files, and what was ``deleted``.
 
 It starts no background thread: the owner calls ``due_flushes``, ``checkpoint`` and ``sweep`` often
 enough.
@@ -24,14 +24,13 @@ import contextlib
 import errno
 import logging
 import os
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from storage import clock, descriptors, modes, paths
+from storage import clock, descriptors, paths
 from storage.adopt.adopt import recover as recover_adoption
 from storage.adopt.adoptions import Adoptions
 from storage.counters import CleanerCounters
@@ -39,6 +38,7 @@ from storage.directory.checkpoints import Checkpoints, Mending
 from storage.directory.deleted import Deleted, remove_directory
 from storage.directory.loader import Loader
 from storage.directory.make_room import make_room
+from storage.directory.partition_modes import PartitionModes
 from storage.directory.reserve import Reserve
 from storage.directory.topics import Topic, TopicPartition, Topics
 from storage.duties import Duties
@@ -90,11 +90,6 @@ class Progress:
     bytes_read: int
     partitions: int
     partitions_total: int
-
-
-def _ownership(owner: TopicOwner) -> modes.Ownership:
-    uid, gid, mode = owner
-    return mode, uid, gid
 
 
 def check_topic(files: Files, path: str, topic: str) -> None:
@@ -151,8 +146,7 @@ class LogManager:
         self.adoptions = Adoptions()
         self.adopting = threading.Lock()
         self.undecided: Adoptions | None = None
-        # What users see of an owner and a mode.
-        self.shown: Callable[[TopicOwner], modes.Ownership] = _ownership
+        self.modes = PartitionModes(files, path)
         # Why it is not known what was adopted, so that nothing may be adopted.
         self.adoptions_fault: CorruptCheckpoint | None = None
         # Bytes of log that recovery has read, and the time that opening took.
@@ -495,7 +489,7 @@ class LogManager:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
         unfinished = os.path.join(self.path, paths.deleted_directory_name(name, 0))
         owners = TopicFile(owners={} if owner is None else {None: owner})
-        self._make_directory(unfinished, owners, 0)
+        self.modes.make_directory(unfinished, owners, 0)
         try:
             self.settings.begin(name, unfinished, owner)
             self.files.rename(unfinished, directory)
@@ -560,7 +554,7 @@ class LogManager:
             self._begin_topic(topic.name, directory, topic_owner)
         else:
             known = self.settings.topic_file(topic.name)
-            self._make_directory(directory, known, partition)
+            self.modes.make_directory(directory, known, partition)
         try:
             log = self.loader.create_log(topic, partition, directory, self.clock_ms())
         except OSError:
@@ -665,55 +659,11 @@ class LogManager:
         if self.settings.is_brokers:
             numbers = []
             _log.warning("%s: chmod of %s: a broker's files keep their modes", self.path, topic)
-        self._set_modes(topic, numbers, (before, after))
+        self.modes.limit(topic, numbers, (before, after))
         try:
             self.settings.set_owner(topic, partition, *owner)
         finally:
-            self._set_modes(topic, numbers, (self.settings.topic_file(topic),))
-
-    def _set_modes(self, topic: str, numbers: Sequence[int], owners: Sequence[TopicFile]) -> None:
-        """Let those read partitions' files whom all of ``owners`` let read the partitions."""
-        for number in numbers:
-            directory = os.path.join(self.path, paths.partition_directory(topic, number))
-            self._set_mode(directory, number, owners)
-
-    def _set_mode(self, directory: str, number: int, owners: Sequence[TopicFile]) -> None:
-        try:
-            self._change_mode(directory, number, owners)
-        except OSError as error:
-            # They are another user's, or the file system has no modes.
-            reason = f"its files keep their modes: {error.strerror}"
-            _log.warning("%s: chmod of %s: %s", self.path, directory, reason)
-
-    def _change_mode(self, directory: str, number: int, owners: Sequence[TopicFile]) -> None:
-        files = self.files
-        top, found = files.file_stat(self.path), files.file_stat(directory)
-        mode = stat.S_IMODE(top.st_mode) | 0o700
-        for each in owners:
-            topic = each.owners.get(None, (top.st_uid, top.st_gid, top.st_mode))
-            partition = each.partition_owner(number) or topic
-            mode &= modes.of_directory(
-                *(found.st_uid, found.st_gid, self.shown(topic), self.shown(partition))
-            )
-        mode |= found.st_mode & 0o7000
-        if mode == stat.S_IMODE(found.st_mode):
-            return
-        # The directory comes first, since new files take their modes from it.
-        files.chmod(directory, mode)
-        is_moving = True
-        while is_moving:
-            is_moving = False
-            for name, kind in files.listing(directory):
-                try:
-                    if kind == "file":
-                        files.chmod(os.path.join(directory, name), modes.of_file(mode))
-                except FileNotFoundError:
-                    is_moving = True  # to another name, or it is gone
-
-    def _make_directory(self, directory: str, owners: TopicFile, number: int) -> None:
-        """Make a partition's directory, for those to read who may read the partition."""
-        self.files.mkdir(directory, 0o700)
-        self._set_mode(directory, number, (owners,))
+            self.modes.limit(topic, numbers, (self.settings.topic_file(topic),))
 
     # -- settings ------------------------------------------------------------------------------
 

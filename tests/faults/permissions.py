@@ -347,7 +347,7 @@ FAULTS = [
     Fault(
         "chmod-leaves-the-files",
         "storage/directory/manager.py",
-        "        self._set_modes(topic, numbers, (before, after))\n        try:\n",
+        "        self.modes.limit(topic, numbers, (before, after))\n        try:\n",
         "        numbers = []\n        try:\n",
         "chmod 700 leaves the segments readable on the disk.",
         (MODES_ON_DISK,),

@@ -1,0 +1,84 @@
+"""The modes of partitions' directories and files: on the disk too nobody reads more than is shown.
+
+Who may read a partition in a mount (the owners that are written down) may read its directory; its
+files are no wider than that.  A file that is made later takes its mode from the directory
+(``storage.files``).
+
+Not here: which permission bits an ownership gives (``storage.modes``), where owners are written
+down (``storage.settings``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable, Sequence
+
+from storage import modes, paths
+from storage.files import Files
+from storage.settings.setting_files import TopicFile, TopicOwner
+
+_log = logging.getLogger(__name__)
+
+
+def _ownership(owner: TopicOwner) -> modes.Ownership:
+    uid, gid, mode = owner
+    return mode, uid, gid
+
+
+class PartitionModes:
+    """``shown``: what users see of an owner and a mode."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        """``path``: of the data directory."""
+        self._files = files
+        self._path = path
+        self.shown: Callable[[TopicOwner], modes.Ownership] = _ownership
+
+    def make_directory(self, directory: str, owners: TopicFile, number: int) -> None:
+        """Make a partition's directory, for those to read who may read the partition.  OSError."""
+        self._files.mkdir(directory, 0o700)
+        self._limit_one(directory, number, (owners,))
+
+    def limit(self, topic: str, numbers: Sequence[int], owners: Sequence[TopicFile]) -> None:
+        """Let those read partitions' files whom all of ``owners`` let read the partitions.
+
+        What cannot be changed keeps its modes; the log says so.
+        """
+        for number in numbers:
+            directory = os.path.join(self._path, paths.partition_directory(topic, number))
+            self._limit_one(directory, number, owners)
+
+    def _limit_one(self, directory: str, number: int, owners: Sequence[TopicFile]) -> None:
+        try:
+            self._change(directory, number, owners)
+        except OSError as error:
+            # They are another user's, or the file system has no modes.
+            reason = f"its files keep their modes: {error.strerror}"
+            _log.warning("%s: chmod of %s: %s", self._path, directory, reason)
+
+    def _change(self, directory: str, number: int, owners: Sequence[TopicFile]) -> None:
+        files = self._files
+        top, found = files.file_stat(self._path), files.file_stat(directory)
+        mode = stat.S_IMODE(top.st_mode) | 0o700
+        for each in owners:
+            topic = each.owners.get(None, (top.st_uid, top.st_gid, top.st_mode))
+            partition = each.partition_owner(number) or topic
+            mode &= modes.of_directory(
+                *(found.st_uid, found.st_gid, self.shown(topic), self.shown(partition))
+            )
+        mode |= found.st_mode & 0o7000
+        if mode == stat.S_IMODE(found.st_mode):
+            return
+        # The directory comes first, since new files take their modes from it.
+        files.chmod(directory, mode)
+        is_moving = True
+        while is_moving:
+            is_moving = False
+            for name, kind in files.listing(directory):
+                try:
+                    if kind == "file":
+                        files.chmod(os.path.join(directory, name), modes.of_file(mode))
+                except FileNotFoundError:
+                    is_moving = True  # to another name, or it is gone
