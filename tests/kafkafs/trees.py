@@ -265,7 +265,6 @@ def clean(log: Log, count: int, drop: Callable[[Record], bool]) -> None:
     old = log.segments[:count]
     new = cleaned_segment(log, count, drop)
     decide(log, old, [new])
-    # The old files are due at once.
-    log.replace(old, [new], -log.config.file_delete_delay_ms)
+    log.replace(old, [new], log.monotonic_ms())
     log.mark_detached(old)
     log.finish_replacement(new)
