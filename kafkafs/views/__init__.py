@@ -11,8 +11,7 @@ and `_json_records` parse JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from kafkafs.views import _json_lines, _key_value, _parse, _render
 
@@ -21,7 +20,20 @@ if TYPE_CHECKING:
 
     from kafkafs.views._measure import Loops
 
-Parse: TypeAlias = "Callable[[Buffer, int, int, int, int], tuple[bytearray, int]]"
+
+class Parse(Protocol):
+    """As `_parse.encode_lines`."""
+
+    def __call__(
+        self,
+        data: Buffer,
+        start: int,
+        end: int,
+        timestamp_ms: int,
+        max_batch_bytes: int,
+        begun: bytes | bytearray = b"",
+        /,
+    ) -> tuple[bytearray, int]: ...
 
 
 class TextView:
@@ -85,12 +97,17 @@ def json_lines_view(committed: bool = True) -> TextView:
 
 
 def _parse_json(
-    data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
+    data: Buffer,
+    start: int,
+    end: int,
+    timestamp_ms: int,
+    max_batch_bytes: int,
+    begun: bytes | bytearray = b"",
 ) -> tuple[bytearray, int]:
     # Only the first append imports the parser: a mount starts without it.
     from kafkafs.views.json_records import parse
 
-    return parse(data, start, end, timestamp_ms, max_batch_bytes)
+    return parse(data, start, end, timestamp_ms, max_batch_bytes, begun)
 
 
 class BatchesView:

@@ -11,4 +11,5 @@ def encode_lines(
     end: int,
     timestamp_ms: int,
     max_batch_bytes: int,
+    begun: bytes | bytearray = b"",
 ) -> tuple[bytearray, int]: ...

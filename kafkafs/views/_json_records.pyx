@@ -206,12 +206,12 @@ cdef object parse_object(object decode, Parsing *parsing, LineRecord *record):
 
 def encode_lines(
     decode not None, data not None, long long start, long long end, long long timestamp_ms,
-    long long max_batch_bytes,
+    long long max_batch_bytes, begun not None=b"",
 ):
     """Encode lines of JSON as `_parse.encode_lines` does. `data` must not change meanwhile.
 
     `decode(line)` returns a line's `json_records.JsonRecord`; its exceptions pass to the caller.
     """
     return parse_by(
-        parse_objects, data, start, end, timestamp_ms, max_batch_bytes, parse_object, decode
+        parse_objects, data, start, end, timestamp_ms, max_batch_bytes, begun, parse_object, decode
     )

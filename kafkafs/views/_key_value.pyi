@@ -5,5 +5,10 @@ from kafkafs.views._measure import Loops
 LOOPS: Loops
 
 def encode_lines(
-    data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
+    data: Buffer,
+    start: int,
+    end: int,
+    timestamp_ms: int,
+    max_batch_bytes: int,
+    begun: bytes | bytearray = b"",
 ) -> tuple[bytearray, int]: ...

@@ -279,10 +279,10 @@ cdef Stop parse_fields(Parsing *parsing, LineRecord *_) noexcept nogil:
 
 def encode_lines(
     data not None, long long start, long long end, long long timestamp_ms,
-    long long max_batch_bytes,
+    long long max_batch_bytes, begun not None=b"",
 ):
     """Encode lines of key and value as `_parse.encode_lines` does.
 
     Also raises InvalidRecord, with the number of the first malformed line.
     """
-    return parse_by(parse_fields, data, start, end, timestamp_ms, max_batch_bytes)
+    return parse_by(parse_fields, data, start, end, timestamp_ms, max_batch_bytes, begun)

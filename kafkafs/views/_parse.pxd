@@ -124,7 +124,7 @@ cdef inline Stop put_record(Progress *at, const LineRecord *record) noexcept nog
 
 cdef tuple parse_by(
     ParseLines parse, object data, int64_t start, int64_t end, int64_t timestamp_ms,
-    int64_t max_batch_bytes, ParseForeign parse_foreign=*, object parser=*
+    int64_t max_batch_bytes, object begun, ParseForeign parse_foreign=*, object parser=*
 )
 
 cdef int need_scratch(Parsing *parsing, int64_t size) except -1

@@ -13,6 +13,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport (
     PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 )
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
@@ -42,9 +43,9 @@ cdef Stop parse_values(Parsing *parsing, LineRecord *_) noexcept nogil:
 
 def encode_lines(
     data not None, long long start, long long end, long long timestamp_ms,
-    long long max_batch_bytes,
+    long long max_batch_bytes, begun not None=b"",
 ):
-    """Encode the lines `data[start:end]`, each with its newline.
+    """Encode the lines `begun + data[start:end]`, each with its newline; `begun` has none.
 
     Returns (batches back to back, number of lines). A batch takes as many records as fit in
     `max_batch_bytes`, its header included. `timestamp_ms` is the records' timestamp.
@@ -52,12 +53,12 @@ def encode_lines(
     Raises RecordTooLarge, with the line's number from 1, if one record alone exceeds that;
     ValueError if the last line has no newline.
     """
-    return parse_by(parse_values, data, start, end, timestamp_ms, max_batch_bytes)
+    return parse_by(parse_values, data, start, end, timestamp_ms, max_batch_bytes, begun)
 
 
 cdef tuple parse_by(
     ParseLines parse, object data, int64_t start, int64_t end, int64_t timestamp_ms,
-    int64_t max_batch_bytes, ParseForeign parse_foreign=NULL, object parser=None,
+    int64_t max_batch_bytes, object begun, ParseForeign parse_foreign=NULL, object parser=None,
 ):
     """Encode lines as `encode_lines` does, with a view's parser.
 
@@ -67,6 +68,9 @@ cdef tuple parse_by(
     cdef Parsing parsing
     cdef LineRecord record
     cdef Stop stop
+    cdef const uint8_t *others = NULL  # the lines after the one that `begun` begins, while it is parsed
+    cdef int64_t left = 0  # how many bytes they have
+    cdef bytes first  # that line
     cdef int64_t batch = 0  # where the batch that grows begins
     cdef int64_t lines = 0  # in the batches before
     cdef int64_t number
@@ -87,6 +91,15 @@ cdef tuple parse_by(
         parsing.at.input_end = <const uint8_t *> buffer.buf + end
         if parsing.at.input_end[-1] != c"\n":
             raise ValueError("the last line has no newline")
+        if len(begun):
+            # Only this line is copied, since the rest may be long.
+            next_line(&parsing.at)
+            others = min(parsing.at.newline + 1, parsing.at.input_end)
+            left = parsing.at.input_end - others
+            first = bytes(begun) + parsing.at.line[:others - parsing.at.line]
+            parsing.at.line = <const uint8_t *> PyBytes_AS_STRING(first)
+            parsing.at.input_end = parsing.at.line + PyBytes_GET_SIZE(first)
+            end += len(begun)
         max_batch_bytes = min(max_batch_bytes, LARGEST_BATCH)
         size = HEADER_SIZE + RECORD_ROOM + (end - start) * 9 // 8
         result = PyByteArray_FromStringAndSize(NULL, size + COPY_STEP)
@@ -100,8 +113,12 @@ cdef tuple parse_by(
             else:
                 stop = parse(&parsing, &record)
             number = lines + (parsing.at.offset_bits >> 1) + 1
-            if stop == OUT_FULL:
-                make_room(result, &parsing, end - start)
+            if stop == DONE and left:
+                parsing.at.line = others
+                parsing.at.input_end = others + left
+                left = 0
+            elif stop == OUT_FULL:
+                make_room(result, &parsing, end - start, left)
             elif stop == SCRATCH_FULL:
                 need_scratch(&parsing, parsing.at.needed)
             elif stop == FOREIGN_LINE:
@@ -127,7 +144,7 @@ cdef tuple parse_by(
                 batch = parsing.at.out - out
                 parsing.at.needed += HEADER_SIZE
                 if parsing.at.out_end - parsing.at.out < parsing.at.needed:
-                    make_room(result, &parsing, end - start)
+                    make_room(result, &parsing, end - start, left)
                 begin_batch(&parsing, max_batch_bytes)
     finally:
         free(parsing.scratch)
@@ -141,10 +158,15 @@ cdef inline void begin_batch(Parsing *parsing, int64_t limit) noexcept:
     parsing.base_timestamp = parsing.max_timestamp = parsing.now_ms
 
 
-cdef int make_room(bytearray result, Parsing *parsing, int64_t input_size) except -1:
-    """Enlarge the output for the rest of the input, if that takes as much as the lines before."""
+cdef int make_room(
+    bytearray result, Parsing *parsing, int64_t input_size, int64_t left
+) except -1:
+    """Enlarge the output for the rest of the input, if that takes as much as the lines before.
+
+    `left`: bytes of input behind `input_end`.
+    """
     cdef int64_t used = parsing.at.out - <uint8_t *> PyByteArray_AS_STRING(result)
-    cdef int64_t rest = parsing.at.input_end - parsing.at.line
+    cdef int64_t rest = parsing.at.input_end - parsing.at.line + left
     cdef double ratio = <double> used / max(input_size - rest, 1)
     cdef int64_t size = used + parsing.at.needed + <int64_t> (rest * ratio * 1.125)
     PyByteArray_Resize(result, size + COPY_STEP)

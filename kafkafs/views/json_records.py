@@ -64,13 +64,18 @@ _KINDS: Final = {
 
 
 def parse(
-    data: Buffer, start: int, end: int, timestamp_ms: int, max_batch_bytes: int
+    data: Buffer,
+    start: int,
+    end: int,
+    timestamp_ms: int,
+    max_batch_bytes: int,
+    begun: bytes | bytearray = b"",
 ) -> tuple[bytearray, int]:
     """Encode lines of JSON as `_parse.encode_lines` does lines of values. Raises as that."""
     try:
-        return encode_lines(_decoder.decode, data, start, end, timestamp_ms, max_batch_bytes)
+        return encode_lines(_decoder.decode, data, start, end, timestamp_ms, max_batch_bytes, begun)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _first_error(bytes(memoryview(data)[start:end])) from None
+        raise _first_error(b"".join((begun, memoryview(data)[start:end]))) from None
 
 
 def _first_error(data: bytes) -> InvalidRecord:

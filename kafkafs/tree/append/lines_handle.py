@@ -60,12 +60,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
         else:
             self._check_unfinished(b"", data, end)
             self._check_room(len(data) - end)
-            if self._rest:
-                # One copy, as a write may have a megabyte.
-                lines = b"".join((self._rest, memoryview(data)[start:end]))
-                self._append(lines, 0, len(lines))
-            else:
-                self._append(data, start, end)
+            self._append(data, start, end, self._rest)
             self._rest = bytearray(data[end:])
         self._discarding = False
         return end > start
@@ -81,22 +76,23 @@ class LinesHandle(AppendHandle[AppendTarget]):
         elif size > limit - _OVERHEAD:
             self._check_line(rest + data[start:])
 
-    def _append(self, data: bytes | bytearray, start: int, end: int) -> None:
-        """Append the lines `data[start:end]`."""
+    def _append(
+        self, data: bytes | bytearray, start: int, end: int, begun: bytes | bytearray = b""
+    ) -> None:
+        """Append the lines `begun + data[start:end]`; `begun` has no newline."""
         target = self._target
         now_ns = target.mount.clock_ns()
         limit = target.config.max_message_bytes
-        batches, _ = self._view.parse(data, start, end, now_ns // 1_000_000, limit)
+        batches, _ = self._view.parse(data, start, end, now_ns // 1_000_000, limit, begun)
         try:
             target.append(batches, now_ns)
         except InvalidRecord as error:
-            raise self._of_its_line(error, data, start, end, now_ns) from None
+            lines = b"".join((begun, memoryview(data)[start:end]))
+            raise self._of_its_line(error, lines, now_ns) from None
 
-    def _of_its_line(
-        self, error: InvalidRecord, data: bytes | bytearray, start: int, end: int, now_ns: int
-    ) -> InvalidRecord:
+    def _of_its_line(self, error: InvalidRecord, data: bytes, now_ns: int) -> InvalidRecord:
         """The target's error for the first line alone that it refuses, with the line's number."""
-        good, bad = start, end
+        good, bad = 0, len(data)
         while data.find(b"\n", good, bad) + 1 < bad:
             # It refuses the lines up to `bad`, not those up to `good`: try half of the others.
             middle = (good + bad) // 2
@@ -110,7 +106,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
             self._check(data, good, bad, now_ns)
         except InvalidRecord as found:
             error = found
-        number = data.count(b"\n", start, good) + 1
+        number = data.count(b"\n", 0, good) + 1
         error.message = f"line {number}: {error.message}"
         return error
 

@@ -10,10 +10,11 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kafkafs.views import TextView, json_lines_view, key_value_view, values_view
 from kafkafs.views._measure import Cursor
 from kafkafs.views._parse import encode_lines
 from kafkafs.views._render import LOOPS
-from storage.errors import RecordTooLarge
+from storage.errors import RecordTooLarge, StorageError
 from storage.record.batch import Record, decode, encode
 from storage.record.header import HEADER_SIZE, Buffer, parse_header
 from tests import oracle
@@ -34,6 +35,51 @@ lines_of = st.lists(
 def encoded(data: Buffer, start: int, end: int, timestamp: int, limit: int) -> tuple[bytes, int]:
     batches, lines = encode_lines(data, start, end, timestamp, limit)
     return bytes(batches), lines
+
+
+LINES: dict[str, tuple[TextView, list[bytes]]] = {
+    "values": (values_view(), [b"", b"one", b"x" * 300]),
+    "kv": (
+        key_value_view(),
+        [b"no key", b"k\t\\N", b"k\\t\tv\\\\", b"k\tv\\q", b"k\t" + b"x" * 300],
+    ),
+    "jsonl": (
+        json_lines_view(),
+        [
+            b'{"value":"v"}',
+            b'{ "key" : "k" }',
+            b'{"value":1}',
+            b"",
+            b'{"value":"%s"}' % (b"x" * 300),
+        ],
+    ),
+}
+
+
+def outcome(view: TextView, data: bytes, start: int, limit: int, begun: bytes) -> object:
+    """The batches, or the error."""
+    try:
+        batches, lines = view.parse(data, start, len(data), T, limit, begun)
+    except StorageError as error:
+        return type(error), str(error)
+    return bytes(batches), lines
+
+
+@given(
+    name=st.sampled_from(sorted(LINES)),
+    picked=st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    cut=st.integers(0, 320),
+    before=st.binary(max_size=9),
+    limit=st.sampled_from([70, 120, 400, UNLIMITED]),
+)
+def test_a_line_that_was_begun_before(
+    name: str, picked: list[int], cut: int, before: bytes, limit: int
+) -> None:
+    view, lines = LINES[name]
+    text = text_of([lines[number % len(lines)] for number in picked])
+    begun = text[: min(cut, text.index(b"\n"))]
+    whole = outcome(view, text, 0, limit, b"")
+    assert outcome(view, before + text[len(begun) :], len(before), limit, begun) == whole
 
 
 def text_of(lines: list[bytes]) -> bytes:

@@ -134,6 +134,23 @@ def test_the_clock_was_set_back(tree: Tree, handle: Handle) -> None:
     assert tree.attributes(tree.file()).mtime_ns > before
 
 
+def test_which_line_is_refused_where_the_first_was_begun_before(tree: Tree) -> None:
+    tree.manager.change_topic_settings("t", {"message.timestamp.before.max.ms": "3600000"})
+    old = b'{"timestamp":%d}\n' % (tree.clock.ms() - 3_600_001)
+    for written, rest, number in (
+        (b'{}\n{"va', b'lue":"v"}\n' + old, 2),
+        (old[:5], old[5:] + b"{}\n", 1),
+        (b'{"va', b'lue":"v"}\nno JSON\n', 2),
+        (b'{"va', b'lue":no JSON}\n{}\n', 1),
+    ):
+        handle = tree.open("t/.jsonl/0", APPEND)
+        handle.write(0, written)
+        with pytest.raises(InvalidRecord, match=f"line {number}: "):
+            handle.write(len(written), rest)
+        handle.release()
+    assert values(tree.log()) == [None], "nothing of a refused request"
+
+
 def test_what_is_too_large_is_dropped_through_its_newline(tree: Tree, handle: Handle) -> None:
     handle.write(0, b"x" * 200)
     with pytest.raises(RecordTooLarge):
