@@ -63,7 +63,7 @@ SWITCH_S = 0.0005
 #: request and what is made of it are a few MiB: with the allocator's own limits these would go
 #: back after each request, and the next one would get as many fresh, zeroed pages.
 MAPPED_BYTES = 4 << 20
-FREE_BYTES = 8 << 20
+FREE_BYTES = 4 << 20
 #: How many directories a line names.
 NAMED = 10
 #: The signals that end the daemon in order.
