@@ -59,14 +59,9 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
             self._check_room(before + len(data))
             self._rest += data
             return False
-        rest += data
-        try:
-            # A copy: an error may keep views of what was refused.
-            end = self._append_whole(bytes(rest))
-        except BaseException:
-            del rest[before:]
-            raise
-        self._rest = rest[end:]
+        whole = b"".join((rest, data))
+        end = self._append_whole(whole)
+        self._rest = bytearray(memoryview(whole)[end:])
         return end > 0
 
     def _append_whole(self, data: bytes) -> int:
