@@ -26,10 +26,10 @@ import pyfuse3
 import trio
 
 from kafkafs.fuse.answers import entry_of, first_entry_of
+from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import (
     Attributes,
     Directory,
-    InodeTable,
     Node,
     file_mode,
     inode_number,
@@ -64,11 +64,15 @@ class Unreadable(Node):
 class Listing:
     """See the module. Call `rewind` before the first page, and to read the directory again."""
 
-    __slots__ = ("_directory", "_in_thread", "_inodes", "_looked_up", "_names")
+    __slots__ = ("_directory", "_in_thread", "_looked_up", "_names", "_process", "_tree")
 
-    def __init__(self, directory: Directory, inodes: InodeTable, in_thread: InThread) -> None:
+    def __init__(
+        self, tree: FileSystem, directory: Directory, process: int, in_thread: InThread
+    ) -> None:
+        """`process`: the one that lists, as `FileSystem.asking` has told."""
+        self._tree = tree
         self._directory = directory
-        self._inodes = inodes
+        self._process = process
         self._in_thread = in_thread
         self._names: list[str] = []
         # The names before this number are looked up.
@@ -81,13 +85,13 @@ class Listing:
 
     async def reply(self, start: int, token: pyfuse3.ReaddirToken) -> None:
         """Reply entries from number `start` on, as many as the kernel takes at once."""
-        directory, names = self._directory, self._names
+        directory, names = self._directory.inode, self._names
         found: _Found = {}
         replied = False
         for position in range(start, len(names)):
             name = names[position]
             try:
-                node = found.get(name) or at_once(directory.lookup, name)
+                node = found.get(name) or at_once(self._lookup, name)
                 waits = not node.is_measured and position >= self._looked_up
             except FileNotFoundError:
                 continue  # removed since
@@ -112,7 +116,7 @@ class Listing:
                 entry = entry_of(node.listed_attributes())
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
                 return
-            self._inodes.remember(node)
+            self._tree.answered(directory, name, self._process, node)
             replied = True
 
     async def _look_up(self, names: Sequence[str]) -> _Found:
@@ -124,7 +128,7 @@ class Listing:
             # First on this thread, as `Directory.lookup` requires: the first lookup of a partition
             # makes its node here.
             try:
-                node = at_once(self._directory.lookup, name)
+                node = at_once(self._lookup, name)
             except FileNotFoundError:
                 continue
             except BlockingIOError:
@@ -155,7 +159,7 @@ class Listing:
         found: _Found = {}
         for name in names:
             try:
-                node = found[name] = self._directory.lookup(name)
+                node = found[name] = self._lookup(name)
             except FileNotFoundError:
                 continue
             except _FAULTS:
@@ -163,6 +167,9 @@ class Listing:
                 continue
             node.measure()
         return found
+
+    def _lookup(self, name: str) -> Node:
+        return self._tree.lookup(self._directory.inode, name, self._process)
 
     def _unreadable(self, name: str) -> Node:
         return Unreadable(inode_number(self._directory.inode, name, "unreadable"))

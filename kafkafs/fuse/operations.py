@@ -240,16 +240,6 @@ class Operations(pyfuse3.Operations):
         self._inodes.remember(node)
         return entry
 
-    def _listed(self, node: Node) -> pyfuse3.EntryAttributes:
-        """As `_entry`, without waiting; leaves a size that takes long to measure to getattr.
-
-        During a lookup the kernel lets nobody else look up or list names in the directory, unless
-        FUSE_PARALLEL_DIROPS is on, which libfuse 3.14 never requests.
-        """
-        entry = first_entry_of(node, node.listed_attributes())
-        self._inodes.remember(node)
-        return entry
-
     # -- names and attributes ------------------------------------------------------------------
 
     async def lookup(
@@ -257,33 +247,42 @@ class Operations(pyfuse3.Operations):
     ) -> pyfuse3.EntryAttributes:
         self._requests["lookup"] += 1
         try:
-            return await self._looked_up(parent_inode, os.fsdecode(name))
+            return await self._looked_up(parent_inode, os.fsdecode(name), ctx.pid)
         except Exception as error:
             self._fail("lookup", error, parent_inode, name)
 
-    async def _looked_up(self, parent_inode: int, name: str) -> pyfuse3.EntryAttributes:
-        """The entry of a name.
+    async def _looked_up(
+        self, parent_inode: int, name: str, thread: int
+    ) -> pyfuse3.EntryAttributes:
+        """The entry of a name; leaves a size that takes long to measure to getattr.
+
+        During a lookup the kernel lets nobody else look up or list names in the directory, unless
+        FUSE_PARALLEL_DIROPS is on, which libfuse 3.14 never requests.
 
         If another process rewrites the log meanwhile, it looks the name up again: the kernel does
         that once, but a cleaner may be quick. A file keeps the past of its lookup once it is
-        measured; so the lookup measures it, if that is quick, before the past changes again.
+        measured; so the lookup measures it, if that is quick, before the past changes again. It
+        does so, too, where the kernel keeps pages, which another size would drop.
         """
         tries = 0
+        process = self._tree.asking(parent_inode, name, thread)
         while True:
             try:
                 try:
-                    node = at_once(self._tree.lookup, parent_inode, name)
+                    node = at_once(self._tree.lookup, parent_inode, name, process)
                 except BlockingIOError:
-                    node = await self._in_thread(self._tree.lookup, parent_inode, name)
-                if "@" in name and node.pace in self.turns.queues:
-                    # Where it begins is decided now.
+                    node = await self._in_thread(self._tree.lookup, parent_inode, name, process)
+                if node.is_passing and node.pace in self.turns.queues:
+                    # What it shows is decided now.
                     await self.turns.passed(node.pace)
                     continue
-                if self._mount.follows and not node.is_measured:
+                if (self._mount.follows or node.is_constant) and not node.is_measured:
                     is_measured = await self._in_thread(node.measure, PREPARE_S)
                     if is_measured and not node.is_measured:
                         raise SegmentGone("rewritten since it was measured")
-                return self._listed(node)
+                entry = first_entry_of(node, node.listed_attributes())
+                self._tree.answered(parent_inode, name, process, node)
+                return entry
             except (SegmentGone, OSError) as error:
                 tries = await self._try_again(error, tries)
 
@@ -371,7 +370,9 @@ class Operations(pyfuse3.Operations):
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         self._requests["opendir"] += 1
         try:
-            listing = Listing(self._inodes.directory(inode), self._inodes, self._in_thread)
+            directory = self._inodes.directory(inode)
+            process = self._tree.asking(inode, "", ctx.pid)
+            listing = Listing(self._tree, directory, process, self._in_thread)
         except Exception as error:
             self._fail("opendir", error, inode)
         self._listings_opened += 1
@@ -484,6 +485,7 @@ class Operations(pyfuse3.Operations):
                 handle = at_once(node.open, flags)
             except BlockingIOError:
                 handle = await self._waited(node, lambda: node.open(flags))
+            self._tree.opened(node, ctx.pid)
             return self._opened(handle, ctx)
         except Exception as error:
             self._fail("open", error, inode)

@@ -22,6 +22,7 @@ from kafkafs.tree.inodes import KEEP_S, InodeTable, inode_number
 from kafkafs.tree.jobs import Jobs
 from kafkafs.tree.notices import Notices
 from kafkafs.tree.permissions import Permissions
+from kafkafs.tree.recent_lookups import RecentLookups
 from kafkafs.tree.unfinished import Unfinished
 from kafkafs.views import BatchesView, View, json_lines_view, key_value_view, values_view
 from storage.compaction.log_cleaner import LogCleaner
@@ -80,6 +81,7 @@ class MountContext:
         self.counters = MountCounters()
         self.permissions = Permissions(manager, options.uid, options.gid, options.umask)
         self.inodes = InodeTable()
+        self.recent = RecentLookups()
         self.jobs = Jobs(manager.clock_ms, self.events)
         self.cleaner = LogCleaner(manager)
         self.checker = LogChecker(manager.logs, manager.clock_ms, manager.duties)

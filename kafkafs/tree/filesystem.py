@@ -14,10 +14,12 @@ from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.root import Root
+from kafkafs.tree.files.start_names import is_snapshot_name
 from kafkafs.tree.handles import HandleTable
-from kafkafs.tree.inodes import Node
+from kafkafs.tree.inodes import Directory, Node
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
+from kafkafs.tree.recent_lookups import process_of
 from storage import paths
 from storage.errors import StorageError
 from storage.plain_forms import plain_forms
@@ -37,12 +39,39 @@ class FileSystem:
         self.inodes.remember(self.root)
         self.is_stopped = False
 
-    def lookup(self, parent: int, name: str) -> Node:
-        """ENOENT, ENOTDIR. The caller asks for `attributes`, then `inodes.remember(node)`."""
+    def lookup(self, parent: int, name: str, process: int = 0) -> Node:
+        """ENOENT, ENOTDIR. The caller asks for `attributes`, then calls `answered`.
+
+        `process`: as `asking` has told.
+        """
         directory = self.inodes.directory(parent)
+        if process:
+            known = self.mount.recent.find((process, parent, name))
+            if known is not None:
+                return self.inodes.find(known.inode) or known
         if len(os.fsencode(name)) > paths.MAX_NAME_LENGTH:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         return directory.lookup(name)
+
+    def asking(self, parent: int, name: str, thread: int) -> int:
+        """The process of a thread that looks up a name, or in a listing all names (""), where it
+        counts who asks; else 0.
+        """
+        directory = self.inodes.find(parent)
+        if isinstance(directory, Directory) and directory.has_snapshots:
+            return process_of(thread)
+        return process_of(thread) if is_snapshot_name(name) else 0
+
+    def answered(self, parent: int, name: str, process: int, node: Node) -> None:
+        """The kernel is told, with no await before the answer, what its lookup has found."""
+        known = self.inodes.remember(node)
+        if process:
+            self.mount.recent.note((process, parent, name), known)
+
+    def opened(self, node: Node, thread: int) -> None:
+        """A thread has opened what it has looked up."""
+        if node.is_constant:
+            self.mount.recent.opened(process_of(thread), node)
 
     def statfs(self) -> os.statvfs_result:
         """The disk's figures (statvfs of the data directory)."""

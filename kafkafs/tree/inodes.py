@@ -99,7 +99,10 @@ class Node:
     """What it is to a user to whom something is refused: the mount, a topic, a partition, another
     directory or file."""
     is_passing = False
-    """The kernel keeps no name of it (entry timeout 0), and there may be any number of such."""
+    """The kernel keeps no name of it (entry timeout 0), and there may be any number of such: what
+    the name leads to is decided by each lookup."""
+    is_constant = False
+    """Its bytes and attributes, but for mode and owner, never change from its making on."""
 
     def __init__(self, inode: int) -> None:
         self.inode = inode
@@ -165,6 +168,10 @@ class Node:
     def xattr_names(self) -> Sequence[str]:
         return ()
 
+    def is_current(self) -> bool:
+        """Whether a lookup that has just found it may find it again."""
+        return True
+
     def has_lost_name(self) -> bool:
         """Whether its name leads to another inode by now, as the past has changed."""
         return False
@@ -182,6 +189,8 @@ class Directory(Node):
     __slots__ = ()
 
     kind = "directory"
+    has_snapshots = False
+    """Its names lead to what is there when they are looked up (`recent_lookups.py`)."""
 
     def lookup(self, name: str) -> Node:
         """The node of a name, without counting the lookup. ENOENT.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.hang import HANG_S
+from tests.mount.contract.test_caching import Metrics
 from tests.mount.mounting import Mount, fails
 from tests.mount.programs import Running
 from tests.storage.producers import Producer
@@ -226,3 +229,53 @@ def test_a_tail_shows_what_is_committed_and_cleaned_between_two_looks(beside: Be
             assert tail.read_until(b"two %d\n" % number) == written
         assert tail.errors() == ""
     assert beside.file.read_bytes() == partition.text()
+
+
+def read_elsewhere(path: Path) -> bytes:
+    """What another process gets."""
+    return subprocess.run(["cat", path], check=True, capture_output=True).stdout
+
+
+def test_a_snapshot_keeps_its_pages_beside_a_broker(beside: Beside) -> None:
+    partition = beside.partition
+    for number in range(100):
+        partition.append(*[b"%d %d" % (number, line) for line in range(1_000)])
+    beside.start()
+    snapshot = beside.path / "t" / ".snapshot" / "0"
+    text = partition.text()
+    with open(snapshot, "rb", buffering=0) as file:
+        assert file.read() == text
+        asked = Metrics(beside)
+        partition.append(b"more")
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
+        while part := file.read(4096):
+            assert len(part) <= 4096
+        counted = asked()
+        # That of the metrics, and no attributes for each read.
+        assert counted["read"] <= 2
+        assert counted["getattr"] <= 20
+        assert read_elsewhere(snapshot) == text + b"more\n" == beside.file.read_bytes()
+        assert os.fstat(file.fileno()).st_size == len(text)
+        with mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as shared:
+            assert shared[:] == text
+
+
+def test_a_snapshot_of_what_a_broker_cuts(beside: Beside) -> None:
+    """The next one is another file. An open one has no other bytes than it had."""
+    partition = beside.partition
+    partition.append(*[b"%d" % number for number in range(50_000)])
+    starts = partition.next_offset
+    partition.append(*[b"lost %d" % number for number in range(50_000)])
+    beside.start()
+    snapshot = beside.path / "t" / ".snapshot" / "0"
+    text = partition.text()
+    with open(snapshot, "rb", buffering=0) as file:
+        assert os.pread(file.fileno(), 4096, 0) == text[:4096]
+        inode = os.fstat(file.fileno()).st_ino
+        partition.truncate(starts)
+        partition.append(*[b"other %d" % number for number in range(50_000)])
+        assert read_elsewhere(snapshot) == partition.text()
+        assert os.pread(file.fileno(), 4096, 0) == text[:4096]
+        fails(errno.ESTALE, os.pread, file.fileno(), 4096, len(text) - 5000)
+        assert os.fstat(file.fileno()).st_ino == inode
+        assert snapshot.stat().st_ino != inode

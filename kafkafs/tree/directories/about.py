@@ -50,6 +50,8 @@ A topic is a directory, a partition a file: each record's value is a line.
   cat TOPIC/0, tail -f TOPIC/0  read
   TOPIC/0@1234, 0@-10, 0@-15m, 0@08:00..09:00, 0@start, 0@end
                                 read from an offset, a count of records, a time on
+  TOPIC/.snapshot/N             all of it as it is now, in the page cache: live names to follow,
+                                snapshots to analyse (also TOPIC/.jsonl/.snapshot/N and so on)
   TOPIC/.kv/N                   key TAB value; >> appends (\\N is null; \\\\, \\t, \\n)
   TOPIC/.jsonl/N                whole records as JSON; >> appends
   TOPIC/.append                 >> appends, and the partitioner chooses where; so do

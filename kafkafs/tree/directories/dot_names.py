@@ -2,6 +2,7 @@
 
     InTopic             a directory in a topic:
       ViewNames           each partition in another view: `.kv`, `.jsonl`, `.batches`
+      SnapshotNames       each partition as it is now: `.snapshot`, in these directories, too
       FollowNames         each partition with positions that never change: `.follow`
       PartitionNames      a directory for each partition: `.raw`, `.meta`
       ControlDirectory    a file for each command: `.control` (`control_directory.py`)
@@ -12,6 +13,7 @@ These directories list all their entries except `append` (`topic_append.py`).
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,19 +29,23 @@ from kafkafs.tree.files.follow_file import look_up_follow
 from kafkafs.tree.files.raw_file import RawFile, is_shown
 from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.files.virtual_file import Content, VirtualFile
-from kafkafs.tree.inodes import Node, inode_number, missing
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Caller, Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
+from kafkafs.views import View
 from storage.modes import Ownership
 from storage.waiting import may_wait
 
 APPEND = "append"
 """The file that takes records for any partition; in the topic itself `.append`."""
+SNAPSHOT = ".snapshot"
 
 
 class ViewNames(InTopic):
     """The partitions of a topic in another view than that of its own files.
 
-    It lists `append` only with `show_dot`, so that `.kv/*` matches the partitions alone.
+    It lists `append` and `.snapshot` only with `show_dot`, so that `.kv/*` matches the partitions
+    alone.
     """
 
     __slots__ = ("_view", "name")
@@ -56,6 +62,12 @@ class ViewNames(InTopic):
             return self.mount.inodes.find(inode) or TopicAppend(
                 topic.partitions, topic.topic, inode, path, view
             )
+        if name == SNAPSHOT:
+            path = f"{self.name}/{SNAPSHOT}"
+            inode = inode_number(self.topic.topic.name, self.topic.topic.id, path)
+            return self.mount.inodes.find(inode) or SnapshotNames(
+                self.topic, inode, self._view, path
+            )
         if "@" in name:
             return self.topic.start_names.look_up(self.topic.topic, self.inode, name, self._view)
         partition = self.topic.partitions.find(self.topic.topic, name)
@@ -65,9 +77,28 @@ class ViewNames(InTopic):
 
     def names(self) -> list[str]:
         names = super().names()
-        if self._view.is_text and self.mount.options.show_dot:
-            return [*names, APPEND]
+        if self.mount.options.show_dot:
+            return [SNAPSHOT, *names, APPEND] if self._view.is_text else [SNAPSHOT, *names]
         return names
+
+
+class SnapshotNames(InTopic):
+    """`.snapshot`, in a topic and in each directory of another view."""
+
+    __slots__ = ("_view", "name")
+
+    has_snapshots = True
+
+    def __init__(self, topic: TopicDirectory, inode: int, view: View, name: str) -> None:
+        super().__init__(topic, inode)
+        self.name = name
+        self._view = view
+
+    def lookup(self, name: str) -> Node:
+        return self.topic.start_names.snapshot(self.topic.topic, name, self._view)
+
+    def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
+        raise OSError(errno.EROFS, "snapshots show what is there")
 
 
 class FollowNames(InTopic):
@@ -119,10 +150,10 @@ class OfPartition(TreeDirectory):
         self.partition = partition
 
     def remembered(self) -> None:
-        self.partition.directories.add(self.inode)
+        self.partition.owned.add(self.inode)
 
     def forgotten(self) -> None:
-        self.partition.directories.discard(self.inode)
+        self.partition.owned.discard(self.inode)
 
     def owner(self) -> Ownership:
         mode, uid, gid = self.partition.owner
@@ -224,6 +255,10 @@ def _append(topic: TopicDirectory, inode: int) -> Node:
     return TopicAppend(topic.partitions, topic.topic, inode, f".{APPEND}", view)
 
 
+def _snapshot(topic: TopicDirectory, inode: int) -> Node:
+    return SnapshotNames(topic, inode, topic.mount.views[0], SNAPSHOT)
+
+
 def _config(topic: TopicDirectory, inode: int) -> Node:
     manager, name = topic.mount.manager, topic.topic.name
 
@@ -247,5 +282,6 @@ DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
     ".kv": partial(ViewNames, name=".kv"),
     ".meta": partial(PartitionNames, what=".meta", make=MetaDirectory),
     ".raw": partial(PartitionNames, what=".raw", make=RawDirectory),
+    SNAPSHOT: _snapshot,
 }
 """Makes the node of each dot name."""

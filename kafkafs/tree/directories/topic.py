@@ -65,11 +65,12 @@ class TopicDirectory(TreeDirectory):
 
     def _changed(self) -> None:
         """Have the kernel drop the attributes of the directories that follow this one."""
-        for name in self._dot_names:
+        inside = (f"{view}/.snapshot" for view in self.mount.dot_views)
+        for name in (*self._dot_names, *inside):
             self.mount.notices.attributes_changed(self._number(name))
 
     def _number(self, name: str) -> int:
-        """The inode number of a dot name."""
+        """The inode number of a dot name, or a path of two of them."""
         return inode_number(self.topic.name, self.topic.id, name)
 
     def lookup(self, name: str) -> Node:

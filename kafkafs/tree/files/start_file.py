@@ -1,4 +1,4 @@
-"""`N@…`: a partition's file from another record on, and perhaps up to another one.
+"""`N@…` and `.snapshot/N`: a partition's file from a record on, and perhaps up to another one.
 
 It shows the text of the partition's own file in that view from its first offset on, and grows with
 it, or up to its end (exclusive). While the log has not reached that end, each request for the size
@@ -12,6 +12,15 @@ still in the log, the names that have led to it (the last `NAMES`) lead to it ag
 keeps no entries of these files and, where the log can grow, no attributes: so an append sends no
 notice to any of them, and however many are looked up, `InodeTable` has few.
 
+A file whose end the log has reached never changes again, so the kernel may keep its attributes and
+read it through the page cache. What it has in the cache from before may be wrong, as reads of a
+file that grows go there too (splice, private mappings). So a file that is made with its end reached
+has another inode than one that has to grow up to the same end, and only that keeps its pages from
+one open to the next.
+
+A snapshot begins at the log start and ends where the view ends when its name is looked up. Its
+names lead to the open file no longer than `recent_lookups.py` says.
+
 Changes of the past are applied to its generation only while it is open.
 """
 
@@ -23,11 +32,17 @@ import os
 import time
 from collections import OrderedDict
 
-from kafkafs.tree.files.start_names import NoPoint, parse_start_name
-from kafkafs.tree.files.start_points import End, end_of, offset_of_time, start_offset
+from kafkafs.tree.files.start_names import Edge, NoPoint, StartName, parse_start_name
+from kafkafs.tree.files.start_points import (
+    End,
+    end_of,
+    offset_of_time,
+    start_offset,
+    time_before,
+)
 from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
 from kafkafs.tree.handles import Handle
-from kafkafs.tree.inodes import Attributes, Change, Node, missing
+from kafkafs.tree.inodes import KEEP_S, Attributes, Change, Node, missing
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
@@ -42,6 +57,9 @@ KEPT = 64
 NAMES = 16
 """A file remembers so many of the names that have led to it."""
 
+_BLOCK = 512
+_LOG_END = "user.kafkafs.log_end"
+
 Name = tuple[int, str]
 """A directory's inode, and a name in it."""
 
@@ -50,7 +68,8 @@ class StartFile(ViewFile):
     """See the module. `start` is its first offset; `_end` the absolute position where it ends."""
 
     __slots__ = (
-        *("_end", "_handles", "_is_kept", "_led", "_looked", "_names", "_size", "_until", "start"),
+        *("_end", "_handles", "_is_kept", "_last_ns", "_led", "_looked", "_names", "_size"),
+        *("_until", "is_constant", "start"),
     )
 
     is_passing = True
@@ -64,9 +83,12 @@ class StartFile(ViewFile):
         start: int,
         until: End,
         looked: int,
+        is_reached: bool,
         names: StartNames,
     ) -> None:
-        """`looked`: the bound of the view before its end was looked for."""
+        """`looked`: the bound of the view before its end was looked for. `is_reached`: whether the
+        log has reached its end by now.
+        """
         super().__init__(inode, partition, view, nonce)
         self._names = names
         # The names that have led to it, the latest last. Under the partition's lock.
@@ -74,6 +96,9 @@ class StartFile(ViewFile):
         self.start = start
         self._until = until
         self._end: int | None = None
+        self.is_constant = is_reached
+        # The time of the last record of a file with an end, in ns.
+        self._last_ns: int | None = None
         # No record before this offset has the time of its end.
         self._looked = looked
         # The largest size that stat has shown.
@@ -157,13 +182,27 @@ class StartFile(ViewFile):
         if offset is None or offset > bound:
             return shown
         if offset <= self.start:
-            self._end = generation.origin
+            end = generation.origin
+        elif offset == bound and self._is_settled:
+            end = shown
         else:
             before_waiting()
             # A size that was shown never shrinks.
             least = generation.origin + self._size
-            self._end = max(self.view.layout.position_behind(offset), least)
-        return self._end
+            end = max(self.view.layout.position_behind(offset), least)
+        # First: who finds an end takes this for the size.
+        self._size = end - generation.origin
+        self._end = end
+        return end
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the text that is shown now ends with the last record of the view.
+
+        Only on the owner's thread: no append comes between a look at one and at the other.
+        """
+        layout = self.view.layout
+        return not (may_wait() or layout.end_unknown or layout.is_damaged)
 
     def _end_offset(self) -> int | None:
         """The offset of its end; None where it has none, or no record has reached its time."""
@@ -208,17 +247,49 @@ class StartFile(ViewFile):
     # -- attributes ----------------------------------------------------------------------------
 
     def _known_attributes(self) -> Attributes:
+        if self._last_ns is not None and (self.is_open or self._nonce == self.view.nonce):
+            return self._constant_attributes(self._size)
         generation = self.shown()
         if generation is not None:
-            self.view.layout.find_end(time.monotonic() + MEASURE_S)
+            if self._end is None:
+                self.view.layout.find_end(time.monotonic() + MEASURE_S)
             size = self.text_end(generation) - generation.origin
             self._size = max(self._size, size)
         return self._attributes(self._size)
 
     def _attributes(self, size: int) -> Attributes:
+        if self._end is not None:
+            return self._constant_attributes(size)
         attributes = super()._attributes(size)
         timeout = 0.0 if self.partition.mount.files_grow else attributes.attr_timeout
         return attributes._replace(attr_timeout=timeout, entry_timeout=0.0)
+
+    def _constant_attributes(self, size: int) -> Attributes:
+        """What only chmod and chown of the partition change: the kernel drops all pages of a file
+        that has another time or size, also where this node was made anew.
+        """
+        partition = self.partition
+        partition.showing_size()
+        mode, uid, gid = partition.owner
+        return Attributes(
+            self.inode,
+            mode,
+            size,
+            self._time_ns(),
+            1,
+            uid,
+            gid,
+            -(-size // _BLOCK),
+            KEEP_S,
+            0.0,
+        )
+
+    def _time_ns(self) -> int:
+        """The time of the last record that it shows, in ns. Waits."""
+        if self._last_ns is None:
+            assert self._until.offset is not None
+            self._last_ns = time_before(self.partition.log, self.start, self._until.offset)
+        return self._last_ns
 
     def listed_attributes(self) -> Attributes:
         attributes = super().listed_attributes()
@@ -233,6 +304,9 @@ class StartFile(ViewFile):
         return f"{super().path}@…"
 
     def set_attributes(self, change: Change) -> None:
+        """EROFS for truncate, EPERM for chmod and chown."""
+        if change.size is not None:
+            raise self._read_only()
         if not change.is_touch:
             reason = f"it is a place to read; mode and owner are those of {self.partition.log.name}"
             raise OSError(errno.EPERM, reason)
@@ -242,13 +316,18 @@ class StartFile(ViewFile):
 
     @property
     def is_measured(self) -> bool:
-        return self._generation is not None or self.start > self.view.layout.bound
+        known = self._last_ns if self.is_constant else self._generation
+        return known is not None or self.start > self.view.layout.bound
 
     def _measure_ahead(self, until: float) -> None:
-        self.shown(until)
+        generation = self.shown(until)
+        if generation is not None and self.is_constant:
+            self.text_end(generation)
+            self._time_ns()
 
     def remembered(self) -> None:
-        """Do nothing: it gets no notices."""
+        """It gets notices of chmod and chown only."""
+        self.partition.owned.add(self.inode)
 
     def _keep(self) -> None:
         """Keep its generation for a while, where another process may rewrite the log at any moment:
@@ -262,6 +341,7 @@ class StartFile(ViewFile):
                 self._names.keep(self)
 
     def forgotten(self) -> None:
+        self.partition.owned.discard(self.inode)
         self.keep_no_longer()
 
     def keep_no_longer(self) -> None:
@@ -273,16 +353,24 @@ class StartFile(ViewFile):
             self._is_kept = False
             self._detach()
 
+    def xattr(self, name: str) -> bytes:
+        """As the partition's; the log of a file whose end is reached ends there."""
+        if name == _LOG_END and self.is_constant:
+            return b"%d" % (self._until.offset or 0)
+        return super().xattr(name)
+
     # -- opening -------------------------------------------------------------------------------
 
     def open(self, flags: int) -> Handle:
-        """EPERM for writing."""
+        """EROFS for writing."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            reason = f"it is a place to read, {self.partition.log.name} one to write"
-            raise OSError(errno.EPERM, reason)
-        generation = self.shown()
-        if generation is not None:
-            self._hold(generation)
+            raise self._read_only()
+        shown = self.shown()
+        if shown is not None:
+            self._hold(shown)
+            if self.is_ranged:
+                # Where its end is reached it is read through the page cache.
+                self.text_end(shown)
         handle = StartHandle(self)
         with self.partition.lock:
             self._handles.add(handle)
@@ -295,6 +383,23 @@ class StartFile(ViewFile):
                 self.closed(handle)
                 raise self._stale()
         return handle
+
+    def _read_only(self) -> OSError:
+        reason = f"it is a place to read, {self.partition.log.name} one to write"
+        return OSError(errno.EROFS, reason)
+
+    @property
+    def may_grow(self) -> bool:
+        return self._end is None and super().may_grow
+
+    @property
+    def keeps_pages(self) -> bool:
+        return self.is_constant or super().keeps_pages
+
+    def is_current(self) -> bool:
+        if not may_wait():
+            self.partition.follow()
+        return not self.partition.log.closed and self._nonce == self.view.nonce
 
     def closed(self, handle: StartHandle) -> None:
         """A handle is released."""
@@ -327,7 +432,8 @@ class StartHandle(ReadHandle):
         if generation is None:
             return b""
         if file.is_ranged:
-            file.view.layout.find_end(time.monotonic() + MEASURE_S)
+            if file.may_grow:
+                file.view.layout.find_end(time.monotonic() + MEASURE_S)
             size = min(size, file.text_end(generation) - generation.origin - position)
             if size <= 0:
                 return b""
@@ -353,20 +459,39 @@ class StartNames:
 
         BlockingIOError, StorageError, OSError; OffsetOutOfRange with `out_of_range=error`.
         """
-        mount = self._partitions.mount
-        parsed = parse_start_name(name, mount.clock_ns() // 1_000_000)
+        parsed = parse_start_name(name, self._partitions.mount.clock_ns() // 1_000_000)
         if parsed is None:
             raise NoPoint(errno.ENOENT, "it names no point in a partition")
-        partition = self._partitions.find(topic, parsed.partition)
-        if partition is None:
-            raise missing(name)
-        if not may_wait():
-            partition.follow()
-            # A count needs this view, which only the owner's thread makes.
-            partition.view(mount.views[0])
+        partition = self._followed(topic, parsed.partition)
+        if parsed.is_snapshot:
+            return self._find(partition, parsed, view, name)
         for held in reversed(tuple(self.held.get((parent, name), ()))):
             if held.is_held:
                 return held
+        found = self._find(partition, parsed, view, name)
+        with partition.lock:
+            found.led_by((parent, name))
+        return found
+
+    def snapshot(self, topic: Topic, name: str, view: View) -> Node:
+        """The node of a partition's name in `.snapshot`; errors as `look_up`."""
+        parsed = StartName(name, Edge.START, Edge.END)
+        return self._find(self._followed(topic, name), parsed, view, name)
+
+    def _followed(self, topic: Topic, number: str) -> Partition:
+        """The partition of this number, as it is now. ENOENT."""
+        partition = self._partitions.find(topic, number)
+        if partition is None:
+            raise missing(number)
+        if not may_wait():
+            partition.follow()
+            # A count needs this view, which only the owner's thread makes.
+            partition.view(self._partitions.mount.views[0])
+        return partition
+
+    def _find(self, partition: Partition, parsed: StartName, view: View, name: str) -> StartFile:
+        """The node of what a parsed name means now."""
+        mount = self._partitions.mount
         partition_view = partition.view(view)
         nonce = partition.nonce()
         strict = mount.options.out_of_range == "error"
@@ -376,15 +501,16 @@ class StartNames:
             until = end_of(partition, partition_view, parsed.end)
         except BlockingIOError as error:
             if may_wait():
-                mount.events.of_request(f"lookup of {topic.name}/{name}: {error.strerror}")
+                mount.events.of_request(f"lookup of {partition.log.topic}/{name}: {error.strerror}")
             raise
-        inode = StartFile.number(partition, view, nonce, str(start), str(until))
+        # Read anew: another thread may append, and the end may be the log's.
+        is_reached = until.is_reached(partition_view.layout.bound)
+        end = str(until) if is_reached else f"{until} ahead"
+        inode = StartFile.number(partition, view, nonce, str(start), end)
         found = self._inode_table.find(inode) or StartFile(
-            inode, partition, partition_view, nonce, start, until, looked, self
+            inode, partition, partition_view, nonce, start, until, looked, is_reached, self
         )
         assert isinstance(found, StartFile)
-        with partition.lock:
-            found.led_by((parent, name))
         return found
 
     def hold(self, name: Name, file: StartFile) -> None:

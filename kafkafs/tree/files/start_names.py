@@ -1,5 +1,8 @@
 """Parses names of a partition's file from another record on: `N@START` and `N@START..END`.
 
+Before the dots START may be left out, which is the log start, and behind them END: then the file
+has none.
+
 A point is one of:
 
     1234                      an offset: all digits always are one
@@ -67,6 +70,16 @@ class StartName(NamedTuple):
     start: Point
     end: Point | None
 
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it is all that is there when the name is looked up."""
+        return self.start is Edge.START and self.end is Edge.END
+
+
+def is_snapshot_name(name: str) -> bool:
+    """Whether a name parses as a snapshot's."""
+    return name.partition("@")[2] in ("start..end", "..end")
+
 
 def parse_start_name(name: str, now_ms: int, zone: tzinfo | None = None) -> StartName | None:
     """None where `name` is no such name. `zone` None: the process's local time."""
@@ -74,9 +87,9 @@ def parse_start_name(name: str, now_ms: int, zone: tzinfo | None = None) -> Star
     if not at or not points.isascii():
         return None
     first, dots, last = points.partition("..")
-    start = _point(first, now_ms, zone)
-    end = _point(last, now_ms, zone) if dots else None
-    if start is None or (dots and end is None):
+    start = Edge.START if dots and not first else _point(first, now_ms, zone)
+    end = _point(last, now_ms, zone) if last else None
+    if start is None or (last and end is None):
         return None
     return StartName(partition, start, end)
 

@@ -10,15 +10,20 @@ is where the view ends now. `layout.py` finds the position of an offset.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from typing import NamedTuple
 
 from kafkafs.tree.files.start_names import Edge, Last, Offset, Point, Time
 from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
-from storage.errors import OffsetOutOfRange
+from storage.errors import CorruptRecord, OffsetOutOfRange
+from storage.log.log import Log
 from storage.log.read import Isolation
 from storage.waiting import before_waiting
+
+_LAST_MS = 9_000_000_000_000
+"""The latest time of a file, in ms: as nanoseconds it has to fit into 64 bits."""
 
 
 class End(NamedTuple):
@@ -29,6 +34,10 @@ class End(NamedTuple):
 
     offset: int | None = None
     timestamp_ms: int | None = None
+
+    def is_reached(self, bound: int) -> bool:
+        """Whether a view that shows the log up to the offset `bound` shows all before this end."""
+        return self.offset is not None and self.offset <= bound
 
     def __str__(self) -> str:
         if self.offset is not None:
@@ -86,3 +95,29 @@ def offset_of_time(view: PartitionView, timestamp_ms: int) -> int | None:
     if found is not None:
         return found[1]
     return None if log.active.holds_batches else log.log_start_offset
+
+
+def time_before(log: Log, start: int, end: int) -> int:
+    """The largest timestamp of the last batch before the offset `end`, in ns since 1970.
+
+    It is the same for ever while the past is the same. Where there is none, from `start` on or with
+    a timestamp, it is the time when the partition was made. Waits.
+    """
+    if end <= start:
+        return log.created_ns
+    before_waiting()
+    segments = log.segments
+    number = bisect_left(segments, end, key=lambda segment: segment.base_offset)
+    segment = segments[max(number - 1, 0)]
+    if not segment.holds_batches:
+        return log.created_ns
+    segment.files.lease()
+    try:
+        found = segment.locate(end - 1) or segment.last_batch()
+    except CorruptRecord:
+        return log.created_ns
+    finally:
+        segment.files.release()
+    if found is None or found[1].max_timestamp < 0:
+        return log.created_ns
+    return min(found[1].max_timestamp, _LAST_MS) * 1_000_000

@@ -248,6 +248,16 @@ class ViewFile(Node):
 
     # -- opening -------------------------------------------------------------------------------
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether bytes may come behind its end."""
+        return self.partition.mount.files_grow
+
+    @property
+    def keeps_pages(self) -> bool:
+        """Whether it never could grow: then what the page cache has of it is right."""
+        return not self.partition.mount.files_grow
+
     def open(self, flags: int) -> Handle:
         """EPERM for O_TRUNC, and for writing without O_APPEND: as a file under `chattr +a`.
 
@@ -311,8 +321,8 @@ class ReadHandle(Handle):
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
         """`generation` None: the subclass sets it before it reads."""
         # The page cache could not return the part of a page before damage.
-        self.direct_io = file.partition.mount.files_grow or file.view.layout.is_damaged
-        self.keep_cache = not self.direct_io
+        self.direct_io = file.may_grow or file.view.layout.is_damaged
+        self.keep_cache = file.keeps_pages and not self.direct_io
         self._partition = file.partition
         self._layout = file.view.layout
         self._generation = generation

@@ -93,10 +93,10 @@ class FirstWriter(Writer, Protocol):
 
 
 class Partition:
-    """See the module. `known`: inode -> node, of the files that the kernel knows; `directories`:
-    the inodes of the directories, which have its owner, too. `writer`: the file of the append that
-    is being made. `writing`: that of the last append, while the kernel may not have taken the
-    answer. `first_writer`: the open file that writes it from its beginning.
+    """See the module. `known`: inode -> node, of the files that the kernel knows and that an append
+    changes; `owned`: the inodes of what else has its owner and mode. `writer`: the file of the
+    append that is being made. `writing`: that of the last append, while the kernel may not have
+    taken the answer. `first_writer`: the open file that writes it from its beginning.
     """
 
     def __init__(self, mount: MountContext, log: Log, periodic: PeriodicWork) -> None:
@@ -109,7 +109,7 @@ class Partition:
         self.lock = threading.RLock()
         self.views: dict[str, PartitionView] = {}
         self.known: dict[int, Node] = {}
-        self.directories: set[int] = set()
+        self.owned: set[int] = set()
         self.ranges: dict[Range, None] = {}
         self.follow_handles: dict[FollowReader, None] = {}
         # The last time that a process was shown.
@@ -315,7 +315,7 @@ class Partition:
         """Its owner or mode is another one now."""
         self._owner = None
         self._drop_attributes()
-        for inode in list(self.directories):
+        for inode in list(self.owned):
             self.mount.notices.attributes_changed(inode)
 
     @property

@@ -238,6 +238,7 @@ class Partitions(LogListener[Log]):
         save line indexes that have grown.
         """
         self._follow()
+        self.mount.recent.expire()
         happened = {*self.growing, *_taken(self._changed)}
         for partition in list(self.growing):
             partition.rest()

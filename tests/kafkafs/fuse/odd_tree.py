@@ -327,10 +327,19 @@ class OddTree:
         self.owner_requests = OwnerRequests(self.mount)
         self.is_stopped = False
 
-    def lookup(self, parent: int, name: str) -> Node:
+    def lookup(self, parent: int, name: str, process: int = 0) -> Node:
         directory = self.inodes.get(parent)
         assert isinstance(directory, Directory)
         return directory.lookup(name)
+
+    def asking(self, parent: int, name: str, thread: int) -> int:
+        return 0
+
+    def answered(self, parent: int, name: str, process: int, node: Node) -> None:
+        self.inodes.remember(node)
+
+    def opened(self, node: Node, thread: int) -> None:
+        pass
 
     def statfs(self) -> os.statvfs_result:
         return os.statvfs(self.mount.manager.path)

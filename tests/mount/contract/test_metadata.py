@@ -289,8 +289,8 @@ def test_raw_is_the_segment_files_byte_for_byte(steered_mount: SteeredMount, ord
 def test_raw_is_read_only(orders: Path) -> None:
     """… read-only"""
     path = raw(orders) / f"{0:020d}.log"
-    fails(errno.EACCES, os.open, path, os.O_WRONLY)
-    fails(errno.EACCES, os.open, path, os.O_RDWR | os.O_APPEND)
+    fails(errno.EROFS, os.open, path, os.O_WRONLY)
+    fails(errno.EROFS, os.open, path, os.O_RDWR | os.O_APPEND)
     fails(errno.EPERM, os.truncate, path, 0)
     fails(errno.EPERM, os.unlink, path)
     assert path.stat().st_mode & 0o222 == 0

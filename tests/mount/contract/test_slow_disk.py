@@ -166,11 +166,15 @@ def test_stat_open_and_read_wait_for_what_was_written_before(
                 Doing(orders.read_bytes),
                 Doing((orders.parent / ".kv" / "0").read_bytes),
                 Doing((orders.parent / "0@-1").read_bytes),
+                Doing((orders.parent / ".snapshot" / "0").read_bytes),
+                Doing((orders.parent / "0@..end").read_bytes),
                 Doing(os.getxattr, orders, "user.kafkafs.log_end"),
             ]
             arrived(steered_mount, "getattr", "read", "lookup")
     whole = b"one\ntwo\n"
-    assert [each.end() for each in waiting] == [8, whole, whole, whole, b"two\n", b"2"]
+    assert [each.end() for each in waiting] == [
+        *(8, whole, whole, whole, b"two\n", whole, whole, b"2")
+    ]
 
 
 def test_the_end_of_a_line_is_seen_by_who_comes_after_it(

@@ -57,7 +57,7 @@ def orders_tmp(mount: Mount) -> Path:
 def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> None:
     """The dot-named rest is found by lookup, and readdir returns it only with `-o show_dot` …"""
     assert stat.S_ISDIR((mount / ".kafkafs").stat().st_mode)
-    for name in (".kv", ".jsonl", ".batches", ".follow", ".raw", ".meta", ".control"):
+    for name in (".kv", ".jsonl", ".batches", ".follow", ".raw", ".meta", ".control", ".snapshot"):
         assert stat.S_ISDIR((orders.parent / name).stat().st_mode)
     for name in (".config", ".append", ".kv/append"):
         assert stat.S_ISREG((orders.parent / name).stat().st_mode)
@@ -66,7 +66,7 @@ def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> No
 def test_readdir_returns_the_dot_names_with_show_dot(shown: Mount) -> None:
     """… readdir returns it only with `-o show_dot` …"""
     assert set(os.listdir(shown.path)) == {".kafkafs", "orders"}
-    directories = {".kv", ".jsonl", ".batches", ".follow", ".raw", ".meta", ".control"}
+    directories = {".kv", ".jsonl", ".batches", ".follow", ".raw", ".meta", ".control", ".snapshot"}
     assert set(os.listdir(shown / "orders")) == {"0", "1", *directories, ".config", ".append"}
 
 

@@ -134,10 +134,10 @@ def test_it_is_listed_with_the_dot_names(tmp_path: Path) -> None:
     for show_dot in (False, True):
         with a_tree(tmp_path / f"data{show_dot}", MountOptions(show_dot=show_dot)) as tree:
             create(tree, 2)
-            extra = ["append"] if show_dot else []
+            dots, extra = ([".snapshot"], ["append"]) if show_dot else ([], [])
             for view in (".kv", ".jsonl"):
-                assert tree.directory(f"t/{view}").names() == ["0", "1", *extra]
-            assert tree.directory("t/.batches").names() == ["0", "1"]
+                assert tree.directory(f"t/{view}").names() == [*dots, "0", "1", *extra]
+            assert tree.directory("t/.batches").names() == [*dots, "0", "1"]
 
 
 # -- where lines go ------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
             ".kv",
             ".meta",
             ".raw",
+            ".snapshot",
             "0",
         ]
         assert tree.directory("t").names() == names

@@ -115,12 +115,17 @@ RANGES = [
     ("start..end", Edge.START, Edge.END),
     ("-1h..-15m", Time(NOW_MS - 3_600_000), Time(NOW_MS - 900_000)),
     ("100..-15m", Offset(100), Time(NOW_MS - 900_000)),
+    ("..100", Edge.START, Offset(100)),
+    ("..end", Edge.START, Edge.END),
+    ("100..", Offset(100), None),
+    ("08:00..", ms("2026-11-21T07:00:00"), None),
+    ("..", Edge.START, None),
     ("08:00:00.5..1300", Time(ms("2026-11-21T07:00:00").timestamp_ms + 500), Offset(1300)),
 ]
 
 
 @pytest.mark.parametrize(("text", "start", "end"), RANGES)
-def test_a_range(text: str, start: Point, end: Point) -> None:
+def test_a_range(text: str, start: Point, end: Point | None) -> None:
     assert parse_start_name(f"17@{text}", NOW_MS, BERLIN) == StartName("17", start, end)
 
 
@@ -151,9 +156,10 @@ def test_a_range(text: str, start: Point, end: Point) -> None:
         "0@2026-11-21x08:00",
         "0@2026-11-21T",
         "0@2026-11-21T08:00:00Q",
-        "0@..",
-        "0@1..",
-        "0@..2",
+        "0@.",
+        "0@...",
+        "0@1.",
+        "0@.2",
         "0@1...2",
         "0@1..2..3",
         "0@1-2",

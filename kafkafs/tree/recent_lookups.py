@@ -1,0 +1,98 @@
+"""What each process has looked up last, where the name leads to what is there at that moment.
+
+A program asks for a file's attributes before it opens it, and compares both (cp, tar, rsync). So a
+process that has looked a name up and not opened it yet is led to the same file for `RECENT_S` after
+its last lookup. Any other lookup of that name leads to what is there then.
+
+The kernel names the thread that asks; its threads share what a process has looked up. A process of
+another pid namespace has no number here (0), and nothing is remembered for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from kafkafs.tree.inodes import Node
+
+RECENT_S = 5.0
+"""Seconds for which a lookup is remembered."""
+RECENT = 4096
+"""So many lookups are remembered, the last ones."""
+
+_STATUS_BYTES = 1024
+
+Lookup = tuple[int, int, str]
+"""A process, a directory's inode, and a name in it."""
+
+
+class RecentLookups:
+    """See the module. On the owner's thread."""
+
+    __slots__ = ("_clock", "_last", "_lookups")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # What was found, and when; the latest last.
+        self._lookups: OrderedDict[Lookup, tuple[Node, float]] = OrderedDict()
+        # By process and inode: the last lookup that led there.
+        self._last: dict[tuple[int, int], Lookup] = {}
+
+    def __len__(self) -> int:
+        return len(self._lookups)
+
+    def find(self, lookup: Lookup) -> Node | None:
+        """What the process is led to again; None where it is to find what is there now."""
+        node, when = self._lookups.get(lookup, (None, 0.0))
+        if node is None or self._clock() - when >= RECENT_S or not node.is_current():
+            return None
+        return node
+
+    def note(self, lookup: Lookup, node: Node) -> None:
+        """The process was told what its lookup has found."""
+        self._drop(lookup)
+        self._lookups[lookup] = node, self._clock()
+        self._last[lookup[0], node.inode] = lookup
+        if len(self._lookups) > RECENT:
+            self._drop(next(iter(self._lookups)))
+
+    def opened(self, process: int, node: Node) -> None:
+        """The process has opened what its last lookup has found."""
+        lookup = self._last.get((process, node.inode))
+        if lookup is not None:
+            self._drop(lookup)
+
+    def expire(self) -> None:
+        """Forget what nobody is led to any more; called once a second or so."""
+        before = self._clock() - RECENT_S
+        while self._lookups:
+            lookup, (_, when) = next(iter(self._lookups.items()))
+            if when > before:
+                break
+            self._drop(lookup)
+
+    def _drop(self, lookup: Lookup) -> None:
+        node, _ = self._lookups.pop(lookup, (None, 0.0))
+        if node is not None and self._last.get((lookup[0], node.inode)) == lookup:
+            del self._last[lookup[0], node.inode]
+
+
+def process_of(thread: int) -> int:
+    """The process of a thread that waits for an answer; 0 where it is not known."""
+    if not thread:
+        return 0
+    try:
+        fd = os.open(f"/proc/{thread}/status", os.O_RDONLY)
+    except OSError:
+        # It has been killed, or this user may not look.
+        return thread
+    try:
+        status = os.read(fd, _STATUS_BYTES)
+    except OSError:
+        return thread
+    finally:
+        os.close(fd)
+    _, found, rest = status.partition(b"\nTgid:")
+    return int(rest.split(None, 1)[0]) if found else thread
