@@ -1,9 +1,10 @@
-/* A client that costs little itself, so that what mount.py and views.py measure is the file
- * system. Prints its figures as "name value" on one line.
+/* A client that costs little itself, so that what mount.py, tools.py and views.py measure is
+ * the file system. Prints its figures as "name value" on one line.
  *
  *   client write FILE COUNT SIZE     COUNT write() calls of one line of SIZE bytes, appended
  *   client append SOURCE FILE SIZE   SOURCE's bytes appended to FILE, SIZE of them a write()
  *   client heads SIZE FILE...        of each file, one after another: open, read SIZE bytes, close
+ *   client sequence SIZE FILE        read() calls of SIZE bytes, from FILE's start to its end
  *   client read COUNT FILE...        preads of COUNT different 4 KiB pages of these files, at random
  *   client stat COUNT FILE           COUNT statx() calls that the kernel must not answer itself
  *   client drop FILE...              forget what the page cache holds of these files
@@ -131,6 +132,32 @@ static void read_heads(long size, char **paths, int count)
     report(last - start, latencies, count);
 }
 
+static void read_in_sequence(long size, const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY);
+    char *bytes = malloc(size);
+    float *latencies;
+    long count = 0;
+    double start, last;
+    if (fd < 0 || fstat(fd, &st) < 0 || !bytes)
+        fail(path);
+    latencies = room(st.st_size / size + 1);
+    start = last = now();
+    for (off_t at = 0; at < st.st_size;) {
+        ssize_t got = read(fd, bytes, size);
+        double time;
+        if (got <= 0 || (got < size && at + got < st.st_size))
+            fail(path);
+        at += got;
+        time = now();
+        latencies[count++] = time - last;
+        last = time;
+    }
+    report(last - start, latencies, count);
+    close(fd);
+}
+
 static uint64_t random_state = 88172645463325252u;
 
 static uint64_t next_random(void)
@@ -221,6 +248,8 @@ int main(int argc, char **argv)
         append_source(argv[2], argv[3], atol(argv[4]));
     } else if (argc >= 4 && strcmp(argv[1], "heads") == 0) {
         read_heads(atol(argv[2]), argv + 3, argc - 3);
+    } else if (argc == 4 && strcmp(argv[1], "sequence") == 0) {
+        read_in_sequence(atol(argv[2]), argv[3]);
     } else if (argc >= 4 && strcmp(argv[1], "read") == 0) {
         read_randomly(atol(argv[2]), argv + 3, argc - 3);
     } else if (argc == 4 && strcmp(argv[1], "stat") == 0) {
@@ -229,7 +258,7 @@ int main(int argc, char **argv)
         for (int n = 2; n < argc; n++)
             drop(argv[n]);
     } else {
-        fprintf(stderr, "usage: client write|append|heads|read|stat|drop ...\n");
+        fprintf(stderr, "usage: client write|append|heads|sequence|read|stat|drop ...\n");
         return 2;
     }
     return 0;

@@ -167,14 +167,19 @@ class SmallDaemon(Daemon):
 
 
 class Limit(SmallDaemon):
+    """``options`` are those of ``limit.c``."""
+
     name = "limit (C)"
 
-    def __init__(self, home: Path, texts: dict[str, list[Path]], program: Path) -> None:
+    def __init__(
+        self, home: Path, texts: dict[str, list[Path]], program: Path, *options: str
+    ) -> None:
         super().__init__(home, texts)
         self.program = program
+        self.options = options
 
     def command(self) -> list[str | Path]:
-        return [self.program, self.mount_point, *self.files()]
+        return [self.program, *self.options, self.mount_point, *self.files()]
 
 
 class StockPyfuse3(SmallDaemon):

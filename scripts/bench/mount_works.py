@@ -64,9 +64,9 @@ def seconds_of(command: list[str | Path], output: IO[bytes] | int | None = None)
     return time.monotonic() - begun
 
 
-def client(tools: Tools, *arguments: object) -> dict[str, float]:
+def client(program: Path, *arguments: object) -> dict[str, float]:
     """Run client.c; its figures by name."""
-    command: list[str | Path] = [tools.client, *map(str, arguments)]
+    command: list[str | Path] = [program, *map(str, arguments)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     return dict(zip(printed[::2], map(float, printed[1::2]), strict=True))
 
@@ -102,7 +102,7 @@ def append_text(tools: Tools, peer: Peer) -> float:
 
 
 def write_lines(tools: Tools, peer: Peer) -> float:
-    return client(tools, "write", peer.appended, tools.scale.writes, 100)["per_second"] / 1e3
+    return client(tools.client, "write", peer.appended, tools.scale.writes, 100)["per_second"] / 1e3
 
 
 def echo(tools: Tools, peer: Peer) -> float:
@@ -114,7 +114,7 @@ def echo(tools: Tools, peer: Peer) -> float:
 def read_at_random(name: str, figure: str, factor: float) -> Callable[[Tools, Peer], float]:
     def measure(tools: Tools, peer: Peer) -> float:
         peer.forget(name, tools.client)
-        read = client(tools, "read", tools.scale.requests, *peer.served(name))
+        read = client(tools.client, "read", tools.scale.requests, *peer.served(name))
         return read[figure] * factor
 
     return measure
@@ -122,7 +122,7 @@ def read_at_random(name: str, figure: str, factor: float) -> Callable[[Tools, Pe
 
 def stat(tools: Tools, peer: Peer) -> float:
     path = peer.served("text")[0]
-    return client(tools, "stat", tools.scale.requests, path)["per_second"] / 1e3
+    return client(tools.client, "stat", tools.scale.requests, path)["per_second"] / 1e3
 
 
 def start(tools: Tools, peer: Peer) -> float:
