@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from storage.record.header import size_at
 from tests.mount.contract.writing import append
 from tests.mount.control import do
-from tests.mount.mounting import mounted
+from tests.mount.mounting import Mount, mounted
 from tests.storage.logs import write_settings
 
 COUNT = 24
@@ -51,42 +51,67 @@ def damage(path: Path, number: int, fault: str) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("number", [0, 5, PER_SEGMENT - 1, PER_SEGMENT + 5])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_other_record_is_read(tmp_path: Path, fault: str, number: int) -> None:
-    (tmp_path / "data").mkdir()
-    write_settings(tmp_path / "data", log_index_interval_bytes=0)
-    with mounted(tmp_path) as mount:
-        orders = mount.topic()
-        for line in LINES[:PER_SEGMENT]:
-            append(orders, line)
-        do(orders, "roll", "run")
-        for line in LINES[PER_SEGMENT:]:
-            append(orders, line)
+CASES = [(fault, number) for fault in FAULTS for number in (0, 5, PER_SEGMENT - 1, PER_SEGMENT + 5)]
+
+
+def topic_of(fault: str, number: int) -> str:
+    return f"{fault.replace(' ', '-')}-{number}"
+
+
+def log_of(data: Path, fault: str, number: int) -> Path:
+    """The segment that a batch of the topic is in."""
+    logs = (data / f"{topic_of(fault, number)}-0").glob("*.log")
+    return sorted(logs)[number // PER_SEGMENT]
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    """A mount with a topic for each case, which was damaged while nothing was mounted."""
+    base = tmp_path_factory.mktemp("damaged")
+    (base / "data").mkdir()
+    write_settings(base / "data", log_index_interval_bytes=0)
+    with mounted(base) as mount:
+        for case in CASES:
+            partition = mount.topic(topic_of(*case))
+            for line in LINES[:PER_SEGMENT]:
+                append(partition, line)
+            do(partition, "roll", "run")
+            for line in LINES[PER_SEGMENT:]:
+                append(partition, line)
         mount.stop()
-        log = sorted((mount.data / "orders-0").glob("*.log"))[number // PER_SEGMENT]
-        damage(log, number % PER_SEGMENT, fault)
+        for fault, number in CASES:
+            damage(log_of(mount.data, fault, number), number % PER_SEGMENT, fault)
         mount.start()
-        size = int(mount.run("stat -c %s $orders", orders=orders))
-        assert size == len(b"".join(LINES)), "as long as it was"
-        # cat shows what comes before, and says why it ends.
-        shown = mount.sh("cat $orders", orders=orders)
-        assert shown.returncode == 1
-        assert shown.stdout == b"".join(LINES[:number])
-        assert os.strerror(errno.EIO).encode() in shown.stderr
-        # tail and names that begin behind it show what comes after.
-        behind = b"".join(LINES[number + 1 :])
-        assert mount.run("tail -c $count $orders", orders=orders, count=len(behind)) == behind
-        assert mount.run("cat $orders@$first", orders=orders, first=number + 1) == behind
-        rows = mount.run(
-            "cat $topic/.jsonl/0@$first", topic=orders.parent, first=number + 1
-        ).splitlines()
-        assert [json.loads(row)["offset"] for row in rows] == [*range(number + 1, COUNT)]
-        assert mount.sh("cat $orders@$first", orders=orders, first=number).returncode == 1
-        (said,) = [line for line in mount.events().splitlines() if "damage found" in line]
-        assert f"offsets {number} to {number} are damaged" in said
-        assert f"{log}, position " in said
-        append(orders, b"more\n")
-        assert mount.run("tail -n 1 $orders", orders=orders) == b"more\n"
+        yield mount
         # What is left is not whole, as everything is checked to be in the end.
-        orders.parent.rmdir()
+        for case in CASES:
+            (mount / topic_of(*case)).rmdir()
+
+
+@pytest.mark.parametrize(("fault", "number"), CASES)
+def test_every_other_record_is_read(damaged: Mount, fault: str, number: int) -> None:
+    mount = damaged
+    orders = mount / topic_of(fault, number) / "0"
+    size = int(mount.run("stat -c %s $orders", orders=orders))
+    assert size == len(b"".join(LINES)), "as long as it was"
+    # cat shows what comes before, and says why it ends.
+    shown = mount.sh("cat $orders", orders=orders)
+    assert shown.returncode == 1
+    assert shown.stdout == b"".join(LINES[:number])
+    assert os.strerror(errno.EIO).encode() in shown.stderr
+    # tail and names that begin behind it show what comes after.
+    behind = b"".join(LINES[number + 1 :])
+    assert mount.run("tail -c $count $orders", orders=orders, count=len(behind)) == behind
+    assert mount.run("cat $orders@$first", orders=orders, first=number + 1) == behind
+    rows = mount.run(
+        "cat $topic/.jsonl/0@$first", topic=orders.parent, first=number + 1
+    ).splitlines()
+    assert [json.loads(row)["offset"] for row in rows] == [*range(number + 1, COUNT)]
+    assert mount.sh("cat $orders@$first", orders=orders, first=number).returncode == 1
+    log = log_of(mount.data, fault, number)
+    events = [line for line in mount.events().splitlines() if "damage found" in line]
+    (said,) = [line for line in events if f"/{log.parent.name}/" in line]
+    assert f"offsets {number} to {number} are damaged" in said
+    assert f"{log}, position " in said
+    append(orders, b"more\n")
+    assert mount.run("tail -n 1 $orders", orders=orders) == b"more\n"
