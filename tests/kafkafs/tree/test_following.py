@@ -18,6 +18,8 @@ from kafkafs.tree.files.view_file import ViewFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
 from storage.errors import SegmentGone
+from storage.files import Files
+from storage.recovery.swap import finish_swaps
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import Following, Tree, a_tree, in_thread, read
 from tests.mount.mounting import fails
@@ -204,6 +206,55 @@ def test_what_a_cleaner_has_replaced_twice_since_its_lookup_is_looked_up_again(
     clean_twice(partition)
     fails(errno.ESTALE, tree.open, node)
     assert tree.read("t/0") == partition.text()
+
+
+class Starting(Files):
+    """The disk of a broker that starts: somebody looks after each step."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        super().__init__()
+        self._step = step
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        self._step()
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self._step()
+
+
+class Killed(Exception):  # noqa: N818 - it is no error
+    """The broker is killed."""
+
+
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_a_broker_that_is_killed_amid_a_swap_and_starts_again(beside: Beside, steps: int) -> None:
+    """Whatever is opened by name on the way can be read, then and to the end."""
+    tree, partition = beside.tree, beside.partition
+    fill(partition)
+    partition.append(b"last")
+    opened: list[tuple[Handle, bytes]] = []
+
+    def look() -> None:
+        tree.log().age_descriptors()
+        handle = tree.open("t/0")
+        opened.append((handle, read(handle)))
+
+    def step() -> None:
+        look()
+        if len(opened) == steps:
+            raise Killed
+
+    partition.step = step
+    with contextlib.suppress(Killed):
+        partition.clean(3, lambda offset, value: not value.startswith(b"b"))
+    left = [name for name in os.listdir(partition.directory) if name[0] == "0"]
+    finish_swaps(Starting(look), str(partition.directory), left)
+    look()
+    assert len({text for _, text in opened}) <= 2
+    assert [read(handle) for handle, _ in opened] == [text for _, text in opened]
+    assert (b"b0" in opened[-1][1]) == (steps == 1), "the swap was decided with the second step"
 
 
 def test_a_cut_leaves_what_is_below_it_and_never_shrinks_a_file(beside: Beside) -> None:
