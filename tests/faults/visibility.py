@@ -9,6 +9,7 @@ VIEW_FILE = "tests/kafkafs/tree/files/test_view_file.py"
 TREE_TRANSACTIONS = "tests/kafkafs/tree/partition/test_transactions.py"
 FOLLOW_FILE = "tests/kafkafs/tree/files/test_follow_file.py"
 FOLLOW_HISTORY = "tests/kafkafs/tree/files/test_follow_history.py"
+TREE_FOLLOWING = "tests/kafkafs/tree/test_following.py"
 REWRITE = "tests/kafkafs/tree/partition/test_rewrite.py"
 GENERATIONS = "tests/kafkafs/tree/partition/test_generations.py"
 TRANSACTIONS = "tests/storage/log/test_transactions.py"
@@ -622,6 +623,22 @@ FAULTS = [
         ("tests/mount/contract/test_sealed_files.py",),
     ),
     # -- a log that another process writes -----------------------------------------------------
+    Fault(
+        "what-is-opened-is-not-held",
+        "kafkafs/tree/files/view_file.py",
+        "            for extent in generation.extents()[: descriptors.budget() // HELD]:\n",
+        "            for extent in generation.extents()[:0]:\n",
+        "A cleaner that runs twice takes a file away between its open and its first read.",
+        (TREE_FOLLOWING,),
+    ),
+    Fault(
+        "what-is-gone-can-be-opened",
+        "kafkafs/tree/files/view_file.py",
+        "            if not generation.is_current:\n",
+        "            if False:\n",
+        "A name leads to a file that a cleaner has taken away since the lookup.",
+        (TREE_FOLLOWING,),
+    ),
     Fault(
         "follow-aborted-of-an-old-tail-stay",
         "storage/follow/follow.py",
