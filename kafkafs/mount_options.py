@@ -51,8 +51,9 @@ class MountOptions:
     checkpointed. Only with `ro`: a data directory of our own has none."""
     memory: int = 64 << 20
     """`memory=BYTES` (`64M`, `1G`): the most that users can have the daemon hold, of each kind:
-    decompressed batches of all readers (one that is larger by itself is read alone); unfinished
-    lines of one user, and four times that of all; `max.message.bytes`."""
+    decompressed batches of all readers (one that is larger by itself is read alone); text rendered
+    ahead of all readers; unfinished lines of one user, and four times that of all;
+    `max.message.bytes`."""
 
 
 def _number(base: int, limit: int, text: str) -> int:

@@ -85,6 +85,7 @@ def entry_of(attributes: Attributes) -> pyfuse3.EntryAttributes:
     entry.st_uid = attributes.uid
     entry.st_gid = attributes.gid
     entry.st_blocks = attributes.blocks
+    entry.st_blksize = attributes.block_size
     entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = attributes.mtime_ns
     entry.attr_timeout = attributes.attr_timeout
     entry.entry_timeout = attributes.entry_timeout

@@ -119,6 +119,7 @@ class Housekeeping:
 
     async def _sweep(self) -> None:
         long_lines.age()
+        self._partitions.mount.read_ahead.age()
         async with self._operations.structural:
             remove = self._manager.sweep(self._manager.monotonic_ms())
         while remove is not None:

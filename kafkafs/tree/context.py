@@ -22,6 +22,7 @@ from kafkafs.tree.inodes import KEEP_S, InodeTable, inode_number
 from kafkafs.tree.jobs import Jobs
 from kafkafs.tree.notices import Notices
 from kafkafs.tree.permissions import Permissions
+from kafkafs.tree.read_ahead import ReadAhead
 from kafkafs.tree.recent_lookups import RecentLookups
 from kafkafs.tree.unfinished import Unfinished
 from kafkafs.views import BatchesView, View, json_lines_view, key_value_view, values_view
@@ -76,6 +77,7 @@ class MountContext:
         self.views: tuple[View, ...] = (values_view(committed), *self.dot_views.values())
         """The first is the view of the topic's own files."""
         self.unfinished = Unfinished(options.memory)
+        self.read_ahead = ReadAhead(options.memory)
         long_lines.budget = options.memory
         self.store = LineStore(manager.files, manager.duties)
         self.counters = MountCounters()

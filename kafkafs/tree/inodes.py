@@ -27,6 +27,8 @@ from storage.waiting import at_once
 ROOT_INODE = 1
 KEEP_S = 3600.0
 """Seconds that the kernel may keep attributes and entries, of whose changes it gets notices."""
+BLOCK_SIZE = 4096
+"""Bytes that programs should read at once, where nothing else is said."""
 FIRST_KEEP_S = 1.0
 """Seconds that it may keep the first attributes of a file: a notice that overtakes the answer with
 the inode finds nothing to drop."""
@@ -48,6 +50,8 @@ class Attributes(NamedTuple):
     blocks: int
     attr_timeout: float
     entry_timeout: float
+    block_size: int = BLOCK_SIZE
+    """How many bytes programs should read at once (st_blksize)."""
 
 
 class Change(NamedTuple):

@@ -122,6 +122,8 @@ def _of_mount(mount: MountContext, partitions: int, open_handles: int) -> Iterat
     meaning = "How often a reader found its decompressed batch, and how often it had to make it."
     found = {"hit": plain_forms.hits, "miss": plain_forms.misses}
     yield _counter("plain_cache_lookups", meaning, _by_name(found), ["outcome"])
+    meaning = "Bytes of text rendered ahead for open files that are read in order."
+    yield _gauge("read_ahead_bytes", meaning, mount.read_ahead.held_bytes)
     meaning = "Bytes of unfinished lines and batches, which open files hold."
     yield _gauge("unfinished_bytes", meaning, mount.unfinished.total)
     meaning = "How many unfinished bytes one user may have; all together four times that."

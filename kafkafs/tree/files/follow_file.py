@@ -169,6 +169,7 @@ class FollowHandle(ReadHandle):
         return newlines
 
     def release(self) -> None:
+        super().release()
         generation = self._generation
         assert generation is not None
         self._partition.follow_handles.pop(self, None)
@@ -178,7 +179,7 @@ class FollowHandle(ReadHandle):
         """Note the offset of the next record to read, if it is before `end`: it is about to be
         deleted. In any thread; waits.
         """
-        generation, position = self._generation, self._last[0]
+        generation, position = self._generation, self._reached
         assert generation is not None
         absolute = position + generation.origin
         if not generation.first_valid <= absolute < generation.timeline.end:

@@ -40,7 +40,7 @@ from kafkafs.tree.files.start_points import (
     start_offset,
     time_before,
 )
-from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile
+from kafkafs.tree.files.view_file import MEASURE_S, ReadHandle, ViewFile, block_size
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import KEEP_S, Attributes, Change, Node, missing
 from kafkafs.tree.partition.generations import Generation
@@ -282,6 +282,7 @@ class StartFile(ViewFile):
             -(-size // _BLOCK),
             KEEP_S,
             0.0,
+            block_size(size),
         )
 
     def _time_ns(self) -> int:
@@ -440,6 +441,7 @@ class StartHandle(ReadHandle):
         return super()._read(position, size)
 
     def release(self) -> None:
+        super().release()
         self._start_file.closed(self)
 
 

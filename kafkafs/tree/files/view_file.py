@@ -16,10 +16,11 @@ from kafkafs.tree.append.append_target import NewPartitionTarget, PartitionTarge
 from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
 from kafkafs.tree.handles import FlushPlan, Handle
-from kafkafs.tree.inodes import Attributes, Change, Node, inode_number
+from kafkafs.tree.inodes import BLOCK_SIZE, Attributes, Change, Node, inode_number
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView, render_text
+from kafkafs.tree.read_ahead import PIECE, Piece
 from kafkafs.views import View
 from storage import descriptors
 from storage.errors import CorruptRecord, SegmentGone, StorageError
@@ -37,6 +38,9 @@ LISTED_S = 0.01
 HELD = 4
 """The part of the descriptors' budget that opening one file takes at most."""
 
+LARGEST_READ = 1 << 20
+"""Bytes that one read() can have. As each is a request, programs should read as much at once."""
+
 _PREFIX = "user.kafkafs."
 _FACTS = (
     "log_start",
@@ -48,6 +52,15 @@ _FACTS = (
     "last_timestamp",
     "generation",
 )
+
+
+def block_size(size: int) -> int:
+    """What programs should read of a file at once.
+
+    GNU tail and head distrust the size of a file that is no larger than that, and read all of it
+    even for its last bytes.
+    """
+    return LARGEST_READ if size > LARGEST_READ else BLOCK_SIZE
 
 
 class ViewFile(Node):
@@ -142,6 +155,7 @@ class ViewFile(Node):
             partition.blocks(),
             partition.keep_s(self.inode),
             partition.mount.name_timeout,
+            block_size(size),
         )
 
     def listed_attributes(self) -> Attributes:
@@ -153,7 +167,9 @@ class ViewFile(Node):
             size = self._shown_size()
             mode, uid, gid = self.partition.owner
             mtime_ns = self.partition.mtime_ns
-            return Attributes(self.inode, mode, size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
+            return Attributes(
+                self.inode, mode, size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0, block_size(size)
+            )
 
     def _shown_size(self) -> int:
         """The last size that stat has shown: a size never shrinks."""
@@ -314,9 +330,14 @@ class ViewFile(Node):
 
 
 class ReadHandle(Handle):
-    """Reading. A read that begins where the last one ended looks nothing up."""
+    """Reading. A read that begins where the last one ended looks nothing up, and where the page
+    cache is bypassed, the text may be there already (`read_ahead`).
+    """
 
-    __slots__ = ("_generation", "_last", "_layout", "_partition", "direct_io", "keep_cache")
+    __slots__ = (
+        *("_ahead", "_began", "_generation", "_last", "_layout", "_partition", "_reached"),
+        *("direct_io", "keep_cache"),
+    )
 
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
         """`generation` None: the subclass sets it before it reads."""
@@ -326,6 +347,9 @@ class ReadHandle(Handle):
         self._partition = file.partition
         self._layout = file.view.layout
         self._generation = generation
+        self._ahead = file.partition.mount.read_ahead
+        # Where the reads in order have begun, and where the last one has ended.
+        self._began = self._reached = -1
         # (position, reader), replaced as a whole: two threads may read at once.
         self._last: tuple[int, Reader | None] = (-1, None)
 
@@ -357,6 +381,38 @@ class ReadHandle(Handle):
     def _read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         generation = self._generation
         assert generation is not None
+        piece = self._ahead.find(self) if self.direct_io and not may_wait() else None
+        if piece is not None:
+            if not self._holds(piece, generation, position):
+                self._ahead.drop(self)
+                piece = None
+            elif position + size <= piece.end:
+                return self._slice(piece, position, size)
+        return self._read_on(generation, position, size, piece)
+
+    @staticmethod
+    def _holds(piece: Piece, generation: Generation, position: int) -> bool:
+        """Whether a piece has the text at `position`, and the past is what it was."""
+        return (
+            piece.start <= position < piece.end
+            and piece.of is generation
+            and piece.rewrites == generation.timeline.rewrites
+            and position + generation.origin >= generation.first_valid
+        )
+
+    def _slice(self, piece: Piece, position: int, size: int) -> memoryview:
+        """Text of the piece of this handle."""
+        if self._partition.writing is not None:
+            self._partition.showing_size()
+        piece.is_used = True
+        self._reached = position + size
+        at = position - piece.start
+        return piece.text[at : at + size]
+
+    def _read_on(
+        self, generation: Generation, position: int, size: int, piece: Piece | None
+    ) -> bytes | bytearray | memoryview:
+        """Read what `piece`, the one of this handle, does not hold, or not all of it."""
         absolute = position + generation.origin
         left = generation.timeline.end - absolute
         if left < size:
@@ -366,14 +422,61 @@ class ReadHandle(Handle):
             if left <= 0:
                 return b""
             size = min(left, size)
+            if piece is not None and position + size <= piece.end:
+                return self._slice(piece, position, size)
         if self._partition.writing is not None:
             self._partition.showing_size()
         if generation.lost:
             size = self._before_what_is_lost(generation, absolute, size)
-        out = bytearray(size)
+        if position != self._reached:
+            self._began = position
         if absolute < generation.first_valid:
+            out = bytearray(size)
             self._read_below(generation, absolute, out)
+            self._reached = position + size
             return out
+        # Whole reads of this size, so that the next ones find theirs, or the rest of the file.
+        reads = min(size + position - self._began, PIECE) // max(size, 1)
+        ahead = min(reads * size, left)
+        if ahead > size and self.direct_io and not generation.lost and not may_wait():
+            made = self._read_ahead(generation, position, ahead, piece)
+            if made is not None:
+                return self._slice(made, position, size)
+        out = bytearray(size)
+        done = self._render(generation, position, out)
+        self._reached = position + done
+        return out if done == size else out[:done]
+
+    def _read_ahead(
+        self, generation: Generation, position: int, size: int, before: Piece | None
+    ) -> Piece | None:
+        """Render the text ahead; None where anything is wrong with it, or not in the page cache:
+        that is for the read that asks for it. `before`: a piece that has the first bytes.
+        """
+        out = bytearray(size)
+        done = 0
+        if before is not None:
+            done = before.end - position
+            out[:done] = before.text[position - before.start :]
+        last, reader = self._last
+        if last != position + done:
+            reader = None
+        try:
+            reached = render_text(
+                generation, position + generation.origin + done, out, done, reader
+            )
+        except (StorageError, OSError):
+            self._began = position
+            self._ahead.drop(self)
+            return None
+        self._last = (position + size, reached)
+        piece = Piece(generation, generation.timeline.rewrites, position, out)
+        self._ahead.keep(self, piece)
+        return piece
+
+    def _render(self, generation: Generation, position: int, out: bytearray) -> int:
+        """Fill `out` with the text at `position`. Returns how much there is before damage."""
+        absolute = position + generation.origin
         last, reader = self._last
         if last != position:
             reader = None
@@ -390,11 +493,11 @@ class ReadHandle(Handle):
                     reader = None
                 elif done and self.direct_io:
                     # Return the text before the damage; the next read gets the error.
-                    return out[:done]
+                    return done
                 else:
                     raise
-        self._last = (position + size, reached)
-        return out
+        self._last = (position + len(out), reached)
+        return len(out)
 
     def _before_what_is_lost(self, generation: Generation, absolute: int, size: int) -> int:
         """Bytes that can be read before the next text that another process has cut off."""
@@ -415,6 +518,9 @@ class ReadHandle(Handle):
         out[: len(kept)] = kept
         if len(kept) < len(out):
             render_text(generation, absolute + len(kept), out, len(kept), None)
+
+    def release(self) -> None:
+        self._ahead.drop(self)
 
     def sync_plan(self) -> FlushPlan | None:
         return self._partition.flush_plan()

@@ -283,6 +283,28 @@ def test_a_cut_leaves_what_is_below_it_and_never_shrinks_a_file(beside: Beside) 
     assert tree.file() is not node
 
 
+def test_what_was_rendered_ahead_is_not_shown_after_a_cut(beside: Beside) -> None:
+    """Its broker cuts the log behind what a reader has read, where text lies ahead of it."""
+    tree, partition = beside.tree, beside.partition
+    values = [b"%06d" % number for number in range(60)]
+    for value in values:
+        partition.append(value)
+    before = partition.text()
+    handle = tree.open("t/0")
+    shown = b"".join(read(handle, position, 42) for position in range(0, 210, 42))
+    assert tree.fs.mount.read_ahead.held_bytes
+    partition.truncate(partition.next_offset - 25)
+    left = partition.text()
+    partition.append(b"others")
+    assert len(shown) < len(left) < len(shown) + tree.fs.mount.read_ahead.held_bytes
+    for position in range(len(shown), len(before), 42):
+        with contextlib.suppress(SegmentGone):
+            text = read(handle, position, 42)
+            assert text
+            assert text == left[position : position + 42]
+    assert read(handle, len(before)).endswith(b"others\n")
+
+
 def test_a_tail_goes_on_behind_a_cut(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
     node = tree.file()

@@ -447,3 +447,35 @@ def test_topics_share_no_cache(steered_mount: SteeredMount) -> None:
     steered_mount.daemon.requests()
     assert second.stat().st_size == len(numbered(1000))
     assert asked("getattr") == 0
+
+
+# -- what programs read and write by -------------------------------------------------------------
+
+
+def test_programs_read_a_partition_by_the_megabyte(mount: Mount, orders: Path) -> None:
+    """`st_blksize` is what programs should read by (1 MiB), as each read is a request.
+
+    A smaller file is not said to have one block: of such a one `tail -c` reads all.
+    """
+    assert orders.stat().st_blksize == 4096
+    text = numbered(300_000)
+    append(orders, text)
+    for name in ("0", ".kv/0", ".follow/0", "0@start", "0@0..200000"):
+        assert (orders.parent / name).stat().st_blksize == 1 << 20, name
+    for name in ("0@0..1", ".config", ".control/verify", ".meta/0/offsets", "."):
+        assert (orders.parent / name).stat().st_blksize == 4096, name
+    asked = Metrics(mount)
+    with orders.open("rb") as file:
+        assert sum(map(len, file)) == len(text)
+    # Each whole megabyte, the rest, and the end.
+    assert asked()["read"] <= len(text) // (1 << 20) + 3
+
+
+def test_a_line_that_is_flushed_arrives_at_once(mount: Mount, orders: Path) -> None:
+    """A program that buffers by `st_blksize` still hands over what it flushes."""
+    with orders.open("a") as plain, orders.open("a", buffering=1) as by_lines:
+        for number in range(10):
+            print(f"flushed {number}", file=plain, flush=True)
+            assert mount.run('tail -n1 "$F"', F=orders) == b"flushed %d\n" % number
+            print(f"a line {number}", file=by_lines)
+            assert mount.run('tail -n1 "$F"', F=orders) == b"a line %d\n" % number
