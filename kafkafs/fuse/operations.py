@@ -265,6 +265,7 @@ class Operations(pyfuse3.Operations):
         does so, too, where the kernel keeps pages, which another size would drop.
         """
         tries = 0
+        has_passed = False
         process = self._tree.asking(parent_inode, name, thread)
         while True:
             try:
@@ -272,9 +273,11 @@ class Operations(pyfuse3.Operations):
                     node = at_once(self._tree.lookup, parent_inode, name, process)
                 except BlockingIOError:
                     node = await self._in_thread(self._tree.lookup, parent_inode, name, process)
-                if node.is_passing and node.pace in self.turns.queues:
-                    # What it shows is decided now.
+                if node.is_passing and node.pace in self.turns.queues and not has_passed:
+                    # What it shows is decided now, so look again when those who queue had their
+                    # turns. Who queues by then, perhaps to look as well, came later.
                     await self.turns.passed(node.pace)
+                    has_passed = True
                     continue
                 if (self._mount.follows or node.is_constant) and not node.is_measured:
                     is_measured = await self._in_thread(node.measure, PREPARE_S)

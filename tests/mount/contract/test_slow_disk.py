@@ -225,6 +225,24 @@ def test_fsync_waits_for_what_was_written_before(steered_mount: SteeredMount, or
         assert "recovery_point 3\n" in (orders.parent / ".meta/0/offsets").read_text()
 
 
+def test_lookups_that_wait_do_not_wait_for_each_other(
+    steered_mount: SteeredMount, orders: Path
+) -> None:
+    """Each of them queues behind the append, and so behind the others."""
+    views = [orders.parent / view / "0@..end" for view in ("", ".kv", ".jsonl", ".batches")]
+    for path in views:
+        path.read_bytes()
+    with held(steered_mount, orders, b"two\n") as (hold, _):
+        steered_mount.daemon.requests()
+        reading = [Doing(path.read_bytes) for path in views]
+        asked = 0
+        while asked < len(views):
+            asked += steered_mount.daemon.requests().get("lookup", 0)
+        hold.release()
+        assert reading[0].end() == b"one\ntwo\n"
+        assert all(each.end() for each in reading[1:])
+
+
 @pytest.mark.parametrize("control", ["roll", "flush", "delete-records", "retention"])
 def test_a_command_for_it_comes_after_what_was_written_before(
     steered_mount: SteeredMount, orders: Path, control: str
