@@ -10,8 +10,8 @@ in all ways (`read_ways`), whole and in odd pieces; and live names by read and p
 judged by the truth, each piece by the whole, the size by what was read. What retention has deleted
 may be ESTALE, which is counted, but never other bytes.
 
-One more reads live names by splice, as nobody should: what it finds wrong is counted, no fault, and
-shows that the judge sees it.
+One more reads what grows by splice, as nobody should. Zeros that it finds are counted, and are no
+fault; but they stay in the page cache, where none of the others may find them.
 """
 
 from __future__ import annotations
