@@ -65,7 +65,7 @@ class FileSystem:
     def answered(self, parent: int, name: str, process: int, node: Node) -> None:
         """The kernel is told, with no await before the answer, what its lookup has found."""
         known = self.inodes.remember(node)
-        if process:
+        if process and known.is_passing:
             self.mount.recent.note((process, parent, name), known)
 
     def opened(self, node: Node, thread: int) -> None:

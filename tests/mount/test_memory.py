@@ -10,6 +10,7 @@ from pathlib import Path
 from storage import Record, encode
 from storage.record.plain import recompress
 from tests.mount.contract.writing import APPEND
+from tests.mount.control import do, until
 from tests.mount.mounting import Mount, fails, mounted
 
 MIB = 1 << 20
@@ -60,6 +61,31 @@ def test_a_large_request_gets_the_memory_of_the_one_before(mount: Mount) -> None
     assert appended - before < 32 * 100
     read()
     assert faults(mount.pid) - appended < 48 * 100
+
+
+def test_many_open_snapshots_share_what_they_keep(mount: Mount) -> None:
+    """When the past changes, each open file keeps the last megabyte of what it has shown before."""
+    partition = mount.topic("t")
+    with partition.open("ab", buffering=0) as file:
+        for _ in range(4):
+            file.write((b"x" * 99 + b"\n") * (MIB // 100))
+        fds = []
+        for _ in range(100):
+            file.write(b"one more\n")
+            fds.append(os.open(mount / "t/.snapshot/0", os.O_RDONLY))
+        before = peak_bytes(mount.pid)
+        do(partition, "roll", "run")
+        file.write(b"behind\n")
+        with (mount / "t/.config").open("a") as settings:
+            settings.write("file.delete.delay.ms=0\nretention.bytes=1\n")
+        do(partition, "retention", "run")
+    until(lambda: not list((mount.data / "t-0").glob("*.deleted")))
+    # What is in memory, as the files are gone.
+    last = [os.pread(fd, 9, os.fstat(fd).st_size - 9) for fd in fds]
+    assert last == [b"one more\n"] * len(fds)
+    assert peak_bytes(mount.pid) < before + 30 * MIB
+    for fd in fds:
+        os.close(fd)
 
 
 def test_many_readers_in_the_middle_of_a_batch_of_kilobytes(mount: Mount) -> None:

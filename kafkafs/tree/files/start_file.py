@@ -390,8 +390,12 @@ class StartFile(ViewFile):
         return OSError(errno.EROFS, reason)
 
     @property
-    def may_grow(self) -> bool:
-        return self._end is None and super().may_grow
+    def is_direct(self) -> bool:
+        """Not where its end is reached, even with damage: what is mapped or sent goes through the
+        page cache in any case, and the answer to a direct read, which may end before damage, would
+        become a page with zeros.
+        """
+        return self._end is None and super().is_direct
 
     @property
     def keeps_pages(self) -> bool:
@@ -433,7 +437,7 @@ class StartHandle(ReadHandle):
         if generation is None:
             return b""
         if file.is_ranged:
-            if file.may_grow:
+            if file.is_direct:
                 file.view.layout.find_end(time.monotonic() + MEASURE_S)
             size = min(size, file.text_end(generation) - generation.origin - position)
             if size <= 0:

@@ -265,9 +265,11 @@ class ViewFile(Node):
     # -- opening -------------------------------------------------------------------------------
 
     @property
-    def may_grow(self) -> bool:
-        """Whether bytes may come behind its end."""
-        return self.partition.mount.files_grow
+    def is_direct(self) -> bool:
+        """Whether it is read past the page cache: bytes may come behind its end, or are damaged, as
+        the cache cannot return the part of a page before the damage.
+        """
+        return self.partition.mount.files_grow or self.view.layout.is_damaged
 
     @property
     def keeps_pages(self) -> bool:
@@ -341,8 +343,7 @@ class ReadHandle(Handle):
 
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
         """`generation` None: the subclass sets it before it reads."""
-        # The page cache could not return the part of a page before damage.
-        self.direct_io = file.may_grow or file.view.layout.is_damaged
+        self.direct_io = file.is_direct
         self.keep_cache = file.keeps_pages and not self.direct_io
         self._partition = file.partition
         self._layout = file.view.layout
@@ -500,7 +501,10 @@ class ReadHandle(Handle):
         return len(out)
 
     def _before_what_is_lost(self, generation: Generation, absolute: int, size: int) -> int:
-        """Bytes that can be read before the next text that another process has cut off."""
+        """Bytes that can be read before the next text that another process has cut off. SegmentGone
+        where there are none, or the page cache would fill them up with zeros.
+        """
+        wanted = size
         for start, end in generation.lost:
             if start <= absolute < end:
                 raise SegmentGone("the log was cut before these bytes")
@@ -509,6 +513,8 @@ class ReadHandle(Handle):
                 self._last = (-1, None)
             elif absolute < start:
                 size = min(size, start - absolute)
+        if size < wanted and not self.direct_io:
+            raise SegmentGone("the log was cut within these bytes")
         return size
 
     @staticmethod

@@ -224,11 +224,16 @@ class Generation:
                 raise SegmentGone("these bytes have been deleted or rewritten")
         return text
 
-    def keep(self, start: int, text: bytes) -> None:
+    def keep(
+        self, start: int, text: bytes, like: tuple[int, bytes] | None = None
+    ) -> tuple[int, bytes]:
         """Keep `text`, from absolute position `start` up to a change, in memory.
 
         Where it has fewer than `keep_bytes` because the text before it is deleted, prepend what was
         kept of that: one page of the kernel may hold many small segments.
+
+        Returns (position, text) that it keeps; `like`: that of another generation, which has the
+        same text in memory where it is the same.
         """
         missing = self.keep_bytes - len(text)
         for before, kept in self._kept:
@@ -237,7 +242,11 @@ class Generation:
                 text = kept[first - before : start - before] + text
                 start = first
                 break
-        self._kept = (*self._kept, (start, text))
+        keeps = (start, text)
+        if like is not None and like == keeps:
+            keeps = like
+        self._kept = (*self._kept, keeps)
+        return keeps
 
     def supersede(self, end: int) -> int:
         """Take over the timeline's extents below `end`, an extent's start: they are to change.
@@ -274,10 +283,10 @@ class Generation:
         first = max(bisect_right(starts, max(self._own_end, self.first_valid)) - 1, 0)
         return [*(extent for _, extent, _ in self.past), *extents[first:]]
 
-    def extents_from(self, absolute: int) -> list[Extent]:
-        """Its own extents with text at or after a position."""
+    def extents_from(self, absolute: int) -> list[tuple[Extent, int]]:
+        """(extent, start) of its own extents with text at or after a position."""
         number = bisect_right(self.past, absolute, key=itemgetter(0)) - 1
-        return [extent for _, extent, _ in self.past[max(number, 0) :]]
+        return [(extent, start) for _, extent, start in self.past[max(number, 0) :]]
 
     def forget(self, gone: Callable[[Extent], bool]) -> bool:
         """Drop the past up to the last extent that is `gone`; False where none is."""

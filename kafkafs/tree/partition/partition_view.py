@@ -13,6 +13,7 @@ import contextlib
 import errno
 import time
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kafkafs.line_index import NEVER, Damaged, Extent, Reader, reader_at
 from kafkafs.tree.partition.generations import Generation, ToKeep
@@ -27,6 +28,17 @@ OVERTAKEN_S = 60.0
 """Seconds in which a lookup measures first, after a file was rewritten before it was measured."""
 
 
+class _Pending(NamedTuple):
+    """Text before a change that is still to be read, from `start` to `end`: the generations that
+    keep it, all from the same extents, and the leased segments that have it.
+    """
+
+    generations: list[Generation]
+    start: int
+    end: int
+    segments: list[Segment]
+
+
 class PartitionView:
     """See the module."""
 
@@ -36,8 +48,7 @@ class PartitionView:
         # Extents whose segments have left the log, until their files are gone.
         self._left: dict[Segment, Extent] = {}
         self._overtaken_until = 0.0
-        # Text before a change that is still to be read, and the leased segments that have it.
-        self._pending: list[tuple[ToKeep, list[Segment]]] = []
+        self._pending: list[_Pending] = []
 
     # -- current generations -------------------------------------------------------------------
 
@@ -143,12 +154,18 @@ class PartitionView:
         for extent in left:
             extent.leave()
             self._left[extent.segment] = extent
+        pending: dict[object, _Pending] = {}
         for generation, start, end in to_keep:
-            segments = [extent.segment for extent in generation.extents_from(start)]
-            # The leases keep their files until `keep_pending`.
-            for segment in segments:
-                segment.files.lease()
-            self._pending.append(((generation, start, end), segments))
+            extents = generation.extents_from(start)
+            key = (start, end, *extents)
+            if key not in pending:
+                segments = [extent.segment for extent, _ in extents]
+                pending[key] = _Pending([], start, end, segments)
+                # The leases keep their files until `keep_pending`.
+                for segment in segments:
+                    segment.files.lease()
+            pending[key].generations.append(generation)
+        self._pending += pending.values()
 
     def text_that_stays(self, first: Segment, segments: Sequence[Segment], offset: int) -> int:
         """Bytes of text that stay of the segment `first`: the log was cut at `offset`.
@@ -221,27 +238,28 @@ class PartitionView:
         while self._pending:
             with contextlib.suppress(IndexError):  # another thread has taken the last one
                 pending = self._pending.pop(0)
-                self._keep(*pending)
+                self._keep(pending)
 
-    def _keep(self, to_keep: ToKeep, segments: list[Segment]) -> None:
-        generation, start, end = to_keep
-        text = bytearray(end - start)
+    def _keep(self, pending: _Pending) -> None:
+        text = bytearray(pending.end - pending.start)
         try:
-            render_text(generation, start, text, 0, None)
+            render_text(pending.generations[0], pending.start, text, 0, None)
             with self.layout.lock:
-                generation.keep(start, bytes(text))
+                kept, keeps = bytes(text), None
+                for generation in pending.generations:
+                    keeps = generation.keep(pending.start, kept, keeps)
         except BlockingIOError:
-            self._pending.append((to_keep, segments))
+            self._pending.append(pending)
             raise
         except (StorageError, OSError):
             pass  # a reader of this text gets the same error
-        _release(segments)
+        _release(pending.segments)
 
     def give_up_pending(self) -> None:
         """At shutdown: release the segments that `keep_pending` would have read."""
         while self._pending:
             with contextlib.suppress(IndexError):
-                _release(self._pending.pop()[1])
+                _release(self._pending.pop().segments)
 
 
 def render_text(

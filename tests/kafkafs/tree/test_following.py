@@ -305,6 +305,21 @@ def test_what_was_rendered_ahead_is_not_shown_after_a_cut(beside: Beside) -> Non
     assert read(handle, len(before)).endswith(b"others\n")
 
 
+def test_a_read_of_a_snapshot_does_not_end_at_a_cut(beside: Beside) -> None:
+    """The page cache would take that for the end of the file, and fill its page up with zeros."""
+    tree, partition = beside.tree, beside.partition
+    for number in range(60):
+        partition.append(b"%06d" % number)
+    before = partition.text()
+    handle = tree.open("t/.snapshot/0")
+    partition.truncate(partition.next_offset - 25)
+    left = len(partition.text())
+    partition.append(b"others")
+    for position in (left - 42, left, left + 42):
+        with pytest.raises(SegmentGone):
+            read(handle, position, len(before) - position)
+
+
 def test_a_tail_goes_on_behind_a_cut(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
     node = tree.file()

@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -115,3 +119,29 @@ def test_every_other_record_is_read(damaged: Mount, fault: str, number: int) -> 
     assert f"{log}, position " in said
     append(orders, b"more\n")
     assert mount.run("tail -n 1 $orders", orders=orders) == b"more\n"
+
+
+SHOW_MAPPED = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, 1) as shown:
+    for page in map(int, sys.argv[2:]):
+        print(shown[page * 4096 : (page + 1) * 4096].hex(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", [".snapshot/0", f"0@..{COUNT}"])
+def test_a_snapshot_with_damage_is_not_cut_off(damaged: Mount, tmp_path: Path, name: str) -> None:
+    """What is sent or mapped ends with an error, not as if the file ended, and not in zeros."""
+    number = PER_SEGMENT + 5
+    snapshot = damaged / topic_of("value", number) / name
+    text = b"".join(LINES)
+    pages = [text[at : at + 4096] for at in range(0, len(text), 4096)]
+    assert LINES[number] in pages[1]
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        shutil.copyfile(snapshot, tmp_path / "sent")
+    assert (tmp_path / "sent").read_bytes() == pages[0]
+    command = [sys.executable, "-c", SHOW_MAPPED, str(snapshot)]
+    mapped = subprocess.run([*command, "0", "2", "1"], capture_output=True, check=False)
+    assert mapped.returncode == -signal.SIGBUS
+    shown = [bytes.fromhex(line.decode()) for line in mapped.stdout.splitlines()]
+    assert shown == [pages[0], pages[2]]

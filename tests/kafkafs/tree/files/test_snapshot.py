@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.tree.inodes import KEEP_S, PASSING, Change
+from kafkafs.tree.files.start_file import StartFile
+from kafkafs.tree.inodes import KEEP_S, PASSING, Change, Node
 from kafkafs.tree.recent_lookups import RECENT, RECENT_S
 from tests.kafkafs.start_files import DIRECTORIES, fill, lines, start_file, text
 from tests.kafkafs.trees import Tree, a_tree
@@ -145,3 +146,15 @@ def test_one_that_was_looked_up_before_the_past_changed(tree: Tree) -> None:
     again = tree.fs.lookup(directory, "0", 7)
     assert again.inode != file.inode
     assert text(tree, ".snapshot/0") == lines(10, 40)
+
+
+def test_a_stand_in_is_not_remembered(tree: Tree) -> None:
+    """A file that a listing cannot show is asked for anew by the next lookup."""
+    fill(tree)
+    directory = tree.node("t/.snapshot").inode
+    tree.fs.answered(directory, "0", 4711, Node(99))
+    found = tree.fs.lookup(directory, "0", 4711)
+    assert isinstance(found, StartFile)
+    tree.fs.answered(directory, "0", 4711, found)
+    tree.append("t/0", b"more\n")
+    assert tree.fs.lookup(directory, "0", 4711) is found
