@@ -519,5 +519,5 @@ def test_it_is_listed_with_the_dot_names(mount: Mount, topic: Path, tmp_path: Pa
         shown_topic = other.topic().parent
         assert ".append" in os.listdir(shown_topic)
         for view in (".kv", ".jsonl"):
-            assert sorted(os.listdir(shown_topic / view)) == ["0", "append"]
-        assert os.listdir(shown_topic / ".batches") == ["0"]
+            assert sorted(os.listdir(shown_topic / view)) == [".snapshot", "0", "append"]
+        assert sorted(os.listdir(shown_topic / ".batches")) == [".snapshot", "0"]
