@@ -356,7 +356,7 @@ class LogFollower:
         if self._tail.limit is None or not count or self._is_written_over(found):
             return
         for segment in self.log.segments[:count]:
-            if segment.size and not self._is_kept(segment, found):
+            if not self._is_kept(segment, found):
                 following = (base for base in found.logs if base > segment.base_offset)
                 self._decide_below(next(following, 0))
 

@@ -819,6 +819,29 @@ def test_until_the_high_watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert beside.size(node) == 9
 
 
+@pytest.mark.parametrize("end", range(7))
+def test_a_name_leads_to_what_a_killed_broker_has_left(home: Path, end: int) -> None:
+    """It has cleaned what was written since it wrote the high watermark down, ``end``, also what
+    begins there: the first segment so often that what was read of it is gone.
+    """
+    beside = Beside(home / "data", UNTIL)
+    partition = beside.partition
+    for value in (b"one", b"two", b"three"):
+        partition.append(value, value)
+        partition.roll()
+    beside.broker.write_high_watermark(partition, end)
+    tree = beside.mount()
+    with contextlib.closing(_Stop(tree)):
+        for first in (0, 0, 0, 1, 2):
+            partition.clean(1, lambda offset, _: offset % 2 == 0, first)
+        shown = tree.read("t/0")
+        below = [value for offset, value in partition.records if offset < end]
+        assert shown.startswith(b"".join(value + b"\n" for value in below))
+        assert partition.text().startswith(shown)
+        beside.broker.write_high_watermark(partition, partition.next_offset)
+        assert tree.read("t/0") == partition.text()
+
+
 # -- anything ------------------------------------------------------------------------------------
 
 _OPERATION = st.sampled_from(

@@ -27,6 +27,16 @@ def _clean_first(partition: BrokerPartition) -> None:
     partition.remove_deleted()
 
 
+def _clean_each(partition: BrokerPartition) -> None:
+    """Each segment by itself, also what was the active one; the first one twice, so that what it
+    was is there no longer.
+    """
+    partition.roll()
+    partition.append(b"x1", b"x2")
+    for first in (0, 0, 1, 2, 3):
+        partition.clean(1, lambda offset, value: offset % 2 == 0, first)
+
+
 def _delete(partition: BrokerPartition) -> None:
     """All but a segment that was not there before."""
     partition.roll()
@@ -35,7 +45,7 @@ def _delete(partition: BrokerPartition) -> None:
     partition.remove_deleted()
 
 
-CHANGES = [_clean_first, _clean_last, _delete]
+CHANGES = [_clean_first, _clean_last, _clean_each, _delete]
 
 
 def _filled(broker: BrokerDirectory) -> BrokerPartition:
@@ -92,7 +102,7 @@ def test_it_is_rewritten_while_it_is_opened(
 
 
 @pytest.mark.parametrize("looked", [False, True])
-@pytest.mark.parametrize("until", [0, 4, 15, 19])
+@pytest.mark.parametrize("until", [0, 4, 9, 15, 19])
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_the_high_watermark_names_is_removed(
     tmp_path: Path, change: Callable[[BrokerPartition], None], until: int, looked: bool
