@@ -483,7 +483,7 @@ class LogFollower:
         """
         log, active = self.log, self.log.active
         following = Segment(log.files, log.directory, base, log.config, writable=False)
-        if base in found.swapped:
+        if base in found.swapped and not is_deleted:
             following.files.note_renamed_to(paths.SWAP)
         path = following.log_path + (paths.DELETED if is_deleted else "")
         now = (found.deleted if is_deleted else found.logs)[base]

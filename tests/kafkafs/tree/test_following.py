@@ -257,6 +257,36 @@ def test_a_broker_that_is_killed_amid_a_swap_and_starts_again(beside: Beside, st
     assert (b"b0" in opened[-1][1]) == (steps == 1), "the swap was decided with the second step"
 
 
+@pytest.mark.parametrize("steps", [2, 3])
+def test_a_broker_is_killed_amid_a_swap_of_what_it_had_cleaned_before(
+    beside: Beside, steps: int
+) -> None:
+    """What was read of the first segment is gone, and what comes next is there as it was put aside
+    and as it is to be swapped in. ``steps``: of the last swap.
+    """
+    partition = beside.partition
+    partition.roll()
+    partition.append(b"one")
+    beside.tree.stop()
+    tree = beside.mount()
+    for value in (b"two", b"three"):
+        partition.roll()
+        partition.append(value)
+    for first in (0, 0, 1, 2):
+        partition.clean(1, lambda offset, value: True, first)
+
+    def step() -> None:
+        nonlocal steps
+        steps -= 1
+        if not steps:
+            raise Killed
+
+    partition.step = step
+    with contextlib.suppress(Killed):
+        partition.clean(1, lambda offset, value: True, 2)
+    assert tree.read("t/0") == partition.text()
+
+
 def test_a_cut_leaves_what_is_below_it_and_never_shrinks_a_file(beside: Beside) -> None:
     tree, partition = beside.tree, beside.partition
     fill(partition, 2)
