@@ -351,7 +351,8 @@ class LogFollower:
         """Raise the limit where some of the first ``count`` segments were replaced or removed.
 
         What the writer removes or cleans lies below the high watermark, which it writes down only
-        now and then.  A segment that was read, and not cut, gets another file for no other reason.
+        now and then.  A segment that was not cut gets another file for no other reason, also where
+        all of it is still hidden.
         """
         if self._tail.limit is None or not count or self._is_written_over(found):
             return
