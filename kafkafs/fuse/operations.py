@@ -279,7 +279,7 @@ class Operations(pyfuse3.Operations):
                     await self.turns.passed(node.pace)
                     has_passed = True
                     continue
-                if (self._mount.follows or node.is_constant) and not node.is_measured:
+                if (self._mount.follows or node.is_fixed) and not node.is_measured:
                     is_measured = await self._in_thread(node.measure, PREPARE_S)
                     if is_measured and not node.is_measured:
                         raise SegmentGone("rewritten since it was measured")

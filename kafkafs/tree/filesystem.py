@@ -70,7 +70,7 @@ class FileSystem:
 
     def opened(self, node: Node, thread: int) -> None:
         """A thread has opened what it has looked up."""
-        if node.is_constant:
+        if node.is_passing and node.is_fixed:
             self.mount.recent.opened(process_of(thread), node)
 
     def statfs(self) -> os.statvfs_result:

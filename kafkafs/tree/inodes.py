@@ -105,8 +105,6 @@ class Node:
     is_passing = False
     """The kernel keeps no name of it (entry timeout 0), and there may be any number of such: what
     the name leads to is decided by each lookup."""
-    is_constant = False
-    """Its bytes and attributes, but for mode and owner, never change from its making on."""
 
     def __init__(self, inode: int) -> None:
         self.inode = inode
@@ -129,7 +127,9 @@ class Node:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether no append changes its bytes or attributes, so that none need tell the kernel."""
+        """Whether its bytes and attributes, but for mode and owner, change no more: no append needs
+        tell the kernel, which may keep the pages.
+        """
         return False
 
     def attributes(self) -> Attributes:

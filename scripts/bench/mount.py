@@ -222,11 +222,13 @@ def say(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures kafkafs's mount beside its peers.")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--size", type=int, default=1024, metavar="MIB", help="of the text")
-    parser.add_argument("--only", action="append", choices=[work.key for work in WORKS])
+def arguments(
+    parser: argparse.ArgumentParser, keys: list[str], *, runs: int, size: int
+) -> argparse.Namespace:
+    """Parse the command line. ``runs``, ``size`` in MiB: unless it says otherwise."""
+    parser.add_argument("--runs", type=int, default=runs)
+    parser.add_argument("--size", type=int, default=size, metavar="MIB", help="of the text")
+    parser.add_argument("--only", action="append", choices=keys)
     parser.add_argument("--directory", default="/var/tmp", help="on the disk to measure")
     parser.add_argument("--tiny", action="store_true", help="seconds: shows that it works")
     given = parser.parse_args()
@@ -236,7 +238,8 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    parser = argparse.ArgumentParser(description="Measures kafkafs's mount beside its peers.")
+    given = arguments(parser, [work.key for work in WORKS], runs=5, size=1024)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is unmounted
     runs = given.runs
     scale = Scale.of(given.size, tiny=given.tiny)

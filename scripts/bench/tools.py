@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mount_works
-from mount import build, say, verdict
+from mount import arguments, build, say, verdict
 from mount_peers import Kafkafs, Limit, Peer, PlainFile, Timberfs
 from mount_works import MIB
 from tools_works import (
@@ -207,22 +207,10 @@ def table(works: list[Work], columns: list[Column], figures: Figures) -> Iterato
         yield f"| {work.title} | {work.unit} | {' | '.join([*times, *judged])} |"
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures tools over a partition.")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--size", type=int, default=512, metavar="MIB", help="of the text")
-    parser.add_argument("--only", action="append", choices=[work.key for work in WORKS])
-    parser.add_argument("--directory", default="/var/tmp", help="on the disk to measure")
-    parser.add_argument("--beside", action="store_true", help="with an append every 10 ms")
-    parser.add_argument("--tiny", action="store_true", help="seconds: shows that it works")
-    given = parser.parse_args()
-    if given.tiny:
-        given.runs, given.size = 1, 2
-    return given
-
-
 def main() -> None:
-    given = arguments()
+    parser = argparse.ArgumentParser(description="Measures tools over a partition.")
+    parser.add_argument("--beside", action="store_true", help="with an append every 10 ms")
+    given = arguments(parser, [work.key for work in WORKS], runs=3, size=512)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is unmounted
     works = runnable([work for work in WORKS if not given.only or work.key in given.only])
     with tempfile.TemporaryDirectory(prefix="kafkafs-bench-", dir=given.directory) as name:

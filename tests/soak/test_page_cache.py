@@ -259,13 +259,14 @@ class Reader:
         self._board = Board(base)
         self._draw = random.Random(seed)
         self._judges = {feed: Judge(base, feed) for feed in FEEDS}
-        # Open files, what they hold, and how they are read.
-        self._kept: list[tuple[int, bytes, tuple[Way, ...]]] = []
+        # Open files: what they are, what they hold, and how they are read.
+        self._kept: list[tuple[str, int, bytes, tuple[Way, ...]]] = []
         self.counts: Counter[str] = Counter()
 
     def read_one(self, choose: Callable[[], tuple[Feed, str, Path, str]], ways: bool) -> None:
         """Read a file of a choice: its feed, its view, its path and its kind."""
         feed, view, path, kind = choose()
+        what = f"{path} ({kind})"
         try:
             fd = os.open(path, os.O_RDONLY)
             try:
@@ -278,24 +279,24 @@ class Reader:
                 raise
             self.counts[kind] += 1
             self.counts["bytes"] += len(data)
-            self._keep(fd, data, WAYS if ways else READS)
+            self._kept.append((what, fd, data, WAYS if ways else READS))
+            if len(self._kept) > KEPT:
+                what, old, known, how = self._kept.pop(self._draw.randrange(KEPT))
+                what += ", open for a while"
+                self._read_again(old, known, how)
         except OSError as error:
             if error.errno not in GONE:
                 raise
             self.counts["gone"] += 1
         except Wrong as wrong:
-            raise Wrong(f"{path} ({kind}): {wrong}") from None
+            raise Wrong(f"{what}: {wrong}") from None
 
-    def _keep(self, fd: int, data: bytes, ways: tuple[Way, ...]) -> None:
-        """Leave the file open for a while, and read the one again that was opened long ago."""
-        self._kept.append((fd, data, ways))
-        if len(self._kept) > KEPT:
-            old, known, ways = self._kept.pop(self._draw.randrange(KEPT))
-            try:
-                self._pieces(old, known, ways)
-                self.counts["read again later"] += 1
-            finally:
-                os.close(old)
+    def _read_again(self, old: int, known: bytes, ways: tuple[Way, ...]) -> None:
+        try:
+            self._pieces(old, known, ways)
+            self.counts["read again later"] += 1
+        finally:
+            os.close(old)
 
     def _pieces(self, fd: int, whole: bytes, ways: tuple[Way, ...]) -> None:
         """Odd pieces of a file of which `whole` was read before."""
@@ -305,8 +306,10 @@ class Reader:
             piece = way(fd, position, draw.choice((1, 100, 4096, 70_000)))
             known = whole[position : position + len(piece)]
             if piece[: len(known)] != known:
+                at = next(at for at, (a, b) in enumerate(zip(piece, known, strict=False)) if a != b)
                 raise Wrong(
-                    f"{way.__name__} of {len(piece)} at {position}: other bytes than before"
+                    f"{way.__name__} of {len(piece)} at {position}: {piece[at : at + 100]!r} at "
+                    f"{position + at} of {len(whole)}, and {known[at : at + 100]!r} before"
                 )
 
     def _fixed(self, fd: int) -> bytes:

@@ -68,8 +68,8 @@ class StartFile(ViewFile):
     """See the module. `start` is its first offset; `_end` the absolute position where it ends."""
 
     __slots__ = (
-        *("_end", "_handles", "_is_kept", "_last_ns", "_led", "_looked", "_names", "_size"),
-        *("_until", "is_constant", "start"),
+        *("_end", "_handles", "_is_kept", "_is_reached", "_last_ns", "_led", "_looked", "_names"),
+        *("_size", "_until", "start"),
     )
 
     is_passing = True
@@ -96,7 +96,7 @@ class StartFile(ViewFile):
         self.start = start
         self._until = until
         self._end: int | None = None
-        self.is_constant = is_reached
+        self._is_reached = is_reached
         # The time of the last record of a file with an end, in ns.
         self._last_ns: int | None = None
         # No record before this offset has the time of its end.
@@ -111,6 +111,10 @@ class StartFile(ViewFile):
     def is_ranged(self) -> bool:
         """Whether it has an end of its own."""
         return self._until != End()
+
+    @property
+    def is_fixed(self) -> bool:
+        return self._is_reached
 
     @property
     def is_held(self) -> bool:
@@ -317,12 +321,12 @@ class StartFile(ViewFile):
 
     @property
     def is_measured(self) -> bool:
-        known = self._last_ns if self.is_constant else self._generation
+        known = self._last_ns if self._is_reached else self._generation
         return known is not None or self.start > self.view.layout.bound
 
     def _measure_ahead(self, until: float) -> None:
         generation = self.shown(until)
-        if generation is not None and self.is_constant:
+        if generation is not None and self._is_reached:
             self.text_end(generation)
             self._time_ns()
 
@@ -356,7 +360,7 @@ class StartFile(ViewFile):
 
     def xattr(self, name: str) -> bytes:
         """As the partition's; the log of a file whose end is reached ends there."""
-        if name == _LOG_END and self.is_constant:
+        if name == _LOG_END and self._is_reached:
             return b"%d" % (self._until.offset or 0)
         return super().xattr(name)
 
@@ -399,7 +403,7 @@ class StartFile(ViewFile):
 
     @property
     def keeps_pages(self) -> bool:
-        return self.is_constant or super().keeps_pages
+        return self._is_reached or super().keeps_pages
 
     def is_current(self) -> bool:
         if not may_wait():

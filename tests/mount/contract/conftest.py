@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, mounted
 from tests.mount.steering import SteeredMount, steered
 
@@ -53,3 +54,16 @@ def steered_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SteeredM
 def steered_orders(steered_mount: SteeredMount) -> Path:
     """Partition 0 of a new topic there."""
     return new_topic(steered_mount)
+
+
+def flush_only_when_asked(mount: SteeredMount, partition: Path) -> None:
+    mount.run('echo flush.ms=9223372036854775807 >> "$T/.config"', T=partition.parent)
+
+
+@pytest.fixture
+def other(steered_mount: SteeredMount) -> Path:
+    """Partition 0 of another one, with a line."""
+    other = new_topic(steered_mount)
+    flush_only_when_asked(steered_mount, other)
+    append(other, b"first\n")
+    return other

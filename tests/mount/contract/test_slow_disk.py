@@ -19,14 +19,9 @@ from pathlib import Path
 import pytest
 
 from tests.hang import HANG_S
-from tests.mount.contract.conftest import new_topic
-from tests.mount.contract.test_stalls import (
-    append,
-    everything_else_goes_on,
-    flush_only_when_asked,
-    log_name,
-)
-from tests.mount.contract.writing import opened
+from tests.mount.contract.conftest import flush_only_when_asked, new_topic
+from tests.mount.contract.test_stalls import everything_else_goes_on, log_name
+from tests.mount.contract.writing import append, opened
 from tests.mount.delayed_disk import DelayedDisk
 from tests.mount.mounting import Mount, check_data, fails
 from tests.mount.steering import Hold, SteeredMount, steered
@@ -69,14 +64,6 @@ def slow_partition(mount: SteeredMount, partitions: int = 2) -> Path:
 @pytest.fixture
 def orders(steered_mount: SteeredMount) -> Path:
     return slow_partition(steered_mount)
-
-
-@pytest.fixture
-def other(steered_mount: SteeredMount) -> Path:
-    other = new_topic(steered_mount)
-    flush_only_when_asked(steered_mount, other)
-    append(other, b"first\n")
-    return other
 
 
 @contextlib.contextmanager

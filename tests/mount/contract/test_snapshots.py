@@ -16,16 +16,12 @@ import pytest
 
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.test_caching import Metrics
+from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.programs import program
 from tests.mount.steering import SteeredMount
 
 VIEWS = ["", ".kv", ".jsonl", ".batches"]
-
-
-def append(path: Path, data: bytes) -> None:
-    with open(path, "ab", buffering=0) as file:
-        file.write(data)
 
 
 def numbered(start: int, end: int) -> bytes:

@@ -16,16 +16,12 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from tests.mount.contract.conftest import new_topic
+from tests.mount.contract.conftest import flush_only_when_asked, new_topic
+from tests.mount.contract.writing import append
 from tests.mount.steering import SteeredMount, steered
 from tests.storage.logs import append as append_records
 
 LOG = "00000000000000000000.log"
-
-
-def append(path: Path, data: bytes) -> None:
-    with open(path, "ab", buffering=0) as file:
-        file.write(data)
 
 
 def log_name(path: Path) -> str:
@@ -39,18 +35,6 @@ def orders(steered_mount: SteeredMount) -> Path:
     flush_only_when_asked(steered_mount, orders)
     append(orders, b"one\n")
     return orders
-
-
-@pytest.fixture
-def other(steered_mount: SteeredMount) -> Path:
-    other = new_topic(steered_mount)
-    flush_only_when_asked(steered_mount, other)
-    append(other, b"first\n")
-    return other
-
-
-def flush_only_when_asked(mount: SteeredMount, partition: Path) -> None:
-    mount.run('echo flush.ms=9223372036854775807 >> "$T/.config"', T=partition.parent)
 
 
 @contextlib.contextmanager
