@@ -8,7 +8,37 @@ Not here: what a log is like now (``Log``), and where the numbers are shown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+_MS = 1_000_000
+
+
+class Durations:
+    """How long something took each time: how often, in all, and how often up to each of some
+    bounds.
+    """
+
+    __slots__ = ("counts", "total_ns")
+
+    BOUNDS_NS = tuple(
+        bound * _MS // 10 for bound in (1, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 50_000, 100_000)
+    )
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(self.BOUNDS_NS) + 1)
+        """Each between the bound before it and its own; the last one is above all bounds."""
+        self.total_ns = 0
+
+    def add(self, took_ns: int) -> None:
+        """Count one that took so long."""
+        self.counts[bisect_left(self.BOUNDS_NS, took_ns)] += 1
+        self.total_ns += took_ns
+
+    @property
+    def count(self) -> int:
+        """How often."""
+        return sum(self.counts)
 
 
 @dataclass(slots=True)
@@ -27,9 +57,8 @@ class LogCounters:
     segments_deleted: int = 0
     """Those that retention has taken out of a log, of ``bytes_deleted`` together."""
     bytes_deleted: int = 0
-    flushes: int = 0
-    """Those that succeeded, which took ``flush_ns`` together."""
-    flush_ns: int = 0
+    flushes: Durations = field(default_factory=Durations)
+    """Those that succeeded."""
     flush_failures: int = 0
     truncations: int = 0
     """How often the process that owns a log was seen to cut it."""

@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
@@ -161,9 +162,11 @@ class Operations(pyfuse3.Operations):
         await in_thread(self._syncers, self._mount.manager.rescue, log, task)
 
     async def _sync(self, handle: Handle) -> None:
+        began_ns = time.monotonic_ns()
         plan = await self.turns.call(handle.sync_plan)
         if plan is not None:
             await self.sync(plan)
+            self._counters.fsyncs.add(time.monotonic_ns() - began_ns)
 
     def _count_error(self, operation: str, number: int) -> None:
         name = errno.errorcode.get(number, str(number))
@@ -506,6 +509,8 @@ class Operations(pyfuse3.Operations):
             except BlockingIOError:
                 data = await self._in_thread(handle.read, off, size)
             self._counters.bytes_read += len(data)
+            if handle.traffic is not None:
+                handle.traffic.bytes_read += len(data)
             return data
         except Exception as error:
             self._fail("read", error, told=(LoggedError,))

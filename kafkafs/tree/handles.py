@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from kafkafs.metrics import Traffic
 from kafkafs.tree.jobs import Job
 from kafkafs.tree.unfinished import Unfinished
 from storage.log.pace import Pace
@@ -44,6 +45,8 @@ class Handle:
     structural = False
     """Writing and releasing change the tree or its settings, and wait for the disk: they run in a
     worker thread, one at a time."""
+    traffic: Traffic | None = None
+    """Where its reads count: that of a partition in a view."""
     sync_due = False
     """Set by a write: answer it only after `sync_plan()` has run (O_SYNC, flush.messages)."""
     awaited: Sequence[Job] = ()
@@ -99,12 +102,13 @@ class WritingHandle(Handle):
     its user's. `_reader` answers reads where the file is open for both.
     """
 
-    __slots__ = ("_budget", "_counted", "_reader", "_uid", "_unended")
+    __slots__ = ("_budget", "_counted", "_reader", "_uid", "_unended", "traffic")
 
     direct_io = True
 
     def __init__(self, unfinished: Unfinished, reader: Handle | None) -> None:
         self._reader = reader
+        self.traffic = None
         self._unended = bytearray()
         # How many bytes of it are counted, where, and whose they are.
         self._counted = 0

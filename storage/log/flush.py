@@ -294,8 +294,7 @@ class FlushPlan:
             log.counters.flush_failures += 1
             durability.mark_unflushed()
             return
-        log.counters.flushes += 1
-        log.counters.flush_ns += self._ns
+        log.counters.flushes.add(self._ns)
         if self._directory is not None and self._directory_changes == durability.directory_changes:
             durability.directory_unsynced = False
         if self._epochs is not None:

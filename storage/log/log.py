@@ -114,6 +114,8 @@ class Log:
         self.read_only = read_only
         self.may_have_gaps = may_have_gaps or config.is_compacted
         self.closed = False
+        # By appends, since the log was opened.
+        self.bytes_appended = 0
         self.pace = Pace(f"{topic}/{partition}")
         # Whether a cleaner is at work: the segments that it may replace stay until it is done.
         self.cleaning = False
@@ -318,6 +320,7 @@ class Log:
         counters.records_appended += last_offset + 1 - first
         counters.batches_appended += len(entries)
         counters.bytes_appended += len(batches)
+        self.bytes_appended += len(batches)
         if not self.epochs.entries:
             self.epochs.assign([(0, first)])
         if self.durability.unflushed_since_ms is None:

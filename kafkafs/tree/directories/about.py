@@ -128,7 +128,7 @@ class AboutDirectory(TreeDirectory):
     def _metrics_text(self) -> str:
         from kafkafs.tree.directories.metrics_text import metrics_text
 
-        return metrics_text(self._partitions, len(self._handles.handles))
+        return metrics_text(self._partitions, list(self._handles.handles.values()))
 
     def _file_owner(self) -> Ownership:
         # Who mounts a directory that is another user's may see what comes of it.

@@ -9,17 +9,19 @@ Nothing serves it by HTTP: a scraper reads the file, as node_exporter's textfile
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
+from itertools import accumulate
 
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
-    SummaryMetricFamily,
 )
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -27,8 +29,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from kafkafs.line_index.encoded import long_lines
 from kafkafs.printable import one_line
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.handles import Handle
 from kafkafs.tree.partition.partitions import Partitions
 from storage import descriptors
+from storage.counters import Durations
 from storage.log.log import Log
 from storage.plain_forms import plain_forms
 
@@ -40,15 +44,17 @@ PartitionValues = tuple[tuple[str, str], tuple[int, int, int, int, int]]
 """(topic, partition), and the values of `_PARTITION_GAUGES`."""
 
 
-def metrics_text(partitions: Partitions, open_handles: int) -> str:
-    """The text for a mount, and for its process."""
+def metrics_text(partitions: Partitions, handles: Sequence[Handle]) -> str:
+    """The text for a mount with these open files, and for its process."""
     mount = partitions.mount
     logs = list(mount.manager.logs())
     return exposition(
         [
-            *_of_mount(mount, len(logs), open_handles),
+            *_of_mount(mount, len(logs), len(handles)),
             *of_partitions([_partition(log) for log in logs]),
+            *_of_traffic(partitions, logs, handles),
             *_of_logs(mount),
+            *_of_jobs(mount),
             *_of_cleaner(mount),
             *_of_duties(mount),
             *_of_requests(mount),
@@ -91,6 +97,16 @@ def _family(
 
 _gauge = partial(_family, GaugeMetricFamily)
 _counter = partial(_family, CounterMetricFamily)
+
+
+def _histogram(name: str, meaning: str, durations: Durations) -> Metric:
+    """Each bound with how many took no longer."""
+    counts = list(durations.counts)
+    bounds = [f"{bound / 1e9:g}" for bound in durations.BOUNDS_NS]
+    buckets = list(zip([*bounds, "+Inf"], accumulate(counts), strict=True))
+    return HistogramMetricFamily(
+        f"{NAMESPACE}_{name}", meaning, buckets, sum_value=durations.total_ns / 1e9
+    )
 
 
 def _by_name(values: Mapping[str, float]) -> list[tuple[Sequence[str], float]]:
@@ -151,6 +167,50 @@ def of_partitions(partitions: Sequence[PartitionValues]) -> Iterator[Metric]:
         yield _gauge(f"partition_{name}", meaning, values, ("topic", "partition"))
 
 
+def _of_traffic(
+    partitions: Partitions, logs: Sequence[Log], handles: Sequence[Handle]
+) -> Iterator[Metric]:
+    """Of the partitions that were appended to, read or opened: most of many thousand were not."""
+    appended = [
+        ((log.topic, str(log.partition)), count) for log in logs if (count := log.bytes_appended)
+    ]
+    labels = ("topic", "partition")
+    meaning = "Bytes of log that appends to a partition have taken, where there were any."
+    yield _counter("partition_appended_bytes", meaning, appended, labels)
+    opened = Counter(handle.traffic for handle in handles if handle.traffic is not None)
+    read, means, in_use = [], [], []
+    for partition in partitions:
+        log = partition.log
+        mean = log.size / max(log.log_end_offset - log.log_start_offset, 1)
+        ways = [(name, view.traffic, view) for name, view in list(partition.views.items())]
+        for name, traffic, view in [*ways, ("raw", partition.raw_traffic, None)]:
+            of = (log.topic, str(log.partition), name)
+            if traffic.bytes_read:
+                read.append((of, traffic.bytes_read))
+                means.append((of, mean if view is None else view.record_bytes))
+            if opened[traffic]:
+                in_use.append((of, opened[traffic]))
+    by_view = (*labels, "view")
+    meaning = "Bytes that reads of a partition's files returned, where there were any."
+    yield _counter("partition_read_bytes", meaning, read, by_view)
+    meaning = "Bytes that an offset has on average in what was read."
+    yield _gauge("partition_record_bytes", meaning, means, by_view)
+    yield _gauge("partition_open_handles", "Open files of a partition.", in_use, by_view)
+
+
+def _of_jobs(mount: MountContext) -> Iterator[Metric]:
+    """What works on topics now: what a control file has begun, or the clock."""
+    jobs = {(job.kind, job.topic.name): job for job in mount.jobs.running if job.topic is not None}
+    states = [((*of, job.state, job.task.phase), 1) for of, job in jobs.items()]
+    meaning = "Jobs that have not ended."
+    yield _gauge("jobs", meaning, states, ("job", "topic", "state", "phase"))
+    done = [(of, job.task.done) for of, job in jobs.items()]
+    yield _gauge("job_done_bytes", "Bytes that a job's phase has done.", done, ("job", "topic"))
+    total = [(of, job.task.total) for of, job in jobs.items()]
+    meaning = "Bytes that a job's phase has to do, 0 while that is not known."
+    yield _gauge("job_total_bytes", meaning, total, ("job", "topic"))
+
+
 def _of_logs(mount: MountContext) -> Iterator[Metric]:
     logs, counters = mount.manager.counters, mount.counters
     yield _counter("appended_records", "Offsets that appends took.", logs.records_appended)
@@ -158,12 +218,10 @@ def _of_logs(mount: MountContext) -> Iterator[Metric]:
     yield _counter("appended_bytes", "Bytes of log appended.", logs.bytes_appended)
     meaning = "Refused appends, by the storage's error or the system's."
     yield _counter("refused_appends", meaning, _by_name(counters.refused_appends), ("reason",))
-    yield SummaryMetricFamily(
-        f"{NAMESPACE}_flush_seconds",
-        "Successful flushes of partitions, and the time they took.",
-        logs.flushes,
-        logs.flush_ns / 1e9,
-    )
+    meaning = "Successful flushes of partitions, and the time they took."
+    yield _histogram("flush_seconds", meaning, logs.flushes)
+    meaning = "Requests that waited until something was on the disk, and the time they took."
+    yield _histogram("fsync_seconds", meaning, counters.fsyncs)
     yield _counter("flush_failures", "Flushes that failed.", logs.flush_failures)
     yield _counter("segment_rolls", "Times that a log has begun a new segment.", logs.rolls)
     yield _counter("truncations", "Times that an owner has cut its log.", logs.truncations)

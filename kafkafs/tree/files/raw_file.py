@@ -222,12 +222,13 @@ class RawHandle(Handle):
     a checkpoint or a snapshot that is large, and a file that another process deletes, may be gone.
     """
 
-    __slots__ = ("_content", "_log", "_node", "_segment", "direct_io", "keep_cache")
+    __slots__ = ("_content", "_log", "_node", "_segment", "direct_io", "keep_cache", "traffic")
 
     def __init__(self, node: RawFile, segment: Segment | None) -> None:
         """`segment`: with a lease, which `release` ends. OSError."""
         self.direct_io = node.partition.mount.files_grow
         self.keep_cache = not self.direct_io
+        self.traffic = node.partition.raw_traffic
         self._node = node
         self._segment = segment
         self._log = segment if segment is not None and node.is_log else None

@@ -15,7 +15,7 @@ from kafkafs.line_index import Damaged, Reader
 from kafkafs.tree.append.append_target import NewPartitionTarget, PartitionTarget
 from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
-from kafkafs.tree.handles import FlushPlan, Handle
+from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
 from kafkafs.tree.inodes import BLOCK_SIZE, Attributes, Change, Node, inode_number
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
@@ -326,9 +326,13 @@ class ViewFile(Node):
         view = self.view.layout.view
         kind = PartitionTarget if flags & os.O_APPEND else NewPartitionTarget
         target = kind(self.partition, self.inode, generation)
+        handle: WritingHandle
         if view.is_text:
-            return LinesHandle(target, view, flags, reader)
-        return BatchesHandle(target, flags, reader)
+            handle = LinesHandle(target, view, flags, reader)
+        else:
+            handle = BatchesHandle(target, flags, reader)
+        handle.traffic = self.view.traffic
+        return handle
 
 
 class ReadHandle(Handle):
@@ -338,13 +342,14 @@ class ReadHandle(Handle):
 
     __slots__ = (
         *("_ahead", "_began", "_generation", "_last", "_layout", "_partition", "_reached"),
-        *("direct_io", "keep_cache"),
+        *("direct_io", "keep_cache", "traffic"),
     )
 
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
         """`generation` None: the subclass sets it before it reads."""
         self.direct_io = file.is_direct
         self.keep_cache = file.keeps_pages and not self.direct_io
+        self.traffic = file.view.traffic
         self._partition = file.partition
         self._layout = file.view.layout
         self._generation = generation

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kafkafs.line_index import NEVER
+from kafkafs.metrics import Traffic
 from kafkafs.tree.partition.layout import LOOK_S, Layout
 from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.rewrite import Rewrite
@@ -108,6 +109,7 @@ class Partition:
         # disk is read.
         self.lock = threading.RLock()
         self.views: dict[str, PartitionView] = {}
+        self.raw_traffic = Traffic()
         self.known: dict[int, Node] = {}
         self.owned: set[int] = set()
         self.ranges: dict[Range, None] = {}

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kafkafs.line_index import NEVER, Damaged, Extent, Reader, reader_at
+from kafkafs.metrics import Traffic
 from kafkafs.tree.partition.generations import Generation, ToKeep
 from kafkafs.tree.partition.layout import Layout
 from storage.errors import CorruptRecord, StorageError
@@ -44,6 +45,7 @@ class PartitionView:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
+        self.traffic = Traffic()
         self._current: Generation | None = None
         # Extents whose segments have left the log, until their files are gone.
         self._left: dict[Segment, Extent] = {}
@@ -134,6 +136,18 @@ class PartitionView:
         """As `Generation.attach`, in any thread."""
         with self.layout.lock:
             return generation.attach()
+
+    @property
+    def record_bytes(self) -> float:
+        """How many bytes of text an offset has on average, as far as the text is measured; 0 where
+        that is not known.
+        """
+        timeline, log = self.layout.timeline, self.layout.log
+        starts, extents = timeline.positioned
+        if not extents:
+            return 0.0
+        offsets = log.last_stable_offset - extents[0].segment.base_offset
+        return max(timeline.end - starts[0], 0) / max(offsets, 1)
 
     # -- changes of the past, under the lock -----------------------------------------------------
 

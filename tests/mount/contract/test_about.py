@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from storage import LogManager
 from tests.mount.contract.conftest import new_topic
-from tests.mount.mounting import Mount, fails, mounted
+from tests.mount.mounting import SETTINGS, Mount, fails, mounted
 from tests.storage.logs import append as append_records
 
 METRICS = Path(__file__).parents[3] / "kafkafs" / "METRICS.md"
@@ -33,8 +33,8 @@ def metrics(mount: Mount) -> dict[str, dict[Labels, float]]:
     return found
 
 
-def of_partition(topic: str, partition: int = 0) -> Labels:
-    return (("partition", str(partition)), ("topic", topic))
+def of_partition(topic: str, partition: int = 0, **others: str) -> Labels:
+    return (("partition", str(partition)), ("topic", topic), *others.items())
 
 
 def rows(mount: Mount) -> dict[str, dict[str, str]]:
@@ -278,6 +278,62 @@ def test_metrics_of_recovery(own: Mount) -> None:
     assert found["kafkafs_recovery_seconds"][()] > 0
     own.restart()
     assert metrics(own)["kafkafs_recovery_clean"] == {(): 1}
+
+
+def test_metrics_of_what_goes_in_and_out_of_a_partition(own: Mount) -> None:
+    """Bytes appended and read, by view, and open files; nothing of what nobody uses."""
+    own.topic("orders", 3)
+    own.run("seq -w 10000 >> orders/1")
+    size = sum(path.stat().st_size for path in own.data.glob("orders-1/*.log"))
+    own.run("cat orders/1 > /dev/null; tail -n 10 orders/.jsonl/1 > /dev/null")
+    own.run("cat orders/.raw/1/00000000000000000000.log > /dev/null")
+    jsonl = (own / "orders/.jsonl/1").stat().st_size
+    with (own / "orders/1").open("rb") as reader, (own / "orders/2").open("ab"):
+        found = metrics(own)
+        reader.read(1)
+    values, raw = of_partition("orders", 1, view="values"), of_partition("orders", 1, view="raw")
+    assert found["kafkafs_partition_appended_bytes_total"] == {of_partition("orders", 1): size}
+    read = found["kafkafs_partition_read_bytes_total"]
+    as_json = of_partition("orders", 1, view="jsonl")
+    assert read == {values: 60_000, raw: size, as_json: read[as_json]}
+    assert 0 < read[as_json] <= jsonl
+    means = found["kafkafs_partition_record_bytes"]
+    assert means == {values: 6, as_json: jsonl / 10_000, raw: size / 10_000}
+    opened = {values: 1, of_partition("orders", 2, view="values"): 1}
+    assert found["kafkafs_partition_open_handles"] == opened
+    assert metrics(own)["kafkafs_partition_read_bytes_total"][values] > 60_000
+
+
+def test_metrics_of_fsyncs_and_jobs(own: Mount) -> None:
+    """How long fsync took, in classes; a compaction that runs, with its progress."""
+    orders = own.topic()
+    fsyncs = metrics(own)["kafkafs_fsync_seconds_count"][()]
+    with orders.open("ab") as writer:
+        writer.write(b"a line\n")
+        writer.flush()
+        os.fsync(writer.fileno())
+    found = metrics(own)
+    assert found["kafkafs_fsync_seconds_count"][()] == fsyncs + 1
+    assert found["kafkafs_fsync_seconds_sum"][()] > 0
+    for name in ("fsync", "flush"):
+        classes = list(found[f"kafkafs_{name}_seconds_bucket"].values())
+        assert classes == sorted(classes)
+        assert classes[-1] == found[f"kafkafs_{name}_seconds_count"][()]
+    assert found.get("kafkafs_jobs", {}) == {}
+    slow = "log.cleaner.io.max.bytes.per.second=1000\n"
+    own.stop()
+    (own.data / "kafkafs.properties").write_text(SETTINGS + slow)
+    own.start()
+    own.run("for n in 1 2 3 4 5 6; do seq 1000 | sed 's/^/k\t/' >> orders/.kv/0; done")
+    own.run("echo cleanup.policy=compact >> orders/.config; echo run > orders/.control/roll")
+    own.run("echo run > orders/.control/compaction")
+    job = (("job", "compaction"), ("topic", "orders"))
+    while not (found := metrics(own)).get("kafkafs_job_total_bytes", {}).get(job):
+        pass  # it waits for its limit between two steps
+    assert 0 <= found["kafkafs_job_done_bytes"][job] <= found["kafkafs_job_total_bytes"][job]
+    (labels,) = found["kafkafs_jobs"]
+    assert {("job", "compaction"), ("state", "running"), ("topic", "orders")} < set(labels)
+    own.run("echo cancel > orders/.control/compaction")
 
 
 def test_metrics_are_named_as_prometheus_wants(mount: Mount, orders: Path) -> None:

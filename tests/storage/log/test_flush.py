@@ -171,8 +171,8 @@ def test_what_logs_have_done_is_counted(tmp_path: Path) -> None:
         assert (counters.records_appended, counters.batches_appended, counters.rolls) == (3, 2, 1)
         assert counters.bytes_appended == log.size + other.size
         log.flush()
-        assert (counters.flushes, counters.flush_failures) == (1, 0)
-        assert counters.flush_ns > 0
+        assert (counters.flushes.count, counters.flush_failures) == (1, 0)
+        assert counters.flushes.total_ns > 0
         # What is deleted has been appended all the same.
         size = counters.bytes_appended
         manager.delete_topic("t")

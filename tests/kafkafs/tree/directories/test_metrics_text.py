@@ -26,7 +26,7 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 
 def shown(tree: Tree) -> dict[tuple[str, ...], float]:
-    return samples(metrics_text(tree.fs.partitions, 0))
+    return samples(metrics_text(tree.fs.partitions, []))
 
 
 def test_label_values_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
