@@ -24,6 +24,7 @@ class Mounted(NamedTuple):
     source: str
     user: int
     """The uid of the user who has mounted a FUSE file system; else -1."""
+    read_only: bool
 
 
 def mounts() -> Iterator[Mounted]:
@@ -34,7 +35,8 @@ def mounts() -> Iterator[Mounted]:
             kind, source, options = fields[fields.index("-") + 1 :][:3]
             user = re.search(r"\buser_id=(\d+)", options)
             who = int(user[1]) if user else -1
-            yield Mounted(_unescape(fields[4]), fields[2], kind, _unescape(source), who)
+            read_only = "ro" in fields[5].split(",")
+            yield Mounted(_unescape(fields[4]), fields[2], kind, _unescape(source), who, read_only)
 
 
 def find(path: str) -> Mounted | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import keyword
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
@@ -35,32 +36,87 @@ _COMMANDS = {
 }
 
 
+# Other names that people type for a command.
+_ALIASES = {"unmount": "umount", "ls": "topics"}
+
+
 class LazyGroup(click.Group):
     """A group whose commands are modules of `package`, imported when they run.
 
-    `helps`: what `--help` says of each command, below the heading `title`.
+    `helps`: what `--help` says of each command, below the heading `title`. `aliases`: other names
+    of commands, which no help lists.
     """
 
-    def __init__(self, package: str, helps: Mapping[str, str], title: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        package: str,
+        helps: Mapping[str, str],
+        title: str,
+        aliases: Mapping[str, str] = MappingProxyType({}),
+        **settings: Any,
+    ) -> None:
         super().__init__(**settings)
         self._package = package
         self._helps = helps
         self._title = title
+        self._aliases = aliases
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._helps)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._helps:
+        name = self._aliases.get(cmd_name, cmd_name)
+        if name not in self._helps:
             return None
-        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        module = f"{name}_" if keyword.iskeyword(name) else name
         command = import_module(f"{self._package}.{module}").command
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        given = args[0]
+        # An option goes to click, which says what is wrong with it.
+        if given[:1] != "-" and self.get_command(ctx, given) is None:
+            raise click.UsageError(f"there is no command {given!r}{self._like(given)}", ctx)
+        name, command, rest = super().resolve_command(ctx, args)
+        return command.name if command is not None else name, command, rest
+
+    def _like(self, given: str) -> str:
+        """What may have been meant."""
+        known = {
+            *self._helps,
+            *(name for name in self._aliases if self._aliases[name] in self._helps),
+        }
+        return did_you_mean(given, known)
+
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        # Whatever has started it: the lines to type that errors give begin with this name.
+        return super().main(*arguments, **{"prog_name": "kafkafs", **settings})
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            cancelled()
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section(self._title):
             formatter.write_dl(list(self._helps.items()))
+
+
+def examples(*lines: str) -> str:
+    """The `epilog` of a command: lines that can be typed, each perhaps with `  # why` behind it."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """What to add to the error of a name that is not there: one that it may be a slip of; or ""."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(given, sorted(known), n=1)
+    return f": did you mean {near[0]!r}?" if near else ""
 
 
 @click.group(
@@ -68,8 +124,15 @@ class LazyGroup(click.Group):
     package=__name__,
     helps=_COMMANDS,
     title="Commands",
+    aliases=_ALIASES,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "kafkafs mount data mnt",
+        "kafkafs verify mnt/orders",
+        "kafkafs umount mnt",
+    ),
 )
+@click.version_option(package_name="kafkafs", message="kafkafs %(version)s")
 def main() -> None:
     """A commit log in Apache Kafka's on-disk format, mounted as files."""
     import logging

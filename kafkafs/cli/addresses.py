@@ -1,8 +1,14 @@
-"""How commands name a data directory, its topics and partitions.
+"""How commands name logs: the grammar of all commands.
+
+    DATA|MOUNT [TOPIC[:PARTITION] ...]     a data directory, or a mount of it, and logs in it
+    MOUNT/TOPIC[/PARTITION] ...            paths below a mount
+
+Without a topic all logs are meant. A command takes logs by `logs_argument`, or by `resolve` where
+other words follow, and gets an `Address`. It works on `data_dir`; what would change a directory
+that is mounted goes through `mount`.
 
 What is no data directory is refused before the command looks at it, with the command to type where
-that is known: a command takes a directory by `data_dir_argument`, `data_dir_option` or
-`checked_directory`.
+that is known. A mount is not touched for that, since its daemon may not answer.
 """
 
 from __future__ import annotations
@@ -12,13 +18,14 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import did_you_mean, fail
 
 if TYPE_CHECKING:
+    from kafkafs.mount_table import Mounted
     from storage.directory.manager import LogManager
     from storage.log.log import Log
 
@@ -27,8 +34,46 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 Place = tuple[str, int | None]
 """A topic and one of its partitions; None: all of them."""
 
+
+class Address(NamedTuple):
+    """What was given, resolved."""
+
+    data_dir: str
+    """The data directory: absolute, without symbolic links."""
+    places: tuple[Place, ...] = ()
+    """The logs, in the order in which they were named; none: all."""
+    mount: str | None = None
+    """Where it is mounted: the mount that was given, else the one that writes; None: nowhere, or
+    where this process cannot see it."""
+    read_only: bool = False
+    """`mount` is a read-only one."""
+
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether a log is meant."""
+        return not self.places or any(
+            name == topic and number in (None, partition) for name, number in self.places
+        )
+
+    def topic(self) -> str:
+        """The one topic that is named. UsageError."""
+        if len(self.places) != 1 or self.places[0][1] is not None:
+            raise click.UsageError("give one topic: DATA TOPIC, or MOUNT/TOPIC")
+        return self.places[0][0]
+
+    def partition(self) -> tuple[str, int]:
+        """The one partition that is named. UsageError."""
+        topic, partition = self.places[0] if len(self.places) == 1 else ("", None)
+        if partition is None:
+            raise click.UsageError(
+                "give one partition: DATA TOPIC:PARTITION, or MOUNT/TOPIC/PARTITION"
+            )
+        return topic, partition
+
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 Needs = Literal["partitions", "files", "nothing"]
+#: The grammar, in the usage line of a command.
+LOGS = "DATA|MOUNT [TOPIC[:PARTITION]]..."
 _ALLOW_EMPTY = "kafkafs.allow_empty"
 
 
@@ -49,7 +94,7 @@ allow_empty_option = click.option(
 
 def checked_directory(
     context: click.Context,
-    parameter: click.Parameter,
+    parameter: click.Parameter | None,
     text: str,
     *,
     needs: Needs = "partitions",
@@ -93,6 +138,131 @@ def checked_directory(
         what = "no partition" if found is Contents.SMALL_FILES else "neither a partition nor a file"
         raise wrong(f"{what} of Kafka's is here: is it the data directory?{hint}")
     return path
+
+
+def resolve(
+    context: click.Context,
+    words: Sequence[str],
+    *,
+    needs: Needs = "partitions",
+    may_be_partition: bool = False,
+) -> Address:
+    """The logs that `words`, at least one, name; see the module. BadParameter, or click's error.
+
+    `needs` and `may_be_partition`: see `checked_directory`. Whether the topics are there says
+    `check_places`.
+    """
+    first, *others = words
+    mounted, path = _mount_around(first)
+    if mounted is None:
+        data_dir = checked_directory(
+            context, None, first, needs=needs, may_be_partition=may_be_partition
+        )
+        return Address(data_dir, tuple(map(_place, others)), mount_that_writes(data_dir))
+    if not os.path.isabs(mounted.source):
+        raise fail(f"{first}: a mount of kafkafs; give the data directory that it shows")
+    if path == mounted.path:
+        places = tuple(map(_place, others))
+    else:
+        places = tuple(_place_below(context, mounted, word) for word in words)
+    return Address(mounted.source, places, mounted.path, mounted.read_only)
+
+
+def _mount_around(text: str) -> tuple[Mounted | None, str]:
+    """(the mount of kafkafs on which a path lies, if it lies on one; the path as that has it)"""
+    from kafkafs.mount_table import TYPE, find_around
+
+    if not text:
+        return None, text
+    for place in (os.path.abspath, os.path.realpath):
+        path = place(text)
+        mounted = find_around(path)
+        if mounted is not None and mounted.type == TYPE:
+            return mounted, path
+    return None, path
+
+
+def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
+    """The topic or partition of a path below a mount. click's errors."""
+    around, path = _mount_around(text)
+    if around is None or around.path != mounted.path:
+        raise click.BadParameter(f"{text!r} is not below {mounted.path}, as the first one is")
+    topic, *rest = os.path.relpath(path, mounted.path).split(os.sep)
+    if not rest and topic[:1] != ".":
+        return topic, None
+    if len(rest) == 1 and _NUMBER.fullmatch(rest[0]) is not None:
+        return topic, int(rest[0])
+    instead = mounted.path if topic[:1] == "." else os.path.join(mounted.path, topic)
+    raise fail(
+        f"{text}: neither a topic nor a partition: {context.command_path} {shlex.quote(instead)}"
+    )
+
+
+def _place(text: str) -> Place:
+    """TOPIC or TOPIC:PARTITION. BadParameter."""
+    topic, colon, partition = text.partition(":")
+    return topic, number(partition, "partition") if colon else None
+
+
+def mount_that_writes(data_dir: str) -> str | None:
+    """Where a data directory is mounted by a daemon that may write; None: nowhere in sight."""
+    from kafkafs.mount_table import TYPE, find
+    from storage import paths
+    from storage.files import Files
+    from storage.state import owner_file
+
+    files = Files()
+    try:
+        owner = owner_file.read(files, data_dir)
+        if owner is None or files.locked_by(os.path.join(data_dir, paths.LOCK)) != owner.pid:
+            return None
+    except OSError:
+        return None  # who cannot read these files cannot read the logs either, and is told so
+    mounted = find(owner.mount)
+    return owner.mount if mounted is not None and mounted.type == TYPE else None
+
+
+def logs_argument(
+    *, allow_empty: bool = True, needs: Needs = "partitions", may_be_partition: bool = False
+) -> Callable[[_F], _F]:
+    """The argument of logs; a command's parameter is `logs`, an `Address`.
+
+    `allow_empty`: with the option `--allow-empty`.
+    """
+
+    def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
+        return resolve(context, words, needs=needs, may_be_partition=may_be_partition)
+
+    return _words_argument("logs", LOGS, resolved, allow_empty=allow_empty)
+
+
+def directory_argument(
+    *, allow_empty: bool = True, needs: Needs = "partitions"
+) -> Callable[[_F], _F]:
+    """The argument DATA|MOUNT, for what cannot be done to single topics; the parameter is `where`,
+    an `Address` without places.
+    """
+
+    def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
+        address = resolve(context, words[:1], needs=needs)
+        if address.places or len(words) > 1:
+            whole = shlex.quote(address.mount or address.data_dir)
+            raise click.UsageError(f"it works on all topics: {context.command_path} {whole}")
+        return address
+
+    return _words_argument("where", "DATA|MOUNT", resolved, allow_empty=allow_empty)
+
+
+def _words_argument(
+    name: str, metavar: str, callback: Callable[..., Address], *, allow_empty: bool
+) -> Callable[[_F], _F]:
+    def decorate(function: _F) -> _F:
+        if allow_empty:
+            function = allow_empty_option(function)
+        argument = click.argument(name, metavar=metavar, nargs=-1, required=True, callback=callback)
+        return argument(function)
+
+    return decorate
 
 
 def data_dir_argument(
@@ -143,17 +313,18 @@ def parsed_places(
     context: click.Context, parameter: click.Parameter, texts: Any
 ) -> tuple[Place, ...]:
     """A click callback: several TOPIC or TOPIC:PARTITION."""
-    found: list[Place] = []
-    for text in texts:
-        topic, colon, partition = text.partition(":")
-        found.append((topic, number(partition, "partition") if colon else None))
-    return tuple(found)
+    return tuple(map(_place, texts))
 
 
 #: The argument `[TOPIC[:PARTITION]]...`; a command's parameter is `places`.
 places_argument = click.argument(
     "places", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=parsed_places
 )
+
+
+def check_address(address: Address) -> None:
+    """Before a command works on logs. UnknownTopicOrPartition, OSError."""
+    check_places(address.data_dir, address.places)
 
 
 def check_places(data_dir: str, places: Sequence[Place]) -> None:
@@ -165,7 +336,9 @@ def check_places(data_dir: str, places: Sequence[Place]) -> None:
     there = paths.partitions_in(Files().scan(data_dir))
     for topic, partition in places:
         if topic not in there:
-            raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=data_dir)
+            partitions = {f"{name}:{number}" for name in there for number in there[name]}
+            like = did_you_mean(topic, partitions if "/" in topic else there)
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}{like}", path=data_dir)
         if partition is not None and partition not in there[topic]:
             what = f"topic {topic!r} has no partition {partition}"
             raise UnknownTopicOrPartition(what, path=data_dir)

@@ -1,4 +1,4 @@
-"""`kafkafs verify DATA_DIR`: checks everything in a data directory and changes nothing."""
+"""`kafkafs verify`: checks everything in a data directory and changes nothing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ import sys
 
 import click
 
-from kafkafs.cli import one_line_errors, say
-from kafkafs.cli.addresses import data_dir_argument
+from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli.addresses import Address, check_address, logs_argument
+from kafkafs.cli.output import Output, Size, output_options
 from kafkafs.cli.progress import reading_shown
 
 
-@click.command("verify")
-@data_dir_argument(may_be_partition=True)
-def command(data_dir: str) -> None:
-    """Read every byte of DATA_DIR, which may be in use, also by a broker, and name every fault.
+@click.command(
+    "verify",
+    epilog=examples(
+        "kafkafs verify data",
+        "kafkafs verify data orders payments:0",
+        "kafkafs verify mnt/orders/0",
+        "kafkafs verify --json data > report.json",
+    ),
+)
+@logs_argument(may_be_partition=True)
+@output_options(sizes=True)
+def command(logs: Address, out: Output) -> None:
+    """Read every byte of logs, which may be in use, also by a broker, and name every fault.
 
-    It may be one partition's directory.
+    Without TOPIC all that is in the data directory. DATA may be one partition's directory.
 
     Checked are the batches, the records in them, the indexes, producer snapshots and checkpoints.
     No lock is taken and nothing is written. One line a fault: file, position in bytes, offset,
@@ -25,15 +35,32 @@ def command(data_dir: str) -> None:
 
     Exits with 0 where all is whole, with 1 where there are faults.
     """
+    from dataclasses import asdict
+
     from storage.verify.verify import log_bytes, verify
 
-    with one_line_errors(), reading_shown("reading", log_bytes(data_dir)) as progress:
-        found = verify(data_dir, progress=progress)
+    with one_line_errors():
+        check_address(logs)
+        total = log_bytes(logs.data_dir, wanted=logs.wants)
+        with reading_shown("reading", total) as progress:
+            found = verify(logs.data_dir, progress=progress, wanted=logs.wants)
     for fault in found.faults:
-        say(fault)
+        out.say(fault)
     for fault in found.left_over:
-        say(f"left over: {fault}")
+        out.say(f"left over: {fault}")
     state = f"{len(found.faults)} faults" if found.faults else "whole"
-    say(f"{found.partitions} partitions with {found.records} records, {found.size} bytes: {state}")
+    size = Size(found.size)
+    out.say(
+        f"{found.partitions} partitions with {found.records} records, {out.text(size)}: {state}"
+    )
+    out.json(
+        {
+            "partitions": found.partitions,
+            "records": found.records,
+            "bytes": size,
+            "faults": [asdict(fault) for fault in found.faults],
+            "left_over": [asdict(fault) for fault in found.left_over],
+        }
+    )
     if found.faults:
         sys.exit(1)

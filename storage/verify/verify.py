@@ -71,6 +71,7 @@ _ANEW = "the next start makes it anew"
 
 _T = TypeVar("_T")
 _Key: TypeAlias = tuple[str, int]
+Wanted: TypeAlias = Callable[[str, int], bool]
 ReadAhead: TypeAlias = Callable[[Sequence[LogPiece]], Sequence[Verified | None]]
 
 
@@ -85,12 +86,12 @@ class VerifyReport:
     size: int = 0
 
 
-def log_bytes(path: str, files: Files | None = None) -> int:
+def log_bytes(path: str, files: Files | None = None, wanted: Wanted | None = None) -> int:
     """The bytes that ``verify`` will read: of the logs of a data directory or a partition."""
     if files is None:
         path, files = os.path.realpath(path), Files()
     total = 0
-    for directory in _partitions(path, files):
+    for directory in _partitions(path, files, wanted):
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
             for file, _ in files.scan(directory):
                 if paths.is_log(file):
@@ -98,16 +99,23 @@ def log_bytes(path: str, files: Files | None = None) -> int:
     return total
 
 
-def _partitions(path: str, files: Files) -> list[str]:
-    """The directories of the partitions in a data directory, or the one that this is."""
+def _partitions(path: str, files: Files, wanted: Wanted | None) -> list[str]:
+    """The directories of the wanted partitions in a data directory, or the one that this is."""
     entries = files.scan(path)
     if any(paths.is_log(name) and not is_directory for name, is_directory in entries):
         return [path]
     return [
         os.path.join(path, name)
         for name, is_directory in sorted(entries)
-        if is_directory and paths.is_partition_directory(name)
+        if is_directory
+        and paths.is_partition_directory(name)
+        and (wanted is None or _is_wanted(name, wanted))
     ]
+
+
+def _is_wanted(name: str, wanted: Wanted) -> bool:
+    item = paths.parse_partition_directory(name)
+    return item is not None and wanted(*item)
 
 
 def verify(
@@ -115,7 +123,7 @@ def verify(
     *,
     files: Files | None = None,
     progress: Progress = lambda size: None,
-    wanted: Callable[[str, int], bool] | None = None,
+    wanted: Wanted | None = None,
     read_ahead: ReadAhead | None = None,
 ) -> VerifyReport:
     """Check a data directory, or a partition's; ``progress`` gets the bytes of log that were read.
@@ -127,13 +135,9 @@ def verify(
     if files is None:
         path, files = os.path.realpath(path), Files()
     path = os.path.abspath(path)
-    partitions = _partitions(path, files)
+    partitions = _partitions(path, files, wanted)
     if partitions == [path]:
         return _Directory(os.path.dirname(path), files, progress, read_ahead).run(partitions)
-    if wanted is not None:
-        parse = paths.parse_partition_directory
-        named = ((each, parse(os.path.basename(each))) for each in partitions)
-        partitions = [each for each, item in named if item is not None and wanted(*item)]
     directory = _Directory(path, files, progress, read_ahead)
     for name, is_directory in sorted(files.scan(path)):
         if not is_directory:

@@ -206,7 +206,7 @@ def test_verify_names_faults_and_changes_nothing(data: Path) -> None:
     position = len(batch([b"one"]))
     lines = done.stdout.splitlines()
     assert lines[0] == f"{path}: position {position}: offset 1: the CRC is wrong"
-    assert lines[1].endswith(" bytes: 1 faults")
+    assert lines[1].endswith("B: 1 faults")
     assert content(data) == before
     assert kafkafs("verify", data / "nothing").returncode == 1
 

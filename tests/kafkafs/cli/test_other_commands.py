@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from kafkafs.cli import main
 from storage import LogManager
-from tests.kafkafs.cli.conftest import Place, kafkafs
+from tests.hang import HANG_S
+from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
 from tests.storage.logs import append, values
 
 
 def test_version() -> None:
-    assert kafkafs("version").stdout == f"kafkafs {version('kafkafs')}\n"
+    for words in ("version", "--version"):
+        assert kafkafs(words).stdout == f"kafkafs {version('kafkafs')}\n"
 
 
 def test_help_names_every_command() -> None:
@@ -20,7 +27,50 @@ def test_help_names_every_command() -> None:
     for name in ("mount", "umount", "repair", "version"):
         assert f"  {name} " in done.stdout
         assert kafkafs(name, "--help").returncode == 0
-    assert kafkafs("no-such-command").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["verfy", "data"], "there is no command 'verfy': did you mean 'verify'?"),
+        (["unmont", "mnt"], "there is no command 'unmont': did you mean 'unmount'?"),
+        (["spark", "stat"], "there is no command 'stat': did you mean 'stats'?"),
+        (["no-such-command"], "there is no command 'no-such-command'"),
+        (["verify", "data", "--jsn"], "'--jsn'. Did you mean '--json'?"),
+        (["--versoin"], "'--versoin'. Did you mean '--version'?"),
+    ],
+    ids=" ".join,
+)
+def test_a_slip_of_the_hand(words: list[str], meant: str) -> None:
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].endswith(meant)
+
+
+def test_other_names_of_commands(place: Place) -> None:
+    """They work, and the help does not list them."""
+    place.mount()
+    done = kafkafs("unmount", place.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not place.path.is_mount()
+    assert "unmount" not in kafkafs("-h").stdout.split()
+    assert kafkafs("unmount", "-h").stdout.startswith("Usage: kafkafs umount ")
+
+
+def test_ctrl_c_anywhere() -> None:
+    """… ends any command with the status that a shell gives it."""
+    interrupted = (
+        "import os, signal\n"
+        "from kafkafs.cli import main\n"
+        "def interrupt(*_, **__): os.kill(os.getpid(), signal.SIGINT)\n"
+        "from kafkafs import data_directory\n"
+        "data_directory.contents_or_mistake = interrupt\n"
+        "main(['verify', '/'])\n"
+    )
+    done = subprocess.run(
+        [PROGRAM[0], "-c", interrupted], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
+    )
+    assert (done.returncode, done.stderr) == (130, "kafkafs: cancelled\n")
 
 
 def damaged(place: Place) -> Path:

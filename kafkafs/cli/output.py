@@ -1,0 +1,172 @@
+"""How commands print facts and tables: for people, or with `--json` for programs.
+
+A command takes the options by `output_options` and prints by the `Output` that it gets. A size is a
+`Size`, a time a `TimeMs`: `--bytes` and `--epoch` say how they are written.
+
+    text    a fact is `name value`; a table has a line of names and plain columns; sizes are like
+            1.5MiB, times ISO 8601 in local time
+    JSON    one value a command: an object, or a table as an array of objects; sizes are numbers of
+            bytes
+
+With `--json` standard output has nothing else; what goes wrong is on standard error all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar
+
+import click
+
+from kafkafs.cli import say
+from kafkafs.printable import one_line
+
+Value: TypeAlias = str | int | float | bool | None
+"""What a cell of a table holds; None is what is not known, or not there."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+class Size(int):
+    """A number of bytes."""
+
+
+class TimeMs(int):
+    """A time, in milliseconds since 1970."""
+
+
+class Output:
+    """Prints what a command has to tell, as its options want it."""
+
+    def __init__(
+        self, *, as_json: bool = False, epoch: bool = False, in_bytes: bool = False
+    ) -> None:
+        self.as_json = as_json
+        self._epoch = epoch
+        self._in_bytes = in_bytes
+
+    def say(self, line: object) -> None:
+        """Print a line for people."""
+        if not self.as_json:
+            say(line)
+
+    def facts(self, facts: Mapping[str, Value]) -> None:
+        """Print facts in either form."""
+        if self.as_json:
+            self.json(facts)
+        for name, value in facts.items():
+            self.say(f"{name} {self.text(value)}")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> None:
+        """Print a table in either form."""
+        if self.as_json:
+            self.json(objects(columns, rows))
+            return
+        for line in self.table_lines(columns, rows):
+            self.say(line)
+
+    def table_lines(self, columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:
+        """A table as text: a line of names, then its rows; numbers are on the right."""
+        cells = [list(columns), *([self.text(value) for value in row] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        is_text = [any(isinstance(row[n], str) for row in rows) for n in range(len(columns))]
+        return [
+            "  ".join(
+                cell.ljust(width) if left else cell.rjust(width)
+                for cell, width, left in zip(row, widths, is_text, strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+
+    def json(self, value: object) -> None:
+        """Print what `--json` asks for; nothing without it. Lists, mappings and values in each
+        other."""
+        if self.as_json:
+            # A name may have bytes that are no UTF-8; JSON writes them as \\udcXX.
+            text = json.dumps(self._plain(value), indent=2, ensure_ascii=False)
+            click.echo(text.encode(errors="backslashreplace"))
+
+    def text(self, value: Value) -> str:
+        """A value in a line for people."""
+        if value is None:
+            return "-"
+        if isinstance(value, Size):
+            return str(int(value)) if self._in_bytes else human_size(value)
+        if isinstance(value, TimeMs):
+            return str(self._time(value))
+        if isinstance(value, float):
+            return f"{value:.3f}".rstrip("0").rstrip(".")
+        return str(value).lower() if isinstance(value, bool) else one_line(str(value))
+
+    def _time(self, time_ms: int) -> str | int:
+        return int(time_ms) if self._epoch else local_time(time_ms)
+
+    def _plain(self, value: object) -> object:
+        """A value as JSON has it."""
+        if isinstance(value, Mapping):
+            return {name: self._plain(each) for name, each in value.items()}
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return [self._plain(each) for each in value]
+        return self._time(value) if isinstance(value, TimeMs) else value
+
+
+def objects(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[dict[str, Value]]:
+    """The rows of a table for `Output.json`."""
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def human_size(size: int) -> str:
+    """A number of bytes like 512B or 1.5MiB."""
+    if abs(size) < 1024:
+        return f"{int(size)}B"
+    number = float(size)
+    for unit in _UNITS:
+        number /= 1024
+        if abs(number) < 999.95 or unit == _UNITS[-1]:
+            break
+    return f"{number:.1f}{unit}" if abs(number) < 99.95 else f"{number:.0f}{unit}"
+
+
+def local_time(time_ms: int) -> str:
+    """A time as ISO 8601 with milliseconds, in local time; a number where no year is like that."""
+    try:
+        moment = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return str(int(time_ms))
+    return moment.replace(microsecond=time_ms % 1000 * 1000).isoformat(timespec="milliseconds")
+
+
+def output_options(*, times: bool = False, sizes: bool = False) -> Callable[[_F], _F]:
+    """The option `--json`, with `times` `--epoch`, with `sizes` `--bytes`; a command's parameter is
+    `out`, an `Output`.
+    """
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def with_output(
+            *arguments: Any,
+            as_json: bool,
+            epoch: bool = False,
+            in_bytes: bool = False,
+            **named: Any,
+        ) -> Any:
+            out = Output(as_json=as_json, epoch=epoch, in_bytes=in_bytes)
+            return function(*arguments, out=out, **named)
+
+        command: Any = with_output
+        if sizes:
+            command = click.option(
+                "--bytes", "in_bytes", is_flag=True, help="Sizes as numbers of bytes."
+            )(command)
+        if times:
+            command = click.option(
+                "--epoch", is_flag=True, help="Times as milliseconds since 1970."
+            )(command)
+        decorated: _F = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+        return decorated
+
+    return decorate

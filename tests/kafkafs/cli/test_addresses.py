@@ -1,0 +1,148 @@
+"""One grammar for logs, by `kafkafs verify`: a data directory, a mount, and paths below a mount."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kafkafs.cli import main
+from kafkafs.cli.addresses import mount_that_writes
+from storage import LogManager
+from tests.kafkafs.cli.conftest import Place, ending, kafkafs
+from tests.storage.logs import append
+
+
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """`orders` with partitions of 1, 2 and 4 records, and `payments` with one of 8; mounted."""
+    place = Place(tmp_path_factory.mktemp("addresses"))
+    with LogManager.open(str(place.data)) as manager:
+        for topic, counts in (("orders", (1, 2, 4)), ("payments", (8,))):
+            created = manager.create_topic(topic, len(counts))
+            for log, count in zip(created.partitions.values(), counts, strict=True):
+                append(log, *[b"value"] * count)
+    place.mount()
+    yield place
+    place.end()
+
+
+def records(*words: object) -> int:
+    """How many records these words name: each set of partitions has a sum of its own."""
+    done = CliRunner().invoke(main, ["verify", "--json", *map(str, words)], prog_name="kafkafs")
+    assert (done.exit_code, done.stderr) == (0, "")
+    found = json.loads(done.stdout)["records"]
+    assert isinstance(found, int)
+    return found
+
+
+def refused(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["verify", *map(str, words)], prog_name="kafkafs")
+    assert done.stdout == ""
+    return done.exit_code, done.stderr.splitlines()[-1]
+
+
+def test_a_data_directory_and_topics_in_it(mounted: Place) -> None:
+    assert records(mounted.data) == 15
+    assert records(mounted.data, "orders") == 7
+    assert records(mounted.data, "orders:1", "payments") == 10
+    assert records(mounted.data, "orders:1", "orders:1", "orders") == 7
+
+
+def test_a_mount_and_topics_in_it(mounted: Place) -> None:
+    assert records(mounted.path) == 15
+    assert records(mounted.path, "orders:2", "orders:0") == 5
+    assert records(f"{mounted.path}/", "payments") == 8
+
+
+def test_paths_below_a_mount(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert records(mounted.path / "orders") == 7
+    assert records(f"{mounted.path}/orders/") == 7
+    assert records(mounted.path / "orders" / "1", mounted.path / "payments") == 10
+    with monkeypatch.context() as inside:
+        inside.chdir(mounted.path)
+        assert records("orders", "payments/0") == 15
+        assert records(".", "payments") == 8
+        inside.chdir("orders")
+        assert records("0", "2") == 5
+        assert records(".") == 7
+
+
+def test_through_a_symbolic_link(mounted: Place, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(mounted.path)
+    (tmp_path / "topic").symlink_to(mounted.path / "orders")
+    (tmp_path / "data").symlink_to(mounted.data)
+    assert records(tmp_path / "link", "payments") == 8
+    assert records(tmp_path / "link" / "orders" / "1") == 2
+    assert records(tmp_path / "topic") == 7
+    assert records(tmp_path / "data", "orders:2") == 4
+
+
+def test_what_is_not_there(mounted: Place) -> None:
+    for words in (
+        (mounted.data, "order"),
+        (mounted.path, "order"),
+        (mounted.path / "order",),
+        (mounted.path / "order" / "0",),
+    ):
+        assert refused(*words) == (
+            1,
+            f"kafkafs: {mounted.data}: there is no topic 'order': did you mean 'orders'?",
+        )
+    for words in ((mounted.data, "orders:7"), (mounted.path / "orders" / "7",)):
+        code, line = refused(*words)
+        assert (code, line.endswith("topic 'orders' has no partition 7")) == (1, True)
+    code, line = refused(mounted.data, "orders/1")
+    assert (code, line.endswith("did you mean 'orders:1'?")) == (1, True)
+
+
+def test_what_is_neither_topic_nor_partition(mounted: Place) -> None:
+    for path, instead in (
+        ("orders/.kv/0", "/orders"),
+        ("orders/.control/verify", "/orders"),
+        ("orders/0@start", "/orders"),
+        (".kafkafs/log", ""),
+        (".kafkafs", ""),
+    ):
+        assert refused(mounted.path / path) == (
+            1,
+            f"kafkafs: {mounted.path}/{path}: neither a topic nor a partition: "
+            f"kafkafs verify {mounted.path}{instead}",
+        )
+
+
+def test_paths_of_several_directories(mounted: Place, tmp_path: Path) -> None:
+    for other in (mounted.data, tmp_path, "payments"):
+        code, line = refused(mounted.path / "orders", other)
+        assert (code, f"is not below {mounted.path}" in line) == (2, True), line
+
+
+def test_no_logs_at_all() -> None:
+    code, line = refused()
+    assert (code, "Missing argument 'DATA|MOUNT" in line) == (2, True), line
+
+
+def test_the_mount_of_a_data_directory(mounted: Place, tmp_path: Path) -> None:
+    """… is the one that may write, as long as it lives."""
+    assert mount_that_writes(str(mounted.data)) == str(mounted.path)
+    place = Place(tmp_path)
+    try:
+        assert mount_that_writes(str(place.data)) is None
+        place.mount()
+        reader = tmp_path / "reader"
+        reader.mkdir()
+        done = kafkafs("mount", place.data, reader, "-o", "ro")
+        assert done.returncode == 0
+        assert mount_that_writes(str(place.data)) == str(place.path)
+        pid = place.pid
+        with ending(pid):
+            os.kill(pid, signal.SIGKILL)
+        assert mount_that_writes(str(place.data)) is None, "what is left of it is dead"
+    finally:
+        kafkafs("umount", tmp_path / "reader")
+        place.end()

@@ -1,0 +1,120 @@
+"""How facts, tables, sizes and times are printed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from kafkafs.cli.output import (
+    Output,
+    Size,
+    TimeMs,
+    human_size,
+    local_time,
+    objects,
+    output_options,
+)
+
+COLUMNS = ("topic", "size", "last")
+ROWS = [("orders", Size(1536), TimeMs(1_700_000_000_005)), ("a\nb", Size(3), None)]
+
+
+@pytest.fixture(autouse=True)
+def in_kolkata(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A local time that is not UTC, and no whole hours from it."""
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@click.command()
+@output_options(times=True, sizes=True)
+def table(out: Output) -> None:
+    out.say("for people")
+    out.table(COLUMNS, ROWS)
+
+
+@click.command()
+@output_options(times=True, sizes=True)
+def facts(out: Output) -> None:
+    out.facts({"size": Size(1 << 20), "last": TimeMs(5), "whole": True, "rate": 1.50, "none": None})
+
+
+def printed(command: click.Command, *options: str) -> str:
+    done = CliRunner().invoke(command, options, catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_a_table() -> None:
+    assert printed(table).splitlines() == [
+        "for people",
+        "topic     size                           last",
+        "orders  1.5KiB  2023-11-15T03:43:20.005+05:30",
+        "a\\nb        3B                              -",
+    ]
+    assert printed(table, "--bytes", "--epoch").splitlines()[2:] == [
+        "orders  1536  1700000000005",
+        "a\\nb       3              -",
+    ]
+
+
+def test_a_table_as_json() -> None:
+    assert json.loads(printed(table, "--json")) == [
+        {"topic": "orders", "size": 1536, "last": "2023-11-15T03:43:20.005+05:30"},
+        {"topic": "a\nb", "size": 3, "last": None},
+    ]
+    assert json.loads(printed(table, "--json", "--epoch"))[0]["last"] == 1_700_000_000_005
+
+
+def test_facts() -> None:
+    assert printed(facts).splitlines() == [
+        "size 1.0MiB",
+        "last 1970-01-01T05:30:00.005+05:30",
+        "whole true",
+        "rate 1.5",
+        "none -",
+    ]
+    assert json.loads(printed(facts, "--json", "--epoch")) == {
+        "size": 1 << 20,
+        "last": 5,
+        "whole": True,
+        "rate": 1.5,
+        "none": None,
+    }
+
+
+def test_objects_in_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=True, epoch=True).json({"rows": objects(COLUMNS, ROWS), "bad": "\udcff"})
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"][0] == {"topic": "orders", "size": 1536, "last": 1_700_000_000_005}
+    assert found["bad"] == "\udcff"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0B"),
+        (1023, "1023B"),
+        (1024, "1.0KiB"),
+        (102_400, "100KiB"),
+        (1_048_575, "1.0MiB"),
+        (10 << 30, "10.0GiB"),
+        ((1 << 63) - 1, "8.0EiB"),
+    ],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert human_size(size) == text
+
+
+def test_times_of_no_year() -> None:
+    assert local_time(-1) == "1970-01-01T05:29:59.999+05:30"
+    assert local_time((1 << 63) - 1) == str((1 << 63) - 1)
+    assert local_time(-(1 << 63)) == str(-(1 << 63))
