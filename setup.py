@@ -1,11 +1,25 @@
-"""Names the packages and builds the hot loops (Cython); all else is in pyproject.toml.
+"""Names the packages, builds the hot loops (Cython), and writes what an index shows of the project.
 
-Bounds checks stay on: the loops work on plain pointers, which Cython never checks, and test
-every length themselves. No -march, so that what is built on one machine runs on another.
+All else is in pyproject.toml. Bounds checks stay on: the loops work on plain pointers, which Cython
+never checks, and test every length themselves. No -march, so that what is built on one machine runs
+on another.
+
+KAFKAFS_URL is where the source can be read: `scripts/release` sets it. It becomes the project's
+URLs, and the README's links lead there.
 """
 
-from Cython.Build import cythonize
+import itertools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
 from setuptools import Extension, find_namespace_packages, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.dist_info import dist_info
 
 HOT_LOOPS = (
     "storage/waiting.pyx",
@@ -36,14 +50,102 @@ HOT_LOOPS = (
 )
 
 
+ROOT = Path(__file__).parent
+
+
+def check_tools() -> None:
+    """End with one line if something is missing that this, or pyfuse3, is compiled with.
+
+    pyfuse3 comes as source only, and says the same with a traceback.
+    """
+    missing = []
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if shutil.which(compiler) is None:
+        missing.append((f"a C compiler ({compiler})", "gcc libc6-dev"))
+    include = sysconfig.get_path("include")
+    if not os.path.exists(os.path.join(include, "Python.h")):
+        missing.append((f"{include}/Python.h", "python3-dev"))
+    if shutil.which("pkg-config") is None:
+        missing.append(("pkg-config, and libfuse 3", "pkg-config libfuse3-dev"))
+    elif subprocess.run(["pkg-config", "--exists", "fuse3"]).returncode != 0:
+        missing.append(("the headers of libfuse 3", "libfuse3-dev"))
+    if missing:
+        things = ", ".join(thing for thing, _ in missing)
+        packages = " ".join(package for _, package in missing)
+        raise SystemExit(
+            f"kafkafs: missing to build it: {things}; "
+            f"on Debian and Ubuntu: apt-get install {packages}"
+        )
+
+
+class CheckedMetadata(dist_info):
+    """The first that pip asks for: before it looks at what kafkafs depends on."""
+
+    def run(self) -> None:
+        check_tools()
+        super().run()
+
+
+class ParallelBuild(build_ext):
+    """Compiles on all processors, and prints how far it is."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or len(os.sched_getaffinity(0))
+
+    def run(self) -> None:
+        check_tools()
+        from Cython.Build import cythonize
+
+        translated = cythonize(
+            self.extensions,
+            nthreads=self.parallel,
+            build_dir="build/cython",
+            include_path=["."],
+            compiler_directives={"language_level": 3},
+            quiet=not self.verbose,
+        )
+        for extension, c in zip(self.extensions, translated, strict=True):
+            assert extension.name == c.name
+            extension.sources, extension.depends = c.sources, c.depends
+        self._compiled = itertools.count(1)
+        super().run()
+
+    def build_extension(self, ext: Extension) -> None:
+        super().build_extension(ext)
+        if self.verbose:
+            count = f"[{next(self._compiled):2}/{len(self.extensions)}]"
+            print(f"{count} Compiled {ext.name}", flush=True)
+
+
 def extension(source: str) -> Extension:
     name = source.removesuffix(".pyx").replace("/", ".")
     return Extension(name, [source], include_dirs=["."], extra_compile_args=["-O3"])
 
 
+def readme(url: str) -> str:
+    """The README as an index shows it, which has none of the files that it links to."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert version is not None
+    return re.sub(r"\]\((?![a-z]+:|#)", f"]({url}/blob/v{version[1]}/", text) if url else text
+
+
+def project_urls(url: str) -> dict[str, str]:
+    if not url:
+        return {}
+    return {
+        "Source": url,
+        "Documentation": f"{url}#readme",
+        "Changelog": f"{url}/blob/HEAD/CHANGELOG.md",
+        "Issues": f"{url}/issues",
+    }
+
+
 # Spark looks for top-level packages whose names begin with "pyspark_".
 SPARK_PACKAGE = "pyspark_kafkafs"
 SPARK_PACKAGE_PATH = "kafkafs/spark/pyspark_kafkafs"
+URL = os.environ.get("KAFKAFS_URL", "").rstrip("/")
 
 setup(
     packages=[
@@ -54,10 +156,9 @@ setup(
         SPARK_PACKAGE,
     ],
     package_dir={SPARK_PACKAGE: SPARK_PACKAGE_PATH},
-    ext_modules=cythonize(
-        [extension(source) for source in HOT_LOOPS],
-        build_dir="build/cython",
-        include_path=["."],
-        compiler_directives={"language_level": 3},
-    ),
+    ext_modules=[extension(source) for source in HOT_LOOPS],
+    cmdclass={"build_ext": ParallelBuild, "dist_info": CheckedMetadata},
+    long_description=readme(URL),
+    long_description_content_type="text/markdown",
+    project_urls=project_urls(URL),
 )

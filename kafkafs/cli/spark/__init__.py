@@ -29,7 +29,8 @@ _JOBS = {
 def command() -> None:
     """Work on logs with Spark, on all cores of this machine or on a cluster.
 
-    Needs pip install 'kafkafs[spark]', and Java 17 or later.
+    Needs PySpark, PyArrow and pandas (without them a job says what installs them), and Java 17
+    or later.
 
     DATA_DIR is a data directory, also one that is mounted or a running broker's, or for the jobs
     that only read a URI of pyarrow.fs such as s3://bucket/data.

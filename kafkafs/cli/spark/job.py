@@ -128,7 +128,7 @@ def run_job(
         package = (error.name or "").split(".")[0]
         if package not in ("matplotlib", "pyarrow", "pyspark"):
             raise
-        raise fail(f"{package} missing: pip install 'kafkafs[spark]'") from None
+        raise fail(f"{package} missing: {session.how_to_install()}") from None
     except (OSError, StorageError, session.CannotStartError) as error:
         raise failure(error) from None
     except Exception as error:

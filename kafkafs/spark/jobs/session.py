@@ -10,10 +10,12 @@ error has the log's last lines.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -48,6 +50,7 @@ _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*): (.+)$")
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
 _PACKAGES = ("pyspark", "pyarrow", "pandas")
+_EXTRA = re.compile(r"""(\S+) *; *extra *== *["']spark["']""")
 
 
 class CannotStartError(Exception):
@@ -58,7 +61,7 @@ def check_installed() -> None:
     """Raise CannotStartError if a package of the extra, or Java, is missing."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise CannotStartError(f"{', '.join(missing)} missing: pip install 'kafkafs[spark]'")
+        raise CannotStartError(f"{', '.join(missing)} missing: {how_to_install()}")
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if _SUBMITTED not in os.environ and java is None:
@@ -66,6 +69,18 @@ def check_installed() -> None:
             "Spark needs Java 17 or later, and there is none in JAVA_HOME or PATH: install one "
             "(Debian and Ubuntu: apt-get install default-jre-headless)"
         )
+
+
+def how_to_install() -> str:
+    """The command that installs the extra's packages where this runs."""
+    if importlib.util.find_spec("pip") is None:
+        return (
+            "this installation takes no packages; another one does, in a virtual environment: "
+            "pip install '.[spark]' in a clone of kafkafs"
+        )
+    found = (_EXTRA.fullmatch(line) for line in importlib.metadata.requires("kafkafs") or ())
+    packages = [match[1] for match in found if match]
+    return shlex.join([sys.executable, "-m", "pip", "install", *packages])
 
 
 @contextmanager

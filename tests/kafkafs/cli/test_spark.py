@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from kafkafs.spark.jobs.session import how_to_install
 from tests.storage.logs import append, opened
 
 JOBS = ("verify", "stats", "export", "import", "compact")
@@ -30,6 +34,8 @@ util.find_spec = lambda name, package=None: (
 from kafkafs.cli import main
 main()
 """
+ROOT = Path(__file__).parents[3]
+INSTALL = how_to_install()
 EXTRA = ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib")
 
 
@@ -60,7 +66,7 @@ def data(tmp_path: Path) -> Path:
 def test_help_needs_nothing() -> None:
     told = run("--help")
     assert told.returncode == 0, told.stderr
-    assert "pip install 'kafkafs[spark]'" in told.stdout
+    assert "Needs PySpark" in told.stdout
     for job in JOBS:
         assert job in told.stdout
 
@@ -77,10 +83,27 @@ def test_without_the_extra_a_job_says_what_to_install(data: Path) -> None:
     for arguments in (["verify", data], ["stats", data], ["export", data, data / "out"]):
         told = run(*arguments)
         assert told.returncode == 1
-        assert (
-            told.stderr
-            == "kafkafs: pyspark, pyarrow, pandas missing: pip install 'kafkafs[spark]'\n"
-        )
+        assert told.stderr == f"kafkafs: pyspark, pyarrow, pandas missing: {INSTALL}\n"
+
+
+def test_what_a_job_says_to_install_is_the_extra() -> None:
+    """Word for word what pip takes, with the versions that the project asks for."""
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]["spark"]
+    program, *words = shlex.split(INSTALL)
+    assert (program, words[:3]) == (sys.executable, ["-m", "pip", "install"])
+    assert {Requirement(word) for word in words[3:]} == {Requirement(word) for word in extra}
+
+
+def test_where_no_package_can_be_added_a_job_says_where_it_can(data: Path) -> None:
+    """An environment without pip, such as that of the Debian package."""
+    told = run("verify", data, without=(*EXTRA, "pip"))
+    assert told.returncode == 1
+    assert told.stderr.endswith(
+        "missing: this installation takes no packages; another one does, in a virtual environment: "
+        "pip install '.[spark]' in a clone of kafkafs\n"
+    )
 
 
 def test_without_java_a_job_says_what_to_install(data: Path) -> None:

@@ -1,0 +1,222 @@
+"""What building and setting up say is missing, and what a source distribution has."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.mounting import let_others_in, needs_root
+
+ROOT = Path(__file__).parents[1]
+NOBODY = 65534
+#: What builds, tests and editors leave in a working tree, besides what begins with a dot.
+MADE = ("__pycache__", "build", "dist", "*.egg-info", "*.so", "*.c", "target")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """The project's files, without what was built of them."""
+    path = tmp_path / "clone"
+    ours = {"kafkafs", "storage", "tests", "scripts"}
+
+    def left_out(directory: str, names: list[str]) -> set[str]:
+        if Path(directory) == ROOT:
+            return {
+                name
+                for name in names
+                if name != ".gitignore"
+                and (name[0] == "." or ((ROOT / name).is_dir() and name not in ours))
+            }
+        if Path(directory) == ROOT / "scripts/bench":
+            return set(shutil.ignore_patterns("__pycache__")(directory, names))
+        return set(shutil.ignore_patterns(*MADE)(directory, names))
+
+    shutil.copytree(ROOT, path, ignore=left_out)
+    (path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", path / ".ci/run")
+    return path
+
+
+def tools(directory: Path, *names: str) -> str:
+    """A PATH with these programs alone."""
+    directory.mkdir()
+    for name in names:
+        found = shutil.which(name)
+        assert found is not None, name
+        (directory / name).symlink_to(found)
+    return str(directory)
+
+
+def pip_install(clone: Path, path: str) -> subprocess.CompletedProcess[str]:
+    """`pip install .` without an index, up to where it needs one."""
+    options = ["--no-build-isolation", "--no-deps", "--no-index", "--target", clone / "installed"]
+    return subprocess.run(
+        [sys.executable, "-m", "pip", "install", *map(str, options), "."],
+        cwd=clone,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def told(output: str) -> list[str]:
+    """What the build has said, which pip shows between two lines of its own."""
+    lines = re.search(r"lines of output\]\n(.*?)\n *\[end of output\]", output, re.S)
+    assert lines is not None, output
+    return [line.strip() for line in lines[1].splitlines() if line.strip() != "running dist_info"]
+
+
+# -- building --------------------------------------------------------------------------------------
+
+
+def test_pip_says_in_one_line_that_pkg_config_is_missing(clone: Path, tmp_path: Path) -> None:
+    done = pip_install(clone, tools(tmp_path / "bin", "gcc", "cc"))
+    assert done.returncode != 0
+    assert told(done.stderr) == [
+        "kafkafs: missing to build it: pkg-config, and libfuse 3; "
+        "on Debian and Ubuntu: apt-get install pkg-config libfuse3-dev"
+    ]
+
+
+def test_pip_says_in_one_line_that_libfuse_and_a_compiler_are_missing(
+    clone: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "bin"
+    path.mkdir()
+    (path / "pkg-config").write_text("#!/bin/sh\nexit 1\n")
+    (path / "pkg-config").chmod(0o755)
+    done = pip_install(clone, str(path))
+    assert done.returncode != 0
+    (line,) = told(done.stderr)
+    assert re.fullmatch(
+        r"kafkafs: missing to build it: a C compiler \(\S+\), the headers of libfuse 3; "
+        r"on Debian and Ubuntu: apt-get install gcc libc6-dev libfuse3-dev",
+        line,
+    )
+
+
+def test_a_source_distribution_has_what_a_clone_has(clone: Path, tmp_path: Path) -> None:
+    expected = {str(path.relative_to(clone)) for path in clone.rglob("*") if path.is_file()}
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "sdist", "-d", tmp_path / "dist"],
+        cwd=clone,
+        env={**os.environ, "KAFKAFS_URL": "https://example.org/kafkafs/"},
+        check=True,
+        capture_output=True,
+    )
+    (archive,) = (tmp_path / "dist").iterdir()
+    with tarfile.open(archive) as files:
+        members = {
+            name.partition("/")[2]: member
+            for name, member in zip(files.getnames(), files.getmembers(), strict=True)
+            if member.isfile()
+        }
+        info = files.extractfile(members["PKG-INFO"])
+        assert info is not None
+        text = info.read().decode()
+    assert expected - members.keys() == set()
+    made = {"PKG-INFO", "setup.cfg"}
+    assert {name for name in members.keys() - expected - made if ".egg-info/" not in name} == set()
+
+    # What an index shows.
+    assert "Project-URL: Source, https://example.org/kafkafs\n" in text
+    linked = re.findall(r"\]\(([^)]+)\)", text.partition("\n\n")[2])
+    assert linked
+    places = [re.fullmatch(r"https://example\.org/kafkafs/blob/v[\d.]+/(.+)", to) for to in linked]
+    assert [to for to, place in zip(linked, places, strict=True) if place is None] == []
+    assert [
+        place[1] for place in places if place and not (ROOT / place[1].split("#")[0]).exists()
+    ] == []
+
+
+def test_nothing_advises_to_install_what_no_index_has() -> None:
+    advice = re.compile(r"pip3? install (-\S+ )*['\"]?kafkafs\b")
+    files = [
+        path
+        for name in ("kafkafs", "storage", "scripts")
+        for path in (ROOT / name).rglob("*")
+        if path.suffix in (".py", ".md", "") and path.is_file()
+    ]
+    assert [
+        str(path) for path in [ROOT / "README.md", *files] if advice.search(path.read_text())
+    ] == []
+
+
+# -- setting up ------------------------------------------------------------------------------------
+
+
+class Machine:
+    """`scripts/setup` in a directory of its own, where /dev is what a test makes of it."""
+
+    def __init__(self, base: Path) -> None:
+        self._project = base / "project"
+        (self._project / "scripts").mkdir(parents=True)
+        shutil.copy(ROOT / "scripts/setup", self._project / "scripts/setup")
+        let_others_in(self._project / "scripts")
+
+    def set_up(self, device: str, *run_by: str) -> subprocess.CompletedProcess[str]:
+        """Make the device by a command, in an empty /dev, and run the script."""
+        script = (
+            f'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && {device} && exec "$@"'
+        )
+        return subprocess.run(
+            ["unshare", "--mount", "sh", "-c", script, "sh", *run_by, "scripts/setup"],
+            cwd=self._project,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self._project.iterdir())
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """Nothing is built on it."""
+    found = Machine(tmp_path)
+    yield found
+    assert found.left == ["scripts"]
+
+
+@needs_root
+def test_setup_says_first_that_there_is_no_device(machine: Machine) -> None:
+    done = machine.set_up("true")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "setup: there is no /dev/fuse: modprobe fuse "
+        "(in a container: run it with --device /dev/fuse --cap-add SYS_ADMIN)\n",
+    )
+
+
+@needs_root
+def test_setup_says_first_that_the_device_may_not_be_opened(machine: Machine) -> None:
+    user = ["setpriv", f"--reuid={NOBODY}", "--clear-groups"]
+    done = machine.set_up("mknod -m 600 /dev/fuse c 10 229", *user)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "setup: nobody may not open /dev/fuse, crw-------: chmod 666 /dev/fuse, as root "
+        "(in a container: run it with --device /dev/fuse)\n",
+    )
+
+
+@needs_root
+def test_setup_says_first_that_nothing_can_be_mounted(machine: Machine) -> None:
+    bound = ["setpriv", "--bounding-set=-sys_admin"]
+    done = machine.set_up("mknod -m 600 /dev/fuse c 10 229", *bound)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "setup: nothing can be mounted without CAP_SYS_ADMIN "
+        "(in a container: run it with --cap-add SYS_ADMIN)\n",
+    )
