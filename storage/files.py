@@ -69,6 +69,9 @@ _NOWAIT = os.RWF_NOWAIT
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The errors of a disk, or of a user's share of it, that has no room left."""
 
+Identity = tuple[int, int, int]
+"""What tells a file from all others: (device, inode, when it was made in ns)."""
+
 T = TypeVar("T")
 
 # C's struct flock: type, whence, start, len, pid, with the padding of 64-bit Linux.
@@ -408,10 +411,18 @@ class Files:
                 return os.stat(root.path)  # the root is no directory
             raise _named(error, path) from None
 
+    def identity(self, file: str | int) -> Identity:
+        """The identity of the file of this path or descriptor.
+
+        Where the path is just being given to another file, it may be one that no file has.
+        """
+        found = self.file_stat(file) if isinstance(file, str) else self.descriptor_stat(file)
+        return found.st_dev, found.st_ino, self.born_ns(file)
+
     def born_ns(self, file: str | int) -> int:
         """When the file of this path or descriptor was made; 0 where the file system does not say.
 
-        That and the inode number tell a file from all others: a number is used again.
+        An inode number is used again, but not with this time.
         """
         path, fd = (os.fsencode(file), _AT_FDCWD) if isinstance(file, str) else (b"", file)
         answer = ctypes.create_string_buffer(_STATX_SIZE)

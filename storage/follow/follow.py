@@ -46,13 +46,13 @@ from typing import NamedTuple
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
+from storage.files import Identity
 from storage.follow.follow_tail import FileReplaced, LogTail, is_of
 from storage.log.log import Log
 from storage.recovery.loading import LoadContext, load, missing_segment
 from storage.recovery.recovery import recover
 from storage.recovery.swap import as_if_finished, replaced_range
 from storage.segment.segment import Segment
-from storage.segment.segment_files import Identity
 from storage.state import book_file
 from storage.state.book_file import Claim
 from storage.state.producer_state import ProducerState

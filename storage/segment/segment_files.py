@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from storage import descriptors, paths
 from storage.errors import SegmentGone
-from storage.files import Files
+from storage.files import Files, Identity
 from storage.index.offset_index import OffsetIndex
 from storage.index.time_index import TimeIndex
 from storage.index.txn_index import TxnEntry, TxnIndex
@@ -26,9 +26,6 @@ from storage.settings.config import LogConfig
 from storage.waiting import before_waiting
 
 _log = logging.getLogger(__name__)
-
-Identity = tuple[int, int, int]
-"""Of a file: (device, inode, when it was made in ns)."""
 
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
@@ -234,14 +231,22 @@ class SegmentFiles:
             except FileNotFoundError:
                 continue
             try:
-                found = self._files.descriptor_stat(fd)
-                if (found.st_dev, found.st_ino, self._files.born_ns(fd)) == identity:
+                if self._files.identity(fd) == identity:
                     fd, opened = -1, fd
                     return opened
             finally:
                 if fd >= 0:
                     self._files.close(fd)
         raise SegmentGone("its writer has deleted or replaced this segment", path=self.log_path)
+
+    def identity_of(self, kind: str) -> Identity | None:
+        """What tells its file of one kind from all others; None where it has none.  OSError."""
+        if kind == paths.LOG and self.identity is not None:
+            return self.identity
+        with descriptors.lock, contextlib.suppress(FileNotFoundError):
+            # The owner may be renaming the files.
+            return self._files.identity(self.file_path(kind))
+        return None
 
     def open_one(self, kind: str) -> int:
         """A descriptor of the file of one kind, which the caller closes.  OSError."""

@@ -180,8 +180,7 @@ class RawDirectory(OfPartition):
     def lookup(self, name: str) -> Node:
         if not is_shown(name):
             raise missing(name)
-        inode = RawFile.number(self.partition, name)
-        return self.mount.inodes.find(inode) or RawFile(inode, self.partition, name)
+        return RawFile.named(self.partition, name)
 
     def mtime_ns(self) -> int:
         """That of the last append, with which the files come."""

@@ -6,15 +6,17 @@ set aside) nor files that wait for deletion. A file that replaces another has an
 
 An open file has no descriptor of its own, so that nobody takes all that the daemon may have. It
 holds a lease on its segment, whose log it reads by the segment's descriptor. Any other file is in
-memory where it is small, else each read opens it.
+memory where it is small, else each read opens it. A segment is told by its file's identity, not by
+its name: what replaces it is in the log before its files have their names.
 
 The log of a sealed segment is *fixed*: neither its bytes nor its attributes change until another
 file replaces it, so the page cache serves it on every mount. The active segment's log grows. A
 sealed index may be cut by another process and is then made anew in place; it is small, so like the
 rest of what may change it is read past the page cache. What was cached of a log before its segment
-was sealed may end in zeros: the first open afterwards drops it.
-A broker may cut a log down into a sealed segment, which then grows again. The kernel is told once
-that is seen, and handles that were opened before read no more of it: ESTALE.
+was sealed may end in zeros: once it is sealed its name leads to another inode.
+A broker may cut a log down into a sealed segment, which then grows again. Handles that were opened
+before read no more of it: ESTALE. When it is sealed once more, the first open drops what was cached
+before.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import KEEP_S, Attributes, Node, file_mode, inode_number
 from kafkafs.tree.partition.partition import Partition
 from storage import paths
+from storage.files import Identity
 from storage.log.pace import Pace
 from storage.segment.segment import Segment
 from storage.waiting import may_wait
@@ -46,33 +49,72 @@ def is_shown(name: str) -> bool:
     return paths.base_offset_of(name) is not None and name[20:] in _SHOWN
 
 
-def _number(partition: Partition, name: str, found: os.stat_result) -> int:
+def _segment_of(partition: Partition, name: str, identity: Identity) -> Segment | None:
+    """The segment that this file of a name is one of; the file may have that name a moment longer
+    than the log has the segment.
+    """
+    base = paths.base_offset_of(name)
+    if base is None:
+        base = paths.old_base_offset_of(name)
+    if base is None or name.endswith(paths.SNAPSHOT):
+        return None
     log = partition.log
-    where = (log.topic, log.topic_id, log.partition)
-    return inode_number(*where, ".raw", name, found.st_dev, found.st_ino)
+    at = bisect_left(log.segments, base, key=lambda each: each.base_offset)
+    kind = paths.LOG if _is_log(name) else name[20:]
+    for segment in (*log.segments[at : at + 1], *(segment for _, segment in log.retired)):
+        if segment.base_offset == base and segment.files.identity_of(kind) == identity:
+            return segment
+    return None
+
+
+def _is_log(name: str) -> bool:
+    return paths.old_base_offset_of(name) is not None or name.endswith(paths.LOG)
+
+
+def _is_fixed(partition: Partition, name: str, segment: Segment | None) -> bool:
+    """Whether a file of this segment changes no more."""
+    # One that the log is just sealing may become active again, and is still the last one.
+    is_sealed = (
+        segment is not None and segment.files.sealed and segment is not partition.log.segments[-1]
+    )
+    return is_sealed and _is_log(name)
 
 
 class RawFile(Node):
     """One file of the partition's directory."""
 
-    __slots__ = ("_cached", "_found", "_name", "cached_readers", "partition")
+    __slots__ = (
+        *("_cached", "_found", "_identity", "_is_fixed", "_name", "cached_readers"),
+        "partition",
+    )
 
-    def __init__(self, inode: int, partition: Partition, name: str) -> None:
+    def __init__(
+        self, inode: int, partition: Partition, name: str, identity: Identity, is_fixed: bool
+    ) -> None:
         super().__init__(inode)
         self.partition = partition
         self._name = name
+        self._identity = identity
+        self._is_fixed = is_fixed
         # The sealed segment of which the kernel may have pages, and the file's stat then.
         self._cached: Segment | None = None
         self._found: os.stat_result | None = None
         # How many handles read through the page cache.
         self.cached_readers = 0
 
-    @staticmethod
-    def number(partition: Partition, name: str) -> int:
-        """The inode number of the file that has this name now. ENOENT."""
+    @classmethod
+    def named(cls, partition: Partition, name: str) -> RawFile:
+        """The file that has this name now. ENOENT."""
         log = partition.log
-        found = log.files.file_stat(os.path.join(log.directory, name))
-        return _number(partition, name, found)
+        identity = log.files.identity(os.path.join(log.directory, name))
+        is_fixed = _is_fixed(partition, name, _segment_of(partition, name, identity))
+        where = (log.topic, log.topic_id, log.partition, ".raw", name)
+        inode = inode_number(*where, *identity, "fixed" if is_fixed else "")
+        found = partition.mount.inodes.find(inode)
+        if found is None:
+            return cls(inode, partition, name, identity, is_fixed)
+        assert isinstance(found, cls)
+        return found
 
     @property
     def path(self) -> str:
@@ -99,7 +141,7 @@ class RawFile(Node):
         if found is None:
             raise self._stale()
         mode, uid, gid = self.partition.owner
-        is_fixed = not links or self.is_fixed
+        is_fixed = not links or self._is_fixed
         return Attributes(
             self.inode,
             file_mode(mode & 0o444),
@@ -115,11 +157,12 @@ class RawFile(Node):
 
     def _stat(self) -> os.stat_result | None:
         """The disk's; None where its name leads to no file by now, or to another one."""
+        files, path = self.partition.log.files, self._path()
         try:
-            found = self.partition.log.files.file_stat(self._path())
+            found = files.file_stat(path)
+            return found if files.identity(path) == self._identity else None
         except FileNotFoundError:
             return None
-        return found if _number(self.partition, self._name, found) == self.inode else None
 
     def _follow(self) -> None:
         if not may_wait():
@@ -147,14 +190,15 @@ class RawFile(Node):
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise OSError(errno.EROFS, "segment files can only be read here")
         self._follow()
-        segment = self._segment()
+        segment = _segment_of(self.partition, self._name, self._identity)
         if segment is not None:
             segment.files.lease()
         try:
             found = self._stat()
-            if found is None:
+            is_fixed = _is_fixed(self.partition, self._name, segment)
+            if found is None or (self._is_fixed and not is_fixed):
                 raise self._stale()
-            if segment is None or not self._is_fixed(segment):
+            if segment is None or not self._is_fixed:
                 return RawHandle(self, segment)
             was_cached, self._cached, self._found = self._cached, segment, found
             return FixedHandle(self, segment, found.st_size, keep_cache=segment is was_cached)
@@ -165,31 +209,11 @@ class RawFile(Node):
 
     @property
     def is_log(self) -> bool:
-        is_old = paths.old_base_offset_of(self._name) is not None
-        return is_old or self._name.endswith(paths.LOG)
+        return _is_log(self._name)
 
     @property
     def is_fixed(self) -> bool:
-        segment = self._segment()
-        return segment is not None and self._is_fixed(segment)
-
-    def _is_fixed(self, segment: Segment) -> bool:
-        # One that the log is just sealing may become active again, and is still the last one.
-        is_last = segment is self.partition.log.segments[-1]
-        return self.is_log and segment.files.sealed and not is_last
-
-    def _segment(self) -> Segment | None:
-        """The segment that this is a file of."""
-        base = paths.base_offset_of(self._name)
-        if base is None:
-            base = paths.old_base_offset_of(self._name)
-        segments = self.partition.log.segments
-        if base is None or self._name.endswith(paths.SNAPSHOT):
-            return None
-        at = bisect_left(segments, base, key=lambda each: each.base_offset)
-        if at == len(segments) or segments[at].base_offset != base:
-            return None
-        return segments[at]
+        return self._is_fixed
 
     def descriptor(self, segment: Segment | None) -> int:
         """Open the file, for the caller to close. ESTALE."""
@@ -202,8 +226,7 @@ class RawFile(Node):
         except FileNotFoundError:
             raise self._stale() from None
         try:
-            found = files.descriptor_stat(fd)
-            if _number(self.partition, self._name, found) != self.inode:
+            if files.identity(fd) != self._identity:
                 raise self._stale()
         except BaseException:
             files.close(fd)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kafkafs.tree.inodes import KEEP_S
+from storage import paths
+from storage.compaction.replacing import decide
 from storage.files import Files
 from storage.waiting import at_once
-from tests.kafkafs.trees import APPEND, Tree, a_tree, clean, in_thread, read
+from tests.kafkafs.trees import APPEND, Tree, a_tree, clean, cleaned_segment, in_thread, read
 
 LOG = "t/.raw/0/00000000000000000000.log"
 
@@ -94,6 +97,64 @@ def test_a_replaced_file_is_another_inode(tree: Tree) -> None:
     handle.release()
 
 
+def test_a_segment_that_is_just_being_replaced(tree: Tree) -> None:
+    """The log has the new one at once; the files get their names one after the other."""
+    tree.append("t/0", b"a\nb\n")
+    tree.roll()
+    log, known = tree.log(), tree.node(LOG)
+    content = Path(log.directory, Path(LOG).name).read_bytes()
+    old = log.segments[:1]
+    new = cleaned_segment(log, 1, lambda record: record.offset == 0)
+    decide(log, old, [new])
+    log.replace(old, [new], log.monotonic_ms())
+
+    assert tree.node(LOG).inode == known.inode
+    early = tree.open(known)
+    assert not early.direct_io
+    assert read(early) == content
+    index = tree.open("t/.raw/0/00000000000000000000.timeindex")
+    assert read(index) == Path(log.directory, "00000000000000000000.timeindex").read_bytes()
+    index.release()
+
+    log.mark_detached(old)
+    with pytest.raises(FileNotFoundError):
+        tree.node(LOG)
+    with pytest.raises(OSError, match="deleted or replaced"):
+        tree.open(known)
+
+    log.finish_replacement(new)
+    late = tree.open(LOG)
+    assert tree.node(LOG).inode != known.inode
+    assert read(late) == Path(log.directory, Path(LOG).name).read_bytes() != content
+    assert read(early) == content
+    early.release()
+    late.release()
+
+
+class SameNumber(Files):
+    """A disk that gives each log the number of the one before, as it may once that is gone."""
+
+    def file_stat(self, path: str) -> os.stat_result:
+        found = super().file_stat(path)
+        if not path.endswith(paths.LOG):
+            return found
+        fields = list(found)
+        fields[stat.ST_INO] = 4711
+        return os.stat_result(fields, {"st_mtime_ns": found.st_mtime_ns, "st_blocks": 8})
+
+
+def test_another_file_with_the_same_number_on_the_disk(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data", files=SameNumber()) as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"a\nb\n")
+        tree.roll()
+        before = tree.node(LOG)
+        clean(tree.log(), 1, lambda record: record.offset == 0)
+        assert tree.node(LOG).inode != before.inode
+        with pytest.raises(OSError, match="deleted or replaced"):
+            at_once(before.attributes)
+
+
 def test_pages_are_kept_from_the_second_open_after_sealing_on(tree: Tree) -> None:
     """What the kernel has of a log that grew may end in zeros."""
 
@@ -104,8 +165,10 @@ def test_pages_are_kept_from_the_second_open_after_sealing_on(tree: Tree) -> Non
 
     tree.append("t/0", b"a\n")
     assert [opened(), opened()] == [(True, False)] * 2
+    growing = tree.node(LOG)
     tree.roll()
     node = tree.node(LOG)
+    assert node.inode != growing.inode, "another file in the page cache"
     tree.fs.mount.inodes.remember(node)
     assert [opened(), opened(), opened()] == [(False, False), (False, True), (False, True)]
     assert tree.attributes(node).attr_timeout == KEEP_S
