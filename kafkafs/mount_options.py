@@ -1,7 +1,11 @@
-"""Mount options: what `kafkafs mount -o` accepts.
+"""Mount options: what `-o` of `kafkafs mount`, mount(8) and fstab accepts.
 
 `-o name,name=value,…`, any number of times; the last value of a name counts. Unknown names and
-invalid values are errors.
+invalid values are errors. `OPTIONS` describes each option once, for parsing, for `--help` and for
+manual pages.
+
+mount(8) hands on what it has not used up itself: the options of a mount (`nosuid`, `noatime`), of
+fstab (`nofail`, `_netdev`, `user`), and ours. Those of fstab are taken and have no effect here.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 #: An extended attribute of a mount's root: the daemon's process id.
 PID_ATTRIBUTE = "user.kafkafs.pid"
@@ -21,39 +25,50 @@ class InvalidMountOption(ValueError):  # noqa: N818 - as the storage names its e
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """How a data directory is mounted."""
+    """How a data directory is mounted; `OPTIONS` says what each field means."""
 
     read_only: bool = False
-    """`ro`: the daemon writes nothing into the data directory and takes no lock."""
+    until: str = "log-end"
+    isolation: str = "read_committed"
+    out_of_range: str = "reset"
+    follow_gaps: str = "newlines"
     allow_other: bool = False
-    """`allow_other`: other users may use the mount, as far as modes let them."""
+    allow_root: bool = False
+    setuid: str | None = None
+    create: bool = False
+    nonempty: bool = False
+    memory: int = 64 << 20
     show_dot: bool = False
-    """`show_dot`: readdir lists the names that begin with a dot too."""
     uid: int | None = None
     gid: int | None = None
-    """`uid=N`, `gid=N`: the owner of everything, whatever chown has set."""
     umask: int = 0
-    """`umask=OCTAL`: permission bits to clear in all modes."""
-    isolation: str = "read_committed"
-    """`isolation=read_uncommitted`: views show aborted and open transactions too."""
-    out_of_range: str = "reset"
-    """`out_of_range=error`: a lookup of `N@OFFSET` outside the log is ERANGE; with `reset` the file
-    starts at the log start or the log end."""
-    follow_gaps: str = "newlines"
-    """`follow_gaps=error`: reading bytes of `.follow/N` that are gone is ESTALE; with `newlines`
-    only for a reader that has been overtaken, and for others they are newlines."""
-    create: bool = False
-    """`create`: the data directory is made where there is none, or where others' files lie."""
-    nonempty: bool = False
-    """`nonempty`: the mount may cover files."""
-    until: str = "log-end"
-    """`until=high-watermark`: logs end at the last high watermark that their broker has
-    checkpointed. Only with `ro`: a data directory of our own has none."""
-    memory: int = 64 << 20
-    """`memory=BYTES` (`64M`, `1G`): the most that users can have the daemon hold, of each kind:
-    decompressed batches of all readers (one that is larger by itself is read alone); text rendered
-    ahead of all readers; unfinished lines of one user, and four times that of all;
-    `max.message.bytes`."""
+    exec: bool = True
+    suid: bool = False
+    dev: bool = False
+    atime: bool = True
+
+
+class MountOption(NamedTuple):
+    """One word of `-o`: a flag, or a name with a value."""
+
+    name: str
+    meaning: str
+    """One sentence, for people."""
+    field: str
+    """Of `MountOptions`."""
+    setting: Any = None
+    """What a flag sets the field to."""
+    value: str = ""
+    """What stands for the value in a description; empty: a flag."""
+    parse: Callable[[str], Any] = str
+    """The value's text as the field's value. ValueError."""
+    valid: str = ""
+    """Words for valid values."""
+
+    @property
+    def synopsis(self) -> str:
+        """How it is written."""
+        return f"{self.name}={self.value}" if self.value else self.name
 
 
 def _number(base: int, limit: int, text: str) -> int:
@@ -77,64 +92,193 @@ def _one_of(texts: Container[str], text: str) -> str:
     return text
 
 
-# For options without a value: option -> field and its value.
-_FLAGS: dict[str, tuple[str, Any]] = {
-    "ro": ("read_only", True),
-    "rw": ("read_only", False),
-    "allow_other": ("allow_other", True),
-    "show_dot": ("show_dot", True),
-    "create": ("create", True),
-    "nonempty": ("nonempty", True),
-}
-# For options with one: option -> field, parser, and words for valid values. 2^32-1 is no user.
-_VALUES: dict[str, tuple[str, Callable[[str], Any], str]] = {
-    "uid": ("uid", partial(_number, 10, 2**32 - 2), "a user's number"),
-    "gid": ("gid", partial(_number, 10, 2**32 - 2), "a group's number"),
-    "umask": ("umask", partial(_number, 8, 0o777), "an octal number up to 777"),
-    "isolation": (
-        "isolation",
-        partial(_one_of, ("read_committed", "read_uncommitted")),
-        "read_committed or read_uncommitted",
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+def _choice(name: str, values: tuple[str, str], meaning: str) -> MountOption:
+    """An option with one of two values, of which the first is the default."""
+    shown, valid = "|".join(values), " or ".join(values)
+    return MountOption(name, meaning, name, None, shown, partial(_one_of, values), valid)
+
+
+_BYTES = "1M or more, in bytes or with K, M or G behind it"
+
+#: All options that have an effect, in the order of descriptions. 2^32-1 is no user.
+OPTIONS = (
+    MountOption(
+        "ro",
+        "Write nothing into the data directory and take no lock: also a running broker's.",
+        "read_only",
+        True,
     ),
-    "out_of_range": ("out_of_range", partial(_one_of, ("reset", "error")), "reset or error"),
-    "follow_gaps": (
-        "follow_gaps",
-        partial(_one_of, ("newlines", "error")),
-        "newlines or error",
-    ),
-    "until": (
+    MountOption("rw", "The opposite, and the default.", "read_only", False),
+    _choice(
         "until",
-        partial(_one_of, ("log-end", "high-watermark")),
-        "log-end or high-watermark",
+        ("log-end", "high-watermark"),
+        "Where logs end: at their last batch, or, with ro, at the last high watermark that their "
+        "broker has checkpointed.",
     ),
-    "memory": ("memory", _bytes, "1M or more, in bytes or with K, M or G behind it"),
+    _choice(
+        "isolation",
+        ("read_committed", "read_uncommitted"),
+        "Whether views show aborted and open transactions too.",
+    ),
+    _choice(
+        "out_of_range",
+        ("reset", "error"),
+        "What looking up 0@OFFSET outside of the log is: the log's start or end, or ERANGE.",
+    ),
+    _choice(
+        "follow_gaps",
+        ("newlines", "error"),
+        "What bytes of .follow/N that are gone are: newlines (for a reader that was overtaken "
+        "ESTALE, once), or always ESTALE.",
+    ),
+    MountOption(
+        "allow_other",
+        "Other users may use the mount, as far as the files' modes let them. Unless root mounts, "
+        "/etc/fuse.conf must have user_allow_other.",
+        "allow_other",
+        True,
+    ),
+    MountOption(
+        "allow_root",
+        "Root may use the mount of another user; under the same condition.",
+        "allow_root",
+        True,
+    ),
+    MountOption(
+        "setuid",
+        "Mount and serve as this user, where root mounts (fstab, systemd).",
+        "setuid",
+        None,
+        "USER",
+        _name,
+        "a user's name",
+    ),
+    MountOption(
+        "create",
+        "Make a missing data directory (mode 0750), and take one that has files of others.",
+        "create",
+        True,
+    ),
+    MountOption(
+        "nonempty", "The mount point may have files, which the mount covers.", "nonempty", True
+    ),
+    MountOption(
+        "memory",
+        "The most that users can have the daemon hold, of each kind: decompressed batches, text "
+        "rendered ahead, unfinished lines of one user (64M).",
+        "memory",
+        None,
+        "BYTES",
+        _bytes,
+        _BYTES,
+    ),
+    MountOption("show_dot", "List the names that begin with a dot.", "show_dot", True),
+    MountOption(
+        "uid",
+        "The owner of everything, whatever chown has set.",
+        "uid",
+        None,
+        "N",
+        partial(_number, 10, 2**32 - 2),
+        "a user's number",
+    ),
+    MountOption(
+        "gid",
+        "The group of everything, whatever chown has set.",
+        "gid",
+        None,
+        "N",
+        partial(_number, 10, 2**32 - 2),
+        "a group's number",
+    ),
+    MountOption(
+        "umask",
+        "Permission bits to clear in all modes.",
+        "umask",
+        None,
+        "OCTAL",
+        partial(_number, 8, 0o777),
+        "an octal number up to 777",
+    ),
+    MountOption("noexec", "No file of the mount can be executed.", "exec", False),
+    MountOption("exec", "The opposite, and the default.", "exec", True),
+    MountOption("nosuid", "Set-user-ID bits have no effect: the default.", "suid", False),
+    MountOption("suid", "The opposite; only root mounts so.", "suid", True),
+    MountOption("nodev", "There are no device files: the default.", "dev", False),
+    MountOption("dev", "The opposite; there are none all the same.", "dev", True),
+    MountOption("noatime", "As it is always: reading changes no time.", "atime", False),
+    MountOption("atime", "Taken, without effect.", "atime", True),
+)
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+#: Options of mount(8), fstab and systemd that are for others: without effect here.
+_FOR_OTHERS = {
+    *("auto", "noauto", "nofail", "_netdev", "defaults", "comment", "silent", "loud", "async"),
+    *("user", "nouser", "users", "owner", "group"),
+    *("diratime", "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime"),
+    *("lazytime", "nolazytime", "nosymfollow"),
 }
 
 
-def parse_mount_options(texts: Iterable[str]) -> MountOptions:
-    """Parse the texts of any number of `-o`. InvalidMountOption."""
+def parse_mount_options(texts: Iterable[str], *, sloppy: bool = False) -> MountOptions:
+    """Parse the texts of any number of `-o`. InvalidMountOption.
+
+    `sloppy`: unknown options have no effect, as mount(8) has it with `-s`.
+    """
     options = MountOptions()
-    for option in (part for text in texts for part in text.split(",") if part):
-        name, equals, value = option.partition("=")
-        if name in _FLAGS and not equals:
-            field, setting = _FLAGS[name]
-        elif name in _VALUES:
-            field, parse, meaning = _VALUES[name]
+    for word in (part for text in texts for part in text.split(",") if part):
+        name, equals, value = word.partition("=")
+        option = _BY_NAME.get(name)
+        if name in _FOR_OTHERS or name.lower().startswith("x-"):
+            continue
+        if name == "remount":
+            raise InvalidMountOption(
+                "remount: a mount's options cannot be changed: unmount it and mount it again"
+            )
+        if option is None or bool(equals) != bool(option.value):
+            if sloppy:
+                continue
+            known = ", ".join(f"{each.name}=" if each.value else each.name for each in OPTIONS)
+            raise InvalidMountOption(f"there is no mount option {word!r} (there are {known})")
+        setting = option.setting
+        if option.value:
             try:
-                setting = parse(value)
+                setting = option.parse(value)
             except ValueError:
                 raise InvalidMountOption(
-                    f"mount option {name}={value}: the value must be {meaning}"
+                    f"mount option {word}: the value must be {option.valid}"
                 ) from None
-        else:
-            known = ", ".join([*_FLAGS, *(f"{name}=" for name in _VALUES)])
-            raise InvalidMountOption(f"there is no mount option {option!r} (there are {known})")
-        options = replace(options, **{field: setting})
+        options = replace(options, **{option.field: setting})
+    _check(options)
+    return options
+
+
+def _check(options: MountOptions) -> None:
+    """InvalidMountOption where options exclude each other."""
     if options.until != "log-end" and not options.read_only:
         raise InvalidMountOption(f"mount option until={options.until} is for read-only mounts (ro)")
     if options.create and options.read_only:
         raise InvalidMountOption("mount option create is for mounts that may write, not for ro")
-    return options
+    if options.allow_root and options.allow_other:
+        raise InvalidMountOption("mount options allow_root and allow_other exclude each other")
+
+
+def kernel_options(options: MountOptions) -> set[str]:
+    """Those that libfuse and the kernel carry out."""
+    chosen = {"ro" if options.read_only else "rw"}
+    for field in ("allow_other", "allow_root", "suid", "dev"):
+        if getattr(options, field):
+            chosen.add(field)
+    for field in ("exec", "atime"):
+        if not getattr(options, field):
+            chosen.add(f"no{field}")
+    return chosen
 
 
 def explain(options: MountOptions) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -142,8 +286,7 @@ def explain(options: MountOptions) -> tuple[list[tuple[str, str]], list[tuple[st
 
     An option without a default is listed only if it is set.
     """
-    names = {field: name for name, (field, setting) in _FLAGS.items() if setting is True}
-    names |= {field: name for name, (field, _, _) in _VALUES.items()}
+    names = {each.field: each.name for each in OPTIONS if each.value or each.setting is True}
     chosen: list[tuple[str, str]] = []
     others: list[tuple[str, str]] = []
     for field in fields(options):

@@ -5,25 +5,41 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import fail, say
 from kafkafs.cli.progress import opening_shown
 
+if TYPE_CHECKING:
+    from kafkafs.mount_options import MountOptions
 
-@click.command("mount")
-@click.argument("data_dir", metavar="DATA_DIR")
-@click.argument("mount_point", metavar="MOUNT")
-@click.option(
+
+class MountCommand(click.Command):
+    """A command whose `--help` describes the mount options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from kafkafs.mount_options import OPTIONS
+
+        super().format_options(ctx, formatter)
+        with formatter.section("Mount options (-o)"):
+            formatter.write_dl([(option.synopsis, option.meaning) for option in OPTIONS])
+
+
+options_option = click.option(
     "-o",
     "options",
     multiple=True,
     metavar="OPTIONS",
-    help="ro, until=high-watermark, isolation=read_uncommitted, out_of_range=error, allow_other, "
-    "show_dot, create, nonempty, uid=N, gid=N, umask=OCTAL, memory=BYTES; separated by "
-    "commas.",
+    help="Mount options, separated by commas; may be repeated.",
 )
+
+
+@click.command("mount", cls=MountCommand)
+@click.argument("data_dir", metavar="DATA_DIR")
+@click.argument("mount_point", metavar="MOUNT")
+@options_option
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground.")
 def command(data_dir: str, mount_point: str, options: tuple[str, ...], foreground: bool) -> None:
     """Mount the data directory DATA_DIR at the directory MOUNT.
@@ -31,33 +47,66 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
     MOUNT is an empty directory (with -o nonempty any). DATA_DIR is one too, or has Kafka's or
     kafkafs' files; with -o create it is made, or may have files of others.
 
-    Returns when the mount answers; the daemon stays in the background.
+    Returns when the mount answers, and says what it shows; the daemon stays in the background.
     """
-    from kafkafs.fuse.background import run_in_background
-    from kafkafs.fuse.mount_point import MountError, resolve
+    mount(data_dir, mount_point, parsed_options(options), foreground=foreground)
+
+
+def parsed_options(texts: tuple[str, ...], *, sloppy: bool = False) -> MountOptions:
+    """The mount options of a command line. click's UsageError."""
     from kafkafs.mount_options import InvalidMountOption, parse_mount_options
 
     try:
-        parsed = parse_mount_options(options)
+        return parse_mount_options(texts, sloppy=sloppy)
     except InvalidMountOption as error:
         raise click.UsageError(str(error)) from None
+
+
+def mount(
+    data_dir: str,
+    mount_point: str,
+    options: MountOptions,
+    *,
+    foreground: bool,
+    quiet: bool = False,
+) -> None:
+    """Start the daemon, and say what is mounted unless `quiet`."""
+    from kafkafs.fuse.background import run_in_background
+    from kafkafs.fuse.mount_point import MountError, resolve
+    from kafkafs.fuse.user import become
+
+    mode = "read-only" if options.read_only else "read-write"
+
+    def mounted(topics: int) -> str:
+        of = "topic" if topics == 1 else "topics"
+        return f"mounted {data_dir} on {mount_point}, {topics} {of}, {mode}"
+
     try:
+        if options.setuid is not None:
+            become(options.setuid)
         data, path = resolve(data_dir), resolve(mount_point)
-    except MountError as error:
-        raise fail(str(error)) from None
 
-    def serve(ready: Callable[[], None]) -> int:
-        # Starting makes next to no garbage: collecting would only delay it.
-        gc.disable()
-        from kafkafs.fuse import daemon
+        def serve(ready: Callable[[str], None]) -> int:
+            # Starting makes next to no garbage: collecting would only delay it.
+            gc.disable()
+            from kafkafs.fuse import daemon
 
-        mount = daemon.Mount(data, path, parsed, foreground)
-        with opening_shown() as progress:
-            return daemon.run(mount, daemon.notify_ready if foreground else ready, progress)
+            place = daemon.Mount(data, path, options, foreground)
+            with opening_shown() as progress:
+                return daemon.run(place, lambda topics: ready(mounted(topics)), progress)
 
-    try:
-        if foreground:
-            sys.exit(serve(lambda: None))
-        run_in_background(serve)
+        if not foreground:
+            line = run_in_background(serve)
+            if not quiet:
+                say(line)
+            return
+
+        def ready(line: str) -> None:
+            from kafkafs.fuse.daemon import notify_ready
+
+            notify_ready()
+            say(f"kafkafs: {line}", err=True)
+
+        sys.exit(serve(ready))
     except MountError as error:
         raise fail(str(error)) from None

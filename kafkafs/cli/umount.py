@@ -24,6 +24,11 @@ from kafkafs.cli import fail, say
 )
 def command(mount_point: str, lazy: bool, force: bool) -> None:
     """Unmount MOUNT, and wait until everything is written and the daemon has ended."""
+    unmount(mount_point, lazy=lazy, force=force)
+
+
+def unmount(mount_point: str, *, lazy: bool, force: bool) -> None:
+    """Unmount and wait; what takes long or fails is a line on standard error."""
     from kafkafs.fuse.mount_point import MountError, unmount_and_wait
 
     try:

@@ -1,8 +1,8 @@
 """Starts a daemon in the background, and waits until it is ready.
 
 The caller's process forks and waits at a pipe. The child starts in a session of its own, and writes
-to the pipe that it is ready, or one line that says why it cannot start. Until it is ready the child
-shows progress on the terminal's standard error; then it closes all three standard streams.
+to the pipe that it is ready, or why it cannot start, with one line each. Until it is ready the
+child shows progress on the terminal's standard error; then it closes all three standard streams.
 
 The caller must not start a thread before the fork, and takes what belongs to a process (fcntl
 locks) after it.
@@ -19,16 +19,17 @@ from typing import NoReturn
 from kafkafs.fuse.mount_point import MountError
 from kafkafs.printable import one_line
 
-#: Runs to its end; calls its argument when it is ready; raises MountError if it cannot start.
-Program = Callable[[Callable[[], None]], int]
+#: Runs to its end; calls its argument with a line for the caller when it is ready; raises
+#: MountError if it cannot start.
+Program = Callable[[Callable[[str], None]], int]
 
 _READY = b"\0"
 #: The signals that end a waiting process, besides Ctrl-C.
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
-def run_in_background(program: Program) -> None:
-    """Start `program` in another process; return when it is ready. MountError."""
+def run_in_background(program: Program) -> str:
+    """Start `program` in another process; return its line when it is ready. MountError."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -57,8 +58,8 @@ def run_in_background(program: Program) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if outcome == _READY:
-        return
+    if outcome.startswith(_READY):
+        return outcome.removeprefix(_READY).decode(errors="surrogateescape")
     _, status = os.waitpid(pid, 0)
     if outcome:
         raise MountError(outcome.decode(errors="replace"))
@@ -77,7 +78,7 @@ def _run_child(program: Program, pipe: int) -> int:
     os.chdir("/")
     waiting = True
 
-    def ready() -> None:
+    def ready(line: str) -> None:
         nonlocal waiting
         waiting = False
         sys.stdout.flush()
@@ -86,7 +87,7 @@ def _run_child(program: Program, pipe: int) -> int:
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         os.close(null)
-        os.write(pipe, _READY)
+        os.write(pipe, _READY + line.encode(errors="surrogateescape"))
         os.close(pipe)
 
     try:

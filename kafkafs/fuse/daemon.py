@@ -35,14 +35,14 @@ import trio
 
 from kafkafs import mount_table
 from kafkafs.data_directory import Mistake, contents_or_mistake, find_mistake, in_use
-from kafkafs.fuse import mount_point, session_loop
+from kafkafs.fuse import mount_point, session_loop, utab
 from kafkafs.fuse.housekeeping import Housekeeping
 from kafkafs.fuse.mount_point import MountError
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import Schedule
-from kafkafs.fuse.threads import JobThreads
-from kafkafs.mount_options import MountOptions
+from kafkafs.fuse.threads import JobThreads, in_thread
+from kafkafs.mount_options import MountOptions, kernel_options
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
@@ -81,9 +81,12 @@ class Mount:
 
 
 def run(
-    mount: Mount, ready: Callable[[], None], progress: Callable[[Progress], None] | None
+    mount: Mount, ready: Callable[[int], None], progress: Callable[[Progress], None] | None
 ) -> int:
-    """Serve a mount to its end; return the exit status. MountError if it cannot start."""
+    """Serve a mount to its end; return the exit status. MountError if it cannot start.
+
+    `ready`: is told the number of topics when the mount answers.
+    """
     sys.setswitchinterval(SWITCH_S)
     _keep_freed_memory()
     mount_point.take_name()
@@ -100,7 +103,7 @@ def run(
             )
             tree = FileSystem(context)
             _name_exposed(context)
-            daemon = Daemon(mount, tree, notices, ready)
+            daemon = Daemon(mount, tree, notices, lambda: ready(len(manager.topics)))
             # From the mount on a signal ends the daemon in order, even before it serves.
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
             daemon.mount()
@@ -131,10 +134,7 @@ class Daemon:
         """Mount, without serving requests yet. MountError."""
         session_loop.install(pyfuse3, self._spinner, self._tree.mount.events)
         options = {"default_permissions", f"fsname={_source(self._mount)}", "subtype=kafkafs"}
-        if self._mount.options.allow_other:
-            options.add("allow_other")
-        if self._mount.options.read_only:
-            options.add("ro")
+        options |= kernel_options(self._mount.options)
         with _standard_error_kept() as lines:
             try:
                 pyfuse3.init(self._operations, self._mount.path, options)
@@ -169,7 +169,10 @@ class Daemon:
                 self._tree.mount.events(f"the data directory was not closed cleanly: {error}")
                 status = 1
             finally:
+                is_mounted = mount_table.find(self._mount.path) is not None
                 pyfuse3.close()
+                if is_mounted:
+                    utab.leave(self._mount.path)
         return status
 
     async def _serve(self) -> None:
@@ -193,6 +196,7 @@ class Daemon:
         if mounted is not None:
             # After the first request, whose answer sets the read-ahead.
             mount_point.raise_read_ahead(mounted.device, READ_AHEAD_KIB)
+            await in_thread(None, lambda: utab.enter(mounted.source, mounted.path))
         if not self._mount.foreground:
             self._tree.mount.events.forward = None
         self._write_owner()

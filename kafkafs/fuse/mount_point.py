@@ -19,6 +19,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from enum import Enum
 
+from kafkafs.fuse import utab
 from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.mount_table import TYPE, Mounted, find, find_around, mounts
 
@@ -202,6 +203,7 @@ def unmount(path: str, *, lazy: bool = False) -> None:
         reason = (done.stderr.strip().splitlines() or [f"{path}: fusermount3 failed"])[-1]
         users = list(_users(path))
         raise MountError(f"{reason}: used by {', '.join(users)}" if users else reason)
+    utab.leave(path)
 
 
 def _users(path: str) -> Iterator[str]:

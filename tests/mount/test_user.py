@@ -49,7 +49,7 @@ mkdir --parents data mnt
 # What may end a mount whose daemon does nothing, without root: the kernel's file for it. The second
 # time nobody sees the daemon, as after a kill that did not free the mount.
 UNANSWERED = """
-kafkafs mount data mnt
+kafkafs mount data mnt > /dev/null
 daemon=$("$PYTHON" -c 'import os; print(os.getxattr("mnt", "user.kafkafs.pid").decode())')
 kill -STOP "$daemon"
 while ! grep --quiet '^State:.T' "/proc/$daemon/status"; do :; done
@@ -156,12 +156,14 @@ def test_an_ordinary_user_mounts_appends_and_reads(user: User) -> None:
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         f"{user.uid}",
+        "mounted data on mnt, 0 topics, read-write",
         f"user_id={user.uid}",
         f"{user.uid} mnt",
         f"{user.uid} mnt/orders",
         f"{user.uid} mnt/orders/0",
         "one more",
         "rm: cannot remove 'mnt/orders/0': Operation not permitted",
+        "mounted data on mnt, 1 topic, read-write",
         "100001",
     ]
     assert done.returncode == 0
@@ -175,12 +177,12 @@ def test_an_ordinary_user_mounts_appends_and_reads(user: User) -> None:
 def test_a_stale_mount_of_an_ordinary_user_is_cleaned(user: User) -> None:
     done = user.run(
         """
-        kafkafs mount data mnt
+        kafkafs mount data mnt > /dev/null
         mkdir mnt/orders
         echo kept >> mnt/orders/0
         "$PYTHON" -c "$KILL"
         (cat mnt/orders/0 || true) 2>&1
-        kafkafs mount data mnt
+        kafkafs mount data mnt > /dev/null
         cat mnt/orders/0
         kafkafs umount mnt
         """,

@@ -50,7 +50,9 @@ class Place:
     def mount(self, *options: str) -> None:
         """In the background."""
         done = kafkafs("mount", self.data, self.path, *options)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"mounted {self.data} on {self.path}, ")
+        assert done.stdout.count("\n") == 1
 
     def umount(self) -> None:
         done = kafkafs("umount", self.path)

@@ -51,6 +51,24 @@ def test_mount_returns_when_the_mount_answers_and_umount_when_all_is_written(pla
     assert (place.path / "orders/0").read_text() == "hello\n"
 
 
+def test_mount_says_what_it_did(place: Place) -> None:
+    def said(*options: str) -> str:
+        done = kafkafs("mount", place.data, place.path, *options)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.removeprefix(f"mounted {place.data} on {place.path}, ")
+
+    assert said() == "0 topics, read-write\n"
+    for topic in ("orders", "payments"):
+        (place.path / topic).mkdir()
+    place.umount()
+    assert said("-o", "ro") == "2 topics, read-only\n"
+    place.umount()
+    with place.foreground() as process:
+        process.terminate()
+        _, lines = process.communicate(timeout=HANG_S)
+    assert f"kafkafs: mounted {place.data} on {place.path}, 2 topics, read-write\n" in lines
+
+
 def test_the_mount_table_names_type_and_data_directory(place: Place) -> None:
     place.mount()
     mounted = mount_table.find(str(place.path))
@@ -131,7 +149,8 @@ def test_settings_that_make_no_sense_are_one_line_and_change_nothing(place: Plac
     settings = place.data / "kafkafs.properties"
     settings.write_text("log.segment.bytes=x\n")
     done = kafkafs("mount", place.data, place.path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert done.stdout == f"mounted {place.data} on {place.path}, 1 topic, read-write\n"
     assert "nothing is deleted or compacted of orders" in done.stderr
     assert "line 1: log.segment.bytes=x is not a whole number" in done.stderr
     assert str(settings) in done.stderr
@@ -263,7 +282,9 @@ def test_a_signal_ends_it_in_order(place: Place, number: signal.Signals) -> None
         process.send_signal(number)
         _, lines = process.communicate(timeout=HANG_S)
         assert process.returncode == 0
-        assert lines == f"kafkafs: {number.name}: shutting down\n"
+        mounted, shutting_down = lines.splitlines()
+        assert mounted.startswith(f"kafkafs: mounted {place.data} on {place.path}, ")
+        assert shutting_down == f"kafkafs: {number.name}: shutting down"
         with pytest.raises(OSError, match=r"not connected|abort"):
             os.write(descriptor, b"too late\n")
         with pytest.raises(OSError, match=r"not connected|abort"):

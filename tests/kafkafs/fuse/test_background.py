@@ -24,10 +24,10 @@ def program(ready):
     {body}
 
 try:
-    run_in_background(program)
+    line = run_in_background(program)
 except MountError as error:
     sys.exit(f"not started: {{error}}")
-print("started")
+print("started:", line)
 """
 
 
@@ -57,13 +57,13 @@ def test_the_caller_returns_when_the_daemon_is_ready(tmp_path: Path) -> None:
     os.mkfifo(ended)
     done = start(
         "print('before', file=sys.stderr)\n"
-        "ready()\n"
+        "ready('says who')\n"
         "print('after'); print('after', file=sys.stderr)\n"
         f"open({str(ended)!r}, 'w').write(f'{{os.getcwd()}} {{os.getpid() == os.getsid(0)}}')\n"
         "return 0"
     )
     # It has returned, though the daemon still runs: it waits for a reader of the pipe.
-    assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "before\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started: says who\n", "before\n")
     assert ended.read_text() == "/ True"
 
 

@@ -113,7 +113,9 @@ def test_config_lists_what_is_in_force(tmp_path: Path) -> None:
         assert options.splitlines()[:2] == ["show_dot=true", "umask=22"]
         assert "# isolation=read_committed (default)" in options.splitlines()
         assert "# ro=false (default)" in options.splitlines()
-        assert "uid=" not in options
+        assert [line for line in options.splitlines() if "uid=" in line] == [
+            "# suid=false (default)"
+        ]
         lines = settings.splitlines()
         assert lines[:2] == ["num.partitions=3", "log.retention.hours=24"]
         assert all(re.fullmatch(r"# [a-z0-9.]+=\S* \(.+\)", line) for line in lines[2:])

@@ -46,7 +46,8 @@ def test_mount_and_umount(tmp_path: Path) -> None:
     data.mkdir()
     path.mkdir()
     done = kafkafs("mount", data, path, "-o", "show_dot")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    said = f"mounted {data} on {path}, 0 topics, read-write\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
     try:
         (path / "orders").mkdir()
         append(path / "orders" / "0", b"line\n")

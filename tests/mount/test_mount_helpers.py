@@ -1,0 +1,300 @@
+"""mount(8), umount(8) and fstab with kafkafs, through the programs in /sbin."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.machine import Machine
+from tests.mount.mounting import check_data, needs_root
+
+pytestmark = needs_root
+
+MARKER = ".kafka_cleanshutdown"
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    # Not tmp_path: that lies in a directory that is open to root alone.
+    with tempfile.TemporaryDirectory(prefix="kafkafs-machine-") as directory:
+        Path(directory).chmod(0o755)
+        yield Machine(Path(directory))
+
+
+def test_by_type(machine: Machine) -> None:
+    assert machine.lines(
+        """
+        mount -t kafkafs data mnt
+        findmnt --noheadings --raw --output FSTYPE,SOURCE "$MNT"
+        mkdir mnt/orders
+        echo kept >> mnt/orders/0
+        umount mnt
+        ls mnt
+        mount -v -t fuse.kafkafs data mnt
+        cat mnt/orders/0
+        umount -v mnt
+        """
+    ) == [
+        f"fuse.kafkafs {machine.data}",
+        f"mounted {machine.data} on {machine.mount}, 1 topic, read-write",
+        "kept",
+        f"{machine.mount} unmounted",
+    ]
+    check_data(machine.data)
+
+
+#: Prints the daemons that run.
+RUNNING = "ps --format stat=,comm= -C kafkafs | grep -v ^Z || true"
+
+
+@pytest.mark.parametrize(
+    "start", ["mount -t kafkafs", "mount -t kafkafs -o _netdev", "kafkafs mount"]
+)
+@pytest.mark.parametrize("end", ["umount mnt", 'umount "$MNT"', "umount --force mnt"])
+def test_umount_returns_when_all_is_written_and_the_daemon_has_ended(
+    machine: Machine, start: str, end: str
+) -> None:
+    for _ in range(2):
+        assert machine.lines(
+            f"""
+            {start} data mnt > /dev/null
+            mkdir -p mnt/orders
+            seq 100000 >> mnt/orders/0
+            {end}
+            {RUNNING}
+            ls data/{MARKER}
+            [ ! -s /run/mount/utab ]
+            """
+        ) == [f"data/{MARKER}"]
+    check_data(machine.data)
+
+
+def test_a_lazy_umount_returns_at_once(machine: Machine) -> None:
+    assert machine.lines(
+        """
+        mount -t kafkafs data mnt
+        mkdir mnt/orders
+        exec 3>> mnt/orders/0
+        umount --lazy "$MNT"
+        ls mnt
+        echo kept >&3
+        daemon=$(pgrep --exact kafkafs)
+        exec 3>&-
+        tail --pid="$daemon" -f /dev/null
+        mount -t kafkafs data mnt
+        cat mnt/orders/0
+        umount mnt
+        """
+    ) == ["kept"]
+
+
+def test_nothing_is_left_in_libmounts_table(machine: Machine) -> None:
+    machine.lines(
+        """
+        for how in -TERM -KILL; do
+            for time in 1 2; do
+                mount -t kafkafs data mnt
+                [ "$(wc --lines < /run/mount/utab)" = 1 ]
+                daemon=$(pgrep --exact kafkafs)
+                kill $how "$daemon"
+                tail --pid="$daemon" -f /dev/null
+            done
+        done
+        umount mnt
+        [ ! -s /run/mount/utab ]
+        """
+    )
+
+
+def test_umount_of_a_busy_mount_names_who_uses_it(machine: Machine) -> None:
+    done = machine.run(
+        """
+        mount -t kafkafs data mnt
+        mkdir mnt/orders
+        exec 3>> mnt/orders/0
+        umount mnt && exit 1
+        echo "status $?"
+        exec 3>&-
+        umount mnt
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, "status 32\n"), done
+    (line,) = done.stderr.splitlines()
+    assert "busy" in line
+    assert "(process 1" in line, "the script's own"
+
+
+def test_what_mount_hands_on(machine: Machine) -> None:
+    shown = machine.lines(
+        """
+        shown() { findmnt --noheadings --output OPTIONS mnt; grep "$1" mnt/.kafkafs/config; }
+        mount -t kafkafs data mnt; shown show_dot; umount mnt
+        mount -t kafkafs -o defaults,auto,nofail,_netdev,user,x-foo=1,show_dot data mnt
+        shown show_dot; umount mnt
+        mount -t kafkafs -o noatime,noexec,nosuid,nodev,ro data mnt; shown ^exec; umount mnt
+        mount -t kafkafs -o exec,allow_other data mnt; shown ^allow; umount mnt
+        mount -r -t kafkafs data mnt; shown ^ro; umount mnt
+        mount -s -t kafkafs -o ro,nosuch,nosuch=2 data mnt; shown ^ro; umount mnt
+        mount -f -t kafkafs -o ro data mnt
+        ls mnt
+        """
+    )
+    options, configured = [set(line.split(",")) for line in shown[::2]], shown[1::2]
+    plain, fstab, flags, other, read_only, sloppy = options
+    assert {"rw", "nosuid", "nodev"} <= plain
+    assert "noexec" not in plain
+    assert {"rw", "noexec", "nosuid", "nodev"} <= fstab, "`user` means these"
+    assert {"ro", "noatime", "noexec", "nosuid", "nodev"} <= flags
+    assert {"rw", "allow_other"} <= other
+    assert {"ro"} <= read_only & sloppy
+    assert configured == [
+        "# show_dot=false (default)",
+        "show_dot=true",
+        "exec=false",
+        "allow_other=true",
+        "ro=true",
+        "ro=true",
+    ]
+
+
+def test_an_unknown_option_is_refused_and_all_are_listed(machine: Machine) -> None:
+    done = machine.run(
+        """
+        for option in nosuch=2 sync umask=9; do
+            mount -t kafkafs -o "$option" data mnt && exit 1
+            echo "status $?"
+        done
+        findmnt mnt || echo nothing
+        """
+    )
+    assert done.stdout.splitlines() == ["status 1"] * 3 + ["nothing"], done
+    assert "there is no mount option 'nosuch=2' (there are ro, rw, until=, " in done.stderr
+    assert "there is no mount option 'sync'" in done.stderr
+    assert "umask=9: the value must be an octal number" in done.stderr
+    assert list(machine.data.iterdir()) == []
+
+
+def test_what_cannot_be_mounted_is_one_line(machine: Machine) -> None:
+    done = machine.run('mount -t kafkafs "$BASE/none" mnt || echo "status $?"')
+    assert done.stdout == "status 32\n", done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"kafkafs: {machine.base}/none: ")
+
+
+def test_remount_is_refused_and_starts_no_second_daemon(machine: Machine) -> None:
+    done = machine.run(
+        """
+        mount -t kafkafs data mnt
+        mkdir mnt/orders
+        mount -o remount,ro mnt && exit 1
+        echo "status $?"
+        pgrep --exact --count kafkafs
+        findmnt --noheadings --raw --output FSTYPE mnt
+        echo kept >> mnt/orders/0
+        umount mnt
+        """
+    )
+    assert done.stdout.splitlines() == ["status 1", "1", "fuse.kafkafs"], done
+    assert done.returncode == 0
+    assert "a mount's options cannot be changed: unmount it and mount it again" in done.stderr
+
+
+def test_what_a_killed_daemon_left(machine: Machine) -> None:
+    assert machine.lines(
+        """
+        mount -t kafkafs data mnt
+        mkdir mnt/orders
+        echo kept >> mnt/orders/0
+        for how in mount umount; do
+            daemon=$(pgrep --exact kafkafs)
+            kill -KILL "$daemon"
+            tail --pid="$daemon" -f /dev/null
+            [ $how = mount ] || umount mnt
+            mount -t kafkafs data mnt
+            cat mnt/orders/0
+        done
+        umount mnt
+        ls mnt
+        """
+    ) == ["kept", "kept"]
+
+
+def test_fstab(machine: Machine) -> None:
+    machine.fstab.write_text(
+        f"{machine.data} {machine.mount} kafkafs nofail,show_dot,x-systemd.automount 0 0\n"
+    )
+    assert machine.lines(
+        """
+        mount --all
+        mkdir mnt/orders
+        ls -A mnt
+        mount --all
+        umount mnt
+        mount mnt
+        pgrep --exact --count kafkafs
+        umount --all --types fuse.kafkafs
+        ls mnt
+        """
+    ) == [".kafkafs", "orders", "1"]
+
+
+def test_fstabs_user_mounts_and_unmounts(machine: Machine) -> None:
+    machine.fstab.write_text(f"{machine.data} {machine.mount} kafkafs user,noauto 0 0\n")
+    assert machine.lines(
+        """
+        chown nobody data mnt
+        as_nobody mount "$MNT"
+        as_nobody mkdir mnt/orders
+        findmnt --noheadings --raw --output FSTYPE mnt
+        ps --format user= -C kafkafs
+        as_nobody umount "$MNT"
+        ! pgrep --exact kafkafs
+        ls mnt
+        """
+    ) == ["fuse.kafkafs", "nobody"]
+    assert (machine.data / MARKER).exists()
+
+
+def test_root_mounts_as_a_user(machine: Machine) -> None:
+    machine.fstab.write_text(
+        f"{machine.data} {machine.mount} kafkafs setuid=nobody,allow_other 0 0\n"
+    )
+    assert machine.lines(
+        """
+        chown nobody data mnt
+        mount --all
+        ps --format user=,group=,supgrp= -C kafkafs
+        mkdir mnt/orders
+        echo kept >> mnt/orders/0
+        stat --format=%U data/orders-0
+        umount mnt
+        """
+    ) == ["nobody   nogroup  nogroup", "nobody"]
+    assert (machine.data / MARKER).exists()
+    done = machine.run("mount -t kafkafs -o setuid=nosuch data mnt || as_nobody $0 || true")
+    assert done.stderr == "kafkafs: setuid=nosuch: there is no such user\n"
+    done = machine.run('as_nobody $PYTHON -c "$PROGRAM" mount -o setuid=root data mnt || true')
+    assert done.stderr == "kafkafs: setuid=root: only root mounts as another user\n"
+
+
+def test_allow_root_lets_root_in_and_nobody_else(machine: Machine) -> None:
+    done = machine.run(
+        """
+        chown nobody data mnt
+        seen() {
+            ls mnt > /dev/null && echo root
+            setpriv --reuid=12345 --regid=12345 --clear-groups ls mnt > /dev/null && echo others
+            echo -
+        }
+        for option in rw allow_root allow_other; do
+            as_nobody "$PYTHON" -c "$PROGRAM" mount -o $option data mnt
+            seen
+            as_nobody "$PYTHON" -c "$PROGRAM" umount mnt
+        done
+        """
+    )
+    seen = [line for line in done.stdout.splitlines() if not line.startswith("mounted")]
+    assert seen == ["-", "root", "-", "root", "others", "-"], done
