@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -68,10 +69,18 @@ class Orders:
 def wait_until_open(tail: Running, path: Path) -> None:
     """Until the program has the file open."""
     deadline = time.monotonic() + HANG_S
-    directory = Path(f"/proc/{tail.pid}/fd")
-    while not any(os.readlink(fd) == str(path) for fd in directory.iterdir() if fd.is_symlink()):
+    while str(path) not in opened_by(tail.pid):
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def opened_by(pid: int) -> list[str]:
+    """The files that a process has open, which may close them meanwhile."""
+    found = []
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(fd))
+    return found
 
 
 MINUTE = 60_000
