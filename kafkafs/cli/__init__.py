@@ -25,7 +25,7 @@ _COMMANDS = {
     "produce": "Append record batches from standard input.",
     "fetch": "Write messages to standard output, as a fetch response.",
     "compact": "Keep the latest record of each key only.",
-    "retain": "Delete old segments, as retention does.",
+    "expire": "Delete old segments, as retention does.",
     "config": "Show and change the settings of a topic.",
     "detach": "Make a broker's directory one of kafkafs' own.",
     "handover": "Give topics to a broker that is stopped.",

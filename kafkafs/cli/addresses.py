@@ -48,6 +48,11 @@ class Address(NamedTuple):
     read_only: bool = False
     """`mount` is a read-only one."""
 
+    def words(self) -> str:
+        """What to type for the same logs in the data directory."""
+        places = (name if number is None else f"{name}:{number}" for name, number in self.places)
+        return shlex.join([self.data_dir, *places])
+
     def wants(self, topic: str, partition: int) -> bool:
         """Whether a log is meant."""
         return not self.places or any(
@@ -204,6 +209,17 @@ def _place(text: str) -> Place:
     return topic, number(partition, "partition") if colon else None
 
 
+def mount_to_change(address: Address) -> str | None:
+    """The mount through which the logs must be changed; None: `data_dir` is to be opened.
+
+    click's error for a mount that is read-only.
+    """
+    if address.read_only:
+        command = click.get_current_context().command_path
+        raise fail(f"{address.mount}: is mounted read-only: {command} {address.words()}")
+    return address.mount
+
+
 def mount_that_writes(data_dir: str) -> str | None:
     """Where a data directory is mounted by a daemon that may write; None: nowhere in sight."""
     from kafkafs.mount_table import TYPE, find
@@ -327,8 +343,21 @@ def check_address(address: Address) -> None:
     check_places(address.data_dir, address.places)
 
 
-def check_places(data_dir: str, places: Sequence[Place]) -> None:
-    """Before a command opens `data_dir`, which writes. UnknownTopicOrPartition."""
+def partitions_at(address: Address) -> list[tuple[str, int]]:
+    """The partitions that are meant, each once. UnknownTopicOrPartition, OSError."""
+    there = check_places(address.data_dir, address.places)
+    return [
+        (topic, number)
+        for topic, numbers in sorted(there.items())
+        for number in numbers
+        if address.wants(topic, number)
+    ]
+
+
+def check_places(data_dir: str, places: Sequence[Place]) -> dict[str, list[int]]:
+    """Before a command opens `data_dir`, which writes; returns the partitions that are there, by
+    topic. UnknownTopicOrPartition, OSError.
+    """
     from storage import paths
     from storage.errors import UnknownTopicOrPartition
     from storage.files import Files
@@ -342,6 +371,7 @@ def check_places(data_dir: str, places: Sequence[Place]) -> None:
         if partition is not None and partition not in there[topic]:
             what = f"topic {topic!r} has no partition {partition}"
             raise UnknownTopicOrPartition(what, path=data_dir)
+    return there
 
 
 def logs_at(manager: LogManager, places: Sequence[Place]) -> list[Log]:

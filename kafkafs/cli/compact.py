@@ -1,57 +1,125 @@
-"""`kafkafs compact DATA_DIR`: cleans compacted topics of a data directory that is not mounted."""
+"""`kafkafs compact`: keeps of each key only the latest record, now."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import one_line_errors, say
-from kafkafs.cli.addresses import Place, check_places, data_dir_argument, logs_at, places_argument
-from kafkafs.cli.progress import opening_shown
+from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli.addresses import (
+    Address,
+    check_address,
+    logs_argument,
+    logs_at,
+    mount_to_change,
+    partitions_at,
+)
+from kafkafs.cli.output import Output, Value, output_options
+from kafkafs.cli.progress import long_work, opening_shown, work_shown
 
 if TYPE_CHECKING:
-    from storage.compaction.cleaner import Cleaned
-    from storage.directory.manager import LogManager
-    from storage.log.log import Log
+    from storage.settings.settings import Settings
+
+_FIGURES = (
+    *("records_read", "records_dropped"),
+    *("dropped_superseded", "dropped_without_key", "dropped_aborted", "dropped_markers"),
+    *("bytes_before", "bytes_after", "segments_before", "segments_after"),
+)
 
 
-@click.command("compact")
-@data_dir_argument()
-@places_argument
+@click.command(
+    "compact",
+    epilog=examples(
+        "kafkafs compact --dry-run data",
+        "kafkafs compact mnt/orders",
+        "kafkafs compact data orders:0 payments",
+    ),
+)
+@logs_argument()
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
-def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
-    """Keep only the latest record of each key in logs of DATA_DIR, which must not be mounted.
+@output_options(sizes=True)
+def command(logs: Address, dry_run: bool, out: Output) -> None:
+    """Keep only the latest record of each key. Where the logs are mounted, the daemon does it.
 
     Without TOPIC: in all topics whose cleanup.policy has compact. It cleans all that is dirty,
-    however little; the active segment stays as it is. One line a partition. The old files are
-    gone when the command ends: file.delete.delay.ms is for readers of a mount. With --dry-run it
-    takes no lock and changes nothing.
+    however little; the active segment stays as it is. One line a partition. Where nothing is
+    mounted, the old files are gone when the command ends: file.delete.delay.ms is for readers of a
+    mount. With --dry-run it takes no lock and changes nothing.
 
     Exits with 0 where all were cleaned. Ctrl-C leaves the other partitions as they were.
     """
-    from kafkafs.cli.progress import long_work
+    report = _Report(out, dry_run=dry_run)
+    with one_line_errors():
+        check_address(logs)
+        mount = None if dry_run else mount_to_change(logs)
+        if mount is None:
+            _compact_here(logs, report, dry_run=dry_run)
+        else:
+            _have_compacted(mount, logs, report)
+    out.json({"dry_run": dry_run, "partitions": report.partitions})
+    if report.has_failed:
+        sys.exit(1)
+
+
+class _Report:
+    """Says what was done to each partition, and keeps it for `--json`."""
+
+    def __init__(self, out: Output, *, dry_run: bool) -> None:
+        self.partitions: list[dict[str, Value]] = []
+        self.has_failed = False
+        self._out = out
+        self._dry_run = dry_run
+
+    def failed(self, topic: str, partition: int, why: str) -> None:
+        self.has_failed = True
+        say(f"kafkafs: {topic}:{partition}: {why}", err=True)
+        self.partitions.append({"topic": topic, "partition": partition, "error": why})
+
+    def done(
+        self, topic: str, partition: int, figures: Mapping[str, int], *, more: bool = False
+    ) -> None:
+        """`more`: a dry run has looked at a part of the log only."""
+        self._out.say(f"{topic}:{partition}: {self._summary(figures, more=more)}")
+        told: dict[str, Value] = {name: figures[name] for name in _FIGURES}
+        self.partitions.append({"topic": topic, "partition": partition, **told, "more": more})
+
+    def _summary(self, figures: Mapping[str, int], *, more: bool) -> str:
+        if not figures["records_read"]:
+            return "nothing to clean"
+        before, after = (self._out.size(figures[name]) for name in ("bytes_before", "bytes_after"))
+        would = "would go" if self._dry_run else "went"
+        return (
+            f"{figures['records_dropped']} of {figures['records_read']} records {would}: "
+            f"{figures['dropped_superseded']} superseded or deleted, "
+            f"{figures['dropped_without_key']} without a key, {figures['dropped_aborted']} "
+            f"aborted, {figures['dropped_markers']} markers; {before} to {after}, "
+            f"{figures['segments_before']} to {figures['segments_after']} segments"
+            f"{', and more in further rounds' if more else ''}"
+        )
+
+
+def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
+    """Clean the logs of a directory that no process has open, or look at any."""
+    from kafkafs.tree.control.compaction import totals_of
     from kafkafs.tree.partition.partitions import keeping_history
     from storage.compaction.log_cleaner import LogCleaner
     from storage.directory.manager import LogManager
     from storage.directory.retain import remove_now
     from storage.errors import StorageError, TaskCancelled
 
-    failed = False
-    with one_line_errors():
-        check_places(data_dir, places)
     with (
-        one_line_errors(),
         opening_shown() as progress,
-        LogManager.open(data_dir, read_only=dry_run, progress=progress) as manager,
+        LogManager.open(logs.data_dir, read_only=dry_run, progress=progress) as manager,
         nullcontext() if dry_run else keeping_history(manager),
         long_work() as task,
     ):
         cleaner = LogCleaner(manager)
-        for log in _logs(manager, places):
+        found = logs_at(manager, logs.places)
+        for log in [log for log in found if _is_compacted(manager.settings, logs, log.topic)]:
             try:
                 if dry_run:
                     preview = cleaner.preview(log, task)
@@ -61,46 +129,40 @@ def command(data_dir: str, places: Sequence[Place], dry_run: bool) -> None:
             except TaskCancelled:
                 raise
             except (OSError, StorageError) as error:
-                failed = True
-                say(f"kafkafs: {log.topic}:{log.partition}: {error}", err=True)
+                report.failed(log.topic, log.partition, str(error))
             else:
-                say(f"{log.topic}:{log.partition}: {_summary(rounds, dry_run)}")
+                more = dry_run and bool(rounds) and rounds[-1].map_full
+                report.done(log.topic, log.partition, totals_of(rounds), more=more)
             if not dry_run:
                 remove_now(log)
-    if failed:
-        sys.exit(1)
 
 
-def _logs(manager: LogManager, places: Sequence[Place]) -> list[Log]:
-    """The partitions to clean. UnknownTopicOrPartition, InvalidConfig."""
+def _have_compacted(mount: str, logs: Address, report: _Report) -> None:
+    """Have the daemon of a mount clean the logs."""
+    from kafkafs.cli.daemon_jobs import JobFailedError, run_job
+    from storage.files import Files
+    from storage.settings.settings import Settings
+
+    settings = Settings(Files(logs.data_dir), logs.data_dir)
+    found = [item for item in partitions_at(logs) if _is_compacted(settings, logs, item[0])]
+    with work_shown() as show:
+        for topic, partition in found:
+            try:
+                facts = run_job(mount, "compaction", topic, partition, show)
+            except JobFailedError as error:
+                report.failed(topic, partition, str(error))
+            else:
+                report.done(topic, partition, {name: int(facts[name]) for name in _FIGURES})
+
+
+def _is_compacted(settings: Settings, logs: Address, topic: str) -> bool:
+    """Whether a topic's settings have it compacted. InvalidConfig for one that was named."""
     from storage.errors import InvalidConfig
 
-    logs = logs_at(manager, places)
-    if not places:
-        return [log for log in logs if log.config.may_be_cleaned]
-    for log in logs:
-        why_kept = manager.settings.why_kept(log.topic)
-        if why_kept is not None:
-            raise InvalidConfig(f"topic {log.topic!r} is not compacted: {why_kept}")
-        if not log.config.is_compacted:
-            raise InvalidConfig(f"the cleanup.policy of topic {log.topic!r} does not have compact")
-    return logs
-
-
-def _summary(rounds: Sequence[Cleaned], dry_run: bool) -> str:
-    """One line about the rounds of a partition."""
-    if not rounds:
-        return "nothing to clean"
-
-    def total(name: str) -> int:
-        return sum(getattr(each, name) for each in rounds)
-
-    would = "would go" if dry_run else "went"
-    more = ", and more in further rounds" if dry_run and rounds[-1].map_full else ""
-    return (
-        f"{total('records_dropped')} of {total('records_read')} records {would}: "
-        f"{total('records_superseded')} superseded or deleted, {total('records_invalid')} without "
-        f"a key, {total('records_aborted')} aborted, {total('markers')} markers; "
-        f"{total('bytes_before')} to {total('bytes_after')} bytes, {total('segments_before')} to "
-        f"{total('segments_after')} segments{more}"
-    )
+    config = settings.log_config(topic)
+    if not logs.places or config.may_be_cleaned:
+        return config.may_be_cleaned
+    why_kept = settings.why_kept(topic)
+    if why_kept is not None:
+        raise InvalidConfig(f"topic {topic!r} is not compacted: {why_kept}")
+    raise InvalidConfig(f"the cleanup.policy of topic {topic!r} does not have compact")

@@ -1,79 +1,148 @@
-"""`kafkafs config DATA_DIR [TOPIC]`: shows a topic's settings, and changes them without a mount."""
+"""`kafkafs config`: shows a topic's settings, and changes them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
-from kafkafs.cli import one_line_errors
-from kafkafs.cli.addresses import data_dir_argument
+from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli.addresses import (
+    Address,
+    allow_empty_option,
+    check_address,
+    mount_to_change,
+    resolve,
+)
+from kafkafs.cli.output import Output, objects, output_options
 from kafkafs.printable import lines
 
+_Changes = Mapping[str, str | None]
+"""Values by name; None: the default."""
 
-@click.command("config")
-@data_dir_argument(needs="files")
-@click.argument("topic", metavar="[TOPIC", required=False)
-@click.argument("changes", metavar="[NAME=VALUE|NAME=]...]", nargs=-1)
+
+@click.command(
+    "config",
+    epilog=examples(
+        "kafkafs config data",
+        "kafkafs config data orders",
+        "kafkafs config mnt/orders retention.ms=7d cleanup.policy=compact,delete",
+        "kafkafs config data orders retention.ms=  # back to the default",
+    ),
+)
+@click.argument("words", metavar="DATA|MOUNT [TOPIC [NAME=[VALUE]]...]", nargs=-1, required=True)
+@allow_empty_option
 @click.option(
-    "--broker-config", metavar="FILE", help="The server.properties of the broker of DATA_DIR."
+    "--broker-config", metavar="FILE", help="The server.properties of the broker of DATA."
 )
 @click.option(
     "--metadata-log-dir", metavar="DIR", help="Where that broker keeps __cluster_metadata-0."
 )
+@output_options()
+@click.pass_context
 def command(
-    data_dir: str,
-    topic: str | None,
-    changes: Sequence[str],
+    context: click.Context,
+    words: Sequence[str],
     broker_config: str | None,
     metadata_log_dir: str | None,
+    out: Output,
 ) -> None:
     """Show the settings of TOPIC, or change them: NAME=VALUE sets, NAME= goes back to the default.
 
     Shown are NAME=VALUE for what is set on the topic, then # NAME=VALUE (where it comes from) for
     all else that is in force. Without TOPIC: what the data directory's kafkafs.properties says,
-    and the defaults. Changes are judged as Kafka does, all together: all are made or none.
-    Durations may be written as 7d, 12h, 30m, 5s, sizes as 10GiB, 512MiB, 64KiB.
+    and the defaults. Changes are judged as Kafka does, all together: all are made or none. Where
+    the topic is mounted, they hold at once. Durations may be written as 7d, 12h, 30m, 5s, sizes as
+    10GiB, 512MiB, 64KiB.
 
     What is set on the topics of a broker's directory is read from its metadata log, and from the
     broker's file, once that is named by --broker-config (kafkafs.properties remembers the path).
     Nothing is deleted or compacted of a topic while it is not known what the broker would keep;
     mounting says so, and .kafkafs/topics.
-
-    DATA_DIR may be mounted where settings are only shown; write to TOPIC/.config to change them
-    there.
     """
-    from kafkafs.tree.control.topic_config import config_text, defaults_text
-    from storage.directory.manager import LogManager, check_topic
-    from storage.files import Files
-    from storage.settings.settings import Settings
-
-    path = data_dir
-    values = dict(_parsed(change) for change in changes)
+    address, changes = _parsed(context, words)
     named = {
         "kafkafs.broker.config": broker_config,
         "kafkafs.metadata.log.dir": metadata_log_dir,
     }
     given = {name: os.path.realpath(place) for name, place in named.items() if place is not None}
-    if given and topic is not None:
+    if given and address.places:
         raise click.UsageError("--broker-config and --metadata-log-dir hold for all topics")
     with one_line_errors():
+        check_address(address)
         if given:
-            _set_places(path, given)
-            return
-        if topic is not None and values:
-            with LogManager.settings_of(path, topic) as settings:
-                settings.change_topic(topic, values)
-            return
-        files = Files(path)
-        if topic is not None:
-            check_topic(files, path, topic)
+            _set_places(address.data_dir, given)
+        elif changes:
+            _change(address, changes)
         else:
-            files.scan(path)
-        settings = Settings(files, path)
-        text = defaults_text(settings) if topic is None else config_text(settings, topic)
-    click.echo(lines(text), nl=False)
+            _show(address, out)
+
+
+def _parsed(context: click.Context, words: Sequence[str]) -> tuple[Address, _Changes]:
+    """(the directory or its topic, changes); click's errors."""
+    address = resolve(context, words[:1], needs="files")
+    others = words[1:]
+    if not address.places and others and "=" not in others[0]:
+        address = resolve(context, words[:2], needs="files")
+        others = words[2:]
+    if address.places:
+        address.topic()
+    changes = dict(map(_change_of, others))
+    if changes and not address.places:
+        raise click.UsageError("settings are a topic's: DATA TOPIC NAME=VALUE")
+    return address, changes
+
+
+def _change_of(text: str) -> tuple[str, str | None]:
+    """(name, value or None for the default); click's BadParameter."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value or None
+
+
+def _show(address: Address, out: Output) -> None:
+    """Print settings as `.config` does."""
+    from kafkafs.tree.control.topic_config import config_text, defaults_text
+    from storage.files import Files
+    from storage.settings.settings import Settings
+
+    files = Files(address.data_dir)
+    files.scan(address.data_dir)
+    settings = Settings(files, address.data_dir)
+    if address.places:
+        topic = address.topic()
+        text, given = config_text(settings, topic), settings.overrides(topic)
+        in_force, source = settings.explain(topic), "topic"
+    else:
+        text, given = defaults_text(settings), settings.given
+        in_force, source = settings.explain_defaults(), "kafkafs.properties"
+    if not out.as_json:
+        click.echo(lines(text), nl=False)
+    rows = [(name, value, source) for name, value in given.items()]
+    rows += [row for row in in_force if row[0] not in given]
+    out.json(objects(("name", "value", "source"), rows))
+
+
+def _change(address: Address, changes: _Changes) -> None:
+    """Set a topic's settings. StorageError, OSError: nothing has changed."""
+    from kafkafs.cli.daemon_jobs import write_line
+    from storage.directory.manager import LogManager
+    from storage.files import Files
+    from storage.retention.retention import check_policy
+    from storage.settings.settings import Settings
+
+    topic = address.topic()
+    mount = mount_to_change(address)
+    if mount is None:
+        with LogManager.settings_of(address.data_dir, topic) as settings:
+            settings.change_topic(topic, changes)
+        return
+    # The daemon judges again, but a write can say no more than an errno.
+    Settings(Files(address.data_dir), address.data_dir, check_policy).checked(topic, changes)
+    written = (f"{name}={value or ''}" for name, value in changes.items())
+    write_line(os.path.join(mount, topic, ".config"), "\n".join(written))
 
 
 def _set_places(path: str, given: dict[str, str]) -> None:
@@ -88,11 +157,3 @@ def _set_places(path: str, given: dict[str, str]) -> None:
         )
         for name, place in given.items():
             set_default(files, path, name, place)
-
-
-def _parsed(change: str) -> tuple[str, str | None]:
-    """(name, value or None for the default); click's BadParameter."""
-    name, equals, value = (part.strip() for part in change.partition("="))
-    if not equals or not name:
-        raise click.BadParameter(f"{change!r} is not NAME=VALUE")
-    return name, value or None

@@ -91,7 +91,7 @@ class Output:
             click.echo(text.encode(errors="backslashreplace"))
 
     def text(self, value: Value) -> str:
-        """A value in a line for people."""
+        """A value in a column or behind a name, for people."""
         if value is None:
             return "-"
         if isinstance(value, Size):
@@ -101,6 +101,10 @@ class Output:
         if isinstance(value, float):
             return f"{value:.3f}".rstrip("0").rstrip(".")
         return str(value).lower() if isinstance(value, bool) else one_line(str(value))
+
+    def size(self, size: int) -> str:
+        """A size in a sentence."""
+        return f"{size} bytes" if self._in_bytes else human_size(size)
 
     def _time(self, time_ms: int) -> str | int:
         return int(time_ms) if self._epoch else local_time(time_ms)

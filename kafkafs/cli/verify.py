@@ -51,7 +51,7 @@ def command(logs: Address, out: Output) -> None:
     state = f"{len(found.faults)} faults" if found.faults else "whole"
     size = Size(found.size)
     out.say(
-        f"{found.partitions} partitions with {found.records} records, {out.text(size)}: {state}"
+        f"{found.partitions} partitions with {found.records} records, {out.size(size)}: {state}"
     )
     out.json(
         {

@@ -6,10 +6,12 @@ import contextlib
 import errno
 import sys
 import time
+from collections.abc import Callable
 
 import click
 
-from kafkafs.cli import fail, say
+from kafkafs.cli import examples, fail, say
+from kafkafs.cli.output import Output, Size, TimeMs, Value, output_options
 from kafkafs.cli.progress import work_shown
 
 #: Seconds between two reads of the file: at first, and at most.
@@ -22,9 +24,16 @@ _LONGEST = 1 << 20
 Facts = dict[str, str]
 
 
-@click.command("wait")
+@click.command(
+    "wait",
+    epilog=examples(
+        "kafkafs wait mnt/orders/.control/compaction",
+        "kafkafs wait --json mnt/orders/.control/verify",
+    ),
+)
 @click.argument("path", metavar="FILE")
-def command(path: str) -> None:
+@output_options(times=True, sizes=True)
+def command(path: str, out: Output) -> None:
     """Wait until the job of a control file, like orders/.control/compaction, has ended.
 
     Shows its progress, and prints its outcome; where no job runs, the outcome of the last one.
@@ -33,7 +42,8 @@ def command(path: str) -> None:
     Exits with 0 where the job is done, and with 1 where it has failed or was cancelled.
     """
     try:
-        facts = _wait(path)
+        with work_shown() as show:
+            facts = wait_for(path, show)
     except OSError as error:
         if error.errno == errno.ENOTCONN:
             raise fail(f"{path}: the file system was unmounted") from None
@@ -42,31 +52,44 @@ def command(path: str) -> None:
         say(f"kafkafs: {path}: goes on", err=True)
         sys.exit(130)
     outcome = facts.get("last_outcome", "none")
-    for name, value in facts.items():
-        if name.startswith("last_"):
-            say(f"{name.removeprefix('last_')} {value}")
+    out.facts({name: typed(name, value) for name, value in last_facts(facts).items()})
     if outcome not in ("done", "none"):
         sys.exit(1)
 
 
-def _wait(path: str) -> Facts:
-    """Wait until the present job has ended; the facts then."""
+def wait_for(path: str, show: Callable[[str, int, int], None]) -> Facts:
+    """Wait until the present job has ended, and `show` how far it is; the facts then. OSError."""
     facts = read_facts(path)
     job = facts.get("started") if facts["state"] == "running" else None
-    if facts["state"] == "idle":
-        return facts
     pause_s = FIRST_S
-    with work_shown() as show:
-        while True:
-            numbers = (int(facts.get(name, "0")) for name in ("done_bytes", "total_bytes"))
-            show(facts.get("phase", "waiting for its turn"), *numbers)
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, MOST_S)
-            facts = read_facts(path)
-            started = facts.get("started") if facts["state"] == "running" else None
-            if facts["state"] == "idle" or (job is not None and started != job):
-                return facts
-            job = started
+    while facts["state"] != "idle":
+        numbers = (int(facts.get(name, "0")) for name in ("done_bytes", "total_bytes"))
+        show(facts.get("phase", "waiting for its turn"), *numbers)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, MOST_S)
+        facts = read_facts(path)
+        started = facts.get("started") if facts["state"] == "running" else None
+        if job is not None and started != job:
+            break
+        job = started
+    return facts
+
+
+def last_facts(facts: Facts) -> Facts:
+    """Those of the last job, by their names without `last_`."""
+    begin = "last_"
+    return {
+        name.removeprefix(begin): value for name, value in facts.items() if name.startswith(begin)
+    }
+
+
+def typed(name: str, value: str) -> Value:
+    """A fact's value, which the name says the unit of."""
+    if not (value.isascii() and value.isdecimal()):
+        return value
+    if name in ("started", "ended"):
+        return TimeMs(value)
+    return Size(value) if "bytes" in name.split("_") else int(value)
 
 
 def read_facts(path: str) -> Facts:

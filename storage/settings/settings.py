@@ -393,8 +393,12 @@ class Settings:
         They are checked together.  InvalidConfig where there is no such setting or it may not have
         that value; OSError where the disk refuses.  Nothing has changed then.
         """
-        known = self._topic(topic)
-        changed = dict(known.overrides)
+        changed = self.checked(topic, values)
+        self._save(topic, TopicFile(changed, self._topic(topic).owners))
+
+    def checked(self, topic: str, values: Mapping[str, str | None]) -> dict[str, str]:
+        """What would be set on a topic after such a change.  InvalidConfig."""
+        changed = dict(self._topic(topic).overrides)
         for name, text in values.items():
             value = parse_written(name, text)
             if value is None:
@@ -402,7 +406,7 @@ class Settings:
             else:
                 changed[name] = value
         self._check_whole(_config_of(self._in_force(topic, changed, is_known=True)), None)
-        self._save(topic, TopicFile(changed, known.owners))
+        return changed
 
     def set_owner(self, topic: str, partition: int | None, uid: int, gid: int, mode: int) -> None:
         """Store the owner and the mode of a partition, of OTHER_PARTITIONS or, with None, of the

@@ -119,7 +119,7 @@ def use_damaged(mount: Mount, name: str) -> None:
     mount.stop()
     for command in (
         ["verify", mount.data],
-        ["retain", "--dry-run", mount.data],
+        ["expire", "--dry-run", mount.data],
         ["reindex", mount.data],
         ["config", mount.data, name],
         ["wait", mount.data / "t-0" / log.name],

@@ -104,18 +104,19 @@ def _value(cleaned: Cleaned, name: str) -> int:
     return value
 
 
+def totals_of(rounds: Sequence[Cleaned]) -> dict[str, int]:
+    """The figures of rounds together, by the names of facts."""
+    return {name: sum(_value(cleaned, name) for cleaned in rounds) for name in _TOTALS}
+
+
 def _result_of(rounds: Sequence[tuple[Log, Cleaned]]) -> JobResult:
     """The figures of rounds of cleaning."""
-
-    def total(name: str) -> int:
-        return sum(_value(cleaned, name) for _, cleaned in rounds)
-
     facts: list[tuple[str, object]] = [
         ("partitions", len({log for log, _ in rounds})),
         ("rounds", len(rounds)),
-        *((name, total(name)) for name in _TOTALS),
+        *totals_of([cleaned for _, cleaned in rounds]).items(),
         ("map_full", str(any(cleaned.map_full for _, cleaned in rounds)).lower()),
-        ("elapsed_ms", total("elapsed_ms")),
+        ("elapsed_ms", sum(cleaned.elapsed_ms for _, cleaned in rounds)),
     ]
     columns = [name for name, _ in _COLUMNS[1:]]
     rows = [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,54 @@ def test_what_it_cannot_do(data: Path) -> None:
     assert held(data)["orders:0"] == OLD + NEW
     assert kafkafs("compact", data, "orders:x").returncode == 2
     assert kafkafs("compact", data / "nowhere").returncode == 1
+
+
+@pytest.fixture
+def mounted(data: Path) -> Iterator[Place]:
+    (data.parent / "base").mkdir()
+    place = Place(data.parent / "base")
+    place.data.rmdir()
+    place.data.symlink_to(data)
+    # The clock would clean them as well.
+    (data / "kafkafs.properties").write_text("log.cleaner.enable=false\n")
+    place.mount()
+    yield place
+    place.end()
+
+
+def test_what_is_mounted_is_cleaned_by_the_daemon(data: Path, mounted: Place) -> None:
+    done = kafkafs("compact", mounted.path / "orders" / "1", mounted.path / "others")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["orders:1", "others:0", "others:1"]
+    assert all(TOLD in line for line in lines), lines
+    assert "records went" in kafkafs("compact", data, "orders:0").stdout
+    done = kafkafs("compact", "--json", mounted.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert [(each["topic"], each["records_dropped"]) for each in report["partitions"]] == [
+        *(("orders", 0), ("orders", 0), ("others", 0), ("others", 0))
+    ]
+    for refused in ([data, "plain"], [mounted.path / "plain"]):
+        done = kafkafs("compact", *refused)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "cleanup.policy of topic 'plain' does not have compact" in done.stderr
+    mounted.umount()
+    left = held(data)
+    assert left.pop("plain:0") == left.pop("plain:1") == OLD + NEW
+    assert all(texts == NEW for texts in left.values())
+
+
+def test_a_damaged_log_of_a_mount_is_named(data: Path, mounted: Place) -> None:
+    path = data / "orders-0" / f"{0:020}.log"
+    damaged = bytearray(path.read_bytes())
+    at = damaged.index(b"7 old")
+    damaged[at] ^= 1
+    path.write_bytes(damaged)
+    done = kafkafs("compact", mounted.path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("kafkafs: orders:0: ")
+    assert done.stdout.count(TOLD) == 3
 
 
 def test_a_damaged_log_is_named_and_the_others_are_cleaned(data: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from storage import LogManager
@@ -78,21 +80,59 @@ def test_what_is_not_there(place: Place) -> None:
     for arguments in ([place.data, "others"], [place.data, "others", "segment.ms=1"]):
         done = kafkafs("config", *arguments)
         assert done.returncode == 1
-        assert done.stderr == f"kafkafs: {place.data}: there is no topic 'others'\n"
+        assert done.stderr.startswith(f"kafkafs: {place.data}: there is no topic 'others'")
     done = kafkafs("config", place.data / "none")
     assert done.returncode == 1
     assert "there is no such data directory" in done.stderr
 
 
-def test_what_is_mounted_is_shown_and_not_changed(place: Place) -> None:
+@pytest.mark.parametrize("given", ["data orders", "mnt orders", "mnt/orders"])
+def test_what_is_mounted_is_changed_by_the_daemon(place: Place, given: str) -> None:
     made(place)
     place.mount()
-    done = kafkafs("config", place.data, "orders", "segment.ms=5")
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"kafkafs: the data directory is in use by process {place.pid} ")
-    with open(place.path / "orders" / ".config", "a") as file:
-        file.write("segment.ms=7\n")
-    assert config(place, "orders")[0] == "segment.ms=7"
+    first, *topic = given.split()
+    words = [str(place.data.parent / first), *topic]
+    done = kafkafs("config", *words, "segment.ms=7d", "retention.ms=5")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    shown = (place.path / "orders" / ".config").read_text().splitlines()
+    assert shown[:2] == ["retention.ms=5", "segment.ms=604800000"]
+    assert kafkafs("config", *words).stdout.splitlines() == shown
+    done = kafkafs("config", *words, "retention.ms=6", "segment.ms=x")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "segment.ms=x is not a whole number" in done.stderr
+    assert kafkafs("config", *words, "segment.ms=").returncode == 0
+    assert (place.path / "orders" / ".config").read_text().startswith("retention.ms=5\n# ")
+    place.umount()
+
+
+def test_through_a_read_only_mount_nothing_is_set(place: Place) -> None:
+    made(place)
+    place.mount("-o", "ro")
+    done = kafkafs("config", place.path / "orders", "segment.ms=5")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"kafkafs: {place.path}: is mounted read-only: kafkafs config {place.data} orders\n",
+    )
+    assert kafkafs("config", place.path / "orders").stdout.startswith("# ")
+    place.umount()
+
+
+def test_json(place: Place) -> None:
+    made(place)
+    config(place, "orders", "segment.ms=5")
+    found = json.loads(kafkafs("config", "--json", place.data, "orders").stdout)
+    assert found[0] == {"name": "segment.ms", "value": "5", "source": "topic"}
+    assert {"name": "retention.bytes", "value": "-1", "source": "default"} in found
+    assert len(found) == len(TOPIC_SETTINGS) - 1
+    found = json.loads(kafkafs("config", "--json", place.data).stdout)
+    assert {"name": "retention.bytes", "value": "-1", "source": "default"} in found
+
+
+def test_settings_without_a_topic(place: Place) -> None:
+    made(place)
+    for words in (["segment.ms=5"], ["orders:0", "segment.ms=5"]):
+        done = kafkafs("config", place.data, *words)
+        assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_the_directory_stays_cleanly_closed(place: Place) -> None:

@@ -42,8 +42,8 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "repair": lambda data: [data],
     "repair --salvage --dry-run": lambda data: [data],
     "repair --purge": lambda data: [data],
-    "retain": lambda data: [data],
-    "retain --dry-run": lambda data: [data],
+    "expire": lambda data: [data],
+    "expire --dry-run": lambda data: [data],
     "spark compact": lambda data: [data],
     "spark export --dry-run": lambda data: [data, "/nowhere/out"],
     "spark import": lambda data: [data, "orders", os.devnull],
@@ -66,7 +66,10 @@ TAKES_EMPTY = {
 }
 
 #: Those that take a mount, and paths below it, in place of the data directory.
-TAKE_A_MOUNT = {"verify"}
+TAKE_A_MOUNT = {
+    *("compact", "compact --dry-run", "config", "config --broker-config x"),
+    *("expire", "expire --dry-run", "verify"),
+}
 
 each_command = pytest.mark.parametrize("command", TAKE_A_DIRECTORY)
 
@@ -196,8 +199,8 @@ def test_one_partitions_directory_is_read(tmp_path: Path, command: str) -> None:
         ["compact", "DATA", "order"],
         ["compact", "DATA", "order:0"],
         ["compact", "DATA", "DATA"],
-        ["retain", "DATA", "orders:7"],
-        ["retain", "--dry-run", "DATA", "order"],
+        ["expire", "DATA", "orders:7"],
+        ["expire", "--dry-run", "DATA", "order"],
         ["config", "DATA", "order"],
         ["config", "DATA", "order", "retention.ms=1"],
         ["convert", "DATA", "--topic", "order"],
@@ -228,16 +231,13 @@ def test_a_name_that_is_not_there(tmp_path: Path, words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["compact", "config x", "convert", "detach", "produce", "reindex", "repair", "retain"],
+    ["convert", "detach", "produce", "reindex", "repair"],
 )
 def test_a_directory_that_is_mounted(mounted: Place, command: str) -> None:
     """… names the mount, and what ends it."""
     before = tree(mounted.data / "orders-0")
     name = command.split()[0]
-    words = [*TAKE_A_DIRECTORY[name](str(mounted.data))]
-    if command == "config x":
-        words += ["orders", "retention.ms=1"]
-    done = run(name, *words)
+    done = run(name, *TAKE_A_DIRECTORY[name](str(mounted.data)))
     assert done.exit_code == 1
     assert f"in use by process {mounted.pid}" in done.stderr
     assert f"mounted at {mounted.path}; kafkafs umount {mounted.path} ends that" in done.stderr
@@ -257,7 +257,7 @@ def test_umount_of_what_is_no_mount_point(mounted: Place) -> None:
 def test_a_copy_of_one_partition_under_any_name(tmp_path: Path) -> None:
     fill(tmp_path)
     shutil.copytree(tmp_path / "orders-0", tmp_path / "copy")
-    assert "one partition's directory" in refused("retain", str(tmp_path / "copy"))
+    assert "one partition's directory" in refused("expire", str(tmp_path / "copy"))
 
 
 @pytest.mark.parametrize("given", ["", "/orders", "/.kafkafs", "/orders/0"])

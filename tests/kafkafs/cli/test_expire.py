@@ -1,10 +1,13 @@
-"""`kafkafs retain` on a directory that is not mounted, and on one that is."""
+"""`kafkafs expire` on a directory that is not mounted, and on one that is."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
+
+import pytest
 
 from storage import LogManager
 from tests.kafkafs.cli.conftest import Place, kafkafs
@@ -43,7 +46,7 @@ def files(place: Place, directory: str) -> list[str]:
 def test_what_is_too_old_is_gone_when_it_ends(place: Place) -> None:
     made(place, retention_ms=str(DAY_MS * 3 // 2))
     size = (place.data / "orders-0" / f"{0:020}.log").stat().st_size * 2
-    done = kafkafs("retain", place.data)
+    done = kafkafs("expire", "--bytes", place.data)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"orders:0: 2 segments with {size} bytes and 4 records went, it starts at offset 4",
@@ -57,8 +60,8 @@ def test_what_is_too_old_is_gone_when_it_ends(place: Place) -> None:
     }
     assert not [name for name in files(place, "orders-0") if name.endswith(".deleted")]
     assert left(place) == [b"1 days", b"0 days"]
-    done = kafkafs("retain", place.data)
-    assert (done.returncode, done.stdout) == (0, "0 segments with 0 bytes and 0 records went\n")
+    done = kafkafs("expire", place.data)
+    assert (done.returncode, done.stdout) == (0, "0 segments with 0B and 0 records went\n")
 
 
 def test_a_dry_run_says_what_would_go_and_why(place: Place) -> None:
@@ -69,41 +72,76 @@ def test_a_dry_run_says_what_would_go_and_why(place: Place) -> None:
         return {path: (s.st_ino, s.st_size, s.st_mtime_ns) for path, s in stats.items()}
 
     before = state()
-    done = kafkafs("retain", place.data, "orders:1", "--dry-run")
+    done = kafkafs("expire", place.data, "orders:1", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     *lines, whole = done.stdout.splitlines()
     assert [line.split()[:2] for line in lines] == [["orders:1", str(base)] for base in (0, 2, 4)]
     assert all(line.endswith("bytes are left without it, retention.bytes=1") for line in lines)
     assert whole.startswith("3 segments with ")
-    assert whole.endswith(" bytes and 6 records would go")
+    assert whole.endswith("B and 6 records would go")
     assert state() == before
 
 
 def test_only_the_partitions_that_are_named(place: Place) -> None:
     for topic in ("a", "b"):
         made(place, topic, retention_ms=str(DAY_MS // 2))
-    assert kafkafs("retain", place.data, "a:1", "b").returncode == 0
+    assert kafkafs("expire", place.data, "a:1", "b").returncode == 0
     assert len(left(place, "a", 0)) == 4
     for topic, partition in (("a", 1), ("b", 0), ("b", 1)):
         assert left(place, topic, partition) == [b"0 days"]
     for wrong in ("c", "a:2", "a:x"):
-        done = kafkafs("retain", place.data, wrong)
+        done = kafkafs("expire", place.data, wrong)
         assert done.returncode != 0
         assert "Traceback" not in done.stderr
 
 
-def test_what_is_mounted_is_named_with_the_process_that_has_it(place: Place) -> None:
+@pytest.mark.parametrize("given", ["data", "mnt", "mnt/orders"])
+def test_what_is_mounted_is_done_by_the_daemon(place: Place, given: str) -> None:
+    made(place, retention_ms=str(DAY_MS * 3 // 2))
+    size = (place.data / "orders-0" / f"{0:020}.log").stat().st_size * 2
+    place.mount()
+    try:
+        done = kafkafs("expire", "--dry-run", place.data.parent / given)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(done.stdout.splitlines()) == 5
+        done = kafkafs("expire", "--bytes", place.data.parent / given)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines() == [
+            f"orders:0: 2 segments with {size} bytes and 4 records went, it starts at offset 4",
+            f"orders:1: 2 segments with {size} bytes and 4 records went, it starts at offset 4",
+            f"4 segments with {2 * size} bytes and 8 records went",
+        ]
+        assert (place.path / "orders" / "1").read_text().splitlines()[::2] == ["1 days", "0 days"]
+    finally:
+        place.umount()
+    assert left(place) == left(place, partition=1) == [b"1 days", b"0 days"]
+
+
+def test_one_partition_of_what_is_mounted(place: Place) -> None:
+    made(place, retention_ms=str(DAY_MS // 2))
+    place.mount()
+    done = kafkafs("expire", "--json", place.path / "orders" / "1")
+    place.umount()
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert (report["dry_run"], report["segments"], report["records"]) == (False, 3, 6)
+    (line,) = report["partitions"]
+    assert (line["topic"], line["partition"], line["log_start"]) == ("orders", 1, 6)
+    assert (len(left(place)), len(left(place, partition=1))) == (4, 1)
+
+
+def test_through_a_read_only_mount_nothing_is_deleted(place: Place) -> None:
     made(place, retention_ms="1")
     place.mount("-o", "ro")
-    place.umount()
-    place.mount()
-    done = kafkafs("retain", place.data)
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        f"kafkafs: the data directory is in use by process {place.pid} (file "
+    assert kafkafs("expire", "--dry-run", place.path).returncode == 0
+    done = kafkafs("expire", place.path / "orders")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"kafkafs: {place.path}: is mounted read-only: kafkafs expire {place.data} orders\n",
     )
-    assert len(done.stderr.splitlines()) == 1
-    assert kafkafs("retain", place.data, "--dry-run").returncode == 0
+    place.umount()
+    assert len(left(place)) == 4
 
 
 def test_a_broken_policy_is_said_and_the_others_have_their_turn(
@@ -118,11 +156,11 @@ def test_a_broken_policy_is_said_and_the_others_have_their_turn(
     (information / "entry_points.txt").write_text("[kafkafs.retention]\nfaulty = faulty:faulty\n")
     settings = place.data / "a-0" / "kafkafs-topic.properties"
     settings.write_text(settings.read_text() + "kafkafs.retention.policy=faulty:x\n")
-    done = kafkafs("retain", place.data)
+    done = kafkafs("expire", place.data)
     assert done.returncode == 1
     reason = f"{settings}, topic a: there is no retention policy 'faulty', only kafka, "
     assert done.stderr.startswith(f"kafkafs: {reason}")
-    done = kafkafs("retain", place.data, python_path=tmp_path)
+    done = kafkafs("expire", place.data, python_path=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         f"kafkafs: a-{partition}: retention policy faulty:x deletes nothing: ValueError: not "

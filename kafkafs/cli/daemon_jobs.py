@@ -1,0 +1,58 @@
+"""Has the daemon of a mount do what a command may not do beside it, by the files of `.control`.
+
+A partition is one job, so that each has figures of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+
+from kafkafs.cli import fail
+from kafkafs.cli.wait import Facts, last_facts, wait_for
+
+Show = Callable[[str, int, int], None]
+
+
+class JobFailedError(Exception):
+    """A job has failed, and why."""
+
+
+def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Facts:
+    """Run a job for a partition, wait for its end, and return its figures.
+
+    JobFailedError; click's error where the mount refuses or is gone. KeyboardInterrupt cancels the
+    job where its kind can be cancelled.
+    """
+    path = os.path.join(mount, topic, ".control", kind)
+    try:
+        write_line(path, f"run {partition}")
+        facts = last_facts(wait_for(path, show))
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            write_line(path, "cancel")
+        raise
+    except OSError as error:
+        raise fail(f"{path}: {_reason(error, mount, path)}") from None
+    if facts["outcome"] != "done":
+        raise JobFailedError(facts.get("reason", facts["outcome"]))
+    return facts
+
+
+def write_line(path: str, text: str) -> None:
+    """Write lines to a control file, in one write. OSError."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(file, text.encode() + b"\n")
+    finally:
+        os.close(file)
+
+
+def _reason(error: OSError, mount: str, path: str) -> str:
+    if error.errno == errno.EBUSY:
+        return f"another one is at work: kafkafs wait {path}"
+    if error.errno == errno.ENOTCONN:
+        return "the file system was unmounted"
+    return f"{error.strerror}; {mount}/.kafkafs/log says why"

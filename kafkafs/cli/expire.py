@@ -1,0 +1,209 @@
+"""`kafkafs expire`: deletes what retention would delete, now."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli.addresses import (
+    Address,
+    check_address,
+    logs_argument,
+    logs_at,
+    mount_to_change,
+    partitions_at,
+)
+from kafkafs.cli.output import Output, Size, Value, output_options
+from kafkafs.cli.progress import long_work, opening_shown, work_shown
+
+if TYPE_CHECKING:
+    from storage.directory.manager import LogManager
+    from storage.directory.retain import RetentionPlan
+
+
+@click.command(
+    "expire",
+    epilog=examples(
+        "kafkafs expire --dry-run data",
+        "kafkafs expire mnt/orders",
+        "kafkafs expire data orders:0 payments",
+    ),
+)
+@logs_argument()
+@click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
+@output_options(sizes=True)
+def command(logs: Address, dry_run: bool, out: Output) -> None:
+    """Delete old segments, as retention would now. Where the logs are mounted, the daemon does it.
+
+    By retention.ms, retention.bytes and the log start, or by kafkafs.retention.policy. Without
+    TOPIC: of all topics. One line a partition that loses segments. Where nothing is mounted, the
+    files are gone when the command ends: file.delete.delay.ms is for readers of a mount.
+
+    With --dry-run one line a segment: partition, base offset, size, and why it would go. That
+    takes no lock and changes nothing. Records are counted by their offsets.
+
+    Exits with 1 where a partition failed; the others had their turn. Ctrl-C leaves the other
+    partitions as they were.
+    """
+    report = _Report(out)
+    with one_line_errors():
+        check_address(logs)
+        mount = None if dry_run else mount_to_change(logs)
+        if mount is None:
+            _expire_here(logs, report, dry_run=dry_run)
+        else:
+            _have_expired(mount, logs, report)
+    report.end(dry_run=dry_run)
+
+
+class _Report:
+    """Says what goes from each partition, and keeps it for `--json`."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._lines: list[dict[str, Value]] = []
+        self._faults: list[str] = []
+        self._segments = self._size = self._records = 0
+
+    def would_go(self, plan: RetentionPlan) -> None:
+        name = f"{plan.log.topic}:{plan.log.partition}"
+        for segment, why in plan.doomed:
+            size = Size(segment.size)
+            self._out.say(f"{name} {segment.base_offset} {self._out.text(size)} {why}")
+            self._lines.append(
+                {
+                    "topic": plan.log.topic,
+                    "partition": plan.log.partition,
+                    "base_offset": segment.base_offset,
+                    "bytes": size,
+                    "why": why,
+                }
+            )
+        self._count(len(plan.doomed), plan.size, plan.offsets)
+        if plan.fault is not None:
+            self.failed(f"{name}: {plan.fault}")
+
+    def went(
+        self, topic: str, partition: int, segments: int, size: int, records: int, start: int
+    ) -> None:
+        """`start`: the offset at which the log starts now."""
+        self._out.say(
+            f"{topic}:{partition}: {segments} segments with {self._out.size(size)} and"
+            f" {records} records went, it starts at offset {start}"
+        )
+        self._lines.append(
+            {
+                "topic": topic,
+                "partition": partition,
+                "segments": segments,
+                "bytes": size,
+                "records": records,
+                "log_start": start,
+            }
+        )
+        self._count(segments, size, records)
+
+    def failed(self, line: str) -> None:
+        self._faults.append(line)
+
+    def _count(self, segments: int, size: int, records: int) -> None:
+        self._segments += segments
+        self._size += size
+        self._records += records
+
+    def end(self, *, dry_run: bool) -> None:
+        """Print the sums and the faults; exit with 1 where there are some."""
+        would = "would go" if dry_run else "went"
+        self._out.say(
+            f"{self._segments} segments with {self._out.size(self._size)} and "
+            f"{self._records} records {would}"
+        )
+        self._out.json(
+            {
+                "dry_run": dry_run,
+                "segments": self._segments,
+                "bytes": self._size,
+                "records": self._records,
+                "would_go" if dry_run else "partitions": self._lines,
+                "errors": self._faults,
+            }
+        )
+        for line in self._faults:
+            say(f"kafkafs: {line}", err=True)
+        if self._faults:
+            sys.exit(1)
+
+
+def _expire_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
+    """Delete from the logs of a directory that no process has open, or look at any."""
+    from storage.directory.manager import LogManager
+    from storage.directory.retain import plan_retention
+
+    with (
+        opening_shown() as progress,
+        LogManager.open(logs.data_dir, read_only=dry_run, progress=progress) as manager,
+    ):
+        found = logs_at(manager, logs.places)
+        now_ms = manager.clock_ms()
+        plans = [plan_retention(log, now_ms) for log in found]
+        if not dry_run:
+            _delete(manager, plans, now_ms, report)
+            return
+        # Opening for writing prints these lines already.
+        for line in manager.kept_topics():
+            say(f"kafkafs: {line}", err=True)
+        for plan in plans:
+            report.would_go(plan)
+
+
+def _delete(
+    manager: LogManager, plans: Sequence[RetentionPlan], now_ms: int, report: _Report
+) -> None:
+    from kafkafs.tree.partition.partitions import keeping_history
+    from storage.directory.retain import remove_now, retain
+
+    logs = [plan.log for plan in plans]
+    before = {log: log.log_start_offset for log in logs}
+    with keeping_history(manager), long_work() as task:
+        try:
+            done = retain(manager, logs, task, now_ms)
+        finally:
+            for log in logs:
+                remove_now(log)
+    for plan in plans:
+        log, start = plan.log, plan.log.log_start_offset
+        if plan.doomed and plan.doomed[0].segment.base_offset < log.segments[0].base_offset:
+            records = start - before[log]
+            report.went(log.topic, log.partition, len(plan.doomed), plan.size, records, start)
+    for note in done.notes:
+        report.failed(note)
+
+
+def _have_expired(mount: str, logs: Address, report: _Report) -> None:
+    """Have the daemon of a mount delete from the logs."""
+    from kafkafs.cli.daemon_jobs import JobFailedError, run_job
+
+    kept: dict[str, str] = {}
+    with work_shown() as show:
+        for topic, partition in partitions_at(logs):
+            try:
+                facts = run_job(mount, "retention", topic, partition, show)
+            except JobFailedError as error:
+                report.failed(str(error))
+                continue
+            segments, size, records = (
+                int(facts[name]) for name in ("segments", "bytes", "records")
+            )
+            if segments:
+                path = os.path.join(mount, topic, str(partition))
+                start = int(os.getxattr(path, "user.kafkafs.log_start"))
+                report.went(topic, partition, segments, size, records, start)
+            if "kept" in facts:
+                kept[topic] = facts["kept"]
+    for topic, why in kept.items():
+        say(f"kafkafs: nothing of topic {topic} is deleted: {why}", err=True)
