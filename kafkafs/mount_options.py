@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 
 #: An extended attribute of a mount's root: the daemon's process id.
 PID_ATTRIBUTE = "user.kafkafs.pid"
+#: The kernel's read-ahead, where the daemon may set it: with the kernel's own of 128 KiB reads lose
+#: a third.
+READ_AHEAD_KIB = 1024
 
 
 class InvalidMountOption(ValueError):  # noqa: N818 - as the storage names its errors

@@ -42,10 +42,11 @@ from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import Schedule
 from kafkafs.fuse.threads import JobThreads, in_thread
-from kafkafs.mount_options import MountOptions, kernel_options
+from kafkafs.mount_options import READ_AHEAD_KIB, MountOptions, kernel_options
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.permissions import exposed_text
 from storage import clock, paths
 from storage.directory.contents import Contents, contents_of
 from storage.directory.manager import LogManager, Progress
@@ -55,8 +56,6 @@ from storage.plain_forms import plain_forms
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
 
-#: The kernel's read-ahead, if we may set it: with its default of 128 KiB reads lose a third.
-READ_AHEAD_KIB = 1024
 #: How long a thread that computes may keep the interpreter from a request, in seconds.
 SWITCH_S = 0.0005
 #: The allocator maps what is larger on its own, and gives back what is free above that much. A
@@ -64,8 +63,6 @@ SWITCH_S = 0.0005
 #: back after each request, and the next one would get as many fresh, zeroed pages.
 MAPPED_BYTES = 4 << 20
 FREE_BYTES = 4 << 20
-#: How many directories a line names.
-NAMED = 10
 #: The signals that end the daemon in order.
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -374,14 +371,11 @@ def _keep_reserve(manager: LogManager, events: Events) -> None:
 
 def _name_exposed(context: MountContext) -> None:
     """Write one line of the private partitions whose files can be read without the mount."""
-    found = context.permissions.exposed()
+    logs = context.manager.logs()
+    found = context.permissions.exposed((log.topic, log.partition) for log in logs)
     if found:
-        path = context.manager.path
-        close = found if len(found) <= NAMED else [path]
-        context.events(
-            f"{path}: files of private partitions ({len(found)}) can be read by others than in the "
-            f"mount: chmod go= {shlex.join(close)} closes them"
-        )
+        what, close = exposed_text(context.manager.path, found)
+        context.events(f"{what}: {close} closes them")
 
 
 def notify_ready() -> None:

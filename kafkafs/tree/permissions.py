@@ -13,14 +13,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kafkafs.tree.inodes import Caller, Change, file_mode
 from storage.directory.manager import LogManager, Topic
 from storage.log.log import Log
 from storage.modes import Ownership, of_directory, within
+from storage.paths import partition_directory
 from storage.settings.setting_files import OTHER_PARTITIONS, TopicOwner
+
+NAMED = 10
+"""How many directories a command names; of more, the data directory."""
 
 
 class Permissions:
@@ -59,9 +64,11 @@ class Permissions:
 
     def partition(self, log: Log) -> Ownership:
         """The ownership of a partition's file; the mode has the file type."""
-        owner = self._manager.settings.partition_owner(log.topic, log.partition)
-        mode, uid, gid = self._of_partition(log.topic, owner)
+        mode, uid, gid = self._of(log.topic, log.partition)
         return file_mode(mode), uid, gid
+
+    def _of(self, topic: str, number: int) -> Ownership:
+        return self._of_partition(topic, self._manager.settings.partition_owner(topic, number))
 
     def _of_partition(self, topic: str, owner: TopicOwner | None) -> Ownership:
         """What is shown of a partition with this owner; None where none was ever set."""
@@ -91,29 +98,30 @@ class Permissions:
         triad = mode >> 3 if gid == caller.gid or gid in caller.groups else mode
         return triad & 0o3 == 0o3
 
-    def exposed(self) -> list[str]:
-        """The directories of partitions whose files can be read by users whom the mount does not
-        let read them.
+    def exposed(self, partitions: Iterable[tuple[str, int]]) -> list[str]:
+        """The directories of those partitions whose files can be read by users whom the mount does
+        not let read them.
         """
         manager = self._manager
         top = manager.files.file_stat(manager.path).st_mode
         found = []
-        for log in manager.logs():
-            if not manager.settings.owners_known(log.topic):
+        for name, number in partitions:
+            if not manager.settings.owners_known(name):
                 continue  # whether it is private is not known
-            topic, partition = self.topic(log.topic), self.partition(log)
+            topic, partition = self.topic(name), self._of(name, number)
             if topic[0] & 0o011 == 0o011 and partition[0] & 0o044 == 0o044:
                 continue
+            directory = os.path.join(manager.path, partition_directory(name, number))
             with contextlib.suppress(OSError):
-                disk = manager.files.file_stat(log.directory)
+                disk = manager.files.file_stat(directory)
                 wider = ~of_directory(disk.st_uid, disk.st_gid, topic, partition) & top
                 # Who may not search the directory reaches none of its files.
                 wider &= (disk.st_mode & 0o011) << 2
                 if wider and any(
-                    manager.files.file_stat(os.path.join(log.directory, name)).st_mode & wider
-                    for name, _ in manager.files.scan(log.directory)
+                    manager.files.file_stat(os.path.join(directory, file)).st_mode & wider
+                    for file, _ in manager.files.scan(directory)
                 ):
-                    found.append(log.directory)
+                    found.append(directory)
         return found
 
     def change_topic(self, topic: str, change: Change) -> None:
@@ -142,6 +150,18 @@ class Permissions:
             stat.S_IMODE(mode if change.mode is None else change.mode),
         )
         self._manager.set_owner(topic, partition, owner)
+
+
+def exposed_text(data_dir: str, found: Sequence[str]) -> tuple[str, str]:
+    """What to say of these directories, which `exposed` has found, and the command that closes
+    them.
+    """
+    close = found if len(found) <= NAMED else [data_dir]
+    what = (
+        f"{data_dir}: files of private partitions ({len(found)}) can be read by others than in the "
+        "mount"
+    )
+    return what, f"chmod go= {shlex.join(close)}"
 
 
 class WholeTopic:

@@ -26,7 +26,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -367,10 +367,12 @@ class LogManager:
         for name in doomed:
             self.deleted.add(self.monotonic_ms(), os.path.join(self.path, name), None)
 
-    def kept_topics(self) -> list[str]:
-        """The topics whose unknown settings prevent deletion: a line for each reason."""
+    def kept_topics(self, names: Iterable[str] | None = None) -> list[str]:
+        """The topics, all or those of these names, whose unknown settings prevent deletion: a line
+        for each reason.
+        """
         topics: dict[str, list[str]] = {}
-        for name in sorted(self.topics):
+        for name in sorted(self.topics if names is None else names):
             why = self.settings.why_kept(name, "TOPIC")
             if why is not None:
                 topics.setdefault(why, []).append(name)

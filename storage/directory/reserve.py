@@ -66,7 +66,12 @@ class Reserve:
     @property
     def is_there(self) -> bool:
         """Whether there is anything left to give up."""
-        return any(self._files.exists(path) for path in self._paths())
+        return self.parts > 0
+
+    @property
+    def parts(self) -> int:
+        """How many of the `COUNT` files are there."""
+        return sum(self._files.exists(path) for path in self._paths())
 
     def give_up(self) -> bool:
         """Give up one part, or files that can be made again.

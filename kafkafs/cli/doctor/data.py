@@ -1,0 +1,241 @@
+"""Whether a data directory is one, what its file system can do, and who has it open."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from kafkafs.cli.doctor.finding import Check, Finding, as_root
+from kafkafs.data_directory import Mistake, contents_or_mistake
+from kafkafs.fuse.mount_point import NAME, is_stopped
+from kafkafs.mount_options import MountOptions
+from kafkafs.mount_table import TYPE, find, find_around
+from kafkafs.tree.permissions import Permissions, exposed_text
+from storage import paths
+from storage.directory.contents import Contents
+from storage.directory.manager import LogManager
+from storage.directory.reserve import COUNT, Reserve
+from storage.errors import StorageError, reason_of
+from storage.files import Files
+from storage.settings.settings import Settings
+from storage.state import owner_file
+
+#: Less room than one part in so many is wrong, and than one part in so many worth a hint.
+SHORT = 100
+SCARCE = 20
+#: Clocks of two machines may differ by so many seconds.
+CLOCKS_S = 60
+
+
+def checks(path: str) -> Iterator[Check]:
+    """What to look at of the data directory `path`."""
+    mounted = find_around(os.path.abspath(path))
+    where = "/" if mounted is None else mounted.path
+    silent = Finding(f"{path}: its file system, at {where}, does not answer", "dmesg | tail")
+    for name, look in (
+        ("data-directory", _is_one),
+        ("file-system", _file_system),
+        ("space", _space),
+        ("inodes", _inodes),
+        ("reserve", _reserve),
+        ("lock", _lock),
+        ("clock", _clock),
+        ("settings", _settings),
+        ("private-topics", _private),
+    ):
+        yield Check(name, partial(_unless_missing, look, path), silent)
+
+
+def _unless_missing(look: Callable[[str], Iterator[Finding]], path: str) -> list[Finding]:
+    """What a check finds; nothing where there is no data directory, which one check tells."""
+    if look is not _is_one and isinstance(contents_or_mistake(path), Mistake):
+        return []
+    return list(look(path))
+
+
+def _is_one(path: str) -> Iterator[Finding]:
+    """There is a data directory, and this user may write it."""
+    quoted = shlex.quote(path)
+    found = contents_or_mistake(path)
+    if isinstance(found, Mistake):
+        again = f"kafkafs doctor {shlex.quote(found.instead or 'DATA')}"
+        yield Finding(f"{path}: {found.reason}", f"mkdir {quoted}" if found.is_missing else again)
+        return
+    if found is Contents.LOG:
+        again = f"kafkafs doctor {shlex.quote(os.path.dirname(os.path.realpath(path)))}"
+        yield Finding(f"{path}: one partition's directory, and no data directory", again)
+    elif found is Contents.OTHERS:
+        what = f"{path}: has files, and none of Kafka's or kafkafs'"
+        yield Finding(what, "kafkafs doctor DATA  (with the right directory)")
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        owner = os.stat(path).st_uid
+        what = f"{path}: this user may not write it: it belongs to user {owner}"
+        yield Finding(what, f"sudo -u '#{owner}' kafkafs mount {quoted} MOUNT  (or: -o ro)")
+
+
+def _file_system(path: str) -> Iterator[Finding]:
+    """It can be written, and tells at once what is not in the page cache."""
+    mounted = find_around(os.path.realpath(path))
+    kind, where = ("unknown", "/") if mounted is None else (mounted.type, mounted.path)
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        mend = as_root(f"mount -o remount,rw {shlex.quote(where)}")
+        yield Finding(
+            f"{where} ({kind}) is mounted read-only", f"{mend}  (or: kafkafs mount -o ro)"
+        )
+    for name in os.listdir(path):
+        file = os.path.join(path, name)
+        with contextlib.suppress(OSError):
+            if os.path.isfile(file) and os.path.getsize(file) and not _tells_at_once(file):
+                yield Finding(
+                    f"{where} ({kind}) cannot tell what is in the page cache (RWF_NOWAIT): a read "
+                    "that waits for the disk keeps all others waiting",
+                    "keep the data on ext4, xfs or btrfs",
+                    is_wrong=False,
+                )
+                return
+
+
+def _tells_at_once(path: str) -> bool:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError as error:
+        return error.errno != errno.EOPNOTSUPP
+    finally:
+        os.close(fd)
+    return True
+
+
+def _space(path: str) -> Iterator[Finding]:
+    found = os.statvfs(path)
+    free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    if free * SCARCE < total:
+        what = f"{free >> 20} MiB are free of {total >> 20} MiB on the disk of {path}"
+        yield Finding(what, _makes_room(path), is_wrong=free * SHORT < total)
+
+
+def _makes_room(path: str) -> str:
+    return f"kafkafs expire --dry-run {shlex.quote(path)}"
+
+
+def _inodes(path: str) -> Iterator[Finding]:
+    found = os.statvfs(path)
+    if found.f_favail * SCARCE < found.f_files:
+        what = f"{found.f_favail} inodes are free of {found.f_files} on the disk of {path}"
+        is_wrong = found.f_favail * SHORT < found.f_files
+        yield Finding(what, f"du --inodes -d1 {shlex.quote(path)} | sort -n", is_wrong=is_wrong)
+
+
+def _reserve(path: str) -> Iterator[Finding]:
+    """The room that is kept for what makes room is there, where a mount keeps it."""
+    files = Files(path)
+    parts = Reserve(files, path).parts
+    is_kept = Settings(files, path, keeps_faulty=True).broker.kafkafs_reserve_bytes > 0
+    owner = owner_file.read(files, path)
+    is_open = owner is not None and files.locked_by(os.path.join(path, paths.LOCK)) == owner.pid
+    if is_kept and parts < COUNT and (parts or is_open):
+        yield Finding(
+            f"{COUNT - parts} of {COUNT} parts of the reserve are used up: appends are refused "
+            "until there is room for them",
+            _makes_room(path),
+        )
+
+
+def _lock(path: str) -> Iterator[Finding]:
+    """Who has the directory open works, and serves a mount."""
+    files = Files(path)
+    lock = os.path.join(path, paths.LOCK)
+    try:
+        holder = files.locked_by(lock)
+    except PermissionError:
+        return
+    if holder is None:
+        return
+    name = _name(holder)
+    who = f"process {holder} ({name})" if name else f"process {holder}"
+    if name and is_stopped(holder):
+        yield Finding(f"{who}, which has {path} open, is stopped", f"kill -CONT {holder}")
+        return
+    owner = owner_file.read(files, path)
+    if name != NAME or owner is None or owner.pid != holder:
+        return
+    mounted = find(owner.mount)
+    if mounted is None or mounted.type != TYPE:
+        yield Finding(
+            f"{who} has {path} open, and its mount at {owner.mount} is gone: it ends with the last "
+            "open file there",
+            f"kill {holder}",
+        )
+
+
+def _name(pid: int) -> str:
+    """A process's name; empty where it is not seen here."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\n")
+    except OSError:
+        return ""
+
+
+def _clock(path: str) -> Iterator[Finding]:
+    """The clock is not behind what was written: times and ages would be wrong."""
+    newest, when = "", 0.0
+    for name in os.listdir(path):
+        if not paths.is_partition_directory(name):
+            continue
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(os.path.join(path, name)):
+                if paths.is_log(entry.name) and entry.stat().st_mtime > when:
+                    newest, when = entry.path, entry.stat().st_mtime
+    ahead = when - time.time()
+    if ahead > CLOCKS_S:
+        yield Finding(
+            f"{newest} was written {ahead:.0f} s after what the clock says now",
+            as_root("timedatectl set-ntp true"),
+        )
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[LogManager]:
+    """The data directory without its logs, which may take long to read."""
+    with LogManager.open(path, read_only=True, wanted=lambda topic: False) as manager:
+        yield manager
+
+
+def _settings(path: str) -> Iterator[Finding]:
+    """The settings of every topic are known."""
+    try:
+        with _opened(path) as manager:
+            topics = paths.partitions_in(manager.files.scan(path))
+            kept = manager.kept_topics(topics)
+            notes = manager.settings.notes
+    except (StorageError, OSError) as error:
+        yield Finding(f"{path} cannot be opened: {reason_of(error)}", f"kafkafs verify {path}")
+        return
+    for line in kept:
+        what, _, mend = line.rpartition("; ")
+        yield Finding(what, mend.removesuffix(" ends that"))
+    for note in notes:
+        yield Finding(note, f"kafkafs config {shlex.quote(path)} TOPIC", is_wrong=False)
+
+
+def _private(path: str) -> Iterator[Finding]:
+    """What the mount keeps from others cannot be read on the disk."""
+    options = MountOptions()
+    try:
+        with _opened(path) as manager:
+            permissions = Permissions(manager, options.uid, options.gid, options.umask)
+            topics = paths.partitions_in(manager.files.scan(path))
+            found = permissions.exposed(
+                (topic, number) for topic, numbers in topics.items() for number in numbers
+            )
+    except (StorageError, OSError):
+        return  # another check tells
+    if found:
+        what, mend = exposed_text(path, found)
+        yield Finding(what, mend)

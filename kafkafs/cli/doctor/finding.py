@@ -1,0 +1,33 @@
+"""What a check of `kafkafs doctor` finds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    """Something that is wrong, or a hint: what works, and could work better.
+
+    `mend` is the line to type, or where that cannot be known, in words what to do.
+    """
+
+    what: str
+    mend: str
+    is_wrong: bool = True
+
+
+class Check(NamedTuple):
+    """`look` runs in a process of its own, which may wait for ever. `silent`: what it means where
+    it does.
+    """
+
+    name: str
+    look: Callable[[], Iterable[Finding]]
+    silent: Finding
+
+
+def as_root(command: str) -> str:
+    """A command that only root may run."""
+    return command if os.geteuid() == 0 else f"sudo {command}"

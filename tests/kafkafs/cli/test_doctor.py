@@ -1,0 +1,399 @@
+"""`kafkafs doctor`: each finding is provoked, and named with what mends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from kafkafs import mount_table
+from kafkafs.cli import LazyGroup, main
+from storage import LogManager
+from tests import metadata_log as made
+from tests.file_systems import file_system, fill_bytes
+from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, ending, kafkafs
+from tests.metadata_log import MetadataLog
+from tests.mount.mounting import needs_root
+
+#: A user of no name.
+USER = 54321
+Findings = dict[str, list[tuple[str, str, str]]]
+
+
+def read(done: subprocess.CompletedProcess[str]) -> Findings:
+    """Check -> (state, what, mend) of each finding; of a check that finds nothing, none."""
+    assert done.stderr == "", done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    found: Findings = {}
+    for row in said["checks"]:
+        finding = (row["state"], row["what"], row["mend"])
+        found.setdefault(row["check"], []).extend([finding] if row["state"] != "ok" else [])
+    states = [state for each in found.values() for state, _, _ in each]
+    assert (said["wrong"], said["hints"]) == (states.count("wrong"), states.count("hint"))
+    assert done.returncode == (1 if said["wrong"] else 0)
+    return found
+
+
+def doctor(*arguments: object, before: str = "", user: int | None = None) -> Findings:
+    """What it finds, in a mount namespace and a shell of its own, after the script `before`."""
+    as_user = "" if user is None else f"setpriv --reuid={user} --regid={user} --clear-groups "
+    script = f'set -e\n{before}\nexec {as_user}"$@"'
+    command = ["sh", "-c", script, "sh", *PROGRAM, "doctor", "--json", *map(str, arguments)]
+    if before or user is not None:
+        command = ["unshare", "--mount", *command]
+    return read(subprocess.run(command, capture_output=True, text=True, cwd=ROOT))
+
+
+def one(found: Findings, check: str) -> tuple[str, str, str]:
+    """The only finding of a check."""
+    (finding,) = found[check]
+    return finding
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory with a topic."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    with LogManager.open(str(directory)) as manager:
+        manager.create_topic("orders", 1)
+    return directory
+
+
+# -- where nothing is wrong ------------------------------------------------------------------------
+
+
+def test_nothing_is_wrong(place: Place) -> None:
+    place.mount()
+    (place.path / "orders").mkdir()
+    for given in (place.data, place.path, place.path / "orders"):
+        found = doctor(given)
+        assert not any(found.values()), found
+        assert {"fuse-device", "file-system", "lock", f"mount {place.path}"} <= found.keys()
+    done = kafkafs("doctor", place.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == f"{len(found)} checks: 0 wrong, 0 hints"
+    link = place.path.parent / "link"
+    link.symlink_to(place.path)
+    assert f"mount {place.path}" in doctor(link)
+
+
+def test_what_is_wrong_is_said_with_the_line_that_mends_it(data: Path) -> None:
+    wrong = data.parent / "nowhere"
+    done = kafkafs("doctor", wrong)
+    assert done.returncode == 1
+    *_, what, mend, count = done.stdout.splitlines()
+    assert what == f"wrong  data-directory: {wrong}: there is no such data directory"
+    assert mend == f"       mkdir {wrong}"
+    assert count.endswith("checks: 1 wrong, 0 hints")
+
+
+# -- this machine ----------------------------------------------------------------------------------
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("make", "user", "what", "mend"),
+    [
+        ("", None, "No such file or directory", "modprobe fuse"),
+        ("touch /dev/fuse", None, "is not the device of FUSE", "mknod -m 0666 /dev/fuse c 10 229"),
+        ("mknod -m 600 /dev/fuse c 10 229", USER, "Permission denied", "chmod 0666 /dev/fuse"),
+    ],
+)
+def test_the_device(make: str, user: int | None, what: str, mend: str) -> None:
+    before = f"mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; {make}"
+    state, said, mends = one(doctor(before=before, user=user), "fuse-device")
+    in_container = any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
+    assert (state, what in said) == ("wrong", True)
+    assert mend in mends or (in_container and "--device /dev/fuse" in mends)
+
+
+@needs_root
+def test_fusermount(tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    path = f"export PATH={programs}"
+    shutil.copy(sys.executable, programs)
+    for name in ("sh", "setpriv"):
+        shutil.copy(shutil.which(name) or name, programs)
+    assert one(doctor(before=path), "fusermount3") == (
+        *("wrong", "there is no fusermount3 in $PATH"),
+        "apt-get install fuse3",
+    )
+    for directory in (tmp_path, *tmp_path.parents[:-2]):
+        directory.chmod(0o755)
+    (programs / "fusermount3").write_text("#!/bin/sh\n")
+    (programs / "fusermount3").chmod(0o755)
+    assert doctor(before=path)["fusermount3"] == []
+    state, what, mend = one(doctor(before=path, user=USER), "fusermount3")
+    assert (state, what.split(":")[0]) == (
+        "wrong",
+        f"{programs}/fusermount3 does not run as root, so only root can mount",
+    )
+    assert mend.startswith("sudo ")
+
+
+@needs_root
+def test_the_library(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    program = "import pyfuse3; print(open('/proc/self/maps').read())"
+    maps = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
+    library = next(line.split()[-1] for line in maps.splitlines() if "libfuse3" in line)
+    state, what, mend = one(doctor(before=f"mount --bind {empty} {library}"), "libfuse")
+    assert (state, "libfuse3" in what) == ("wrong", True)
+    assert "apt-get install fuse3" in mend
+
+
+@needs_root
+def test_letting_others_in(tmp_path: Path) -> None:
+    conf = tmp_path / "fuse.conf"
+    conf.write_text("#user_allow_other\n")
+    before = f"mount --bind {conf} /etc/fuse.conf"
+    assert doctor(before=before)["allow-other"] == [], "root may"
+    state, what, mend = one(doctor(before=before, user=USER), "allow-other")
+    assert (state, "user_allow_other" in what) == ("hint", True)
+    assert "echo user_allow_other >> /etc/fuse.conf" in mend
+    conf.write_text("mount_max = 10\nuser_allow_other\n")
+    assert doctor(before=before, user=USER)["allow-other"] == []
+
+
+@needs_root
+def test_limits() -> None:
+    found = doctor(before="ulimit -n 500; ulimit -f 1000")
+    state, what, mend = one(found, "open-files")
+    assert (state, "no more than 500 files" in what, "prlimit" in mend) == ("wrong", True, True)
+    state, what, mend = one(found, "file-size")
+    assert (state, "no more than" in what, "prlimit" in mend) == ("wrong", True, True)
+
+
+# -- mounts ----------------------------------------------------------------------------------------
+
+
+def test_a_mount_whose_daemon_has_ended(place: Place) -> None:
+    place.mount()
+    with ending(pid := place.pid):
+        os.kill(pid, signal.SIGKILL)
+    mend = f"kafkafs umount {place.path}"
+    for given in ([], [place.path], [place.data]):
+        state, what, mends = one(doctor(*given), f"mount {place.path}")
+        assert (state, mends) == ("wrong", mend)
+        assert "has ended, and left the mount behind" in what
+    assert kafkafs(*mend.split()[1:]).returncode == 0
+    assert mount_table.find(str(place.path)) is None
+
+
+def test_a_mount_whose_daemon_is_stopped(place: Place) -> None:
+    place.mount()
+    pid = place.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = doctor(place.path)
+        assert one(found, f"mount {place.path}") == (
+            *("wrong", f"the daemon of {place.path}, process {pid}, is stopped"),
+            f"kill -CONT {pid}",
+        )
+        assert one(found, "lock")[2] == f"kill -CONT {pid}"
+        assert doctor(place.data / ".." / "mnt") == found
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert doctor(place.path)["lock"] == []
+
+
+@needs_root
+def test_read_ahead(place: Place) -> None:
+    place.mount()
+    mounted = mount_table.find(str(place.path))
+    assert mounted is not None
+    setting = Path(f"/sys/class/bdi/{mounted.device}/read_ahead_kb")
+    setting.write_text("128")
+    state, what, mend = one(doctor(place.path), f"mount {place.path}")
+    assert (state, "128 KiB ahead" in what) == ("hint", True)
+    assert subprocess.run(["sh", "-c", mend.replace("sudo ", "")], capture_output=True).stdout
+    assert setting.read_text() == "1024\n"
+
+
+# -- a data directory ------------------------------------------------------------------------------
+
+
+def test_what_is_no_data_directory(data: Path, tmp_path: Path) -> None:
+    state, what, mend = one(doctor(data / "orders-0"), "data-directory")
+    assert (state, mend) == ("wrong", f"kafkafs doctor {data}")
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / "a letter").touch()
+    state, what, _ = one(doctor(others), "data-directory")
+    assert (state, "none of Kafka's" in what) == ("wrong", True)
+    assert doctor(data)["data-directory"] == []
+
+
+@needs_root
+def test_a_directory_of_another_user(data: Path) -> None:
+    for directory in (data, *data.parents[:-2]):
+        directory.chmod(0o755)
+    state, what, mend = one(doctor(data, user=USER), "data-directory")
+    assert (state, "may not write it: it belongs to user 0" in what) == ("wrong", True)
+    assert mend.startswith("sudo -u '#0' kafkafs mount")
+
+
+def tells_at_once(path: Path) -> bool:
+    """Whether its file system knows what is in the page cache."""
+    with path.open("rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError:
+            return False
+    return True
+
+
+@needs_root
+def test_a_file_system_that_cannot_be_written_or_is_slow_to_tell(tmp_path: Path) -> None:
+    with file_system("tmpfs", tmp_path, 8 << 20) as disk:
+        (disk / "file").write_text("x")
+        tells = tells_at_once(disk / "file")
+        found = doctor(disk)["file-system"]
+        assert [state for state, *_ in found] == ([] if tells else ["hint"])
+        assert all("RWF_NOWAIT" in what and "ext4" in mend for _, what, mend in found)
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        state, what, mend = doctor(disk)["file-system"][0]
+        assert (state, what) == ("wrong", f"{disk} (tmpfs) is mounted read-only")
+        assert mend.startswith(f"mount -o remount,rw {disk}")
+
+
+@needs_root
+def test_a_full_disk_and_what_is_kept_for_it(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    with file_system("ext4", base, 64 << 20, inodes=1000) as disk:
+        here = Place(disk)
+        here.mount()
+        try:
+            assert doctor(here.data)["reserve"] == []
+            parts = sorted(here.data.glob("kafkafs.reserve.*"))
+            parts[0].unlink()
+            filler = fill_bytes(disk)
+            found = doctor(here.path)
+            state, what, mend = one(found, "reserve")
+            assert (state, what.split(" are")[0]) == ("wrong", "1 of 8 parts of the reserve")
+            assert mend == f"kafkafs expire --dry-run {here.data}"
+            assert one(found, "space")[0] == "wrong"
+            filler.unlink()
+            with filler.open("wb") as file:
+                found_free = os.statvfs(disk)
+                os.posix_fallocate(
+                    file.fileno(), 0, found_free.f_bavail * found_free.f_frsize - (2 << 20)
+                )
+            assert one(doctor(here.path), "space")[0] == "hint"
+            filler.unlink()
+            while os.statvfs(disk).f_favail:
+                (disk / f"file-{os.statvfs(disk).f_favail}").touch()
+            state, what, mend = one(doctor(here.path), "inodes")
+            assert (state, "inodes are free of" in what) == ("wrong", True)
+            assert mend.startswith("du --inodes")
+        finally:
+            here.end()
+
+
+def test_a_lock_without_a_mount(place: Place) -> None:
+    place.mount()
+    pid = place.pid
+    (place.path / "orders").mkdir()
+    with ending(pid), (place.path / "orders/0").open("rb"):
+        assert kafkafs("umount", "--lazy", place.path).returncode == 0
+        state, what, mend = one(doctor(place.data), "lock")
+        assert (state, mend) == ("wrong", f"kill {pid}")
+        assert f"its mount at {place.path} is gone" in what
+    assert doctor(place.data)["lock"] == []
+
+
+def test_a_clock_that_is_behind(data: Path) -> None:
+    log = next((data / "orders-0").glob("*.log"))
+    future = time.time() + 3600
+    os.utime(log, (future, future))
+    state, what, mend = one(doctor(data), "clock")
+    assert (state, what.startswith(f"{log} was written 3")) == ("wrong", True)
+    assert "timedatectl set-ntp true" in mend
+
+
+def test_settings_of_a_broker_that_are_not_known(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data)) as manager:
+        topic_id = manager.create_topic("orders", 1).id
+    (data / "meta.properties").write_text("version=1\nnode.id=1\n")
+    state, what, mend = one(doctor(data), "settings")
+    assert (state, "nothing is deleted or compacted of orders" in what) == ("wrong", True)
+    MetadataLog(data).append(made.topic("orders", topic_id))
+    state, what, mend = one(doctor(data), "settings")
+    server = tmp_path / "server.properties"
+    server.touch()
+    assert mend == f"kafkafs config {data} --broker-config FILE"
+    assert kafkafs(*mend.replace("FILE", str(server)).split()[1:]).returncode == 0
+    assert doctor(data)["settings"] == []
+
+
+def test_settings_that_cannot_be_read(data: Path) -> None:
+    (data / "kafkafs.properties").write_text("retention.ms=never\n")
+    state, what, _ = one(doctor(data), "settings")
+    assert (state, "kafkafs.properties" in what) == ("wrong", True)
+
+
+def test_private_topics_in_open_files(place: Place) -> None:
+    place.mount()
+    (place.path / "secret").mkdir(mode=0o700)
+    (place.path / "orders").mkdir()
+    assert doctor(place.data)["private-topics"] == []
+    directory = place.data / "secret-0"
+    for path in (place.data, directory, *directory.iterdir()):
+        path.chmod(0o755)
+    state, what, mend = one(doctor(place.data), "private-topics")
+    assert (state, "private partitions (1)" in what) == ("wrong", True)
+    assert mend == f"chmod go= {directory}"
+    subprocess.run(mend.split(), check=True)
+    assert doctor(place.data)["private-topics"] == []
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Path]:
+    """A file system that never answers again."""
+    path = tmp_path / "hanging"
+    path.mkdir()
+    program = [sys.executable, "-m", "tests.kafkafs.fuse.bare_file_system", str(path)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "mounted\n"
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        try:
+            yield path
+        finally:
+            process.kill()
+            subprocess.run(["fusermount3", "-u", "-z", str(path)], check=True)
+
+
+def test_a_disk_that_hangs_is_named(hanging: Path) -> None:
+    found = doctor(hanging / "data")
+    for check in ("data-directory", "file-system", "space", "lock"):
+        state, what, _ = one(found, check)
+        assert (state, f"{hanging}" in what, "does not answer" in what) == ("wrong", True, True)
+    assert found["open-files"] == []
+
+
+def test_every_mending_command_is_one() -> None:
+    """What it says to type are commands that there are."""
+    words = set()
+    for path in (ROOT / "kafkafs/cli/doctor").glob("*.py"):
+        words |= set(re.findall(r"\"kafkafs ([a-z]+)", path.read_text()))
+    assert isinstance(main, LazyGroup)
+    assert words <= set(main.list_commands(click.Context(main)))
