@@ -286,7 +286,7 @@ class StartFile(ViewFile):
             -(-size // _BLOCK),
             KEEP_S,
             0.0,
-            block_size(size),
+            block_size(size, is_cached=True),
         )
 
     def _time_ns(self) -> int:

@@ -39,7 +39,12 @@ HELD = 4
 """The part of the descriptors' budget that opening one file takes at most."""
 
 LARGEST_READ = 1 << 20
-"""Bytes that one read() can have. As each is a request, programs should read as much at once."""
+"""Bytes that one read() can have. Where each is a request, programs should read as much at once."""
+
+CACHED_READ = 128 << 10
+"""Bytes that programs should read at once of what the page cache has: a buffer that the processor's
+caches hold. With a megabyte wc and cat take a third longer.
+"""
 
 _PREFIX = "user.kafkafs."
 _FACTS = (
@@ -54,13 +59,14 @@ _FACTS = (
 )
 
 
-def block_size(size: int) -> int:
+def block_size(size: int, *, is_cached: bool) -> int:
     """What programs should read of a file at once.
 
     GNU tail and head distrust the size of a file that is no larger than that, and read all of it
     even for its last bytes.
     """
-    return LARGEST_READ if size > LARGEST_READ else BLOCK_SIZE
+    wanted = CACHED_READ if is_cached else LARGEST_READ
+    return wanted if size > wanted else BLOCK_SIZE
 
 
 class ViewFile(Node):
@@ -155,8 +161,11 @@ class ViewFile(Node):
             partition.blocks(),
             partition.keep_s(self.inode),
             partition.mount.name_timeout,
-            block_size(size),
+            self._block_size(size),
         )
+
+    def _block_size(self, size: int) -> int:
+        return block_size(size, is_cached=not self.partition.mount.files_grow)
 
     def listed_attributes(self) -> Attributes:
         try:
@@ -167,9 +176,8 @@ class ViewFile(Node):
             size = self._shown_size()
             mode, uid, gid = self.partition.owner
             mtime_ns = self.partition.mtime_ns
-            return Attributes(
-                self.inode, mode, size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0, block_size(size)
-            )
+            block = self._block_size(size)
+            return Attributes(self.inode, mode, size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0, block)
 
     def _shown_size(self) -> int:
         """The last size that stat has shown: a size never shrinks."""
