@@ -80,6 +80,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 ABOUT = ".kafkafs"
 # What that broker had set on its topics.
 DETACHED_SETTINGS = "kafkafs-broker.properties"
+# In the directory of a deleted topic's first partition (``deletion_file``).
+DELETION = "kafkafs.deletion"
 # In a broker's directory while topics are handed over to it (``handover``): a directory, beside
 # which no broker starts.
 HANDOVER = "kafkafs.handover"

@@ -1,8 +1,9 @@
 """Removes what was deleted, after its last readers.
 
-A segment that has left its log, and a topic's directory, are renamed at once and removed when
+A segment that has left its log, and a topic's directories, are renamed at once and removed when
 file.delete.delay.ms is over; segments that are read longer wait for their readers.  A file that
-cannot be removed is tried again.
+cannot be removed is tried again.  Until then a topic can be undeleted (``DeletedTopic``), also
+after a restart.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from storage.directory.reserve import Reserve
+from storage.directory.topics import Topic
 from storage.duties import Duties
 from storage.files import Files
 from storage.log.log import Log, LogGroup
+from storage.state import deletion_file
+from storage.state.deletion_file import Deletion
 
 # Deleted segments that are released in one turn of the owner's, some 50 µs each.
 SWEPT_AT_ONCE = 100
@@ -31,12 +36,35 @@ def remove_directory(files: Files, directory: str) -> None:
     files.rmdir(directory)
 
 
+@dataclass(slots=True, eq=False)
+class DeletedTopic:
+    """A topic that can be undeleted until ``due_ms``, by the monotonic clock.
+
+    ``topic``, and its ``logs`` and ``faults`` by partition: where this process has deleted it.
+    """
+
+    deletion: Deletion
+    due_ms: int
+    topic: Topic | None = None
+    logs: dict[int, Log] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+
+
 class Deleted:
-    """The deleted files of a data directory."""
+    """The deleted files of a data directory.  ``topics``: those that can be undeleted."""
 
     def __init__(
-        self, files: Files, duties: Duties, reserve: Reserve, logs: LogGroup, *, read_only: bool
+        self,
+        path: str,
+        files: Files,
+        duties: Duties,
+        reserve: Reserve,
+        logs: LogGroup,
+        *,
+        read_only: bool,
     ) -> None:
+        self._path = path
+        self.topics: list[DeletedTopic] = []
         self._files = files
         self._duties = duties
         self._reserve = reserve
@@ -51,6 +79,13 @@ class Deleted:
         """Remove a partition's directory from ``due_ms`` on, by the monotonic clock."""
         self._doomed.append((due_ms, directory, log))
 
+    def take_back(self, log: Log) -> bool:
+        """Forget a partition's directory; False where some of its files were let go of."""
+        if not set(log.segments) <= {segment for _, segment in log.retired}:
+            return False
+        self._doomed = [each for each in self._doomed if each[2] is not log]
+        return True
+
     def remove(self, now_ms: int, *, again: bool = False) -> Callable[[], None] | None:
         """Release deleted files whose delay is over, some at a time.
 
@@ -58,6 +93,8 @@ class Deleted:
         ``again``: together with those that could not be removed before.
         """
         doomed_paths = list(self._unremoved) if again else []
+        for topic in [each for each in self.topics if each.due_ms <= now_ms]:
+            doomed_paths.append((self._let_go(topic), False))
         left = SWEPT_AT_ONCE
         for log in list(self._logs.retiring):
             if left:
@@ -104,8 +141,24 @@ class Deleted:
 
         return remove
 
+    def _let_go(self, topic: DeletedTopic) -> str:
+        """Doom the directories of a topic, which cannot be undeleted any more.
+
+        Returns the path of the file that says it could, which goes first.
+        """
+        self.topics.remove(topic)
+        directories = [
+            os.path.join(self._path, each.directory) for each in topic.deletion.partitions
+        ]
+        for each, directory in zip(topic.deletion.partitions, directories, strict=True):
+            self.add(topic.due_ms, directory, topic.logs.get(each.number))
+        return deletion_file.path_in(directories[0])
+
     def abandon(self) -> None:
-        """Release everything; the next start removes it."""
+        """Release everything; a later start removes it."""
+        for topic in self.topics:
+            for log in topic.logs.values():
+                log.abandon()
         for _, _, doomed in self._doomed:
             if doomed is not None:
                 doomed.abandon()

@@ -1,6 +1,7 @@
 """Finds the partitions of a data directory and loads them.
 
-What is there is one directory per partition (``TOPIC-N``).  Loading is recovery.  Small files of a
+What is there is one directory per partition (``TOPIC-N``).  A topic whose deletion was stopped in
+the middle is deleted (``deletion_file``).  Loading is recovery.  Small files of a
 partition that cannot be read are rebuilt, and set aside by name (``bad_file``):
 
 - ``leader-epoch-checkpoint`` comes from the epochs of the batches;
@@ -17,8 +18,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from storage import paths
 from storage.directory.checkpoints import Checkpoints
@@ -32,7 +34,8 @@ from storage.recovery.loading import header_at
 from storage.recovery.recovery import LoadContext, Recovered, recover
 from storage.segment.cut import Cut
 from storage.settings.settings import Settings
-from storage.state import book_file, checkpoint_file, history
+from storage.state import book_file, checkpoint_file, deletion_file, history
+from storage.state.deletion_file import DeletedPartition, Deletion
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +44,16 @@ _TRIES = 5
 # How long a cleaner may take to name what it puts into the log, and how often to look.
 _SWAP_S = 1.0
 _LOOK_S = 0.005
+
+
+class Scan(NamedTuple):
+    """What lies in a data directory: the partitions to load, in order, the names of directories to
+    delete, and the deleted topics that some of these are of.
+    """
+
+    partitions: list[TopicPartition]
+    doomed: list[str]
+    deletions: list[Deletion]
 
 
 @dataclass
@@ -68,9 +81,9 @@ class Loader:
         # Whether the directory was closed cleanly, and its checkpoints can be read.
         self.stopped_clean = self.clean
 
-    def scan(self) -> tuple[list[TopicPartition], list[str]]:
-        """Partitions to load, in order, and the names of directories to delete."""
-        found: list[TopicPartition] = []
+    def scan(self) -> Scan:
+        """Look at what is there, and finish what a stopped deletion has left.  OSError."""
+        found: set[TopicPartition] = set()
         doomed: list[str] = []
         for name, kind in self.files.listing(self.path):
             if kind == "file" and is_temporary(name) and not self.read_only:
@@ -82,18 +95,51 @@ class Loader:
             if parsed is not None:
                 # Also a link, or the like: loading it says what is wrong with it.
                 if self.wanted is None or self.wanted(parsed[0]):
-                    found.append(parsed)
+                    found.add(parsed)
                 continue
             if kind != "directory":
                 continue
             aside = paths.parse_aside_directory(name)
             if aside is not None and aside.kind == "delete":
-                if not self.read_only:
-                    doomed.append(name)
+                doomed.append(name)
             elif name not in self.skipped:
                 self.skipped.append(name)
                 _log.warning("%s: not a partition's directory, left alone", name)
-        return sorted(found), doomed
+        deletions = [each for name in doomed if (each := self._deletion(name)) is not None]
+        for deletion in deletions:
+            for partition in self._left(deletion, found, doomed):
+                found.remove((deletion.topic, partition.number))
+                doomed.append(partition.directory)
+                if not self.read_only:
+                    source = self._directory((deletion.topic, partition.number))
+                    self.files.rename(source, os.path.join(self.path, partition.directory))
+        return Scan(sorted(found), doomed, deletions)
+
+    def _deletion(self, name: str) -> Deletion | None:
+        """The deletion that a directory of this name tells of, if any."""
+        try:
+            deletion = deletion_file.read(self.files, os.path.join(self.path, name))
+        except (CorruptCheckpoint, OSError) as error:
+            _log.warning("%s: what was deleted there cannot come back: %s", name, error)
+            return None
+        # A copy of the file means nothing.
+        is_its_own = deletion is not None and deletion.partitions[0].directory == name
+        return deletion if is_its_own else None
+
+    def _left(
+        self, deletion: Deletion, found: Container[TopicPartition], doomed: Container[str]
+    ) -> list[DeletedPartition]:
+        """The partitions of a deleted topic whose directories have still, or again, their names."""
+        topic, (first, *others) = deletion.topic, deletion.partitions
+        if (topic, first.number) in found:
+            return []  # another topic has the name
+        return [
+            each
+            for each in others
+            if (topic, each.number) in found
+            and each.directory not in doomed
+            and self._topic_id(self._directory((topic, each.number))) in ("", deletion.id)
+        ]
 
     def refuse_old(self, found: Sequence[TopicPartition]) -> None:
         """ReadOnlyFormat where a partition is one of Kafka 0.7, before anything is changed."""
@@ -152,8 +198,14 @@ class Loader:
         now_ms: int,
         advance: Callable[[int], None] = lambda size: None,
         verify: bool = False,
+        directory: str | None = None,
     ) -> Log:
-        directory = self._directory(item)
+        """Load a partition from its directory or, of a deleted topic, from ``directory``.
+
+        StorageError, OSError.
+        """
+        was_closed = self.clean and directory is None
+        directory = directory or self._directory(item)
         files, settings, checkpoints = self.files, self.settings, self.checkpoints
         topic, partition = item
         topic_id = self._topic_id(directory)
@@ -222,7 +274,7 @@ class Loader:
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
             epochs=self._load_epochs(directory, start, end, recovered),
-            clean=self.clean,
+            clean=was_closed,
             read_only=self.read_only,
             may_have_gaps=may_have_gaps,
             point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),

@@ -26,7 +26,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,7 +35,8 @@ from storage.adopt.adopt import recover as recover_adoption
 from storage.adopt.adoptions import Adoptions
 from storage.counters import CleanerCounters
 from storage.directory.checkpoints import Checkpoints, Mending
-from storage.directory.deleted import Deleted, remove_directory
+from storage.directory.deleted import Deleted, DeletedTopic, remove_directory
+from storage.directory.deletion import delete_topic, undelete_topic
 from storage.directory.loader import Loader
 from storage.directory.make_room import make_room
 from storage.directory.partition_modes import PartitionModes
@@ -62,6 +63,7 @@ from storage.retention.retention import check_policy
 from storage.settings.setting_files import TopicFile, TopicOwner
 from storage.settings.settings import Settings, no_check
 from storage.state import checkpoint_file
+from storage.state.deletion_file import Deletion
 from storage.task import Task
 from storage.threads import side_by_side
 
@@ -157,7 +159,9 @@ class LogManager:
         self._changed_ns = 0
         # Whether only this manager uses ``files``.
         self._made_files = False
-        self.deleted = Deleted(files, self.duties, self.reserve, self._logs, read_only=read_only)
+        self.deleted = Deleted(
+            path, files, self.duties, self.reserve, self._logs, read_only=read_only
+        )
         self.loader = Loader(
             files,
             path,
@@ -297,7 +301,7 @@ class LogManager:
     def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
         started = time.monotonic()
         now_ms = self.clock_ms()
-        found, doomed = self.loader.scan()
+        found, doomed, deletions = self.loader.scan()
         if not self.read_only:
             self.loader.refuse_old(found)
         recovery_points, log_starts, are_known = self.checkpoints.read_at_open(found, self._mending)
@@ -364,8 +368,19 @@ class LogManager:
         if not self.read_only:
             for line in [*self.settings.notes, *self.kept_topics()]:
                 _log.warning("%s", line)
+        self._take_up_deletions(deletions, doomed)
+
+    def _take_up_deletions(self, deletions: Iterable[Deletion], doomed: Iterable[str]) -> None:
+        """Remove what an earlier process has deleted: topics when their time is over."""
+        waiting: set[str] = set()
+        for each in deletions:
+            # A clock that was put back must not keep them longer.
+            left_ms = min(each.due_ms - self.clock_ms(), each.due_ms - each.deleted_ms)
+            self.deleted.topics.append(DeletedTopic(each, self.monotonic_ms() + left_ms))
+            waiting.update(partition.directory for partition in each.partitions)
         for name in doomed:
-            self.deleted.add(self.monotonic_ms(), os.path.join(self.path, name), None)
+            if not self.read_only and name not in waiting:
+                self.deleted.add(self.monotonic_ms(), os.path.join(self.path, name), None)
 
     def kept_topics(self, names: Iterable[str] | None = None) -> list[str]:
         """The topics, all or those of these names, whose unknown settings prevent deletion: a line
@@ -417,40 +432,48 @@ class LogManager:
     # -- topics --------------------------------------------------------------------------------
 
     def create_topic(
-        self, name: str, partitions: int | None = None, *, owner: TopicOwner | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        owner: TopicOwner | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> Topic:
         """Create a topic with ``partitions`` (default: num.partitions) empty partitions; durable.
 
-        ``owner``: its uid, gid and mode, which are written down before the topic can be seen.
+        ``owner``: its uid, gid and mode, ``settings``: what is set on it.  Both are written down
+        before the topic can be seen.
 
         InvalidTopic, TopicExists, ReadOnlyLog, PolicyViolation of a reserved name or in a broker's
-        directory, CorruptCheckpoint where the defaults cannot be read, OSError; what was made of a
-        topic that failed is removed again.
+        directory, CorruptCheckpoint where the defaults cannot be read, InvalidConfig as
+        ``change_topic_settings``, OSError; what was made of a topic that failed is removed again.
         """
         self._check_writable()
         self.files.check_room()
         if name in self.topics:
             raise TopicExists(f"topic {name!r} exists", path=self.path)
         paths.check_new_name(name)
-        self._check_collisions(name)
+        self.check_collisions(name)
         self.check_may_create()
         self.settings.check_known()
         count = self.settings.broker.num_partitions if partitions is None else partitions
         topic = Topic(name, checkpoint_file.new_topic_id())
         self.settings.identify(name, topic.id)
+        overrides = self.settings.checked(name, settings) if settings else {}
         if name in self.checkpoints.topics():
             # These are a deleted topic's: the new one begins at offset 0.
             self.start_checkpoint(snapshots=False)()
         try:
+            begun = TopicFile(overrides, {} if owner is None else {None: owner})
             for partition in range(count):
-                topic.add(self._create_log(topic, partition, owner))
+                topic.add(self._create_log(topic, partition, begun))
             self.files.sync_directory(self.path)
         except OSError:
             for log in reversed(topic.partitions.values()):
                 remove_directory(self.files, log.directory)
             self.settings.forget(name)
             raise
-        self._note_change()
+        self.note_change()
         self.topics[name] = topic
         self.topics.changes += 1
         return topic
@@ -463,13 +486,13 @@ class LogManager:
             return max(self._changed_ns, self.topics.created_ns)
         return self._changed_ns
 
-    def _note_change(self) -> None:
+    def note_change(self) -> None:
         """Note that a topic comes or goes.  A deletion leaves no other file that lasts."""
         self._changed_ns = max(self.clock_ms() * 1_000_000, self._changed_ns + 1)
         with contextlib.suppress(OSError):
             self.files.utime_ns(os.path.join(self.path, paths.LOCK), self._changed_ns)
 
-    def _check_collisions(self, name: str) -> None:
+    def check_collisions(self, name: str) -> None:
         """TopicExists where Kafka's metrics would take it for another topic (``Topic.java``)."""
         if "." not in name and "_" not in name:
             return
@@ -482,18 +505,17 @@ class LogManager:
                     path=self.path,
                 )
 
-    def _begin_topic(self, name: str, directory: str, owner: TopicOwner | None) -> None:
-        """Make the directory of a new topic's partition 0, with the topic's owner inside.
+    def _begin_topic(self, name: str, directory: str, begun: TopicFile) -> None:
+        """Make the directory of a new topic's partition 0, with the topic's file inside.
 
         Until that is written down it has a name that the next start removes.
         """
         if self.files.exists(directory):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
         unfinished = os.path.join(self.path, paths.deleted_directory_name(name, 0))
-        owners = TopicFile(owners={} if owner is None else {None: owner})
-        self.modes.make_directory(unfinished, owners, 0)
+        self.modes.make_directory(unfinished, begun, 0)
         try:
-            self.settings.begin(name, unfinished, owner)
+            self.settings.begin(name, unfinished, begun)
             self.files.rename(unfinished, directory)
         except OSError:
             remove_directory(self.files, unfinished)
@@ -548,12 +570,10 @@ class LogManager:
                 f"it comes back; if it will not: kafkafs detach {self.path}",
             )
 
-    def _create_log(
-        self, topic: Topic, partition: int, topic_owner: TopicOwner | None = None
-    ) -> Log:
+    def _create_log(self, topic: Topic, partition: int, begun: TopicFile | None = None) -> Log:
         directory = os.path.join(self.path, paths.partition_directory(topic.name, partition))
         if partition == 0:
-            self._begin_topic(topic.name, directory, topic_owner)
+            self._begin_topic(topic.name, directory, begun or TopicFile())
         else:
             known = self.settings.topic_file(topic.name)
             self.modes.make_directory(directory, known, partition)
@@ -565,63 +585,35 @@ class LogManager:
         log.listeners = self.listeners
         return log
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic with everything in it (``LogManager.asyncDelete``).
+    def delete_topic(self, name: str) -> int:
+        """Delete a topic with everything in it; returns for how many ms it can be undeleted.
 
-        Its directories are renamed at once, highest partition first, and removed by ``sweep`` after
-        file.delete.delay.ms; readers go on until then.  A directory that somebody else has removed
+        Its directories are renamed at once, and removed by ``sweep`` after file.delete.delay.ms,
+        also after a restart; readers go on until then.  A directory that somebody else has removed
         is skipped.
 
         OSError, CorruptCheckpoint where the directory's settings cannot be read: the topic is as it
         was.
         """
         self._check_writable()
-        self.settings.check_known()
-        topic = self.topics.topic(name)
-        delay_ms = self.settings.log_config(name).file_delete_delay_ms
-        due_ms = self.monotonic_ms() + delay_ms
-        renamed: list[tuple[str, str, Log | None]] = []
-        try:
-            for partition in reversed(topic.numbers):
-                log = topic.partitions.get(partition)
-                where = os.path.join(self.path, paths.partition_directory(name, partition))
-                directory = os.path.join(self.path, paths.deleted_directory_name(name, partition))
-                try:
-                    self.files.rename(where, directory)
-                except FileNotFoundError:
-                    if self.files.exists(where):
-                        raise
-                    _log.warning("%s: has been removed by somebody else", where)
-                renamed.append((where, directory, log))
-            self.files.sync_directory(self.path)
-        except OSError:
-            for where, directory, _ in reversed(renamed):
-                if self.files.exists(directory):
-                    self.files.rename(directory, where)
-            raise
-        self._note_change()
-        del self.topics[name]
-        self.topics.changes += 1
-        for _, directory, log in renamed:
-            if log is not None:
-                log.relocate(directory)
-                log.retire(due_ms)
-                self.duties.forget(log.name)
-                self._logs.unflushed.discard(log)
-            self.deleted.add(due_ms, directory, log)
-        for partition in topic.numbers:
-            self.cleaner_offsets.pop((name, partition), None)
-        topic.partitions.clear()
-        topic.faults.clear()
-        self.settings.forget(name)
-        try:
-            # A new topic of that name must not find the old one's offsets.
-            self.checkpoints.forget_lost_starts(name)
-            if name in self.checkpoints.topics():
-                self.start_checkpoint(snapshots=False)()
-        except OSError as error:
-            # The topic is gone all the same; ``create_topic`` looks for what is left of it.
-            _log.warning("%s: what was written down of topic %r stays: %s", self.path, name, error)
+        return delete_topic(self, name)
+
+    def undelete_topic(self, name: str, topic_id: str | None = None) -> Topic:
+        """Take back the deletion of a topic, with its records, settings and owners; durable.
+
+        ``topic_id``: which one, where several of the name were deleted.
+
+        UnknownTopicOrPartition where none can be undeleted, TopicExists where there is one of the
+        name, or several were deleted; StorageError and OSError where it cannot be loaded: it can be
+        undeleted as before.
+        """
+        self._check_writable()
+        return undelete_topic(self, name, topic_id)
+
+    def forget_unflushed(self, log: Log) -> None:
+        """A log that is deleted, or was not taken, needs no flush by the clock."""
+        self.duties.forget(log.name)
+        self._logs.unflushed.discard(log)
 
     def drop(self, log: Log, directory: str | None) -> None:
         """Another process has deleted a partition; its directory is ``directory`` now, if any.
@@ -640,6 +632,20 @@ class LogManager:
         due_ms = self.monotonic_ms() + log.config.file_delete_delay_ms
         log.retire(due_ms)
         self.deleted.add(due_ms, log.directory, log)
+
+    def take_back(self, log: Log, topic: Topic, directory: str) -> bool:
+        """Another process has undeleted a partition that was dropped from ``topic``, and which has
+        its ``directory`` again.  False where its files were let go of meanwhile.
+        """
+        known = self.topics.get(topic.name, topic)
+        if known.id != topic.id or not self.deleted.take_back(log):
+            return False
+        self.topics[topic.name] = known
+        log.relocate(directory)
+        log.restore()
+        known.add(log)
+        self.topics.changes += 1
+        return True
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -693,15 +699,18 @@ class LogManager:
         # Other threads add logs and remove them meanwhile.
         return [log for log in list(self._logs.unflushed) if log.durability.is_due(now_ms)]
 
-    def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
+    def start_checkpoint(
+        self, *, snapshots: bool = True, coming: Sequence[Log] = ()
+    ) -> Callable[[], None]:
         """Take the state for the checkpoints now; returns a function that writes it (any thread).
 
         With ``snapshots`` also a snapshot of the producers of every partition that has grown.
+        ``coming``: logs that are about to be part of a topic.
         Where a later checkpoint has been written, the function writes nothing: when it returns,
         this state or a later one is durable.
         """
         self._check_writable()
-        logs = list(self.logs())
+        logs = [*self.logs(), *coming]
         recovery_points = {
             (log.topic, log.partition): end for log in logs if (end := log.flushed_end) is not None
         }
@@ -719,7 +728,9 @@ class LogManager:
                 paths.HIGH_WATERMARKS: high_watermarks,
                 paths.CLEANER_OFFSETS: cleaned,
             },
-            frozenset(self.topics) | {topic for topic, _ in cleaned},
+            frozenset(
+                {*self.topics, *(log.topic for log in coming), *(name for name, _ in cleaned)}
+            ),
             self.topics.faulty,
         )
         grown = logs if snapshots else []

@@ -29,12 +29,19 @@ TopicPartition = tuple[str, int]
 """A partition: its topic and number."""
 
 
+def fault_line(item: TopicPartition, error: Exception) -> str:
+    """A line that says why a partition cannot be shown."""
+    name, number = item
+    return f"{name}-{number}: cannot be opened: {str(error) or type(error).__name__}"
+
+
 @dataclass(slots=True)
 class Topic:
     """A topic and its partitions here, by number.
 
     ``faults``: why others could not be opened.  ``extended_ns``: when the last partition was made,
-    in ns since 1970; 0 where none could be opened.
+    in ns since 1970; 0 where none could be opened.  ``returns``: how often its deletion was taken
+    back by this process.
     """
 
     name: str
@@ -42,6 +49,7 @@ class Topic:
     partitions: dict[int, Log] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
     extended_ns: int = 0
+    returns: int = 0
 
     def add(self, log: Log) -> None:
         """Take a partition in, or another log of one that is there."""
@@ -152,7 +160,7 @@ class Topics(dict[str, Topic]):
         name, number = item
         if not isinstance(error, (StorageError, OSError)):
             _log.error("%s-%d: not foreseen", name, number, exc_info=error)
-        reason = f"{name}-{number}: cannot be opened: {str(error) or type(error).__name__}"
+        reason = fault_line(item, error)
         topic = self.get(name)
         if topic is None:
             stand_in = checkpoint_file.stand_in_topic_id(self._path, name)

@@ -714,6 +714,13 @@ class Log:
         self.closed = True
         self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
 
+    def restore(self) -> None:
+        """Take appends again: the deletion of the topic was taken back in time."""
+        self.closed = False
+        self.retired = [each for each in self.retired if each[1] not in self.segments]
+        if self.durability.unflushed_since_ms is not None:
+            self.became_unflushed()
+
     def release_all(self, most: int | None = None) -> bool:
         """Release a deleted partition's segments, ``most`` at a time; False while any is left or
         read.

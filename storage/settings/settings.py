@@ -250,17 +250,27 @@ class Settings:
         lowest = self._lowest.get(topic)
         return None if lowest is None else self._path_in(topic, lowest)
 
-    def begin(self, topic: str, directory: str, owner: TopicOwner | None) -> None:
-        """Begin a new topic, without settings.
+    def begin(self, topic: str, directory: str, begun: TopicFile) -> None:
+        """Begin a new topic.
 
         ``directory``: its first partition's, which still has another name.  OSError.
         """
-        begun = TopicFile() if owner is None else TopicFile(owners={None: owner})
-        if owner is not None:
+        if begun.owners or begun.overrides:
             path = os.path.join(directory, TOPIC_FILE)
             self._files.replace_atomically(path, begun.text().encode())
         self.forget(topic)
         self._topics[topic] = begun
+
+    def recall(self, topic: str, directory: str) -> None:
+        """Use the settings of a deleted topic, which is about to come back.
+
+        ``directory``: its first partition's, which still has another name.  InvalidConfig, OSError.
+        """
+        self.forget(topic)
+        recalled = TopicFile()
+        with contextlib.suppress(FileNotFoundError):
+            recalled = read_topic_file(self._files, os.path.join(directory, TOPIC_FILE))
+        self._topics[topic] = recalled
 
     def forget(self, topic: str) -> None:
         """Forget a topic: it is gone, or another one may get its name."""

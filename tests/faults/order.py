@@ -284,19 +284,19 @@ FAULTS = [
     Fault(
         "create-topic-names-not-durable",
         "storage/directory/manager.py",
-        "                topic.add(self._create_log(topic, partition, owner))\n"
+        "                topic.add(self._create_log(topic, partition, begun))\n"
         "            self.files.sync_directory(self.path)\n",
-        "                topic.add(self._create_log(topic, partition, owner))\n",
+        "                topic.add(self._create_log(topic, partition, begun))\n",
         "A topic with flushed records is gone after a power cut.",
         (LOG_CRASH,),
     ),
     Fault(
         "create-topic-seen-before-its-owner",
         "storage/directory/manager.py",
-        "            self.settings.begin(name, unfinished, owner)\n"
+        "            self.settings.begin(name, unfinished, begun)\n"
         "            self.files.rename(unfinished, directory)\n",
         "            self.files.rename(unfinished, directory)\n"
-        "            self.settings.begin(name, directory, owner)\n",
+        "            self.settings.begin(name, directory, begun)\n",
         "mkdir -m 700 and a kill: everybody reads the topic.",
         (TOPIC_CRASH, MANAGER, "tests/storage/settings/test_settings.py"),
     ),
@@ -310,35 +310,44 @@ FAULTS = [
     ),
     Fault(
         "delete-topic-names-not-durable",
-        "storage/directory/manager.py",
-        "                renamed.append((where, directory, log))\n"
-        "            self.files.sync_directory(self.path)\n",
-        "                renamed.append((where, directory, log))\n",
+        "storage/directory/deletion.py",
+        "                files.sync_directory(manager.path)\n"
+        "        files.sync_directory(manager.path)\n"
+        "    except OSError:\n        for where, directory in",
+        "                files.sync_directory(manager.path)\n"
+        "    except OSError:\n        for where, directory in",
         "A topic that was deleted is back after a power cut.",
         ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "delete-topic-not-undone-where-it-fails",
-        "storage/directory/manager.py",
-        "                if self.files.exists(directory):\n"
-        "                    self.files.rename(directory, where)\n",
-        "                pass\n",
+        "storage/directory/deletion.py",
+        "            files.rename(directory, where)\n",
+        "            pass\n",
         "rmdir says ENOSPC, and half of the topic goes at the next start.",
         ("tests/storage/directory/test_reserve.py",),
     ),
     Fault(
-        "delete-topic-lowest-partition-first",
-        "storage/directory/manager.py",
-        "            for partition in reversed(topic.numbers):",
-        "            for partition in topic.numbers:",
-        "A kill within leaves partitions without the ones before them.",
-        (MANAGER, TOPIC_CRASH),
+        "delete-topic-first-partition-last",
+        "storage/directory/deletion.py",
+        "deletion.partitions if first_decides else reversed(deletion.partitions)",
+        "reversed(deletion.partitions)",
+        "A kill within leaves a topic without some of its partitions.",
+        (TOPIC_CRASH,),
+    ),
+    Fault(
+        "undelete-topic-first-partition-first",
+        "storage/directory/deletion.py",
+        "        for each in (*reversed(others), first):\n",
+        "        for each in (first, *others):\n",
+        "A kill within leaves a topic without some of its partitions.",
+        (TOPIC_CRASH,),
     ),
     Fault(
         "delete-topic-settings-stay",
-        "storage/directory/manager.py",
-        "        topic.faults.clear()\n        self.settings.forget(name)\n",
-        "        topic.faults.clear()\n        _ = self.settings.forget\n",
+        "storage/directory/deletion.py",
+        "    topic.faults.clear()\n    manager.settings.forget(name)\n",
+        "    topic.faults.clear()\n    _ = manager.settings.forget\n",
         "A new topic of that name has the old one's settings.",
         (MANAGER,),
         unseen="A topic that is made begins with settings of its own (Settings.begin).",

@@ -3,7 +3,9 @@
     version, help, log   short texts
     config               the mount options and the settings for all topics, as in `.config`
     topics               a header line and a line per topic, in columns of fixed width; `#` lines
-                         name the topics from which nothing is deleted, faults and losses
+                         name the topics from which nothing is deleted, faults and losses, and what
+                         can be undeleted; takes commands, where the mount may write
+                         (`topic_commands`)
     metrics              Prometheus text (`metrics_text`)
     adopt                takes requests to the owner of the directory (`adopt_file`); only where
                          the mount may write
@@ -20,23 +22,30 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 
 from kafkafs import mount_options
+from kafkafs.tree.control.control_file import ControlHandle
+from kafkafs.tree.control.topic_commands import carry_out
 from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile, text_table
-from kafkafs.tree.handles import HandleTable
+from kafkafs.tree.handles import Handle, HandleTable, WritingHandle
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.owner.adopt_file import NAME as ADOPT
 from kafkafs.tree.owner.adopt_file import adopt_file
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
+from storage.directory.deleted import DeletedTopic
 from storage.directory.manager import LogManager, Topic
 from storage.modes import Ownership
 from storage.paths import ABOUT
 from storage.settings.config import format_value
 from storage.settings.settings import SETTINGS_FILE, Settings
+
+Take = Callable[[int, Handle | None], WritingHandle]
+"""Makes the handle for writing, from the flags and the one that reads."""
 
 FOLLOW_S = 0.02
 """Seconds that the owner's thread follows another process at most before such an open."""
@@ -45,6 +54,10 @@ HELP = """\
 A topic is a directory, a partition a file: each record's value is a line.
 
   mkdir TOPIC                   creates a topic (rmdir deletes it, with everything in it)
+  echo undelete TOPIC >> .kafkafs/topics
+                                takes rmdir back, for file.delete.delay.ms (a minute)
+  echo create TOPIC partitions=3 retention.ms=7d >> .kafkafs/topics
+                                creates a topic with its settings, at once
   touch TOPIC/N                 creates the next partition
   echo line >> TOPIC/0          appends a record
   cat TOPIC/0, tail -f TOPIC/0  read
@@ -95,7 +108,9 @@ class AboutDirectory(TreeDirectory):
             "help": self._short("help", lambda: HELP, for_all=True),
             "log": self._short("log", mount.events.text),
             "metrics": self._made("metrics", self._metrics_text),
-            "topics": self._made("topics", lambda: topics_text(mount.manager)),
+            "topics": self._made(
+                "topics", lambda: topics_text(mount.manager), self._topics_taker()
+            ),
             "version": self._short("version", lambda: version("kafkafs") + "\n", for_all=True),
         }
         if not (mount.manager.read_only or mount.options.read_only):
@@ -110,15 +125,35 @@ class AboutDirectory(TreeDirectory):
         text, clock_ns = lambda: Text(make()), self.mount.clock_ns
         return VirtualFile(inode, text, owner, clock_ns, path=f"{ABOUT}/{name}")
 
-    def _made(self, name: str, make: Callable[[], str]) -> VirtualFile:
-        """A file whose text a worker thread makes."""
+    def _made(self, name: str, make: Callable[[], str], take: Take | None = None) -> VirtualFile:
+        """A file whose text a worker thread makes.  Who may change it is the user of the daemon."""
+
+        def owner() -> Ownership:
+            mode, uid, gid = self._file_owner()
+            return mode | (0o200 if take else 0), uid, gid
+
         return MadeFile(
             inode_number(ABOUT, name),
             lambda: Text(make()),
-            self._file_owner,
+            owner,
             self.mount.clock_ns,
             lambda: self._partitions.follow_all(time.monotonic() + FOLLOW_S),
             f"{ABOUT}/{name}",
+            take,
+        )
+
+    def _topics_taker(self) -> Take | None:
+        """Makes the handles that take commands about topics; None where nothing may be written."""
+        mount = self.mount
+        if mount.manager.read_only or mount.options.read_only:
+            return None
+
+        def say(reason: str) -> None:
+            mount.events.of_request(f"{ABOUT}/topics: {reason}")
+
+        act = partial(carry_out, mount.manager)
+        return lambda flags, reader: ControlHandle(
+            act, say, flags, mount.unfinished, reader, structural=True
         )
 
     @property
@@ -178,7 +213,7 @@ def topics_text(manager: LogManager) -> str:
     """A line for each topic. `offsets` counts from the log starts to the log ends: the records,
     where nothing was compacted and no transaction has ended. `last_append` is ms since 1970, or -1.
     `#` lines at the end name the topics from which nothing is deleted or compacted, the partitions
-    that could not be opened, and the losses.
+    that could not be opened, the losses, and the deleted topics that can be undeleted.
     """
     topics = sorted(manager.topics.items())
     names = ["topic", *(name for name, _ in topics)]
@@ -188,7 +223,18 @@ def topics_text(manager: LogManager) -> str:
     lines += [f"# {line}" for line in manager.kept_topics()]
     lines += [f"# {reason}" for _, topic in topics for reason in topic.faults.copy().values()]
     lines += [f"# {log.name}: {loss}" for log in manager.logs() for loss in log.losses]
+    lines += [f"# {deleted_line(manager, each)}" for each in list(manager.deleted.topics)]
     return "".join(f"{line}\n" for line in lines)
+
+
+def deleted_line(manager: LogManager, deleted: DeletedTopic) -> str:
+    """What can be undeleted, and for how long."""
+    deletion = deleted.deletion
+    left_s = max(deleted.due_ms - manager.monotonic_ms(), 0) / 1000
+    return (
+        f"{deletion.topic} was deleted, {len(deletion.partitions)} partitions: undelete "
+        f"{deletion.topic} {deletion.id} takes that back for {left_s:.0f} s"
+    )
 
 
 def _topic_facts(manager: LogManager, topic: Topic) -> tuple[object, ...]:

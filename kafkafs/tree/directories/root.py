@@ -49,7 +49,9 @@ class Root(TreeDirectory):
         return self._topic(topic)
 
     def _topic(self, topic: Topic) -> Node:
-        inode = inode_number(topic.name, topic.id)
+        # The kernel finds nothing in a directory that was removed, while somebody is in it.
+        returned = (topic.returns,) if topic.returns else ()
+        inode = inode_number(topic.name, topic.id, *returned)
         return self.mount.inodes.find(inode) or TopicDirectory(
             self.partitions, inode, topic, self.start_names, DOT_NAMES
         )
@@ -84,4 +86,7 @@ class Root(TreeDirectory):
             why = f"user {caller.uid} may not remove what is in it"
             raise PermissionError(errno.EACCES, why)
         self.mount.jobs.drop_topic(manager.topics[name])
-        manager.delete_topic(name)
+        delay_ms = manager.delete_topic(name)
+        self.mount.events.of_request(
+            f"{name} is deleted; for {delay_ms / 1000:g} s: echo undelete {name} >> {ABOUT}/topics"
+        )

@@ -141,7 +141,7 @@ class ContentHandle(Handle):
 
 
 class MadeFile(VirtualFile):
-    """A read-only file whose content a worker thread makes for each open.
+    """A file whose content a worker thread makes for each open.
 
     The owner's thread calls `look` before. stat shows the size of the text that was opened last,
     while it is open; else of a text that is made for the stat.
@@ -157,8 +157,9 @@ class MadeFile(VirtualFile):
         mtime_ns: Callable[[], int],
         look: Callable[[], object],
         path: str,
+        take: Callable[[int, Handle | None], WritingHandle] | None = None,
     ) -> None:
-        super().__init__(inode, make, owner, mtime_ns, path=path)
+        super().__init__(inode, make, owner, mtime_ns, path=path, take=take)
         self._look = look
         # The sizes of the open handles' texts, and the size that a worker thread has found.
         self._opened: dict[Handle, int] = {}

@@ -39,7 +39,8 @@ def of_partition(topic: str, partition: int = 0, **others: str) -> Labels:
 
 def rows(mount: Mount) -> dict[str, dict[str, str]]:
     """`.kafkafs/topics`, by topic."""
-    header, *lines = (mount / ".kafkafs/topics").read_text().splitlines()
+    text = (mount / ".kafkafs/topics").read_text()
+    header, *lines = (line for line in text.splitlines() if not line.startswith("#"))
     names = header.split()
     assert all(len(line.split()) == len(names) for line in lines)
     assert len({len(line) for line in (header, *lines)}) == 1, "columns of fixed width"
@@ -55,9 +56,9 @@ def test_the_files_of_the_directory(mount: Mount) -> None:
     topics, help
     """
     about = mount / ".kafkafs"
-    names = ["config", "help", "log", "metrics", "topics", "version"]
-    # What takes requests is tested elsewhere.
-    assert os.listdir(about) == ["adopt", *names]
+    names = ["config", "help", "log", "metrics", "version"]
+    # What takes requests and commands is tested elsewhere.
+    assert os.listdir(about) == ["adopt", *sorted([*names, "topics"])]
     for path in (about / name for name in names):
         assert path.stat().st_mode & 0o222 == 0
         fails(errno.EACCES, os.open, path, os.O_WRONLY)

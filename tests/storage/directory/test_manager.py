@@ -195,7 +195,9 @@ def test_what_was_being_deleted_is_deleted_after_a_restart(tmp_path: Path) -> No
         manager.delete_topic("gone")
     with opened(tmp_path) as manager:
         assert manager.topics == {}
-        remove = manager.sweep(manager.clock_ms())
+        delay_ms = manager.settings.log_config("gone").file_delete_delay_ms
+        assert manager.sweep(manager.clock_ms() + delay_ms - 1) is None
+        remove = manager.sweep(manager.clock_ms() + delay_ms)
         assert remove is not None
         remove()
         assert not [name for name in os.listdir(tmp_path) if "gone" in name]

@@ -20,6 +20,7 @@ from storage.settings.config import (
     LogConfig,
     format_value,
 )
+from storage.settings.setting_files import TopicFile
 from storage.settings.settings import Settings
 
 HOUR_MS = 3_600_000
@@ -355,7 +356,7 @@ def test_a_topic_that_is_gone_and_made_again(tmp_path: Path) -> None:
     topic_file(tmp_path, "t").parent.rename(tmp_path / "gone")
     settings.forget("t")
     (tmp_path / "aside").mkdir()
-    settings.begin("t", str(tmp_path / "aside"), (3, 4, 0o700))
+    settings.begin("t", str(tmp_path / "aside"), TopicFile(owners={None: (3, 4, 0o700)}))
     (tmp_path / "aside").rename(tmp_path / "t-0")
     for now in (settings, load(tmp_path)):
         assert now.overrides("t") == {}

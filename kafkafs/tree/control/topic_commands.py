@@ -1,0 +1,84 @@
+"""The lines that `.kafkafs/topics` takes, one for each write.
+
+    create TOPIC [partitions=N] [owner=UID:GID:MODE] [NAME=VALUE ...]
+    undelete TOPIC [ID]
+
+`create` makes a topic with its settings, owner and partitions before anybody sees it: without them
+as `mkdir` by the daemon's user does. `undelete` takes the deletion of a topic back; the ID is the
+topic's, where several of the name were deleted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+
+from kafkafs.tree.control.commands import numbered
+from kafkafs.tree.control.control_file import CommandEffects
+from storage.directory.manager import LogManager
+from storage.errors import InvalidConfig
+
+_CREATE, _UNDELETE = "create", "undelete"
+_OWNER = re.compile(r"([0-9]{1,9}):([0-9]{1,9}):([0-7]{3,4})")
+_COUNT = re.compile(r"[1-9][0-9]{0,5}")
+_MODE = 0o755
+
+
+def carry_out(manager: LogManager, lines: Sequence[str]) -> CommandEffects:
+    """Carry out a command. EINVAL, InvalidConfig, and errors of `create_topic` and
+    `undelete_topic`: nothing has changed.
+    """
+    commands = [words for _, _, words in numbered(lines)]
+    if len(commands) > 1:
+        raise OSError(errno.EINVAL, "each command is a write of its own")
+    for verb, *words in commands:
+        if verb == _CREATE and words:
+            _create(manager, *words)
+        elif verb == _UNDELETE and len(words) in (1, 2):
+            manager.undelete_topic(*words)
+        else:
+            line = " ".join((verb, *words))
+            raise OSError(errno.EINVAL, f"{line!r} is no create TOPIC ... or undelete TOPIC [ID]")
+    return CommandEffects()
+
+
+def create_line(
+    topic: str, partitions: int, owner: tuple[int, int, int], settings: Sequence[str]
+) -> str:
+    """The line that creates a topic; `settings` are NAME=VALUE."""
+    uid, gid, mode = owner
+    words = [_CREATE, topic, f"partitions={partitions}", f"owner={uid}:{gid}:{mode:04o}"]
+    return " ".join([*words, *settings]) + "\n"
+
+
+def undelete_line(topic: str, topic_id: str | None) -> str:
+    """The line that undeletes a topic."""
+    return " ".join(filter(None, (_UNDELETE, topic, topic_id))) + "\n"
+
+
+def _create(manager: LogManager, topic: str, *words: str) -> None:
+    owner = (os.geteuid(), os.getegid(), _MODE)
+    partitions: int | None = None
+    settings: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name or not value or name in settings:
+            raise InvalidConfig(f"{word!r} is not NAME=VALUE, or is there twice")
+        if name == "partitions":
+            if _COUNT.fullmatch(value) is None:
+                raise InvalidConfig(f"{word} is not a number of partitions")
+            partitions = int(value)
+        elif name == "owner":
+            owner = _owner(value)
+        else:
+            settings[name] = value
+    manager.create_topic(topic, partitions, owner=owner, settings=settings)
+
+
+def _owner(text: str) -> tuple[int, int, int]:
+    found = _OWNER.fullmatch(text)
+    if found is None:
+        raise InvalidConfig(f"owner={text} is not UID:GID:MODE")
+    return int(found[1]), int(found[2]), int(found[3], 8)

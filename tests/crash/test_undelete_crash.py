@@ -1,0 +1,102 @@
+"""A crash at every file operation of an undeletion, by the process that has deleted the topic and
+by a later one.
+
+Wherever that stops, the topic is there with all partitions, records and settings, or it is deleted
+and can be undeleted.  What was acknowledged holds.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.crash.test_topic_deletion_crash import DELAY_MS, PARTITIONS, build, clock
+from tests.storage.logs import NOW_MS, append, opened, values
+
+
+class Life:
+    """What is run, and how far it has come."""
+
+    def __init__(self, data: Path, *, restarts: bool) -> None:
+        self.data = data
+        self.restarts = restarts
+        self.is_deleted: bool | None = False
+        self.acknowledged = 0
+        with LogManager.open(str(data), read_only=True, clock_ms=clock) as manager:
+            topic = manager.topic("gone")
+            self.whole = {n: values(log) for n, log in topic.partitions.items()}
+
+    def expected(self) -> tuple[object, ...]:
+        return self.is_deleted, self.acknowledged
+
+    def run(self, stops: Stops) -> None:
+        manager = LogManager.open(str(self.data), files=stops.disk, clock_ms=clock)
+        self.is_deleted = None
+        manager.delete_topic("gone")
+        self.is_deleted = True
+        if self.restarts:
+            manager.close()
+            manager = LogManager.open(str(self.data), files=stops.disk, clock_ms=clock)
+        self.is_deleted = None
+        manager.undelete_topic("gone")
+        self.is_deleted = False
+        log = manager.log("gone", 2)
+        append(log, b"after")
+        log.flush()
+        self.acknowledged = 1
+        manager.close()
+        stops.end()
+
+
+def check(life: Life, path: Path, stopped: Found) -> None:
+    is_deleted, acknowledged = stopped.expected
+    with opened(path, Unsynced(), clock_ms=clock) as manager:
+        assert values(manager.log("kept", 0)) == [b"kept", b"also"]
+        if is_deleted is not None:
+            assert ("gone" not in manager.topics) == is_deleted
+        if "gone" not in manager.topics:
+            manager.undelete_topic("gone")
+        topic = manager.topic("gone")
+        assert list(topic.partitions) == list(range(PARTITIONS))
+        for number, log in topic.partitions.items():
+            found = values(log)
+            if number == 2 and found[len(life.whole[2]) :]:
+                assert found.pop() == b"after"
+            elif number == 2:
+                assert not acknowledged
+            assert found == life.whole[number]
+        assert manager.settings.overrides("gone")["retention.ms"] == "77"
+        assert manager.settings.get_owner("gone", 1) == (1000, 1000, 0o600)
+        remove = manager.sweep(NOW_MS + DELAY_MS)
+        if remove is not None:
+            remove()
+        directories = {each.name for each in path.iterdir() if each.is_dir()}
+        assert directories == {f"{log.topic}-{log.partition}" for log in manager.logs()}
+
+
+def stops_of(tmp_path: Path, restarts: bool, seeds: tuple[int, ...]) -> tuple[Life, Stops]:
+    data = tmp_path / "data"
+    build(data, alone=False)
+    life = Life(data, restarts=restarts)
+    stops = Stops(data, seeds=seeds, expected=life.expected)
+    life.run(stops)
+    assert any("rename" in moment and "-delete" in moment for moment in stops.moments)
+    return life, stops
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_stop_at_every_operation(tmp_path: Path, restarts: bool) -> None:
+    life, stops = stops_of(tmp_path, restarts, seeds=(0, 2, 3))
+    stops.judge(functools.partial(check, life), tmp_path / "found")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, restarts: bool) -> None:
+    life, stops = stops_of(tmp_path, restarts, seeds=(0,))
+    stops.found = stops.found[::8]
+    whole = during_opening(functools.partial(check, life), seeds=(0,), clock_ms=clock)
+    stops.judge(whole, tmp_path / "found")

@@ -1,0 +1,220 @@
+"""`.kafkafs/topics` takes commands: `undelete` takes rmdir back, `create` makes a topic whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
+
+
+def command(mount: Mount, line: str) -> None:
+    with (mount / ".kafkafs/topics").open("a") as topics:
+        topics.write(line + "\n")
+
+
+def filled(mount: Mount, name: str) -> None:
+    mount.topic(name, 3)
+    mount.run(f"for n in 0 1 2; do seq ${{n}}000 ${{n}}099 >> {name}/$n; done")
+    mount.run(f"echo retention.ms=7d >> {name}/.config; chmod 640 {name}/1; chmod 750 {name}")
+
+
+def state(mount: Mount, name: str) -> bytes:
+    """What a user sees of a topic."""
+    return mount.run(
+        f"stat -c '%n %a %u %g %y' {name};"
+        f"stat -c '%n %i %s %a %u %g %y' {name}/* {name}/.follow/0 {name}/.kv/*;"
+        f"cat {name}/*; grep -v '^#' {name}/.config"
+    )
+
+
+def test_rmdir_is_taken_back(mount: Mount) -> None:
+    filled(mount, "back")
+    before = state(mount, "back")
+    (mount / "back").rmdir()
+    assert "back" not in os.listdir(mount.path)
+    assert (
+        "# back was deleted, 3 partitions: undelete back "
+        in (mount / ".kafkafs/topics").read_text()
+    )
+    assert "back is deleted; for 60 s: echo undelete back >> .kafkafs/topics" in mount.events()
+    mount.run("echo undelete back >> .kafkafs/topics")
+    assert state(mount, "back") == before
+    assert "back was deleted" not in (mount / ".kafkafs/topics").read_text()
+    mount.run("echo more >> back/1; sync back/1")
+    assert mount.run("tail -n 2 back/1") == b"1099\nmore\n"
+
+
+def test_who_has_it_open_goes_on(mount: Mount) -> None:
+    filled(mount, "open")
+    names = ("open/0", "open/.follow/0", "open/.jsonl/0", "open/0@50", "open/.snapshot/0")
+    readers = [(mount / name).open("rb", buffering=0) for name in names]
+    begun = [reader.read(64) for reader in readers]
+    appender = (mount / "open/0").open("ab", buffering=0)
+    appender.write(b"first half, ")
+    inside = os.open(mount / "open", os.O_RDONLY | os.O_DIRECTORY)
+    (mount / "open").rmdir()
+    fails(errno.ESHUTDOWN, lambda: appender.write(b"refused\n"))
+    rest_while_deleted = os.pread(readers[0].fileno(), 1 << 16, 64)
+    command(mount, "undelete open")
+    assert os.listdir(mount / "open") == ["0", "1", "2"]
+    assert os.listdir(mount / "open/.kv") == ["0", "1", "2"]
+    appender.write(b"second half\n")
+    with (mount / "open/0").open("ab", buffering=0) as other:
+        other.write(b"another\n")
+    for name, reader, before in zip(names, readers, begun, strict=True):
+        reader.seek(0)
+        assert reader.read(64) == before
+        rest = reader.readall()
+        if "snapshot" in name:
+            assert rest == rest_while_deleted
+        else:
+            assert b"another" in rest.splitlines()[-1]
+        reader.close()
+    assert b"second half\nanother\n" in (mount / "open/0").read_bytes()
+    # Who is in a directory that was removed stays there, as everywhere.
+    assert os.listdir(inside) == []
+    os.close(inside)
+    appender.close()
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_after_a_restart_of_the_daemon(tmp_path: Path, end: str) -> None:
+    with mounted(tmp_path) as mount:
+        filled(mount, "back")
+        before = state(mount, "back")
+        (mount / "back").rmdir()
+        getattr(mount, end)()
+        mount.start()
+        assert os.listdir(mount.path) == []
+        command(mount, "undelete back")
+        assert state(mount, "back") == before
+        mount.run("echo more >> back/1")
+        mount.restart()
+        assert mount.run("tail -n 2 back/1") == b"1099\nmore\n"
+
+
+def test_not_over_a_new_one(mount: Mount) -> None:
+    filled(mount, "again")
+    (mount / "again").rmdir()
+    mount.run("mkdir again; echo new >> again/0")
+    fails(errno.EEXIST, lambda: command(mount, "undelete again"))
+    assert "there is one of that name again: delete it first" in mount.events()
+    assert mount.run("cat again/*") == b"new\n"
+    (mount / "again").rmdir()
+    fails(errno.EEXIST, lambda: command(mount, "undelete again"))
+    line = next(
+        line
+        for line in (mount / ".kafkafs/topics").read_text().splitlines()
+        if line.startswith("# again was deleted, 3 partitions")
+    )
+    topic_id = line.split(" undelete again ")[1].split()[0]
+    command(mount, f"undelete again {topic_id}")
+    assert mount.run("cat again/2 | wc -l").strip() == b"100"
+
+
+def test_not_once_the_files_are_gone(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        filled(mount, "gone")
+        mount.run("echo file.delete.delay.ms=0 >> gone/.config; rmdir gone")
+        fails(errno.ENOENT, lambda: command(mount, "undelete gone"))
+        assert "its files go when file.delete.delay.ms is over" in mount.events()
+        fails(errno.ENOENT, lambda: command(mount, "undelete never"))
+
+
+def test_create_makes_a_topic_whole(mount: Mount) -> None:
+    command(
+        mount, "create whole partitions=3 owner=5:6:0750 retention.ms=7d cleanup.policy=compact"
+    )
+    assert os.listdir(mount / "whole") == ["0", "1", "2"]
+    status = (mount / "whole").stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (5, 6, 0o750)
+    assert (
+        mount.run("grep -v '^#' whole/.config")
+        == b"cleanup.policy=compact\nretention.ms=604800000\n"
+    )
+    command(mount, "create plain")
+    assert os.listdir(mount / "plain") == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("create whole/0", errno.EINVAL),
+        ("create", errno.EINVAL),
+        ("undelete", errno.EINVAL),
+        ("undelete a b c", errno.EINVAL),
+        ("remove x", errno.EINVAL),
+        ("create bad partitions=0", errno.EINVAL),
+        ("create bad partitions=x", errno.EINVAL),
+        ("create bad owner=1:2", errno.EINVAL),
+        ("create bad retention.ms=soon", errno.EINVAL),
+        ("create bad retention.ms=1 retention.ms=2", errno.EINVAL),
+        ("create bad no.such=1", errno.EINVAL),
+        ("create bad min.compaction.lag.ms=9 max.compaction.lag.ms=1", errno.EINVAL),
+        ("create __consumer_offsets", errno.EPERM),
+        ("create one\ncreate two", errno.EINVAL),
+    ],
+)
+def test_what_is_refused_changes_nothing(mount: Mount, line: str, number: int) -> None:
+    before = sorted(os.listdir(mount.path)), sorted(os.listdir(mount.data))
+    fails(number, lambda: command(mount, line))
+    assert (sorted(os.listdir(mount.path)), sorted(os.listdir(mount.data))) == before
+    assert ".kafkafs/topics: " in mount.events()
+
+
+def test_a_topic_that_is_there_is_not_created(mount: Mount) -> None:
+    mount.topic("there")
+    fails(errno.EEXIST, lambda: command(mount, "create there partitions=3"))
+    assert os.listdir(mount / "there") == ["0"]
+
+
+@needs_root
+def test_only_the_user_of_the_daemon(tmp_path: Path) -> None:
+    let_others_in(tmp_path)
+    with mounted(tmp_path, "allow_other") as mount:
+        as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        done = subprocess.run(
+            [*as_nobody, "sh", "-c", "echo create theirs >> .kafkafs/topics"],
+            cwd=mount.path,
+            capture_output=True,
+            check=False,
+        )
+        assert b"Permission denied" in done.stderr
+        assert os.listdir(mount.path) == []
+
+
+def test_not_on_a_read_only_mount(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        filled(mount, "t")
+        (mount / "t").rmdir()
+        mount.restart("ro")
+        fails(errno.EROFS, lambda: command(mount, "undelete t"))
+
+
+def test_a_read_only_mount_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    with mounted(tmp_path) as mount:
+        filled(mount, "t")
+        beside = Mount(tmp_path / "beside", ["ro"])
+        beside.data.rmdir()
+        beside.data = mount.data
+        beside.start()
+        try:
+            reader = (beside / "t/0").open("rb")
+            assert reader.read() == mount.run("cat t/0")
+            (mount / "t").rmdir()
+            assert os.listdir(beside.path) == []
+            command(mount, "undelete t")
+            mount.run("echo more >> t/0")
+            assert os.listdir(beside.path) == ["t"]
+            assert os.listdir(beside / "t") == ["0", "1", "2"]
+            assert beside.run("tail -n 1 t/0") == b"more\n"
+            assert beside.run("grep -v '^#' t/.config") == b"retention.ms=604800000\n"
+            reader.close()
+        finally:
+            beside.end()
