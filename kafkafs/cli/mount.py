@@ -89,11 +89,12 @@ def mount(
         def serve(ready: Callable[[str], None]) -> int:
             # Starting makes next to no garbage: collecting would only delay it.
             gc.disable()
-            from kafkafs.fuse import daemon
+            from kafkafs.fuse import daemon, service_manager
 
             place = daemon.Mount(data, path, options, foreground)
-            with opening_shown() as progress:
-                return daemon.run(place, lambda topics: ready(mounted(topics)), progress)
+            told = service_manager.opening_told() if foreground else None
+            with opening_shown() as shown:
+                return daemon.run(place, lambda topics: ready(mounted(topics)), shown or told)
 
         if not foreground:
             line = run_in_background(serve)
@@ -102,10 +103,10 @@ def mount(
             return
 
         def ready(line: str) -> None:
-            from kafkafs.fuse.daemon import notify_ready
+            from kafkafs.fuse import service_manager
 
-            notify_ready()
             say(f"kafkafs: {line}", err=True)
+            service_manager.tell("READY=1", f"STATUS={line}")
 
         sys.exit(serve(ready))
     except MountError as error:

@@ -1,8 +1,9 @@
 """The daemon: starts and ends one mount.
 
-Start: it unmounts what a killed daemon left, refuses what looks like a mistake (a mount point or a
-data directory with others' files), opens the data directory (lock, recovery), mounts, and
-serves. It is ready when the kernel has sent its first request, so a mount always answers. Then it
+Start: it refuses what looks like a mistake (a mount point or a data directory with others' files),
+opens the data directory (lock, recovery), unmounts what a killed daemon left, mounts, and serves.
+So the dead mount stays during recovery, and nobody writes into the directory underneath. It is
+ready when the kernel has sent its first request, so a mount always answers. Then it
 writes its process id and the mount point into the data directory (`storage.state.owner_file`).
 
 End, by SIGTERM, SIGINT or SIGHUP: it makes records of unfinished lines, refuses later writes with
@@ -23,7 +24,6 @@ import os
 import resource
 import shlex
 import signal
-import socket
 import stat
 import sys
 import traceback
@@ -35,7 +35,7 @@ import trio
 
 from kafkafs import mount_table
 from kafkafs.data_directory import Mistake, contents_or_mistake, find_mistake, in_use
-from kafkafs.fuse import mount_point, session_loop, utab
+from kafkafs.fuse import mount_point, service_manager, session_loop, utab
 from kafkafs.fuse.housekeeping import Housekeeping
 from kafkafs.fuse.mount_point import MountError
 from kafkafs.fuse.notify import KernelNotices
@@ -101,6 +101,8 @@ def run(
             tree = FileSystem(context)
             _name_exposed(context)
             daemon = Daemon(mount, tree, notices, lambda: ready(len(manager.topics)))
+            mount_point.clean(mount.path)
+            _check_mount_point(mount)
             # From the mount on a signal ends the daemon in order, even before it serves.
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
             daemon.mount()
@@ -156,6 +158,7 @@ class Daemon:
             self._tree.mount.events("the daemon failed", traceback.format_exc())
             status = 1
         finally:
+            self._tell_end()
             if not self._tree.is_stopped:
                 self._tree.stop()
             self._notices.stop()
@@ -182,6 +185,8 @@ class Daemon:
                 nursery.start_soon(self._end_on_signal, arrived)
                 nursery.start_soon(self._say_ready)
                 nursery.start_soon(self._ticks.run)
+                if self._mount.foreground:
+                    nursery.start_soon(service_manager.feed_watchdog)
                 if not self._tree.mount.manager.read_only:
                     nursery.start_soon(Schedule(self._tree, self._workers).run)
                 await _session()
@@ -229,6 +234,7 @@ class Daemon:
         async for number in arrived:
             self._tree.mount.events(f"{signal.Signals(number).name}: shutting down")
             self._tree.mount.stopping = True
+            self._tell_end()
             await self._operations.turns.end()
             self._tree.stop()
             self._workers.stop()
@@ -236,6 +242,10 @@ class Daemon:
             await self._ticks.flush_all()
             pyfuse3.terminate()
             return
+
+    def _tell_end(self) -> None:
+        if self._mount.foreground:
+            service_manager.tell("STOPPING=1", "STATUS=writing everything, and unmounting")
 
 
 async def _session() -> None:
@@ -267,29 +277,9 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     data, path = mount.data_directory, mount.path
-    mount_point.clean(path)
-    around = mount_table.find_around(path)
-    if around is not None and around.type == mount_table.TYPE:
-        if around.path == path:
-            raise MountError(f"{path}: {around.source} is mounted here already")
-        raise MountError(
-            f"{path}: lies inside the mount of kafkafs at {around.path}, which would detach it: "
-            "mount it elsewhere"
-        )
-    try:
-        is_directory = stat.S_ISDIR(os.stat(path).st_mode)
-    except FileNotFoundError:
-        reason = f"no such directory to mount on: mkdir {shlex.quote(path)} makes it"
-        raise MountError(f"{path}: {reason}") from None
-    except OSError as error:
-        clear = f"fusermount3 -u {shlex.quote(path)} clears a dead mount"
-        more = f": {clear}" if error.errno == errno.ENOTCONN else ""
-        raise MountError(f"{path}: {error.strerror}{more}") from None
-    if not is_directory:
-        raise MountError(f"{path}: is a file; no such directory to mount on")
     if os.path.commonpath([data, path]) in (data, path):
         raise MountError(f"{path}: the mount point and {data} must not lie in one another")
-    if not mount.options.nonempty:
+    if not mount_point.is_dead(path):
         _check_mount_point(mount)
     _check_data_directory(mount)
     # The settings are read with it.
@@ -310,8 +300,29 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
 
 
 def _check_mount_point(mount: Mount) -> None:
-    """MountError where the mount would cover files."""
+    """MountError where nothing can be mounted, or the mount would cover files or another mount."""
     data, path = mount.data_directory, mount.path
+    around = mount_table.find_around(path)
+    if around is not None and around.type == mount_table.TYPE:
+        if around.path == path:
+            raise MountError(f"{path}: {around.source} is mounted here already")
+        raise MountError(
+            f"{path}: lies inside the mount of kafkafs at {around.path}, which would detach it: "
+            "mount it elsewhere"
+        )
+    try:
+        is_directory = stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        reason = f"no such directory to mount on: mkdir {shlex.quote(path)} makes it"
+        raise MountError(f"{path}: {reason}") from None
+    except OSError as error:
+        clear = f"fusermount3 -u {shlex.quote(path)} clears a dead mount"
+        more = f": {clear}" if error.errno == errno.ENOTCONN else ""
+        raise MountError(f"{path}: {error.strerror}{more}") from None
+    if not is_directory:
+        raise MountError(f"{path}: is a file; no such directory to mount on")
+    if mount.options.nonempty:
+        return
     try:
         contents = contents_of(Files(), path)
     except OSError as error:
@@ -376,16 +387,6 @@ def _name_exposed(context: MountContext) -> None:
     if found:
         what, close = exposed_text(context.manager.path, found)
         context.events(f"{what}: {close} closes them")
-
-
-def notify_ready() -> None:
-    """Tell systemd that the daemon is ready, if it waits for that (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        if address.startswith("@"):
-            address = "\0" + address[1:]
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices:
-            notices.sendto(b"READY=1", address)
 
 
 def _written_by_another(manager: LogManager) -> bool:

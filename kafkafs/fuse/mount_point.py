@@ -139,30 +139,36 @@ def _stat(pid: int) -> list[str]:
     return []
 
 
-def clean(path: str) -> None:
-    """Unmount what killed daemons of ours have left at a mount point.
+def is_dead(path: str) -> bool:
+    """Whether a killed daemon of ours has left what is mounted at `path`: all get ENOTCONN there.
 
-    MountError, also if a daemon lives and does not answer.
+    MountError if a daemon lives and does not answer.
     """
-    while (mounted := find(path)) is not None and mounted.type == TYPE:
-        answer, _ = ask(path)
-        if answer is Answer.GIVEN:
-            return
-        if answer is Answer.NONE:
-            daemon, is_certain = find_daemon(mounted)
-            if daemon is not None:
-                state = "does not answer"
-                if is_stopped(daemon):
-                    state = f"is stopped: kill -CONT {daemon} lets it go on"
-                raise MountError(
-                    f"{path}: {mounted.source} is mounted here already, by process {daemon}, "
-                    f"which {state}; kafkafs umount --force ends the mount"
-                )
-            if not is_certain:
-                raise MountError(
-                    f"{path}: what is mounted here does not answer; kafkafs umount --force ends it"
-                )
-            abort(mounted)
+    mounted = find(path)
+    if mounted is None or mounted.type != TYPE:
+        return False
+    answer, _ = ask(path)
+    if answer is Answer.NONE:
+        daemon, is_certain = find_daemon(mounted)
+        if daemon is not None:
+            state = "does not answer"
+            if is_stopped(daemon):
+                state = f"is stopped: kill -CONT {daemon} lets it go on"
+            raise MountError(
+                f"{path}: {mounted.source} is mounted here already, by process {daemon}, "
+                f"which {state}; kafkafs umount --force ends the mount"
+            )
+        if not is_certain:
+            raise MountError(
+                f"{path}: what is mounted here does not answer; kafkafs umount --force ends it"
+            )
+        abort(mounted)
+    return answer is not Answer.GIVEN
+
+
+def clean(path: str) -> None:
+    """Unmount what killed daemons of ours have left at a mount point. MountError as `is_dead`."""
+    while is_dead(path):
         if find(path) is not None:
             unmount(path, lazy=True)
 

@@ -32,6 +32,7 @@ _PACKAGES = {
     "setpriv": "util-linux",
     "setsid": "util-linux",
     "sqlite3": "sqlite3",
+    "systemd-analyze": "systemd",
     "unshare": "util-linux",
 }
 

@@ -31,7 +31,7 @@ import pyfuse3
 import trio
 import trio.testing
 
-from kafkafs.fuse import daemon, mount_point, operations
+from kafkafs.fuse import daemon, mount_point, operations, service_manager
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.mount_options import MountOptions, parse_mount_options
@@ -256,7 +256,7 @@ class Commands:
         """On the trio thread, when the mount is ready."""
         self._token = trio.lowlevel.current_trio_token()
         threading.Thread(target=self._serve, daemon=True).start()
-        daemon.notify_ready()
+        service_manager.tell("READY=1")
 
     def _serve(self) -> None:
         for line in sys.stdin:

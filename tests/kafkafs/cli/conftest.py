@@ -77,7 +77,8 @@ class Place:
         ):
             try:
                 notices.settimeout(HANG_S)
-                assert notices.recv(100) == b"READY=1"
+                while not notices.recv(4096).startswith(b"READY=1\n"):
+                    pass
                 yield process
             finally:
                 if process.poll() is None:

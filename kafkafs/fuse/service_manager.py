@@ -1,0 +1,74 @@
+"""What a service manager is told of the daemon, by systemd's protocol (sd_notify(3)).
+
+It waits on a datagram socket, $NOTIFY_SOCKET, for `READY=1`; shows `STATUS=`; and where it has set
+$WATCHDOG_USEC ends a daemon that sends no `WATCHDOG=1` for that long. Where nobody waits nothing is
+sent. A message never waits and never fails: the daemon does without a service manager.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from storage.directory.manager import Progress
+
+#: How often the progress of the opening is told at most, in seconds.
+PROGRESS_S = 1.0
+
+
+def tell(*facts: str) -> None:
+    """Send facts (`READY=1`, `STATUS=words`), if a service manager waits for them."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    message = "\n".join(fact.replace("\n", " ") for fact in facts)
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notices,
+    ):
+        notices.sendto(os.fsencode(message), address)
+
+
+def opening_told() -> Callable[[Progress], None]:
+    """The `progress` for `LogManager.open` that tells how far it is. Any thread."""
+    next_at = 0.0
+
+    def show(progress: Progress) -> None:
+        nonlocal next_at
+        now = time.monotonic()
+        if now >= next_at:
+            next_at = now + PROGRESS_S
+            done, total = progress.partitions, progress.partitions_total
+            read = f"{progress.bytes_read >> 20:,} MiB read"
+            tell(f"STATUS=reading partitions: {done} of {total}, {read}")
+
+    return show
+
+
+def watchdog_s() -> float | None:
+    """How often `WATCHDOG=1` is due, in seconds: twice in the time that is allowed."""
+    allowed = os.environ.get("WATCHDOG_USEC", "")
+    watched = os.environ.get("WATCHDOG_PID", "")
+    if not allowed.isdecimal() or watched not in ("", str(os.getpid())):
+        return None
+    return int(allowed) / 2e6 or None
+
+
+async def feed_watchdog() -> None:
+    """Send `WATCHDOG=1` when it is due, for ever: a task of the loop that serves requests.
+
+    So it stops when that loop hangs, as it would not in a thread of its own.
+    """
+    interval_s = watchdog_s()
+    while interval_s is not None:
+        tell("WATCHDOG=1")
+        await trio.sleep(interval_s)
