@@ -17,7 +17,6 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
@@ -99,13 +98,12 @@ allow_empty_option = click.option(
 
 def checked_directory(
     context: click.Context,
-    parameter: click.Parameter | None,
     text: str,
     *,
     needs: Needs = "partitions",
     may_be_partition: bool = False,
 ) -> str:
-    """A click callback: a data directory as an absolute path without symbolic links.
+    """A data directory as an absolute path without symbolic links. click's error.
 
     `needs`: what it has at least, unless `--allow-empty` is given: partitions, files of Kafka's or
     kafkafs', or nothing, but then also nothing of others. `may_be_partition`: the directory of one
@@ -114,12 +112,10 @@ def checked_directory(
     from kafkafs.data_directory import Mistake, contents_or_mistake
     from storage.directory.contents import Contents
 
-    option = "-d " if isinstance(parameter, click.Option) else ""
-
     def wrong(reason: str, instead: str | None = None) -> click.ClickException:
         again = ""
         if instead is not None:
-            again = f": {context.command_path} {option}{shlex.quote(instead)}"
+            again = f": {context.command_path} {shlex.quote(instead)}"
         return fail(f"{text}: {reason}{again}")
 
     path = os.path.realpath(text)
@@ -136,9 +132,7 @@ def checked_directory(
     )
     if not is_fine and not context.meta.get(_ALLOW_EMPTY):
         hint = ""
-        if option:
-            hint = "; -d DIR or $KAFKAFS_DATA names the data directory"
-        elif _ALLOW_EMPTY in context.meta:
+        if _ALLOW_EMPTY in context.meta:
             hint = " (--allow-empty takes it all the same)"
         what = "no partition" if found is Contents.SMALL_FILES else "neither a partition nor a file"
         raise wrong(f"{what} of Kafka's is here: is it the data directory?{hint}")
@@ -160,9 +154,7 @@ def resolve(
     first, *others = words
     mounted, path = _mount_around(first)
     if mounted is None:
-        data_dir = checked_directory(
-            context, None, first, needs=needs, may_be_partition=may_be_partition
-        )
+        data_dir = checked_directory(context, first, needs=needs, may_be_partition=may_be_partition)
         return Address(data_dir, tuple(map(_place, others)), mount_that_writes(data_dir))
     if not os.path.isabs(mounted.source):
         raise fail(f"{first}: a mount of kafkafs; give the data directory that it shows")
@@ -206,6 +198,8 @@ def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
 def _place(text: str) -> Place:
     """TOPIC or TOPIC:PARTITION. BadParameter."""
     topic, colon, partition = text.partition(":")
+    if not topic:
+        raise click.BadParameter(f"{text!r} is not TOPIC[:PARTITION]")
     return topic, number(partition, "partition") if colon else None
 
 
@@ -238,18 +232,35 @@ def mount_that_writes(data_dir: str) -> str | None:
     return owner.mount if mounted is not None and mounted.type == TYPE else None
 
 
+def directory_to_open(address: Address) -> str:
+    """The data directory, for a command that needs it for itself. click's error for a read-only
+    mount; who opens what is mounted by a daemon that writes gets LogLocked.
+    """
+    mount_to_change(address)
+    return address.data_dir
+
+
 def logs_argument(
-    *, allow_empty: bool = True, needs: Needs = "partitions", may_be_partition: bool = False
+    *,
+    allow_empty: bool = True,
+    needs: Needs = "partitions",
+    may_be_partition: bool = False,
+    partitions: bool = True,
 ) -> Callable[[_F], _F]:
     """The argument of logs; a command's parameter is `logs`, an `Address`.
 
-    `allow_empty`: with the option `--allow-empty`.
+    `allow_empty`: with the option `--allow-empty`. `partitions`: single partitions, too, not only
+    whole topics.
     """
 
     def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
-        return resolve(context, words, needs=needs, may_be_partition=may_be_partition)
+        address = resolve(context, words, needs=needs, may_be_partition=may_be_partition)
+        if not partitions and any(number is not None for _, number in address.places):
+            raise click.UsageError("it works on whole topics: DATA TOPIC, or MOUNT/TOPIC")
+        return address
 
-    return _words_argument("logs", LOGS, resolved, allow_empty=allow_empty)
+    metavar = LOGS if partitions else LOGS.replace("[:PARTITION]", "")
+    return _words_argument("logs", metavar, resolved, allow_empty=allow_empty)
 
 
 def directory_argument(
@@ -281,35 +292,6 @@ def _words_argument(
     return decorate
 
 
-def data_dir_argument(
-    *, allow_empty: bool = True, needs: Needs = "partitions", may_be_partition: bool = False
-) -> Callable[[_F], _F]:
-    """The argument DATA_DIR, as `checked_directory` has it; a command's parameter is `data_dir`.
-
-    `allow_empty`: with the option `--allow-empty`.
-    """
-    check = partial(checked_directory, needs=needs, may_be_partition=may_be_partition)
-
-    def decorate(function: _F) -> _F:
-        if allow_empty:
-            function = allow_empty_option(function)
-        return click.argument("data_dir", metavar="DATA_DIR", callback=check)(function)
-
-    return decorate
-
-
-#: The option `-d`; a command's parameter is `data_dir`.
-data_dir_option = click.option(
-    "-d",
-    "--data-dir",
-    envvar="KAFKAFS_DATA",
-    default=".",
-    metavar="DIR",
-    callback=checked_directory,
-    help="The data directory; by default $KAFKAFS_DATA, else the working directory.",
-)
-
-
 def number(text: str, what: str) -> int:
     """Parse a number ≥ 0. click's BadParameter."""
     if _NUMBER.fullmatch(text) is None:
@@ -317,25 +299,11 @@ def number(text: str, what: str) -> int:
     return int(text)
 
 
-def topic_and_partition(context: click.Context, parameter: click.Parameter, text: Any) -> Any:
-    """A click callback: TOPIC:PARTITION as (topic, partition)."""
-    topic, colon, partition = str(text).rpartition(":")
-    if not colon or not topic:
-        raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION")
-    return topic, number(partition, "partition")
-
-
 def parsed_places(
     context: click.Context, parameter: click.Parameter, texts: Any
 ) -> tuple[Place, ...]:
     """A click callback: several TOPIC or TOPIC:PARTITION."""
     return tuple(map(_place, texts))
-
-
-#: The argument `[TOPIC[:PARTITION]]...`; a command's parameter is `places`.
-places_argument = click.argument(
-    "places", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=parsed_places
-)
 
 
 def check_address(address: Address) -> None:

@@ -12,6 +12,7 @@ from kafkafs.cli.addresses import (
     Address,
     allow_empty_option,
     check_address,
+    directory_to_open,
     mount_to_change,
     resolve,
 )
@@ -72,7 +73,7 @@ def command(
     with one_line_errors():
         check_address(address)
         if given:
-            _set_places(address.data_dir, given)
+            _set_places(directory_to_open(address), given)
         elif changes:
             _change(address, changes)
         else:

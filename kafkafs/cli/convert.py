@@ -1,4 +1,4 @@
-"""`kafkafs convert DATA_DIR`: rewrites old message formats as v2."""
+"""`kafkafs convert`: rewrites old message formats as v2."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import sys
 
 import click
 
-from kafkafs.cli import one_line_errors, say
-from kafkafs.cli.addresses import data_dir_argument
+from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli.addresses import Address, check_address, directory_to_open, logs_argument
+from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.progress import reading_shown
 
 
-@click.command("convert")
-@data_dir_argument()
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic.")
+@click.command(
+    "convert",
+    epilog=examples("kafkafs convert --dry-run data", "kafkafs convert data orders payments"),
+)
+@logs_argument(partitions=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-def command(data_dir: str, topics: tuple[str, ...], dry_run: bool) -> None:
-    """Rewrite what is not of format v2 in DATA_DIR, which must not be in use, in place.
+@output_options()
+def command(logs: Address, dry_run: bool, out: Output) -> None:
+    """Rewrite what is not of format v2, in place. The data directory must not be in use.
 
     Message formats v0 and v1 (Kafka 0.8 to 0.10) and whole logs of Kafka 0.7. Offsets, keys,
     values, codecs and the files' times stay; the byte positions of 0.7 stay as offsets. The old
@@ -26,11 +30,28 @@ def command(data_dir: str, topics: tuple[str, ...], dry_run: bool) -> None:
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes
 
-    with one_line_errors(), reading_shown("converting", log_bytes(data_dir)) as progress:
-        outcome = convert(data_dir, topics=topics, dry_run=dry_run, report=say, progress=progress)
+    data_dir = logs.data_dir if dry_run else directory_to_open(logs)
+    with one_line_errors():
+        check_address(logs)
+        with reading_shown("converting", log_bytes(data_dir, wanted=logs.wants)) as progress:
+            outcome = convert(
+                data_dir,
+                topics=[topic for topic, _ in logs.places],
+                dry_run=dry_run,
+                report=out.say,
+                progress=progress,
+            )
     for fault in outcome.faults:
         say(f"kafkafs: {fault}", err=True)
     done = "would be converted" if dry_run else "converted"
-    say(f"{len(outcome.converted)} files {done}")
+    out.say(f"{len(outcome.converted)} files {done}")
+    out.json(
+        {
+            "dry_run": dry_run,
+            "converted": list(map(str, outcome.converted)),
+            "cut": list(map(str, outcome.cuts)),
+            "errors": outcome.faults,
+        }
+    )
     if outcome.faults:
         sys.exit(1)

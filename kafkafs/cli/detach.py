@@ -1,23 +1,30 @@
-"""`kafkafs detach DATA_DIR`: makes a broker's directory one of kafkafs' own, or undoes that."""
+"""`kafkafs detach`: makes a broker's directory one of kafkafs' own, or undoes that."""
 
 from __future__ import annotations
 
 import click
 
-from kafkafs.cli import one_line_errors, say
-from kafkafs.cli.addresses import data_dir_argument
+from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli.addresses import Address, directory_argument, directory_to_open
 
 
-@click.command("detach")
-@data_dir_argument(allow_empty=False, needs="files")
+@click.command(
+    "detach",
+    epilog=examples(
+        "kafkafs config data --broker-config /etc/kafka/server.properties  # first",
+        "kafkafs detach data",
+        "kafkafs detach --undo data",
+    ),
+)
+@directory_argument(allow_empty=False, needs="files")
 @click.option("--undo", is_flag=True, help="Give it back to its broker.")
-def command(data_dir: str, undo: bool) -> None:
-    """Make the directory DATA_DIR of a broker, which must not be in use, one of kafkafs' own.
+def command(where: Address, undo: bool) -> None:
+    """Make the directory of a broker, which must not be in use, one of kafkafs' own.
 
     Before that, kafkafs makes no topics and partitions in it, since the broker would delete them
     when it comes back. The broker's settings of its topics are kept (kafkafs-broker.properties).
     Then its meta.properties and its metadata log get the suffix .detached, so that no broker starts
-    on DATA_DIR. Name its server.properties first, if that is there: kafkafs config DATA_DIR
+    on it. Name its server.properties first, if that is there: kafkafs config DATA
     --broker-config FILE. Prints a line for each topic whose settings are not known: nothing of it
     is deleted or compacted before they are set.
 
@@ -27,6 +34,7 @@ def command(data_dir: str, undo: bool) -> None:
     from storage.directory import detach
     from storage.directory.manager import LogManager
 
+    data_dir = directory_to_open(where)
     with one_line_errors(), LogManager.alone(data_dir) as files:
         if undo:
             detach.undo(files, data_dir)

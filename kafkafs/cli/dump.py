@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import fail
+from kafkafs.cli import examples, fail
 
 if TYPE_CHECKING:
     from kafkafs.dump.options import Options
@@ -53,7 +53,14 @@ def _like_kafkas() -> Iterator[None]:
         raise _WrongUsage(error.format_message(), error.ctx) from None
 
 
-@click.command("dump", cls=_Dump)
+@click.command(
+    "dump",
+    cls=_Dump,
+    epilog=examples(
+        "kafkafs dump --print-data-log data/orders-0/00000000000000000000.log",
+        "kafkafs dump --json data/orders-0/00000000000000000000.index",
+    ),
+)
 @click.argument("paths", metavar="FILE…", nargs=-1)
 @click.option("--files", metavar="FILE,FILE…", help="The files, as DumpLogSegments takes them.")
 @click.option("--print-data-log", is_flag=True, help="Print keys and values too.")

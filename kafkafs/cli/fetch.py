@@ -1,19 +1,23 @@
-"""`kafkafs fetch TOPIC:PARTITION:OFFSET:BYTES …`: messages as a fetch response."""
+"""`kafkafs fetch`: messages as a fetch response."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kafkafs.cli import one_line_errors, say
-from kafkafs.cli.addresses import data_dir_option, number
+from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli.addresses import Place, check_address, number, resolve
 
 if TYPE_CHECKING:
     from storage.log.log import Log
 
 _NAMED_OFFSETS = ("earliest", "latest")
+# Behind the place of a request.
+_OFFSET_AND_BYTES = re.compile(r":(?:[0-9]+|earliest|latest):[0-9]+\Z")
 
 
 class _Request(NamedTuple):
@@ -23,51 +27,73 @@ class _Request(NamedTuple):
     max_bytes: int
 
 
-def _requests(
-    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
-) -> list[_Request]:
+def _parsed(context: click.Context, words: Sequence[str]) -> tuple[str, list[_Request]]:
+    """(the data directory, the requests); click's errors."""
+    is_path = _OFFSET_AND_BYTES.search(words[0]) is not None
+    first, texts = ([], words) if is_path else ([words[0]], words[1:])
+    if not texts:
+        raise click.UsageError("give TOPIC:PARTITION:OFFSET:BYTES, or MOUNT/TOPIC/PARTITION:…")
+    parts = [text.rsplit(":", 2) for text in texts]
+    for text, part in zip(texts, parts, strict=True):
+        if len(part) != 3 or not part[0]:
+            raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET:BYTES")
+    address = resolve(context, [*first, *(place for place, _, _ in parts)])
+    with one_line_errors():
+        check_address(address)
+    if len(address.places) != len(parts):
+        raise click.UsageError("give DATA TOPIC:PARTITION:OFFSET:BYTES")
+    requests = [
+        _request(text, place, offset, size)
+        for text, place, (_, offset, size) in zip(texts, address.places, parts, strict=True)
+    ]
+    return address.data_dir, requests
+
+
+def _request(text: str, place: Place, offset: str, size: str) -> _Request:
+    """click's BadParameter."""
     from storage.convert.fetch import MAX_SET_BYTES
 
-    requests = []
-    for text in texts:
-        parts = text.split(":")
-        if len(parts) != 4 or not parts[0]:
-            raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET:BYTES")
-        named = parts[2] in _NAMED_OFFSETS
-        offset = parts[2] if named else number(parts[2], "offset, earliest or latest")
-        max_bytes = number(parts[3], "count of bytes")
-        if not 0 < max_bytes <= MAX_SET_BYTES:
-            raise click.BadParameter(f"{max_bytes} bytes are not from 1 to {MAX_SET_BYTES}")
-        requests.append(_Request(parts[0], number(parts[1], "partition"), offset, max_bytes))
-    return requests
+    topic, partition = place
+    if partition is None:
+        raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET:BYTES")
+    named = offset in _NAMED_OFFSETS
+    at = offset if named else number(offset, "offset, earliest or latest")
+    max_bytes = number(size, "count of bytes")
+    if not 0 < max_bytes <= MAX_SET_BYTES:
+        raise click.BadParameter(f"{max_bytes} bytes are not from 1 to {MAX_SET_BYTES}")
+    return _Request(topic, partition, at, max_bytes)
 
 
-@click.command("fetch")
-@data_dir_option
+@click.command(
+    "fetch",
+    epilog=examples(
+        "kafkafs fetch data orders:0:earliest:1000000 > response",
+        "kafkafs fetch mnt/orders/0:latest:1000000 > response",
+    ),
+)
 @click.option(
     "--reset",
     type=click.Choice(_NAMED_OFFSETS),
     help="Where to read instead of an offset that is outside the log.",
 )
 @click.argument(
-    "requests",
-    metavar="TOPIC:PARTITION:OFFSET:BYTES...",
-    nargs=-1,
-    required=True,
-    callback=_requests,
+    "words", metavar="DATA|MOUNT TOPIC:PARTITION:OFFSET:BYTES...", nargs=-1, required=True
 )
-def command(data_dir: str, reset: str | None, requests: list[_Request]) -> None:
+@click.pass_context
+def command(context: click.Context, reset: str | None, words: Sequence[str]) -> None:
     """Write messages to standard output, as a server's response to a fetch.
 
     OFFSET is a number, earliest or latest. BYTES bounds the messages: the first one is whole even
     if it is larger, the last one may be cut. One request gives a MessageSetSend, several a
     MultiMessageSetSend. Standard error says how many messages these are and where to go on.
 
-    The directory may be in use: nothing is changed in it.
+    The directory may be in use: nothing is changed in it. A path below a mount stands for the
+    place, too: MOUNT/TOPIC/PARTITION:OFFSET:BYTES.
     """
     from storage.convert.fetch import encode_multi_response
     from storage.directory.manager import LogManager
 
+    data_dir, requests = _parsed(context, words)
     whole = True
     responses = []
     with (

@@ -1,17 +1,17 @@
-"""`kafkafs handover DATA_DIR BROKER_DIR [TOPIC …]`: gives topics to a broker that is stopped."""
+"""`kafkafs handover`: gives topics to a broker that is stopped."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import one_line_errors, say
-from kafkafs.cli.addresses import checked_directory, data_dir_argument
+from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli.addresses import checked_directory, directory_to_open, resolve
+from kafkafs.cli.output import Output, output_options
 
 if TYPE_CHECKING:
     from storage.handover.handover import HandoverOutcome
@@ -19,40 +19,46 @@ if TYPE_CHECKING:
 _SERVER = "--bootstrap-server localhost:9092"
 
 
-@click.command("handover")
-@data_dir_argument(allow_empty=False)
-@click.argument(
-    "broker_dir",
-    metavar="BROKER_DIR",
-    callback=partial(checked_directory, needs="files"),
+@click.command(
+    "handover",
+    epilog=examples(
+        "kafkafs handover --dry-run data /var/lib/kafka",
+        "kafkafs handover data /var/lib/kafka orders",
+    ),
 )
+@click.argument("data", metavar="DATA|MOUNT")
+@click.argument("broker_dir", metavar="BROKER_DIR")
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @click.option(
     "--dry-run", is_flag=True, help="Only say what would be done, and what is in the way."
 )
 @click.option("--link/--copy", default=False, help="Share files that never change; default: copy.")
 @click.option("--abort", is_flag=True, help="Abort transactions that are open.")
+@output_options()
+@click.pass_context
 def command(
-    data_dir: str,
+    context: click.Context,
+    data: str,
     broker_dir: str,
     topics: Sequence[str],
     dry_run: bool,
     link: bool,
     abort: bool,
+    out: Output,
 ) -> None:
-    """Hand topics of DATA_DIR, which must not be mounted, over to a broker, which must be stopped.
+    """Hand topics of DATA, which must not be mounted, over to a broker, which must be stopped.
 
     BROKER_DIR is the broker's log directory. It must have the topics, with as many partitions,
-    and nothing may ever have been written to them. Without TOPIC: all topics of DATA_DIR but
+    and nothing may ever have been written to them. Without TOPIC: all topics of DATA but
     Kafka's internal ones. Every byte is read and checked on the way.
 
     --dry-run prints the commands that create the topics and set their settings. Run those, stop
-    the broker, run this, and start the broker. DATA_DIR stays as it is, and is no longer what the
+    the broker, run this, and start the broker. DATA stays as it is, and is no longer what the
     broker has as soon as either is written to.
 
     --link makes the logs of closed segments one file on both sides, where both directories are on
     one file system and the files belong to the broker's user. --abort writes ABORT markers into
-    DATA_DIR.
+    DATA.
 
     An interrupted handover is undone; after a kill the next run undoes it and begins anew. No
     broker starts before that.
@@ -60,34 +66,43 @@ def command(
     from kafkafs.cli.progress import long_work
     from storage.handover.handover import hand_over
 
+    logs = resolve(context, (data, *topics))
+    if any(partition is not None for _, partition in logs.places):
+        raise click.UsageError("whole topics are handed over")
+    data_dir = logs.data_dir if dry_run else directory_to_open(logs)
+    broker_dir = checked_directory(context, broker_dir, needs="files")
+    names = [topic for topic, _ in logs.places]
     with one_line_errors(), long_work() as task:
         outcome = hand_over(
-            data_dir, broker_dir, topics, abort=abort, link=link, dry_run=dry_run, task=task
+            data_dir, broker_dir, names, abort=abort, link=link, dry_run=dry_run, task=task
         )
-    _report(outcome, would=dry_run)
+    lines = list(_report(outcome, would=dry_run))
+    for line in lines:
+        out.say(line)
+    out.json({"dry_run": dry_run, "lines": lines, "errors": outcome.refusals})
     if outcome.refusals:
         for refusal in outcome.refusals:
             say(f"kafkafs: {refusal}", err=True)
         sys.exit(1)
 
 
-def _report(outcome: HandoverOutcome, *, would: bool) -> None:
+def _report(outcome: HandoverOutcome, *, would: bool) -> Iterator[str]:
     for topic, partition in outcome.finished:
-        say(f"{topic}:{partition}: is there already")
+        yield f"{topic}:{partition}: is there already"
     for handed in outcome.handed:
-        say(str(handed))
+        yield str(handed)
     for topic, partition, producer_id in outcome.aborted:
         aborted = "would be aborted" if would else "was aborted"
-        say(f"{topic}:{partition}: the transaction of producer {producer_id} {aborted}")
+        yield f"{topic}:{partition}: the transaction of producer {producer_id} {aborted}"
     for topic in outcome.left_out:
-        say(f"{topic}: left out, as it is internal; name it to hand it over")
-    say(f"{len(outcome.handed)} partitions {'would be' if would else 'were'} handed over")
+        yield f"{topic}: left out, as it is internal; name it to hand it over"
+    yield f"{len(outcome.handed)} partitions {'would be' if would else 'were'} handed over"
     if outcome.settings:
-        say("# the settings, before the broker's first retention check:")
+        yield "# the settings, before the broker's first retention check:"
     for topic, settings in outcome.settings.items():
-        say(_broker_command(topic, settings, outcome.missing.get(topic)))
+        yield _broker_command(topic, settings, outcome.missing.get(topic))
     if not would:
-        say("# now start the broker")
+        yield "# now start the broker"
 
 
 def _broker_command(topic: str, settings: Mapping[str, str], partitions: int | None) -> str:

@@ -1,4 +1,4 @@
-"""`kafkafs produce TOPIC:PARTITION < FILE`: appends ready record batches without a mount."""
+"""`kafkafs produce`: appends ready record batches to a partition."""
 
 from __future__ import annotations
 
@@ -8,44 +8,87 @@ import time
 
 import click
 
-from kafkafs.cli import fail, one_line_errors, say
-from kafkafs.cli.addresses import check_places, data_dir_option, topic_and_partition
+from kafkafs.cli import examples, fail, one_line_errors, say
+from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
 from kafkafs.cli.progress import opening_shown
 
+# Of one write.
+_CHUNK_BYTES = 1 << 20
 
-@click.command("produce")
-@data_dir_option
-@click.argument("place", metavar="TOPIC:PARTITION", callback=topic_and_partition)
-def command(data_dir: str, place: tuple[str, int]) -> None:
+
+@click.command(
+    "produce",
+    epilog=examples(
+        "kafkafs produce data orders:0 < 00000000000000000000.log",
+        "kafkafs produce mnt/orders/0 < 00000000000000000000.log",
+    ),
+)
+@logs_argument(allow_empty=False)
+def command(logs: Address) -> None:
     """Append the record batches on standard input, as they lie in a .log file, to a partition.
 
-    The directory must not be in use. Batches of any format are taken and get new offsets; format
-    v0 and v1 become v2; the codec stays unless the topic's compression.type says otherwise; what
-    a producer has written before is not written again. Where a batch is refused, those in front
-    of it are appended and the rest is not: standard error says how many, and exit status is 1.
+    Batches of any format are taken and get new offsets; format v0 and v1 become v2; the codec stays
+    unless the topic's compression.type says otherwise; what a producer has written before is not
+    written again. Where a batch is refused, those in front of it are appended and the rest is not:
+    standard error says how many, and exit status is 1. Where the partition is mounted, the daemon
+    appends, and standard error counts bytes.
 
     What was appended survives the machine when this returns.
     """
+    topic, partition = logs.partition()
+    if sys.stdin is None:
+        raise fail("standard input is closed")
+    with one_line_errors():
+        check_address(logs)
+        mount = mount_to_change(logs)
+        if mount is None:
+            _append_here(logs.data_dir, topic, partition)
+        else:
+            directory = os.path.join(logs.data_dir, f"{topic}-{partition}")
+            _append_through(mount, directory, topic, partition)
+
+
+def _append_here(data_dir: str, topic: str, partition: int) -> None:
+    """Append to a log of a directory that no process has open."""
     from storage.directory.manager import LogManager
     from storage.log.produce import StreamAppender
 
-    if sys.stdin is None:
-        raise fail("standard input is closed")
     producer: StreamAppender | None = None
-    with one_line_errors():
-        check_places(data_dir, [place])
-        try:
-            with (
-                opening_shown() as progress,
-                LogManager.open(data_dir, progress=progress) as manager,
-            ):
-                log = manager.log(*place)
-                stdin = sys.stdin.fileno()
-                if os.path.samestat(os.fstat(stdin), os.stat(log.active.log_path)):
-                    raise fail("standard input is the log itself")
-                producer = StreamAppender(log, time.time_ns)
-                # Closing the directory flushes what was appended, after an error, too.
-                producer.run(lambda size: os.read(stdin, size))
-        finally:
-            if producer is not None:
-                say(f"{place[0]}:{place[1]}: {producer.produced}", err=True)
+    try:
+        with opening_shown() as progress, LogManager.open(data_dir, progress=progress) as manager:
+            log = manager.log(topic, partition)
+            stdin = sys.stdin.fileno()
+            if os.path.samestat(os.fstat(stdin), os.stat(log.active.log_path)):
+                raise fail("standard input is the log itself")
+            producer = StreamAppender(log, time.time_ns)
+            # Closing the directory flushes what was appended, after an error, too.
+            producer.run(lambda size: os.read(stdin, size))
+    finally:
+        if producer is not None:
+            say(f"{topic}:{partition}: {producer.produced}", err=True)
+
+
+def _append_through(mount: str, directory: str, topic: str, partition: int) -> None:
+    """Have the daemon append. `directory` is the partition's."""
+    stdin = sys.stdin.fileno()
+    path = os.path.join(mount, topic, ".batches", str(partition))
+    own = [path, *(each.path for each in os.scandir(directory))]
+    if any(os.path.samestat(os.fstat(stdin), os.stat(each)) for each in own):
+        raise fail("standard input is the log itself")
+    size = 0
+    try:
+        # Closing it says where the last batch is incomplete.
+        with open(path, "ab", buffering=0) as file:
+            while data := os.read(stdin, _CHUNK_BYTES):
+                left = memoryview(data)
+                while left:
+                    written = file.write(left)
+                    size += written
+                    left = left[written:]
+            os.fsync(file)
+    except OSError as error:
+        raise fail(
+            f"{topic}:{partition}: {error.strerror} after {size} bytes; "
+            f"{mount}/.kafkafs/log says why"
+        ) from None
+    say(f"{topic}:{partition}: {size} bytes", err=True)

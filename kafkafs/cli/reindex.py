@@ -1,42 +1,63 @@
-"""`kafkafs reindex DIR|FILES`: makes indexes anew from the logs."""
+"""`kafkafs reindex`: makes indexes anew from the logs."""
 
 from __future__ import annotations
 
 import os
 import sys
-from functools import partial
+from collections.abc import Sequence
 
 import click
 
-from kafkafs.cli import one_line_errors, say
-from kafkafs.cli.addresses import allow_empty_option, checked_directory
+from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli.addresses import (
+    LOGS,
+    allow_empty_option,
+    checked_directory,
+    directory_to_open,
+    partitions_at,
+    resolve,
+)
+from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.progress import reading_shown
 
 
-def _checked_targets(
-    context: click.Context, parameter: click.Parameter, targets: tuple[str, ...]
-) -> list[str]:
-    """Directories, and files of a segment, whose directory is checked."""
+def _targets(context: click.Context, words: Sequence[str], *, may_be_open: bool) -> list[str]:
+    """Directories, or files of segments; click's errors."""
+    if all(map(_is_segments, words)):
+        for word in words:
+            directory = os.path.dirname(os.path.abspath(word))
+            checked_directory(context, directory, may_be_partition=True)
+        return list(words)
+    logs = resolve(context, words, may_be_partition=True)
+    data_dir = logs.data_dir if may_be_open else directory_to_open(logs)
+    there = partitions_at(logs) if logs.places else []
+    return [os.path.join(data_dir, f"{topic}-{n}") for topic, n in there] or [data_dir]
+
+
+def _is_segments(path: str) -> bool:
+    """Whether a path is that of a file of a segment."""
     from storage import paths
 
-    check = partial(checked_directory, context, parameter, may_be_partition=True)
-    for target in targets:
-        directory, name = os.path.split(os.path.abspath(target))
-        is_segments = paths.base_offset_of(name) is not None and not os.path.isdir(target)
-        check(directory if is_segments else target)
-    return list(targets)
+    return paths.base_offset_of(os.path.basename(path)) is not None and not os.path.isdir(path)
 
 
-@click.command("reindex")
-@click.argument(
-    "targets", metavar="DIR|FILE...", nargs=-1, required=True, callback=_checked_targets
+@click.command(
+    "reindex",
+    epilog=examples(
+        "kafkafs reindex --check data",
+        "kafkafs reindex data orders:0",
+        "kafkafs reindex data/orders-0/00000000000000000000.log",
+    ),
 )
+@click.argument("words", metavar=f"{LOGS}|FILE...", nargs=-1, required=True)
 @allow_empty_option
 @click.option("--check", is_flag=True, help="Only say what differs, and take no lock.")
-def command(targets: list[str], check: bool) -> None:
+@output_options()
+@click.pass_context
+def command(context: click.Context, words: Sequence[str], check: bool, out: Output) -> None:
     """Make the .index, .timeindex and .txnindex files anew from the logs, where they differ.
 
-    DIR is a data directory or a partition's, FILE a file of a segment. The data directory must not
+    DATA may be one partition's directory, FILE is a file of a segment. The data directory must not
     be in use. Missing and unreadable producer snapshots are made, too. One line a file that
     differed. The indexes of a damaged log are left alone: kafkafs repair comes first.
 
@@ -44,13 +65,23 @@ def command(targets: list[str], check: bool) -> None:
     """
     from storage.verify.reindex import log_bytes, reindex
 
-    with one_line_errors(), reading_shown("reading", log_bytes(targets)) as progress:
-        outcome = reindex(targets, check_only=check, progress=progress)
+    with one_line_errors():
+        targets = _targets(context, words, may_be_open=check)
+        with reading_shown("reading", log_bytes(targets)) as progress:
+            outcome = reindex(targets, check_only=check, progress=progress)
     for difference in outcome.different:
-        say(difference)
+        out.say(difference)
     for damage in outcome.damaged:
         say(f"kafkafs: {damage}", err=True)
     done = "differ" if check else "made anew"
-    say(f"{outcome.segments} segments read, {len(outcome.different)} files {done}")
+    out.say(f"{outcome.segments} segments read, {len(outcome.different)} files {done}")
+    out.json(
+        {
+            "check": check,
+            "segments": outcome.segments,
+            "different": list(map(str, outcome.different)),
+            "damaged": list(map(str, outcome.damaged)),
+        }
+    )
     if outcome.damaged or (check and outcome.different):
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""`kafkafs repair DATA_DIR`: checks everything, and salvages or removes what was cut."""
+"""`kafkafs repair`: checks everything, and salvages or removes what was cut."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail, one_line_errors, say
-from kafkafs.cli.addresses import data_dir_argument
+from kafkafs.cli import examples, fail, one_line_errors
+from kafkafs.cli.addresses import Address, directory_argument, directory_to_open
+from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
 _FIRST = "first"
 
 
-@click.command("repair")
-@data_dir_argument()
+@click.command(
+    "repair",
+    epilog=examples(
+        "kafkafs repair data",
+        "kafkafs repair --salvage --dry-run data",
+        "kafkafs repair --log-start orders-0=first data",
+    ),
+)
+@directory_argument()
 @click.option(
     "--salvage", "wants_salvage", is_flag=True, help="Take valid batches back from the cuts."
 )
@@ -33,15 +41,17 @@ _FIRST = "first"
     help="Where a partition begins whose log start is not known any more; 'first' stands for its "
     "first record, and alone for all such partitions.",
 )
+@output_options()
 def command(
-    data_dir: str,
+    where: Address,
     wants_salvage: bool,
     dry_run: bool,
     wants_purge: bool,
     accept_loss: bool,
     log_starts: tuple[str, ...],
+    out: Output,
 ) -> None:
-    """Read every byte of DATA_DIR, which must not be mounted, and mend what is damaged.
+    """Read every byte of a data directory, which must not be mounted, and mend what is damaged.
 
     A log ends at its first damaged batch, as Kafka has it; the bytes behind it are set aside in
     *.cut files beside it. --salvage takes valid batches back from those, with their offsets;
@@ -63,11 +73,17 @@ def command(
 
     verify = wants_salvage or not wants_purge
     mending = _mending(log_starts)
+    told: list[str] = []
+
+    def say(line: object) -> None:
+        told.append(str(line))
+        out.say(line)
+
     with (
         one_line_errors(),
         opening_shown() as progress,
         LogManager.open(
-            data_dir,
+            where.data_dir if dry_run else directory_to_open(where),
             verify=verify,
             progress=progress,
             keeps_faulty=True,
@@ -82,6 +98,7 @@ def command(
             for log in logs:
                 for planned in plan_salvage(log):
                     say(planned.text("would take back"))
+            out.json({"dry_run": True, "lines": told})
             return
         if wants_salvage:
             for log in logs:
@@ -104,6 +121,15 @@ def command(
             state = f"{len(short)} of them lack a part" if short else "whole"
             say(f"{len(logs)} partitions with {offsets} offsets: {state}")
         faulty = len(manager.topics.faulty)
+        out.json(
+            {
+                "dry_run": False,
+                "lines": told,
+                "partitions": len(logs),
+                "lacking": len(short),
+                "cannot_be_opened": faulty,
+            }
+        )
     if faulty:
         raise fail(f"{faulty} partitions cannot be opened")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from kafkafs.cli import LazyGroup
+from kafkafs.cli import LazyGroup, examples
 
 _JOBS = {
     "verify": "Check everything in a data directory.",
@@ -25,6 +25,7 @@ _JOBS = {
     helps=_JOBS,
     title="Jobs",
     subcommand_metavar="JOB [ARGS]...",
+    epilog=examples("kafkafs spark stats data", "kafkafs spark export mnt/orders out"),
 )
 def command() -> None:
     """Work on logs with Spark, on all cores of this machine or on a cluster.
@@ -32,6 +33,7 @@ def command() -> None:
     Needs PySpark, PyArrow and pandas (without them a job says what installs them), and Java 17
     or later.
 
-    DATA_DIR is a data directory, also one that is mounted or a running broker's, or for the jobs
-    that only read a URI of pyarrow.fs such as s3://bucket/data.
+    DATA is a data directory, also one that is mounted or a running broker's, or for the jobs that
+    only read a URI of pyarrow.fs such as s3://bucket/data; MOUNT is a mount of one. A path below a
+    mount names the topic, too.
     """

@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkafs.cli import examples
 from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
 
 
-@click.command("compact")
+@click.command(
+    "compact",
+    epilog=examples(
+        "kafkafs spark compact data orders", "kafkafs spark compact mnt/orders --dry-run"
+    ),
+)
 @location_argument()
 @choice_argument
 @click.option("--only-due", is_flag=True, help="Only what its settings ask for by now.")
@@ -26,7 +32,7 @@ def command(
 ) -> None:
     """Keep the latest record of each key only, as the daemon's cleaner does, as wide as Spark runs.
 
-    Without TOPIC all topics whose cleanup.policy has compact, however little is dirty. DATA_DIR may
+    Without TOPIC all topics whose cleanup.policy has compact, however little is dirty. DATA may
     be mounted: then the daemon puts the new segments in. The same records stay at the same offsets.
 
     Exits with 1 where a partition could not be cleaned; it is as it was.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkafs.cli import examples
 from kafkafs.cli.spark.job import (
     choice_argument,
     job_options,
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
 
 
-@click.command("export")
+@click.command(
+    "export",
+    epilog=examples(
+        "kafkafs spark export data out orders", "kafkafs spark export mnt/orders out --snapshot"
+    ),
+)
 @location_argument()
 @click.argument("out", metavar="OUT")
 @choice_argument
@@ -53,7 +59,7 @@ def command(
     dry_run: bool,
     **spark: Any,
 ) -> None:
-    """Write topics of DATA_DIR as Parquet files, OUT/topic=TOPIC/date=YYYY-MM-DD/, UTC.
+    """Write topics of DATA as Parquet files, OUT/topic=TOPIC/date=YYYY-MM-DD/, UTC.
 
     Each record is written once: a further run goes on where the last one has stopped, however that
     ended, with what has been appended since. What it needs to know lies in OUT/_kafkafs.

@@ -6,11 +6,18 @@ from typing import Any
 
 import click
 
+from kafkafs.cli import examples
 from kafkafs.cli.spark.job import job_options, location_argument, run_job
 
 
-@click.command("import")
-@location_argument(needs="nothing")
+@click.command(
+    "import",
+    epilog=examples(
+        "kafkafs spark import data orders orders.csv --key id",
+        "kafkafs spark import mnt orders lines.txt.gz",
+    ),
+)
+@location_argument(needs="nothing", topics=False)
 @click.argument("topic")
 @click.argument("inputs", metavar="FILE...", nargs=-1, required=True)
 @click.option(
@@ -40,7 +47,7 @@ def command(data_dir: str, dry_run: bool, **options: Any) -> None:
 
     FILE may be a directory or a pattern. Rows of Parquet, JSON or CSV have columns key, value,
     headers, timestamp and partition, as far as they are there; without a partition Kafka's
-    partitioner chooses by key. DATA_DIR may be mounted: then the daemon appends.
+    partitioner chooses by key. DATA may be mounted: then the daemon appends.
 
     A second run of the same import appends nothing.
     """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafkafs.cli import cancelled, fail, failure
-from kafkafs.cli.addresses import Needs, allow_empty_option, checked_directory, parsed_places
+from kafkafs.cli.addresses import Needs, allow_empty_option, parsed_places, resolve
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.report import JobReport
@@ -34,39 +34,55 @@ def name_and_value(context: click.Context, parameter: click.Parameter, texts: An
     return settings
 
 
+#: What was given as the data directory, as long as the arguments are parsed.
+_GIVEN = "kafkafs.spark.given"
+
+
 def _choice(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
     from kafkafs.spark.jobs.choice import Choice
 
-    return Choice(parsed_places(context, parameter, texts))
+    given = context.meta[_GIVEN]
+    if given is None:
+        return Choice(parsed_places(context, parameter, texts))
+    return Choice(resolve(context, (given, *texts), needs="nothing").places)
 
 
 def _checked_location(
-    context: click.Context, parameter: click.Parameter, text: str, *, needs: Needs
+    context: click.Context, parameter: click.Parameter, text: str, *, needs: Needs, topics: bool
 ) -> str:
-    """As `checked_directory`, but returns `text`, which may also be a URI."""
-    from kafkafs.spark.location.followed_directory import location_of
+    """The path of a data directory, or a URI. click's errors."""
+    from kafkafs.spark.location.followed_directory import is_uri, location_of
 
     try:
         where = location_of(text)
     except ValueError as error:
         raise fail(str(error)) from None
-    if where.is_local:
-        checked_directory(context, parameter, where.path, needs=needs)
-    return text
+    context.meta[_GIVEN] = None
+    if not where.is_local:
+        return text
+    context.meta[_GIVEN] = where.path if is_uri(text) else text
+    address = resolve(context, [context.meta[_GIVEN]], needs=needs)
+    if address.places and not topics:
+        raise click.UsageError(f"{text} is below a mount: give DATA|MOUNT TOPIC")
+    return address.data_dir
 
 
-def location_argument(needs: Needs = "partitions") -> Callable[[_F], _F]:
-    """The argument DATA_DIR, as `_checked_location` has it, with its option `--allow-empty`."""
-    check = partial(_checked_location, needs=needs)
+def location_argument(needs: Needs = "partitions", *, topics: bool = True) -> Callable[[_F], _F]:
+    """The argument DATA|MOUNT, a data directory or a URI, with its option `--allow-empty`; a
+    command's parameter is `data_dir`.
+
+    `topics`: it may be a path below a mount, for `choice_argument`.
+    """
+    check = partial(_checked_location, needs=needs, topics=topics)
 
     def decorate(function: _F) -> _F:
-        argument = click.argument("data_dir", metavar="DATA_DIR", callback=check)
+        argument = click.argument("data_dir", metavar="DATA|MOUNT", callback=check)
         return argument(allow_empty_option(function))
 
     return decorate
 
 
-#: The argument `[TOPIC[:PARTITION]]...`; a command's parameter is `choice`.
+#: The argument `[TOPIC[:PARTITION]]...` behind that; a command's parameter is `choice`.
 choice_argument = click.argument(
     "choice", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=_choice
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkafs.cli import examples
 from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
 
 if TYPE_CHECKING:
@@ -23,7 +24,12 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
-@click.command("stats")
+@click.command(
+    "stats",
+    epilog=examples(
+        "kafkafs spark stats data orders --chart orders.svg", "kafkafs spark stats mnt/orders/0"
+    ),
+)
 @location_argument()
 @choice_argument
 @click.option("--chart", metavar="FILE", help="Draw rates over time and sizes: .png or .svg.")

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kafkafs.cli import examples
 from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
 
 
-@click.command("verify")
+@click.command(
+    "verify", epilog=examples("kafkafs spark verify data", "kafkafs spark verify mnt/orders --json")
+)
 @location_argument()
 @choice_argument
 @job_options

@@ -66,46 +66,36 @@ def test_help_names_them() -> None:
 
 
 def test_one_request_is_a_message_set_send(data: Path) -> None:
-    done = run("fetch", "-d", data, "orders:0:1:1000")
+    done = run("fetch", data, "orders:0:1:1000")
     assert (done.returncode, done.stderr) == (0, b"orders:0: 2 messages, next offset 3\n")
     assert payloads(decode_response(done.stdout)) == [b"two", b"three"]
 
 
 def test_several_requests_are_a_multi_message_set_send(data: Path) -> None:
-    done = run("fetch", "-d", data, "orders:0:earliest:12", "orders:1:0:9", "orders:0:latest:9")
+    done = run("fetch", data, "orders:0:earliest:12", "orders:1:0:9", "orders:0:latest:9")
     assert done.returncode == 0
     found = [payloads(response) for response in decode_multi_response(done.stdout)]
     assert found == [[b"one"], [], []]
 
 
-def test_the_directory_is_an_option_or_the_environments_or_the_working_one(data: Path) -> None:
-    for done in (
-        run("fetch", "--data-dir", data, "orders:0:0:1"),
-        run("fetch", "orders:0:0:1", KAFKAFS_DATA=str(data)),
-        run("fetch", "orders:0:0:1", cwd=data),
-    ):
-        assert done.returncode == 0
-        assert payloads(decode_response(done.stdout)) == [b"one"]
-
-
 def test_an_offset_outside_of_the_log(data: Path) -> None:
-    done = run("fetch", "-d", data, "orders:0:4:10", "orders:0:2:100")
+    done = run("fetch", data, "orders:0:4:10", "orders:0:2:100")
     assert done.returncode == 1
     assert b"OffsetOutOfRange: orders:0: offset 4 is outside the log" in done.stderr
     refused, found = decode_multi_response(done.stdout)
     assert (refused.error, len(refused.messages)) == (1, 0)
     assert payloads(found) == [b"three"]
     for reset, expected in (("earliest", [b"one"]), ("latest", [])):
-        done = run("fetch", "-d", data, "--reset", reset, "orders:0:4:12")
+        done = run("fetch", "--reset", reset, data, "orders:0:4:12")
         assert done.returncode == 0
         assert payloads(decode_response(done.stdout)) == expected
-    done = run("fetch", "-d", data, "--reset", "earliest", "orders:0:3:12")
+    done = run("fetch", "--reset", "earliest", data, "orders:0:3:12")
     assert payloads(decode_response(done.stdout)) == [], "the log end is inside"
 
 
 def test_what_cannot_be_fetched(data: Path) -> None:
     for place in ("orders:9:0:1", "nothing:0:0:1"):
-        done = run("fetch", "-d", data, place)
+        done = run("fetch", data, place)
         assert (done.returncode, done.stdout) == (1, b"")
         assert done.stderr.startswith(b"kafkafs: ")
         assert done.stderr.count(b"\n") == 1
@@ -117,8 +107,8 @@ def test_what_cannot_be_fetched(data: Path) -> None:
         ":0:0:1",
         "orders",
     ):
-        assert run("fetch", "-d", data, place).returncode == 2
-    assert run("fetch", "-d", data / "nothing", "orders:0:0:1").returncode == 1
+        assert run("fetch", data, place).returncode == 2
+    assert run("fetch", data / "nothing", "orders:0:0:1").returncode == 1
 
 
 def test_a_mounted_directory_is_read(place: Place) -> None:
@@ -126,8 +116,16 @@ def test_a_mounted_directory_is_read(place: Place) -> None:
     (place.path / "orders").mkdir()
     with (place.path / "orders" / "0").open("ab") as file:
         file.write(b"through the mount\n")
-    done = run("fetch", "-d", place.data, "orders:0:0:100")
-    assert payloads(decode_response(done.stdout)) == [b"through the mount"]
+    for words in (
+        (place.data, "orders:0:0:100"),
+        (place.path, "orders:0:0:100"),
+        (place.path / "orders" / "0:0:100",),
+        (place.path / "orders" / "0:earliest:100",),
+    ):
+        done = run("fetch", *words)
+        assert payloads(decode_response(done.stdout)) == [b"through the mount"]
+    for wrong in ((place.path / "orders" / "0", "0:100"), (place.path / "orders:0:100",)):
+        assert run("fetch", *wrong).returncode != 0
 
 
 # -- produce -------------------------------------------------------------------------------------
@@ -135,17 +133,17 @@ def test_a_mounted_directory_is_read(place: Place) -> None:
 
 def test_a_log_is_appended_to_another(data: Path) -> None:
     log = next((data / "orders-0").glob("*.log")).read_bytes()
-    done = run("produce", "-d", data, "orders:1", stdin=log)
+    done = run("produce", data, "orders:1", stdin=log)
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr == b"orders:1: 3 batches, offsets 0 to 2\n"
     assert stored(data, 1) == [b"one", b"two", b"three"]
     assert (data / ".kafka_cleanshutdown").exists()
-    assert run("produce", "-d", data, "orders:1").stderr == b"orders:1: 0 batches, nothing\n"
+    assert run("produce", data, "orders:1").stderr == b"orders:1: 0 batches, nothing\n"
 
 
 def test_what_is_refused_is_told_with_its_position(data: Path) -> None:
     good = bytes(batch([b"good"]))
-    done = run("produce", "-d", data, "orders:1", stdin=good + good[:-1])
+    done = run("produce", data, "orders:1", stdin=good + good[:-1])
     assert done.returncode == 1
     assert done.stderr.decode().splitlines() == [
         "orders:1: 1 batches, offsets 0 to 0",
@@ -153,8 +151,8 @@ def test_what_is_refused_is_told_with_its_position(data: Path) -> None:
         f"(position {len(good)})",
     ]
     assert stored(data, 1) == [b"good"]
-    assert run("produce", "-d", data, "nothing:0", stdin=good).returncode == 1
-    assert run("produce", "-d", data, "orders", stdin=good).returncode == 2
+    assert run("produce", data, "nothing:0", stdin=good).returncode == 1
+    assert run("produce", data, "orders", stdin=good).returncode == 2
 
 
 def test_a_log_is_not_appended_to_itself(data: Path) -> None:
@@ -162,7 +160,7 @@ def test_a_log_is_not_appended_to_itself(data: Path) -> None:
     before = path.read_bytes()
     with path.open("rb") as file:
         done = subprocess.run(
-            [*PROGRAM, "produce", "-d", str(data), "orders:0"],
+            [*PROGRAM, "produce", str(data), "orders:0"],
             stdin=file,
             capture_output=True,
             cwd=ROOT,
@@ -172,12 +170,49 @@ def test_a_log_is_not_appended_to_itself(data: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_what_is_mounted_is_not_appended_to(place: Place) -> None:
-    (Path(place.data) / "orders-0").mkdir()
+def test_what_is_mounted_is_appended_to_by_the_daemon(place: Place) -> None:
     place.mount()
-    done = run("produce", "-d", place.data, "orders:0", stdin=bytes(batch([b"x"])))
-    assert done.returncode == 1
-    assert done.stderr.startswith(b"kafkafs: the data directory is in use by process")
+    (place.path / "orders").mkdir()
+    good = bytes(batch([b"x", b"y"]))
+    for words in (
+        (place.data, "orders:0"),
+        (place.path, "orders:0"),
+        (place.path / "orders" / "0",),
+    ):
+        done = run("produce", *words, stdin=good)
+        assert (done.returncode, done.stderr) == (0, f"orders:0: {len(good)} bytes\n".encode())
+    assert (place.path / "orders" / "0").read_text() == "x\ny\n" * 3
+    for wrong in (good[:-1], good[:-1] + b"!"):
+        done = run("produce", place.path / "orders" / "0", stdin=good + wrong)
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"kafkafs: orders:0: Invalid argument ")
+        assert done.stderr.endswith(f"; {place.path}/.kafkafs/log says why\n".encode())
+        assert "orders/0: append refused: " in (place.path / ".kafkafs" / "log").read_text()
+    own = place.path / "orders" / ".batches" / "0"
+    size = own.stat().st_size
+    for itself in (own, place.data / "orders-0" / f"{0:020}.log"):
+        with itself.open("rb") as file:
+            done = subprocess.run(
+                [*PROGRAM, "produce", str(place.path / "orders" / "0")],
+                stdin=file,
+                capture_output=True,
+                cwd=ROOT,
+                timeout=HANG_S,
+            )
+        assert (done.returncode, done.stderr) == (1, b"kafkafs: standard input is the log itself\n")
+    assert own.stat().st_size == size
+
+
+def test_megabytes_are_appended_through_a_mount(place: Place) -> None:
+    """In pieces that end anywhere in a batch."""
+    place.mount()
+    (place.path / "orders").mkdir()
+    values = [b"%07d" % n + bytes(1000) for n in range(100)]
+    data = b"".join(bytes(batch([value] * 30)) for value in values)
+    done = run("produce", place.path / "orders" / "0", stdin=data)
+    assert (done.returncode, done.stderr) == (0, f"orders:0: {len(data)} bytes\n".encode())
+    lines = (place.path / "orders" / "0").read_bytes().splitlines()
+    assert lines == [value for value in values for _ in range(30)]
 
 
 # -- verify --------------------------------------------------------------------------------------
@@ -232,14 +267,14 @@ def test_convert(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("\n3 files would be converted\n")
     assert content(tmp_path) == before
-    done = kafkafs("convert", "--topic", "u", tmp_path)
+    done = kafkafs("convert", tmp_path, "u")
     assert done.returncode == 0
     assert done.stdout.startswith(f"{old}/{0:020}.kafka: ")
     done = kafkafs("convert", tmp_path)
     assert done.stdout.startswith(f"{directory}/{5:020}.log: 100 records, 5 batches, ")
     assert kafkafs("convert", tmp_path).stdout == "0 files converted\n"
     assert kafkafs("verify", tmp_path).returncode == 0
-    assert kafkafs("convert", "--topic", "v", tmp_path).returncode == 1
+    assert kafkafs("convert", tmp_path, "v").returncode == 1
 
 
 def test_convert_names_what_is_damaged(tmp_path: Path) -> None:
@@ -293,7 +328,7 @@ def test_what_is_mounted_is_neither_converted_nor_reindexed(place: Place) -> Non
 @pytest.mark.parametrize(
     ("arguments", "work"),
     [
-        (["produce", "-d", "DATA", "orders:1"], "storage.log.produce.StreamAppender.run"),
+        (["produce", "DATA", "orders:1"], "storage.log.produce.StreamAppender.run"),
         (["verify", "DATA"], "storage.verify.verify.verify"),
         (["reindex", "DATA"], "storage.verify.reindex.reindex"),
         (["repair", "DATA"], "storage.directory.manager.LogManager.open"),

@@ -33,10 +33,10 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "convert --dry-run": lambda data: [data],
     "detach": lambda data: [data],
     "detach --undo": lambda data: [data],
-    "fetch": lambda data: ["-d", data, "orders:0:0:100"],
+    "fetch": lambda data: [data, "orders:0:0:100"],
     "handover": lambda data: [data, data],
     "handover --dry-run": lambda data: [data, data],
-    "produce": lambda data: ["-d", data, "orders:0"],
+    "produce": lambda data: [data, "orders:0"],
     "reindex": lambda data: [data],
     "reindex --check": lambda data: [data],
     "repair": lambda data: [data],
@@ -65,10 +65,10 @@ TAKES_EMPTY = {
     and name not in ("spark compact", "spark import")
 }
 
-#: Those that take a mount, and paths below it, in place of the data directory.
-TAKE_A_MOUNT = {
-    *("compact", "compact --dry-run", "config", "config --broker-config x"),
-    *("expire", "expire --dry-run", "verify"),
+#: Those that do not work on what is mounted.
+NOT_WHILE_MOUNTED = {
+    *("config --broker-config x", "convert", "detach", "detach --undo", "reindex"),
+    *("repair", "repair --purge"),
 }
 
 each_command = pytest.mark.parametrize("command", TAKE_A_DIRECTORY)
@@ -106,6 +106,12 @@ def refused(command: str, directory: str) -> str:
     return done.stderr.removeprefix(f"kafkafs: {directory}: ").removesuffix("\n")
 
 
+def logs(place: Place) -> dict[Path, tuple[int, int]]:
+    """The files of segments, which the daemon leaves alone, unlike the small files beside them."""
+    found = tree(place.data / "orders-0")
+    return {path: state for path, state in found.items() if path.suffix in (".log", ".index")}
+
+
 def test_every_command_is_here() -> None:
     base = {" ".join(word for word in name.split("--")[0].split()) for name in TAKE_A_DIRECTORY}
     assert base | OTHERS == all_commands()
@@ -122,21 +128,50 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     place.end()
 
 
-@pytest.mark.parametrize("command", sorted(TAKE_A_DIRECTORY.keys() - TAKE_A_MOUNT))
-def test_a_mount(mounted: Place, command: str) -> None:
-    """… is not read as a data directory: the line names the one that it shows."""
-    name = " ".join(word for word in command.split() if not word.startswith("-") and word != "x")
-    option = "-d " if name in ("produce", "fetch") else ""
-    before = tree(mounted.data)
-    for directory, where in (
-        (mounted.path, "a mount of kafkafs"),
-        (mounted.path / "orders", "inside a mount of kafkafs"),
-        (mounted.path / "orders" / ".raw" / "0", "inside a mount of kafkafs"),
-    ):
-        assert refused(command, str(directory)) == (
-            f"{where}, which shows {mounted.data}: kafkafs {name} {option}{mounted.data}"
-        )
-    assert tree(mounted.data) == before
+@each_command
+def test_in_a_mount_but_no_log(mounted: Place, command: str) -> None:
+    """… the line says what to type."""
+    before = logs(mounted)
+    for name in ("orders/.raw/0", "orders/0@start", ".kafkafs"):
+        topic = "" if name.startswith(".") else "/orders"
+        line = refused(command, f"{mounted.path}/{name}")
+        assert line.startswith("neither a topic nor a partition: kafkafs ")
+        assert line.endswith(f" {mounted.path}{topic}")
+    assert logs(mounted) == before
+
+
+@pytest.mark.parametrize("command", sorted(NOT_WHILE_MOUNTED))
+def test_a_mount_of_what_must_not_be_mounted(mounted: Place, command: str) -> None:
+    """… is named, with what ends it."""
+    before = logs(mounted)
+    words = TAKE_A_DIRECTORY[command](str(mounted.data))
+    for given in (mounted.data, mounted.path):
+        done = run(command, str(given), *words[1:])
+        assert done.exit_code == 1
+        if command != "config --broker-config x":
+            assert f"in use by process {mounted.pid}" in done.stderr
+            assert f"mounted at {mounted.path}; kafkafs umount {mounted.path} ends" in done.stderr
+    assert logs(mounted) == before
+
+
+@pytest.mark.parametrize(
+    "command", sorted({*NOT_WHILE_MOUNTED, "compact", "expire", "handover", "produce"})
+)
+def test_a_read_only_mount(tmp_path: Path, command: str) -> None:
+    """… changes nothing, and the line says how to do without it."""
+    place = Place(tmp_path)
+    fill(place.data)
+    try:
+        place.mount("-o", "ro")
+        before = tree(place.data)
+        words = TAKE_A_DIRECTORY[command](str(place.path))
+        line = refused(command, str(place.path)) if len(words) == 1 else run(command, *words).stderr
+        assert "is mounted read-only: kafkafs " in line
+        assert f"{place.data}" in line
+        assert tree(place.data) == before
+    finally:
+        place.umount()
+        place.end()
 
 
 @each_command
@@ -203,10 +238,10 @@ def test_one_partitions_directory_is_read(tmp_path: Path, command: str) -> None:
         ["expire", "--dry-run", "DATA", "order"],
         ["config", "DATA", "order"],
         ["config", "DATA", "order", "retention.ms=1"],
-        ["convert", "DATA", "--topic", "order"],
+        ["convert", "DATA", "order"],
         ["handover", "DATA", "DATA", "order"],
-        ["fetch", "-d", "DATA", "order:0:0:9"],
-        ["produce", "-d", "DATA", "order:0"],
+        ["fetch", "DATA", "order:0:0:9"],
+        ["produce", "DATA", "order:0"],
         ["spark", "stats", "DATA", "order", "--dry-run"],
         ["umount", "DATA"],
         ["wait", "DATA"],
@@ -227,21 +262,6 @@ def test_a_name_that_is_not_there(tmp_path: Path, words: list[str]) -> None:
     assert "(file" not in done.stderr
     assert "Errno" not in done.stderr
     assert tree(tmp_path / "orders-0") == before
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["convert", "detach", "produce", "reindex", "repair"],
-)
-def test_a_directory_that_is_mounted(mounted: Place, command: str) -> None:
-    """… names the mount, and what ends it."""
-    before = tree(mounted.data / "orders-0")
-    name = command.split()[0]
-    done = run(name, *TAKE_A_DIRECTORY[name](str(mounted.data)))
-    assert done.exit_code == 1
-    assert f"in use by process {mounted.pid}" in done.stderr
-    assert f"mounted at {mounted.path}; kafkafs umount {mounted.path} ends that" in done.stderr
-    assert tree(mounted.data / "orders-0") == before
 
 
 def test_umount_of_what_is_no_mount_point(mounted: Place) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -13,6 +16,7 @@ from kafkafs.cli import main
 from storage import LogManager
 from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
+from tests.kafkafs.cli.test_mistakes import all_commands
 from tests.storage.logs import append, values
 
 
@@ -45,6 +49,31 @@ def test_a_slip_of_the_hand(words: list[str], meant: str) -> None:
     done = CliRunner().invoke(main, words)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].endswith(meant)
+
+
+#: Commands whose examples are written with their manual pages.
+WITHOUT_EXAMPLES = {"mount", "umount", "version"}
+
+
+@pytest.mark.parametrize("name", sorted(all_commands() - WITHOUT_EXAMPLES))
+def test_examples(name: str) -> None:
+    """Each help has some, of commands and options that there are."""
+    words = name.split()
+    shown = CliRunner().invoke(main, [*words, "--help"], prog_name="kafkafs").stdout
+    lines = shown.partition("Examples:\n")[2].splitlines()
+    assert lines
+    for line in lines:
+        begin, *given = shlex.split(re.split(r"  # | [<>] ", line)[0])
+        assert begin == "kafkafs"
+        context = click.Context(main, info_name="kafkafs", resilient_parsing=True)
+        command: click.Command | None = main
+        while isinstance(command, click.Group):
+            command = command.get_command(context, given.pop(0))
+        assert command is not None
+        options = {
+            option for each in command.params for option in (*each.opts, *each.secondary_opts)
+        }
+        assert {word for word in given if word.startswith("-")} <= options
 
 
 def test_other_names_of_commands(place: Place) -> None:
