@@ -15,8 +15,10 @@ import pytest
 
 from tests.hang import HANG_S
 from tests.mount.mounting import Mount, mounted
+from tests.mount.programs import program
 
 ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 BIN = Path(sys.executable).parent
 TREE = ROOT / "kafkafs/tree/REFERENCE.md"
 CONTROL = ROOT / "kafkafs/tree/CONTROL.md"
@@ -26,28 +28,46 @@ CONTROL = ROOT / "kafkafs/tree/CONTROL.md"
 
 
 class Command(NamedTuple):
-    """A line after a prompt, and the lines below it that it prints."""
+    """A line of a shell, and the lines that it prints."""
 
     line: str
     shown: list[str]
 
 
-def chapters() -> tuple[list[str], list[str]]:
-    """The README's blocks of a terminal: those of the first screen, and the others."""
-    first, _, others = (ROOT / "README.md").read_text().partition("\n## ")
-    pattern = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
-    return pattern.findall(first), pattern.findall(others)
+def chapter(path: Path, heading: str) -> str:
+    """The text below a heading, up to the next one that is not below it."""
+    text = path.read_text()
+    start = re.search(rf"^(#+) {re.escape(heading)}\n", text, re.M)
+    assert start is not None, heading
+    end = re.compile(rf"^#{{1,{len(start[1])}}} ", re.M).search(text, start.end())
+    return text[start.end() : end.start() if end else None]
 
 
-def commands(block: str) -> list[Command]:
-    """What is typed in a block; titles and blank lines say nothing."""
+def blocks(text: str) -> str:
+    """What is to be pasted into a shell."""
+    return "".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S))
+
+
+def commands(script: str) -> list[Command]:
+    """What is typed, line by line, and behind `#>` what it prints. Titles say nothing."""
     found: list[Command] = []
-    for line in block.splitlines():
-        if line.startswith("$ "):
-            found.append(Command(line.removeprefix("$ "), []))
+    for line in script.splitlines():
+        if line.startswith("#>"):
+            found[-1].shown.append(line.removeprefix("#> "))
         elif line and not line.startswith("# "):
-            found[-1].shown.append(line)
+            found.append(Command(line, []))
     return found
+
+
+def first_screen() -> str:
+    """All up to the first heading, but for what sets a clone up."""
+    return blocks(README.read_text().partition("\n## ")[0]).partition("\n")[2].partition("\n")[2]
+
+
+def uses() -> dict[str, str]:
+    """What is pasted for each of the uses, by its heading."""
+    _, *parts = re.split(r"^### ", chapter(README, "What people do with it"), flags=re.M)
+    return {part.partition("\n")[0]: blocks(part) for part in parts}
 
 
 class Terminal:
@@ -110,36 +130,51 @@ def is_like(printed: str, shown: str) -> bool:
 
 
 def test_the_first_screen_works_as_it_is_written(terminal: Terminal) -> None:
-    """In order, from its first line on; the broker's directory is the one that it has made."""
-    (terminal.directory / "app.log").write_text("one error\nno news\n")
-    blocks, _ = chapters()
-    lines = [command.line for block in blocks for command in commands(block)]
+    """In order, from its first line on."""
+    lines = commands(first_screen())
     assert len(lines) > 12
-    for line in lines:
-        line = line.replace("/var/lib/kafka/data", "data")
-        if line.startswith("tail -f"):
-            assert terminal.watch(line, 1)
-            continue
+    for line, _ in lines:
         status, printed = terminal.run(line)
-        # grep exits with 1 where there is no such line.
-        assert status == 0 or (status == 1 and line.startswith("grep") and not printed), (
-            line,
-            printed,
-        )
+        # grep exits with 1 where a file has no such line, and says so.
+        assert status == 0 or (status == 1 and line.startswith("grep") and printed), (line, printed)
 
 
-def test_the_recipes_print_what_is_shown(terminal: Terminal) -> None:
-    _, blocks = chapters()
-    recipes = [command for block in blocks for command in commands(block)]
-    titles = re.findall(r"^# (\d+)\. ", "".join(blocks), re.M)
-    assert titles == [str(number) for number in range(1, 11)]
-    for line, shown in recipes:
-        if line.startswith("tail -F"):
-            printed = terminal.watch(line, len(shown))
+@pytest.mark.parametrize("use", [use for use, script in uses().items() if script])
+def test_what_people_do_with_it(terminal: Terminal, use: str) -> None:
+    if use == "A broker's directory":
+        # The one that the first screen has made.
+        for line, _ in commands(first_screen()):
+            terminal.run(line)
+    for line, shown in commands(uses()[use].replace("/var/lib/kafka/data", "data")):
+        if line.startswith("tail -"):
+            count = max(len(shown), 1)
+            printed = terminal.watch(line, count) if line[6] in "fF" else terminal.run(line)[1]
         else:
-            _, printed = terminal.run(line)
-        assert len(printed) == len(shown), (line, printed)
+            status, printed = terminal.run(line)
+            assert (status == 0) != line.startswith("rm "), (line, printed)
+        if shown:
+            assert len(printed) == len(shown), (line, printed)
         assert all(map(is_like, printed, shown)), (line, printed)
+
+
+def test_rsyslog_writes_into_a_partition(terminal: Terminal) -> None:
+    """By the line that the README has for it."""
+    (action,) = re.findall(r'^\*\.\*  (action\(type="omfile".*\))$', README.read_text(), re.M)
+    directory = terminal.directory
+    for line in ("mkdir data mnt", "kafkafs mount data mnt", "mkdir mnt/syslog"):
+        terminal.run(line)
+    (directory / "input").write_text("a line of a program\n")
+    (directory / "rsyslog.conf").write_text(
+        f'global(workDirectory="{directory}")\n'
+        'module(load="imfile" mode="polling" pollingInterval="1")\n'
+        f'input(type="imfile" file="{directory}/input" tag="program:")\n'
+        f"{action.replace('/mnt/log', str(directory / 'mnt'))}\n"
+    )
+    command = [program("rsyslogd"), "-n", "-f", "rsyslog.conf", "-i", str(directory / "pid")]
+    with subprocess.Popen(command, cwd=directory, stderr=subprocess.DEVNULL) as rsyslogd:
+        shown = terminal.watch("tail -n +1 -f mnt/syslog/0", 1)
+        rsyslogd.terminate()
+    assert shown[0].endswith("program: a line of a program"), shown
 
 
 # -- what a mount has ------------------------------------------------------------------------------
@@ -167,15 +202,6 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
             while "last_outcome done" not in text:
                 text = (started / f"orders/.control/{job}").read_text()
         yield started
-
-
-def chapter(path: Path, heading: str) -> str:
-    """The text below a heading, up to the next one that is not below it."""
-    text = path.read_text()
-    start = re.search(rf"^(#+) {re.escape(heading)}\n", text, re.M)
-    assert start is not None, heading
-    end = re.compile(rf"^#{{1,{len(start[1])}}} ", re.M).search(text, start.end())
-    return text[start.end() : end.start() if end else None]
 
 
 def marked(text: str) -> set[str]:
