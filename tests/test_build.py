@@ -220,3 +220,73 @@ def test_setup_says_first_that_nothing_can_be_mounted(machine: Machine) -> None:
         "setup: nothing can be mounted without CAP_SYS_ADMIN "
         "(in a container: run it with --cap-add SYS_ADMIN)\n",
     )
+
+
+# -- packages and releases -------------------------------------------------------------------------
+
+
+@needs_root
+def test_packages_are_made_by_root(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/package", tmp_path / "scripts")
+    let_others_in(tmp_path / "scripts")
+    done = subprocess.run(
+        ["setpriv", f"--reuid={NOBODY}", "--clear-groups", "scripts/package", "deb"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "package: making a root needs root: sudo scripts/package deb\n",
+    )
+
+
+class Releaser:
+    """A repository with what `scripts/release` looks at before it makes anything."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "scripts").mkdir(parents=True)
+        shutil.copy(ROOT / "scripts/release", path / "scripts")
+        (path / "pyproject.toml").write_text('[project]\nversion = "1.2"\n')
+        (path / "CHANGELOG.md").write_text("## [Unreleased]\n")
+        self.git("init", "--quiet")
+        self.commit()
+
+    def git(self, *arguments: str) -> None:
+        who = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+        subprocess.run(["git", *who, *arguments], cwd=self.path, check=True, capture_output=True)
+
+    def commit(self) -> None:
+        self.git("add", "--all")
+        self.git("commit", "--message", "all")
+
+    def refused(self, *arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["scripts/release", *arguments],
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+
+def test_a_release_is_of_a_commit_that_is_tagged_and_in_the_changelog(tmp_path: Path) -> None:
+    releaser = Releaser(tmp_path / "repository")
+    url = ("--url", "https://example.org/kafkafs")
+    assert releaser.refused()[0] == 2
+    assert releaser.refused(*url) == (1, "release: this commit is not tagged: git tag v1.2\n")
+    releaser.git("tag", "v1.2")
+    assert releaser.refused(*url) == (1, "release: CHANGELOG.md has no heading [1.2]\n")
+    (releaser.path / "CHANGELOG.md").write_text("## [1.2] - 2024-01-01\n")
+    assert releaser.refused(*url) == (1, "release: there are changes that are not committed\n")
+    releaser.commit()
+    assert releaser.refused(*url) == (1, "release: this commit is not tagged: git tag v1.2\n")
+    releaser.git("tag", "--force", "v1.2")
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/old").touch()
+    refused = releaser.refused(*url, "--output", str(tmp_path / "dist"))
+    assert refused == (1, f"release: {tmp_path}/dist is not empty\n")

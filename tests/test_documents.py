@@ -35,7 +35,8 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     path
     for path in sorted(ROOT.glob("**/*.md"))
-    if path.relative_to(ROOT).parts[0] in ("README.md", "CHANGELOG.md", "kafkafs", "storage")
+    if path.relative_to(ROOT).parts[0]
+    in ("README.md", "CHANGELOG.md", "RELEASING.md", "kafkafs", "storage")
 ]
 # Long ones, which have a table of contents.
 REFERENCES = [
