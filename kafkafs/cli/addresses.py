@@ -184,12 +184,14 @@ def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
     around, path = _mount_around(text)
     if around is None or around.path != mounted.path:
         raise click.BadParameter(f"{text!r} is not below {mounted.path}, as the first one is")
+    from storage.paths import ABOUT
+
     topic, *rest = os.path.relpath(path, mounted.path).split(os.sep)
-    if not rest and topic[:1] != ".":
+    if not rest and topic != ABOUT:
         return topic, None
-    if len(rest) == 1 and _NUMBER.fullmatch(rest[0]) is not None:
+    if len(rest) == 1 and topic != ABOUT and _NUMBER.fullmatch(rest[0]) is not None:
         return topic, int(rest[0])
-    instead = mounted.path if topic[:1] == "." else os.path.join(mounted.path, topic)
+    instead = mounted.path if topic == ABOUT else os.path.join(mounted.path, topic)
     raise fail(
         f"{text}: neither a topic nor a partition: {context.command_path} {shlex.quote(instead)}"
     )

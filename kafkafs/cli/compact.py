@@ -76,7 +76,7 @@ class _Report:
 
     def failed(self, topic: str, partition: int, why: str) -> None:
         self.has_failed = True
-        say(f"kafkafs: {topic}:{partition}: {why}", err=True)
+        say(f"kafkafs: {why}", err=True)
         self.partitions.append({"topic": topic, "partition": partition, "error": why})
 
     def done(
@@ -129,7 +129,8 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
             except TaskCancelled:
                 raise
             except (OSError, StorageError) as error:
-                report.failed(log.topic, log.partition, str(error))
+                name = f"{log.topic}:{log.partition}"
+                report.failed(log.topic, log.partition, f"{name}: {error}")
             else:
                 more = dry_run and bool(rounds) and rounds[-1].map_full
                 report.done(log.topic, log.partition, totals_of(rounds), more=more)

@@ -17,14 +17,14 @@ Show = Callable[[str, int, int], None]
 
 
 class JobFailedError(Exception):
-    """A job has failed, and why."""
+    """A job has failed or could not begin, and why."""
 
 
 def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Facts:
     """Run a job for a partition, wait for its end, and return its figures.
 
-    JobFailedError; click's error where the mount refuses or is gone. KeyboardInterrupt cancels the
-    job where its kind can be cancelled.
+    JobFailedError; click's error where the mount is gone. KeyboardInterrupt cancels the job where
+    its kind can be cancelled.
     """
     path = os.path.join(mount, topic, ".control", kind)
     try:
@@ -35,9 +35,16 @@ def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Fa
             write_line(path, "cancel")
         raise
     except OSError as error:
-        raise fail(f"{path}: {_reason(error, mount, path)}") from None
+        if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+            raise fail(f"{mount}: the file system was unmounted") from None
+        reason = f"{error.strerror}; {mount}/.kafkafs/log says why"
+        if error.errno == errno.EBUSY:
+            reason = f"another one is at work: kafkafs wait {path}"
+        raise JobFailedError(f"{topic}:{partition}: {reason}") from None
     if facts["outcome"] != "done":
-        raise JobFailedError(facts.get("reason", facts["outcome"]))
+        # Retention names the partition in its reasons, as it may work on several.
+        reason = facts.get("reason", facts["outcome"]).removeprefix(f"{topic}-{partition}: ")
+        raise JobFailedError(f"{topic}:{partition}: {reason}")
     return facts
 
 
@@ -48,11 +55,3 @@ def write_line(path: str, text: str) -> None:
         os.write(file, text.encode() + b"\n")
     finally:
         os.close(file)
-
-
-def _reason(error: OSError, mount: str, path: str) -> str:
-    if error.errno == errno.EBUSY:
-        return f"another one is at work: kafkafs wait {path}"
-    if error.errno == errno.ENOTCONN:
-        return "the file system was unmounted"
-    return f"{error.strerror}; {mount}/.kafkafs/log says why"

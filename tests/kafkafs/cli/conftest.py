@@ -55,8 +55,11 @@ class Place:
         assert done.stdout.count("\n") == 1
 
     def umount(self) -> None:
+        # A daemon that needs longer on a busy machine is waited for, which umount says.
+        slow = f"kafkafs: {self.path}: is unmounted; the daemon (process {self.pid}) still writes\n"
         done = kafkafs("umount", self.path)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr in ("", slow)
 
     @contextlib.contextmanager
     def foreground(

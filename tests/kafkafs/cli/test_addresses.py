@@ -20,10 +20,12 @@ from tests.storage.logs import append
 
 @pytest.fixture(scope="module")
 def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """`orders` with partitions of 1, 2 and 4 records, and `payments` with one of 8; mounted."""
+    """`orders` with partitions of 1, 2 and 4 records, `payments` with one of 8, `.x` with one of
+    16; mounted.
+    """
     place = Place(tmp_path_factory.mktemp("addresses"))
     with LogManager.open(str(place.data)) as manager:
-        for topic, counts in (("orders", (1, 2, 4)), ("payments", (8,))):
+        for topic, counts in (("orders", (1, 2, 4)), ("payments", (8,)), (".x", (16,))):
             created = manager.create_topic(topic, len(counts))
             for log, count in zip(created.partitions.values(), counts, strict=True):
                 append(log, *[b"value"] * count)
@@ -48,14 +50,14 @@ def refused(*words: object) -> tuple[int, str]:
 
 
 def test_a_data_directory_and_topics_in_it(mounted: Place) -> None:
-    assert records(mounted.data) == 15
+    assert records(mounted.data) == 31
     assert records(mounted.data, "orders") == 7
     assert records(mounted.data, "orders:1", "payments") == 10
     assert records(mounted.data, "orders:1", "orders:1", "orders") == 7
 
 
 def test_a_mount_and_topics_in_it(mounted: Place) -> None:
-    assert records(mounted.path) == 15
+    assert records(mounted.path) == 31
     assert records(mounted.path, "orders:2", "orders:0") == 5
     assert records(f"{mounted.path}/", "payments") == 8
 
@@ -63,6 +65,7 @@ def test_a_mount_and_topics_in_it(mounted: Place) -> None:
 def test_paths_below_a_mount(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert records(mounted.path / "orders") == 7
     assert records(f"{mounted.path}/orders/") == 7
+    assert records(mounted.path / ".x", mounted.path / "orders" / "0") == 17
     assert records(mounted.path / "orders" / "1", mounted.path / "payments") == 10
     with monkeypatch.context() as inside:
         inside.chdir(mounted.path)

@@ -130,6 +130,39 @@ def test_one_partition_of_what_is_mounted(place: Place) -> None:
     assert (len(left(place)), len(left(place, partition=1))) == (4, 1)
 
 
+def test_what_the_daemon_does_not_know_keeps_no_other_from_its_turn(place: Place) -> None:
+    made(place, retention_ms=str(DAY_MS // 2))
+    place.mount()
+    (place.data / "ghost-0").mkdir()
+    done = kafkafs("expire", place.path)
+    (place.data / "ghost-0").rmdir()
+    place.umount()
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"kafkafs: ghost:0: No such file or directory; {place.path}/.kafkafs/log says why\n"
+    )
+    assert done.stdout.splitlines()[-1].startswith("6 segments with ")
+    assert left(place) == [b"0 days"]
+
+
+def test_a_job_that_fails_in_the_daemon(place: Place) -> None:
+    made(place, retention_ms=str(DAY_MS // 2))
+    place.mount()
+    log = place.data / "orders-0" / f"{0:020}.log"
+    log.unlink()
+    done = kafkafs("compact", place.path / "orders")
+    assert done.returncode == 1
+    assert "does not have compact" in done.stderr
+    kafkafs("config", place.path / "orders", "cleanup.policy=compact")
+    done = kafkafs("compact", "--json", place.path / "orders")
+    place.umount()
+    assert done.returncode == 1
+    first, second = json.loads(done.stdout)["partitions"]
+    assert done.stderr == f"kafkafs: {first['error']}\n"
+    assert first["error"].startswith("orders:0: ")
+    assert "records_read" in second
+
+
 def test_through_a_read_only_mount_nothing_is_deleted(place: Place) -> None:
     made(place, retention_ms="1")
     place.mount("-o", "ro")
