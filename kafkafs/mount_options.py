@@ -15,8 +15,10 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-#: An extended attribute of a mount's root: the daemon's process id.
+#: Extended attributes of a mount's root: the daemon's process id; and, as JSON, that (`pid`), the
+#: data directory (`data`) and the mount options (`options`).
 PID_ATTRIBUTE = "user.kafkafs.pid"
+MOUNT_ATTRIBUTE = "user.kafkafs.mount"
 #: The kernel's read-ahead, where the daemon may set it: with the kernel's own of 128 KiB reads lose
 #: a third.
 READ_AHEAD_KIB = 1024
@@ -284,6 +286,27 @@ def kernel_options(options: MountOptions) -> set[str]:
     return chosen
 
 
+def written(options: MountOptions) -> str:
+    """The options as given to `-o`: ro or rw, and those that differ from their defaults."""
+    words = ["ro" if options.read_only else "rw"]
+    for option in OPTIONS:
+        value = getattr(options, option.field)
+        if value == getattr(MountOptions(), option.field) or option.field == "read_only":
+            continue
+        if option.value:
+            words.append(f"{option.name}={_shown(option.field, value)}")
+        elif option.setting == value:
+            words.append(option.name)
+    return ",".join(words)
+
+
+def _shown(field: str, value: object) -> str:
+    """A field's value as it is given to `-o`; a flag's as true or false."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:o}" if field == "umask" else str(value)
+
+
 def explain(options: MountOptions) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """(name, value) of the options that differ from their defaults, and of the others.
 
@@ -295,9 +318,6 @@ def explain(options: MountOptions) -> tuple[list[tuple[str, str]], list[tuple[st
     for field in fields(options):
         value = getattr(options, field.name)
         if value is not None:
-            shown = f"{value:o}" if field.name == "umask" else str(value)
-            if isinstance(value, bool):
-                shown = shown.lower()
             where = others if value == field.default else chosen
-            where.append((names[field.name], shown))
+            where.append((names[field.name], _shown(field.name, value)))
     return chosen, others

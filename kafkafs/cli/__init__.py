@@ -18,6 +18,7 @@ from kafkafs.printable import one_line
 _COMMANDS = {
     "mount": "Mount a data directory as files.",
     "umount": "Unmount, and wait until everything is written.",
+    "mounts": "List what is mounted on this machine.",
     "wait": "Wait for the job of a file in .control.",
     "repair": "Mend a data directory that is not mounted.",
     "verify": "Check everything in a data directory, also one in use.",

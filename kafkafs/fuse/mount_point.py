@@ -16,10 +16,11 @@ import select
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 
 from kafkafs.fuse import utab
+from kafkafs.fuse.users import users
 from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.mount_table import TYPE, Mounted, find, find_around, mounts
 
@@ -33,6 +34,8 @@ STUCK_TURNS = 12
 # Of umount2(2).
 _MNT_FORCE = 1
 _UMOUNT_NOFOLLOW = 8
+#: What a process that asks says of a dead mount, and where it gets nothing.
+_DEAD, _NOTHING = b"dead", b"-"
 #: The kernel's limit for a path.
 _MAX_LINKS = 40
 
@@ -51,7 +54,14 @@ class Answer(Enum):
 
 
 def ask(path: str) -> tuple[Answer, int | None]:
-    """Ask the daemon of a mount for its process id, with the patience of `ANSWER_S`.
+    """Ask the daemon of a mount for its process id, as `attribute` does."""
+    answer, said = attribute(path, PID_ATTRIBUTE)
+    return answer, int(said) if said.isdigit() else None
+
+
+def attribute(path: str, name: str) -> tuple[Answer, bytes]:
+    """Ask the daemon of a mount for an extended attribute of the root, with the patience of
+    `ANSWER_S`; empty where it is not there, or not for this user.
 
     Another process asks: one that waits for the daemon's answer cannot be killed until the
     connection ends. MountError if no process can start.
@@ -63,22 +73,22 @@ def ask(path: str) -> tuple[Answer, int | None]:
         raise MountError(f"{path}: no process can be started: {error.strerror}") from None
     if child == 0:
         try:
-            said = os.getxattr(path, PID_ATTRIBUTE)
+            said = os.getxattr(path, name)
         except OSError as error:
-            said = b"dead" if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else b"-"
+            said = _DEAD if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else _NOTHING
         os.write(writer, said)
         os._exit(0)
     os.close(writer)
     with open(reader, "rb", buffering=0) as pipe:
         readable, _, _ = select.select([pipe], [], [], ANSWER_S)
-        said = pipe.read(64) if readable else b""
+        said = pipe.read() if readable else b""
     if not said:
         os.kill(child, signal.SIGKILL)
-        return Answer.NONE, None
+        return Answer.NONE, b""
     os.waitpid(child, 0)
-    if said == b"dead":
-        return Answer.DEAD, None
-    return Answer.GIVEN, int(said) if said.isdigit() else None
+    if said == _DEAD:
+        return Answer.DEAD, b""
+    return Answer.GIVEN, said.removeprefix(_NOTHING)
 
 
 def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
@@ -129,10 +139,10 @@ def _minor(mounted: Mounted) -> str:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped (SIGSTOP)."""
-    return _stat(pid)[:1] in (["T"], ["t"])
+    return stat_fields(pid)[:1] in (["T"], ["t"])
 
 
-def _stat(pid: int) -> list[str]:
+def stat_fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on; none: the process has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
         return stat.read().rpartition(")")[2].split()
@@ -207,21 +217,13 @@ def unmount(path: str, *, lazy: bool = False) -> None:
         raise MountError(f"{path}: fusermount3 cannot be started: {error.strerror}") from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"{path}: fusermount3 failed"])[-1]
-        users = list(_users(path))
-        raise MountError(f"{reason}: used by {', '.join(users)}" if users else reason)
+        used_by = users(path)
+        if used_by:
+            reason += f": used by {', '.join(used_by)}"
+        elif os.geteuid() != 0:
+            reason += ": root sees by whom"
+        raise MountError(reason)
     utab.leave(path)
-
-
-def _users(path: str) -> Iterator[str]:
-    """The processes with open files or a working directory below a path, as far as we may see."""
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            opened = [f"fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
-            for link in ("cwd", "root", *opened):
-                used = os.readlink(f"/proc/{pid}/{link}")
-                if used == path or used.startswith(f"{path}/"):
-                    yield f"{_name(pid)} (process {pid})"
-                    break
 
 
 def unmount_and_wait(
@@ -298,7 +300,7 @@ def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) 
         if not told:
             say(f"{path}: is unmounted; the daemon (process {pid}) still writes")
             told = True
-        before, used = used, _stat(pid)[11:13]
+        before, used = used, stat_fields(pid)[11:13]
         idle = idle + 1 if used == before else 0
         if idle >= STUCK_TURNS:
             raise MountError(

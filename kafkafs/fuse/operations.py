@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import time
 import traceback
@@ -41,7 +42,7 @@ from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.threads import in_thread, job_ended
 from kafkafs.fuse.turns import Turns
-from kafkafs.mount_options import PID_ATTRIBUTE
+from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
 from kafkafs.tree.events import FAULTS
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined
@@ -337,6 +338,12 @@ class Operations(pyfuse3.Operations):
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         return True  # default_permissions: the kernel has checked already
 
+    def _about_mount(self) -> bytes:
+        """What `MOUNT_ATTRIBUTE` says."""
+        mount = self._tree.mount
+        facts = {"pid": os.getpid(), "data": mount.manager.path, "options": written(mount.options)}
+        return json.dumps(facts).encode()
+
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         self._requests["statfs"] += 1
         try:
@@ -354,6 +361,8 @@ class Operations(pyfuse3.Operations):
             text = os.fsdecode(name)
             if text == PID_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
                 return str(os.getpid()).encode()
+            if text == MOUNT_ATTRIBUTE and inode == pyfuse3.ROOT_INODE:
+                return self._about_mount()
             node = self._inodes.get(inode)
             if self.turns.queues:
                 await self.turns.passed(node.pace)

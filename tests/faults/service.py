@@ -189,8 +189,8 @@ FAULTS = [
     Fault(
         "mount-takes-away-one-that-answers",
         "kafkafs/fuse/mount_point.py",
-        "        if answer is Answer.GIVEN:\n            return\n",
-        "        _ = Answer.GIVEN\n",
+        "    return answer is not Answer.GIVEN\n",
+        "    return answer in Answer\n",
         "A second mount ends the first one's.",
         (MOUNT_POINT, MOUNTING),
     ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import mmap
 import os
 import pty
 import resource
@@ -336,18 +338,59 @@ def test_a_forced_unmount_ends_it_in_order(place: Place) -> None:
     assert place.was_closed_cleanly()
 
 
-def test_umount_of_a_busy_mount_says_so_and_changes_nothing(place: Place) -> None:
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def mapped_alone(descriptor: int) -> int:
+    """The address of a file's first page, mapped; unlike Python's own, without a descriptor."""
+    address = libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
+    assert isinstance(address, int)
+    assert address != 2**64 - 1
+    return address
+
+
+def test_umount_of_a_busy_mount_names_who_holds_what_and_changes_nothing(place: Place) -> None:
     place.mount()
-    (place.path / "orders").mkdir()
-    with open(place.path / "orders/0", "a") as partition:
+    for topic in ("orders", "payments"):
+        (place.path / topic).mkdir()
+
+    def used_by(count: int = 1) -> list[str]:
         line = failed(kafkafs("umount", place.path))
-        assert "busy" in line
-        assert f"(process {os.getpid()})" in line
+        assert line.startswith(f"kafkafs: fusermount3: failed to unmount {place.path}: ")
+        users = line.partition("busy: used by ")[2].split("), ")
+        assert len(users) == count
+        return [user.removesuffix(")") for user in users]
+
+    with open(place.path / "orders/0", "a") as partition:
+        (user,) = used_by()
+        assert user.endswith(f" (process {os.getpid()}: orders/0")
         partition.write("hello\n")
-    there = subprocess.Popen(["cat"], cwd=place.path, stdin=subprocess.PIPE)
-    line = failed(kafkafs("umount", place.path))
-    assert line.endswith(f"busy: used by cat (process {there.pid})")
-    there.communicate()
+    with open(place.path / "orders/.snapshot/0", "rb") as file:
+        mapped = mapped_alone(file.fileno())
+    (user,) = used_by()
+    assert user.endswith(f" (process {os.getpid()}: orders/.snapshot/0")
+    libc.munmap(mapped, mmap.PAGESIZE)
+    held = "exec 3>> orders/0 4>> payments/0 5< orders 6< orders/.meta; cd orders; echo; read line"
+    shell = ["bash", "-c", held]
+    with (
+        subprocess.Popen(["cat"], cwd=place.path, stdin=subprocess.PIPE) as there,
+        subprocess.Popen(
+            shell, cwd=place.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as inside,
+    ):
+        assert inside.stdout is not None
+        inside.stdout.readline()
+        assert sorted(used_by(2)) == [
+            f"bash -c 'exec 3>> orders/0 4>> payments/0 5< orders 6< orde… "
+            f"(process {inside.pid}: working directory orders, orders/0, payments/0 and 2 more",
+            f"cat (process {there.pid}: working directory",
+        ]
+        for process in (there, inside):
+            assert process.stdin is not None
+            process.stdin.close()
     assert (place.path / "orders/0").read_text() == "hello\n"
 
 

@@ -1,0 +1,44 @@
+"""`kafkafs mounts`: what is mounted on this machine."""
+
+from __future__ import annotations
+
+import click
+
+from kafkafs.cli import examples, fail
+from kafkafs.cli.output import Output, TimeMs, output_options
+
+
+@click.command(
+    "mounts",
+    epilog=examples(
+        "kafkafs mounts",
+        "kafkafs mounts --json    # for programs",
+    ),
+)
+@output_options(times=True)
+def command(out: Output) -> None:
+    """List the mounts of kafkafs on this machine, with their daemons.
+
+    The state is serving, dead (the daemon was killed), stopped (by SIGSTOP), or stuck (it does not
+    answer).
+    """
+    from kafkafs.fuse.live_mounts import live_mounts
+    from kafkafs.fuse.mount_point import MountError
+
+    try:
+        found = live_mounts()
+    except MountError as error:
+        raise fail(str(error)) from None
+    rows = [
+        (
+            each.data,
+            each.path,
+            each.pid,
+            None if each.since_ms is None else TimeMs(each.since_ms),
+            each.state,
+            each.options,
+        )
+        for each in found
+    ]
+    if rows or out.as_json:
+        out.table(("data", "mount", "pid", "since", "state", "options"), rows)
