@@ -1,0 +1,174 @@
+"""`kafkafs append`: appends lines of standard input as records, as the files of a mount do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples, fail, one_line_errors
+from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
+from kafkafs.cli.changes import opened_to_change
+from kafkafs.cli.views import find, path_in_topic, tree_of, view_option
+
+if TYPE_CHECKING:
+    from storage.directory.manager import LogManager
+
+# The kernel hands a write of this size on in one piece, which is appended whole or not at all.
+_WRITE_BYTES = 1 << 19
+# Errors of a line itself: without it, the others can be appended.
+_OF_A_LINE = frozenset({errno.EINVAL, errno.EMSGSIZE})
+_NEWLINE = b"\n"
+
+_Write = Callable[[bytes], None]
+"""Appends whole lines, all of them or none. StorageError, OSError."""
+
+
+@click.command(
+    "append",
+    epilog=examples(
+        "seq 10 | kafkafs append data orders",
+        "printf 'alice\\t3 apples\\n' | kafkafs append mnt/users --view kv",
+        "kafkafs append mnt/orders/0 --view jsonl < saved.jsonl",
+    ),
+)
+@logs_argument()
+@view_option(("values", "kv", "jsonl"))
+def command(logs: Address, view: str) -> None:
+    """Append each line of standard input as a record to a partition or, by key, over a topic's.
+
+    Lines of --view kv are KEY TAB VALUE, of jsonl JSON objects, as in a mount's .kv and .jsonl.
+    They are appended as they come, through the mount where there is one. Where a line is refused,
+    those in front of it are in the log; standard error says which one and why, and the status is 1.
+    """
+    if len(logs.places) != 1:
+        raise click.UsageError("give one topic or partition: DATA TOPIC[:PARTITION], or a path")
+    if sys.stdin is None:
+        raise fail("standard input is closed")
+    topic, partition = logs.places[0]
+    if partition is not None:
+        names = path_in_topic(view, str(partition))
+    else:
+        names = (".append",) if view == "values" else (f".{view}", "append")
+    with one_line_errors():
+        check_address(logs)
+        mount = mount_to_change(logs)
+        with _opened(logs, mount, (topic, *names)) as write:
+            _append(write, _whole_lines(), mount)
+
+
+def _whole_lines() -> Iterator[list[bytes]]:
+    """The lines of standard input as they come, so many as one write takes; the last one gets its
+    newline.
+    """
+    rest = bytearray()
+    while data := os.read(sys.stdin.fileno(), _WRITE_BYTES):
+        rest += data
+        end = rest.rfind(_NEWLINE) + 1
+        if end:
+            yield from _in_writes(
+                [line + _NEWLINE for line in bytes(rest[: end - 1]).split(_NEWLINE)]
+            )
+            del rest[:end]
+    if rest:
+        yield [bytes(rest) + _NEWLINE]
+
+
+def _in_writes(lines: list[bytes]) -> Iterator[list[bytes]]:
+    """Lines, not more at once than one write takes."""
+    taken: list[bytes] = []
+    size = 0
+    for line in lines:
+        if taken and size + len(line) > _WRITE_BYTES:
+            yield taken
+            taken, size = [], 0
+        taken.append(line)
+        size += len(line)
+    yield taken
+
+
+def _append(write: _Write, pieces: Iterator[list[bytes]], mount: str | None) -> None:
+    """Append lines, up to the first one that is refused; click's error says which it is."""
+    from storage.errors import refusal_of
+
+    done = 0
+    for lines in pieces:
+        count, error = _written(write, lines)
+        done += count
+        if error is not None:
+            before = "all lines before it are in the log" if done else "nothing is appended"
+            reason = refusal_of(error).removeprefix("line 1: ")
+            if mount is not None:
+                reason += f" ({mount}/.kafkafs/log says more)"
+            raise fail(f"line {done + 1} of standard input: {reason}; {before}")
+
+
+def _written(write: _Write, lines: list[bytes]) -> tuple[int, Exception | None]:
+    """Append lines up to one that is refused; returns how many, and why not all.
+
+    A write is refused as a whole: its halves tell which line it was for.
+    """
+    from storage.errors import InvalidRecord, RecordTooLarge, StorageError
+
+    try:
+        write(b"".join(lines))
+    except (StorageError, OSError) as error:
+        is_lines = isinstance(error, InvalidRecord | RecordTooLarge) or (
+            isinstance(error, OSError) and error.errno in _OF_A_LINE
+        )
+        if len(lines) == 1 or not is_lines:
+            return 0, error
+    else:
+        return len(lines), None
+    half = len(lines) // 2
+    count, refusal = _written(write, lines[:half])
+    if refusal is None:
+        more, refusal = _written(write, lines[half:])
+        count += more
+    return count, refusal
+
+
+@contextmanager
+def _opened(logs: Address, mount: str | None, names: tuple[str, ...]) -> Iterator[_Write]:
+    """The file of a mount or, where there is none, of the tree that one would show."""
+    if mount is None:
+        with opened_to_change(logs.data_dir) as manager, _opened_in_tree(manager, names) as write:
+            yield write
+        return
+    file = os.open(os.path.join(mount, *names), os.O_WRONLY | os.O_APPEND)
+
+    def write_all(data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(file, left) :]
+
+    try:
+        yield write_all
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _opened_in_tree(manager: LogManager, names: tuple[str, ...]) -> Iterator[_Write]:
+    from kafkafs.tree.handles import NotExamined
+
+    tree = tree_of(manager)
+    handle = find(tree, *names).open(os.O_WRONLY | os.O_APPEND)
+
+    def write(data: bytes) -> None:
+        try:
+            handle.write(0, data)
+        except NotExamined:
+            handle.examine(data)
+            handle.write(0, data)
+
+    try:
+        yield write
+    finally:
+        handle.release()
+        tree.stop()

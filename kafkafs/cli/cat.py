@@ -1,0 +1,146 @@
+"""`kafkafs cat`: prints records, as the files of a mount show them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+import click
+
+from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli.addresses import Address, partitions_at, resolve
+from kafkafs.cli.progress import opening_shown
+from kafkafs.cli.views import find, path_in_topic, tree_of, view_option
+
+_READ_BYTES = 1 << 20
+_AGAIN_S = 0.1
+
+_T = TypeVar("_T")
+_Read = Callable[[int, int], bytes]
+"""At most so many bytes from a position on; none at the end."""
+_Open = Callable[[Sequence[str]], _Read]
+"""Opens a file by its path in the mount, in place of the one before."""
+
+
+@click.command(
+    "cat",
+    epilog=examples(
+        "kafkafs cat data orders",
+        "kafkafs cat mnt/orders/0@-10",
+        "kafkafs cat data orders:0@08:00..09:00 --view kv",
+        "kafkafs cat data orders@-15m --view jsonl",
+    ),
+)
+@click.argument(
+    "words", metavar="DATA|MOUNT TOPIC[:PARTITION][@START[..END]]...", nargs=-1, required=True
+)
+@view_option(("values", "kv", "jsonl", "batches"))
+@click.pass_context
+def command(context: click.Context, words: Sequence[str], view: str) -> None:
+    """Print the records of partitions; of a topic, one partition after the other.
+
+    START and END are those of the files N@START..END of a mount: an offset, -10 for the last ten
+    records, a time, -15m, start, end. Without them everything is printed that is there now. Paths
+    below a mount will do, too: mnt/orders/0@-10.
+
+    The directory may be in use. Where records are damaged it ends, with status 1.
+    """
+    plain, points = _divided(words)
+    address = resolve(context, plain)
+    if not address.places:
+        raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")
+    starts = points[-len(address.places) :]
+    with one_line_errors():
+        found = [
+            (topic, f"{number}@{point}")
+            for place, point in zip(address.places, starts, strict=True)
+            for topic, number in partitions_at(address._replace(places=(place,)))
+        ]
+        with _opener(address) as open_file:
+            for topic, name in found:
+                _print(open_file((topic, *path_in_topic(view, name))))
+
+
+def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words without @START..END, and these; click's error where they have no meaning."""
+    from kafkafs.tree.files.start_names import parse_start_name
+
+    plain, points = [], []
+    for number, word in enumerate(words):
+        directory, slash, last = word.rpartition("/")
+        name, at, point = last.partition("@")
+        if not at or (number == 0 and os.path.isdir(word)):
+            plain.append(word)
+            points.append("start..end")
+            continue
+        if parse_start_name(f"0@{point}", time.time_ns() // 1_000_000) is None:
+            raise click.BadParameter(f"{point!r} is not START or START..END")
+        plain.append(f"{directory}{slash}{name}")
+        points.append(point if ".." in point else f"{point}..end")
+    return plain, points
+
+
+def _print(read: _Read) -> None:
+    """Print a file to its end."""
+    out = sys.stdout.buffer
+    position = 0
+    while data := _patiently(partial(read, position, _READ_BYTES)):
+        out.write(data)
+        position += len(data)
+    out.flush()
+
+
+def _patiently(call: Callable[[], _T]) -> _T:
+    """Call again while a partition is measured."""
+    while True:
+        try:
+            return call()
+        except BlockingIOError:
+            time.sleep(_AGAIN_S)
+
+
+@contextmanager
+def _opener(address: Address) -> Iterator[_Open]:
+    """Opens files of the mount or, where there is none, of the tree that one would show."""
+    if address.mount is None:
+        with _tree_opener(address.data_dir) as open_file:
+            yield open_file
+        return
+    mount, opened = address.mount, [-1]
+
+    def close() -> None:
+        file, opened[0] = opened[0], -1
+        if file >= 0:
+            os.close(file)
+
+    def open_path(names: Sequence[str]) -> _Read:
+        close()
+        opened[0] = _patiently(lambda: os.open(os.path.join(mount, *names), os.O_RDONLY))
+        return lambda position, size: os.pread(opened[0], size, position)
+
+    try:
+        yield open_path
+    finally:
+        close()
+
+
+@contextmanager
+def _tree_opener(data_dir: str) -> Iterator[_Open]:
+    from storage.directory.manager import LogManager
+
+    with (
+        opening_shown() as progress,
+        LogManager.open(data_dir, read_only=True, keeps_faulty=True, progress=progress) as manager,
+    ):
+        tree = tree_of(manager)
+
+        def open_node(names: Sequence[str]) -> _Read:
+            handle = _patiently(lambda: find(tree, *names).open(os.O_RDONLY))
+            return lambda position, size: bytes(handle.read(position, size))
+
+        yield open_node

@@ -1,0 +1,69 @@
+"""What the commands that make, delete and fill topics share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import fail
+from kafkafs.cli.addresses import Address, resolve
+from kafkafs.cli.progress import opening_shown
+
+if TYPE_CHECKING:
+    from storage.directory.manager import LogManager
+
+
+@contextlib.contextmanager
+def opened_to_change(data_dir: str) -> Iterator[LogManager]:
+    """A directory that no process has open; what was deleted goes where its time is over.
+
+    A partition that cannot be opened is a fault of its topic only.
+    """
+    from storage.directory.manager import LogManager
+
+    with (
+        opening_shown() as progress,
+        LogManager.open(data_dir, keeps_faulty=True, progress=progress) as manager,
+    ):
+        remove = manager.sweep(manager.monotonic_ms())
+        if remove is not None:
+            remove()
+        yield manager
+
+
+def topic_and_rest(context: click.Context, words: Sequence[str]) -> tuple[Address, Sequence[str]]:
+    """One topic, which need not be there, and the words behind it; click's errors."""
+    address, others = resolve(context, words[:1], needs="nothing"), words[1:]
+    if not address.places and others:
+        address, others = resolve(context, words[:2], needs="nothing"), words[2:]
+    address.topic()
+    return address, others
+
+
+def ask_daemon(mount: str, line: str) -> None:
+    """Write a line to `.kafkafs/topics` of a mount; click's error where it is refused."""
+    path = os.path.join(mount, ".kafkafs", "topics")
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise fail(refused(error, mount, path)) from None
+
+
+def refused(error: OSError, mount: str, path: str) -> str:
+    """Why a mount refuses something: its log says more than an errno does."""
+    reason = f"{path}: {error.strerror}"
+    if isinstance(error, PermissionError):
+        return reason
+    with contextlib.suppress(OSError), open(os.path.join(mount, ".kafkafs", "log")) as log:
+        lines = log.read().splitlines()
+        if lines:
+            return f"{reason}; the last line of {mount}/.kafkafs/log: {lines[-1]}"
+    return f"{reason}; {mount}/.kafkafs/log says why"

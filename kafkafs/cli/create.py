@@ -1,0 +1,87 @@
+"""`kafkafs create`: makes a topic with its partitions and settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import click
+
+from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli.addresses import Address, mount_to_change
+from kafkafs.cli.changes import ask_daemon, opened_to_change, topic_and_rest
+from kafkafs.cli.output import Output, output_options
+
+
+@click.command(
+    "create",
+    epilog=examples(
+        "kafkafs create data orders",
+        "kafkafs create mnt orders --partitions 3 retention.ms=7d",
+        "kafkafs create mnt/users cleanup.policy=compact",
+    ),
+)
+@click.argument("words", metavar="DATA|MOUNT TOPIC [NAME=VALUE]...", nargs=-1, required=True)
+@click.option(
+    "-p",
+    "--partitions",
+    type=click.IntRange(1, 999_999),
+    metavar="N",
+    help="How many; without it num.partitions of kafkafs.properties, by default 1.",
+)
+@output_options()
+@click.pass_context
+def command(
+    context: click.Context, words: Sequence[str], partitions: int | None, out: Output
+) -> None:
+    """Create TOPIC with partitions and settings, of the user who calls. MOUNT/TOPIC will do, too.
+
+    Settings are judged as Kafka does, all together. Where something is wrong, or the topic is
+    there, nothing is made. Where DATA is mounted, the daemon does it.
+    """
+    address, given = topic_and_rest(context, words)
+    settings = dict(map(_setting, given))
+    topic = address.topic()
+    mask = os.umask(0)
+    os.umask(mask)
+    owner = (os.geteuid(), os.getegid(), 0o777 & ~mask)
+    with one_line_errors():
+        mount = mount_to_change(address)
+        partitions = _checked(address, topic, partitions, settings)
+        if mount is None:
+            with opened_to_change(address.data_dir) as manager:
+                manager.create_topic(topic, partitions, owner=owner, settings=settings)
+        else:
+            from kafkafs.tree.control.topic_commands import create_line
+
+            ask_daemon(mount, create_line(topic, partitions, owner, given))
+    plural = "s" if partitions > 1 else ""
+    out.say(f"created {topic} with {partitions} partition{plural}")
+    out.json({"topic": topic, "partitions": partitions})
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value or any(map(str.isspace, text)):
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _checked(address: Address, topic: str, partitions: int | None, settings: dict[str, str]) -> int:
+    """Look whether the topic can be made, before a directory is opened; a mount says only an errno.
+
+    Returns the number of partitions.
+    """
+    from storage import paths
+    from storage.errors import TopicExists
+    from storage.files import Files
+    from storage.retention.retention import check_policy
+    from storage.settings.settings import Settings
+
+    files = Files(address.data_dir)
+    paths.check_new_name(topic)
+    if topic in paths.partitions_in(files.scan(address.data_dir)):
+        raise TopicExists(f"topic {topic!r} is there already", path=address.data_dir)
+    found = Settings(files, address.data_dir, check_policy)
+    found.checked(topic, settings)
+    return found.broker.num_partitions if partitions is None else partitions

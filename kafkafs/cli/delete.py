@@ -1,0 +1,82 @@
+"""`kafkafs delete`: deletes topics, which can be undeleted for a while."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import click
+
+from kafkafs.cli import examples, fail, one_line_errors
+from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
+from kafkafs.cli.changes import opened_to_change, refused
+from kafkafs.cli.output import Output, TimeMs, Value, output_options
+
+
+@click.command(
+    "delete",
+    epilog=examples("kafkafs delete data orders", "kafkafs delete mnt/orders mnt/users"),
+)
+@logs_argument()
+@output_options(times=True)
+def command(logs: Address, out: Output) -> None:
+    """Delete topics, with all their records. kafkafs undelete takes that back for a while.
+
+    The files of a topic stay for its file.delete.delay.ms (a minute by default); from then on the
+    daemon removes them, or the next command or mount that changes the directory. Where the topics
+    are mounted, the daemon deletes them.
+    """
+    if not logs.places or any(partition is not None for _, partition in logs.places):
+        raise click.UsageError("give whole topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
+    topics = list(dict.fromkeys(topic for topic, _ in logs.places))
+    deleted: list[dict[str, Value]] = []
+
+    def tell(topic: str, now_ms: int, delay_ms: int) -> None:
+        until = TimeMs(now_ms + delay_ms) if delay_ms else None
+        deleted.append({"topic": topic, "undelete_until": until})
+        if until is None:
+            out.say(f"deleted {topic}; it cannot be undeleted")
+        else:
+            out.say(
+                f"deleted {topic}; until {out.text(until)} this takes it back: kafkafs undelete "
+                f"{logs.mount or logs.data_dir} {topic}"
+            )
+
+    try:
+        with one_line_errors():
+            check_address(logs)
+            mount = mount_to_change(logs)
+            if mount is None:
+                _delete_here(logs, topics, tell)
+            else:
+                _have_deleted(mount, logs, topics, tell)
+    finally:
+        if deleted:
+            out.json(deleted)
+
+
+_Tell = Callable[[str, int, int], None]
+
+
+def _delete_here(logs: Address, topics: Sequence[str], tell: _Tell) -> None:
+    with opened_to_change(logs.data_dir) as manager:
+        if not manager.settings.broker.delete_topic_enable:
+            raise fail(f"{logs.data_dir}: delete.topic.enable is false")
+        for topic in topics:
+            tell(topic, manager.clock_ms(), manager.delete_topic(topic))
+
+
+def _have_deleted(mount: str, logs: Address, topics: Sequence[str], tell: _Tell) -> None:
+    from storage.files import Files
+    from storage.settings.settings import Settings
+
+    settings = Settings(Files(logs.data_dir), logs.data_dir, keeps_faulty=True)
+    for topic in topics:
+        delay_ms = settings.log_config(topic).file_delete_delay_ms
+        path = os.path.join(mount, topic)
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            raise fail(refused(error, mount, path)) from None
+        tell(topic, time.time_ns() // 1_000_000, delay_ms)

@@ -1,0 +1,170 @@
+"""`kafkafs topics`: lists topics, with their sizes, retention and faults."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import click
+
+from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli.addresses import Address, check_address, logs_argument
+from kafkafs.cli.output import Output, Size, TimeMs, Value, objects, output_options
+from kafkafs.cli.progress import opening_shown
+
+_COLUMNS = ("topic", "partitions", "records", "size", "last_append", "cleanup_policy", "retention")
+_RATES = ("records_per_s", "bytes_per_s")
+_RATE_S = 1.0
+_NOT_SET = "-1"
+_SETTING = re.compile(r"(?:# )?([a-z.]+)=(\S*)")
+
+_Config = Callable[[str], str]
+"""The text of a topic's `.config`."""
+
+
+@click.command(
+    "topics",
+    epilog=examples(
+        "kafkafs topics data",
+        "kafkafs topics mnt --rates",
+        "kafkafs topics mnt/orders --json",
+    ),
+)
+@logs_argument(needs="files")
+@click.option("--rates", is_flag=True, help="Of a mount: how much is appended; looks for a second.")
+@output_options(times=True, sizes=True)
+def command(logs: Address, rates: bool, out: Output) -> None:
+    """List topics: partitions, records, size, time of the last append, cleanup policy, retention.
+
+    Records are counted by their offsets. Lines with # follow: faults, topics of which nothing is
+    deleted because their settings are not known, records that were lost, and deleted topics that
+    can be undeleted.
+    """
+    if any(partition is not None for _, partition in logs.places):
+        raise click.UsageError("give whole topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
+    if rates and logs.mount is None:
+        raise click.UsageError("--rates: it is not mounted, and nothing is appended")
+    with one_line_errors():
+        check_address(logs)
+        with _looked_at(logs) as (text, config_of):
+            before = _parsed(text()) if rates else None
+            if before is not None:
+                time.sleep(_RATE_S)
+            now = _parsed(text())
+            columns, rows = _table(logs, now, before, config_of)
+    if out.as_json:
+        out.json({"topics": objects(columns, rows), "notes": now.notes})
+        return
+    out.table(columns, rows)
+    for note in now.notes:
+        out.say(f"# {note}")
+
+
+class _Listing:
+    """What `.kafkafs/topics` says: facts by topic and name, notes, and when it was read."""
+
+    def __init__(self, facts: Mapping[str, Mapping[str, str]], notes: Sequence[str]) -> None:
+        self.facts = facts
+        self.notes = notes
+        self.read_s = time.monotonic()
+
+
+def _parsed(text: str) -> _Listing:
+    header, *lines = text.splitlines()
+    names = header.split()
+    facts: dict[str, Mapping[str, str]] = {}
+    notes = []
+    for line in lines:
+        if line.startswith("# "):
+            notes.append(line.removeprefix("# "))
+        else:
+            found = dict(zip(names, line.split(), strict=True))
+            facts[found["topic"]] = found
+    return _Listing(facts, notes)
+
+
+@contextmanager
+def _looked_at(logs: Address) -> Iterator[tuple[Callable[[], str], _Config]]:
+    """What makes the text of `.kafkafs/topics`, and of a topic's `.config`."""
+    mount = logs.mount
+    if mount is not None:
+
+        def read(*names: str) -> str:
+            path = os.path.join(mount, *names)
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                return file.read()
+
+        yield lambda: read(".kafkafs", "topics"), lambda topic: read(topic, ".config")
+        return
+    from kafkafs.tree.control.topic_config import config_text
+    from kafkafs.tree.directories.about import topics_text
+    from storage.directory.manager import LogManager
+
+    with (
+        opening_shown() as progress,
+        LogManager.open(
+            logs.data_dir, read_only=True, keeps_faulty=True, progress=progress
+        ) as manager,
+    ):
+        yield lambda: topics_text(manager), lambda topic: config_text(manager.settings, topic)
+
+
+def _table(
+    logs: Address, now: _Listing, before: _Listing | None, config_of: _Config
+) -> tuple[Sequence[str], list[list[Value]]]:
+    rows: list[list[Value]] = []
+    for topic, facts in now.facts.items():
+        if logs.places and (topic, None) not in logs.places:
+            continue
+        last = int(facts["last_append"])
+        row: list[Value] = [topic, int(facts["partitions"]), int(facts["offsets"])]
+        row += [Size(int(facts["bytes"])), TimeMs(last) if last >= 0 else None]
+        row += [facts["cleanup.policy"], _retention(config_of, topic)]
+        if before is not None:
+            row += _rates(now, before, topic)
+        rows.append(row)
+    return (*_COLUMNS, *(() if before is None else _RATES)), rows
+
+
+def _rates(now: _Listing, before: _Listing, topic: str) -> list[Value]:
+    """Records and bytes that were appended a second; None where more was deleted meanwhile."""
+    known = before.facts.get(topic)
+    if known is None:
+        return [None, None]
+    elapsed_s = now.read_s - before.read_s
+    grown = [int(now.facts[topic][name]) - int(known[name]) for name in ("offsets", "bytes")]
+    return [None if each < 0 else round(each / elapsed_s) for each in grown]
+
+
+def _retention(config_of: _Config, topic: str) -> str | None:
+    """What retention keeps: a time, a size, both or all; None where that cannot be read."""
+    try:
+        text = config_of(topic)
+    except OSError:
+        return None
+    settings = {found[1]: found[2] for line in text.splitlines() if (found := _SETTING.match(line))}
+    kept = []
+    if settings.get("retention.ms", _NOT_SET) != _NOT_SET:
+        kept.append(_duration(settings["retention.ms"]))
+    if settings.get("retention.bytes", _NOT_SET) != _NOT_SET:
+        kept.append(_bytes(settings["retention.bytes"]))
+    return "+".join(kept) or "all"
+
+
+def _duration(text: str) -> str:
+    """A duration as settings may be written: 7d, 12h, or with the unit ms."""
+    if not text.isdecimal():
+        return text
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if int(text) and int(text) % unit_ms == 0:
+            return f"{int(text) // unit_ms}{unit}"
+    return f"{text}ms"
+
+
+def _bytes(text: str) -> str:
+    from kafkafs.cli.output import human_size
+
+    return human_size(int(text)) if text.isdecimal() else text

@@ -1,0 +1,363 @@
+"""`kafkafs topics`, `create`, `delete`, `undelete`, `cat`, `append`, with and without a mount."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kafkafs.cli import main
+from storage import LogManager
+from tests.hang import HANG_S
+from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place
+from tests.log_check import check
+from tests.storage.logs import values, write_settings
+
+WAYS = ["unmounted", "path"]
+"""Without a mount; through it, given as MOUNT/TOPIC."""
+
+
+def run_here(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, which has imported everything."""
+    texts = [str(word) for word in words]
+    done = CliRunner().invoke(main, texts)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return subprocess.CompletedProcess(texts, done.exit_code, done.stdout, done.stderr)
+
+
+class Way:
+    """How a topic is named."""
+
+    def __init__(self, place: Place, way: str) -> None:
+        self.place = place
+        self.is_mounted = way != "unmounted"
+        self._way = way
+        if self.is_mounted:
+            place.mount()
+
+    @property
+    def root(self) -> Path:
+        return self.place.path if self._way == "path" else self.place.data
+
+    def words(self, place: str) -> list[str]:
+        """TOPIC[:PARTITION][@START..END] as words of this way."""
+        if self._way == "path":
+            name, at, point = place.partition("@")
+            return [f"{self.place.path}/{name.replace(':', '/')}{at}{point}"]
+        return [str(self.root), place]
+
+    def run(self, command: str, place: str, *more: object, text: str | None = None) -> str:
+        """A command that must succeed and say nothing on standard error."""
+        done = self.call(command, place, *more, text=text)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def call(
+        self, command: str, place: str, *more: object, text: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """What reads no input is run in this process."""
+        words = [command, *self.words(place), *map(str, more)]
+        if command == "append":
+            return subprocess.run(
+                [*PROGRAM, *words],
+                input=text or "",
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                timeout=HANG_S,
+            )
+        return run_here(*words)
+
+    def entries(self) -> list[str]:
+        return sorted(os.listdir(self.place.data))
+
+    def check(self) -> None:
+        """The directory is whole."""
+        with LogManager.open(str(self.place.data), read_only=True) as manager:
+            assert check(manager) == []
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, place: Place) -> Way:
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("kept", 1)
+    return Way(place, request.param)
+
+
+def numbers(start: int, end: int) -> str:
+    return "".join(f"{n}\n" for n in range(start, end))
+
+
+@pytest.mark.parametrize("way", [*WAYS, "data"], indirect=True)
+def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
+    done = way.run("create", "orders", "--partitions", 2, "retention.ms=7d")
+    assert done == "created orders with 2 partitions\n"
+    way.run("append", "orders:0", text=numbers(0, 1000))
+    way.run("append", "orders:1", text=numbers(1000, 1100))
+    assert way.run("cat", "orders") == numbers(0, 1100)
+    (row,) = json.loads(way.run("topics", "orders", "--json", "--epoch"))["topics"]
+    assert (row["topic"], row["partitions"], row["records"]) == ("orders", 2, 1100)
+    assert (row["cleanup_policy"], row["retention"]) == ("delete", "7d")
+    assert row["size"] > 0
+    assert abs(row["last_append"] - time.time() * 1000) < 600_000
+
+    said = way.run("delete", "orders")
+    assert said.startswith("deleted orders; until ")
+    assert "kafkafs undelete" in said
+    assert way.call("cat", "orders").returncode == 1
+    listed = json.loads(run_here("topics", "--json", way.root).stdout)
+    assert [row["topic"] for row in listed["topics"]] == ["kept"]
+    assert listed["notes"][0].startswith("orders was deleted, 2 partitions: undelete orders ")
+    again = way.call("delete", "orders")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "there is no topic 'orders'" in again.stderr
+
+    assert way.run("undelete", "orders") == "orders is back\n"
+    assert way.run("cat", "orders") == numbers(0, 1100)
+    (row,) = json.loads(way.run("topics", "orders", "--json"))["topics"]
+    assert row["retention"] == "7d"
+    again = way.call("undelete", "orders")
+    assert again.returncode == 1
+    assert "cannot be undeleted: it is there" in again.stderr
+    way.check()
+
+
+def test_undelete_where_there_is_one_of_that_name_again(way: Way) -> None:
+    way.run("create", "orders")
+    way.run("append", "orders:0", text="old\n")
+    way.run("delete", "orders")
+    way.run("create", "orders")
+    way.run("append", "orders:0", text="new\n")
+    done = way.call("undelete", "orders")
+    assert done.returncode == 1
+    assert "there is one of that name again: delete it first" in done.stderr
+    assert way.run("cat", "orders") == "new\n"
+    way.run("delete", "orders")
+    done = way.call("undelete", "orders")
+    assert done.returncode == 1
+    assert "choose by an id" in done.stderr
+    notes = json.loads(run_here("topics", "--json", way.root).stdout)["notes"]
+    found = set()
+    for note in notes:
+        topic_id = note.split(" undelete orders ")[1].split()[0]
+        way.run("undelete", "orders", "--id", topic_id)
+        found.add(way.run("cat", "orders"))
+        way.run("delete", "orders")
+    assert found == {"old\n", "new\n"}
+    way.check()
+
+
+def test_undelete_after_its_time(way: Way) -> None:
+    way.run("create", "orders", "file.delete.delay.ms=0")
+    assert way.run("delete", "orders") == "deleted orders; it cannot be undeleted\n"
+    done = way.call("undelete", "orders")
+    assert done.returncode == 1
+    assert "file.delete.delay.ms is over" in done.stderr
+    done = way.call("undelete", "never")
+    assert done.returncode == 1
+    if not way.is_mounted:
+        assert [name for name in way.entries() if "-delete" in name] == []
+    way.check()
+
+
+@pytest.mark.parametrize(
+    ("topic", "words", "reason"),
+    [
+        ("there", (), "'there' is there already"),
+        ("bad name", (), "letters, digits"),
+        ("__consumer_offsets", (), "take another name"),
+        ("new", ("retention.ms=soon",), "retention.ms=soon is not"),
+        ("new", ("no.such.setting=1",), "there is no setting 'no.such.setting'"),
+        ("new", ("retention.ms=1", "min.compaction.lag.ms=2", "max.compaction.lag.ms=1"), "above"),
+        ("the.re_", ("x",), None),
+        ("new", ("--partitions", "0"), None),
+    ],
+)
+def test_a_topic_that_cannot_be_created(
+    way: Way, topic: str, words: tuple[str, ...], reason: str | None
+) -> None:
+    way.run("create", "there", "--partitions", 2)
+    before = way.entries()
+    done = way.call("create", topic, *words)
+    assert done.returncode == (2 if reason is None else 1)
+    assert done.stdout == ""
+    assert reason is None or reason in done.stderr
+    assert done.stderr.startswith("kafkafs: " if reason else "Usage: ")
+    assert way.entries() == before
+
+
+def test_a_name_that_collides(way: Way) -> None:
+    way.run("create", "a.b")
+    before = way.entries()
+    done = way.call("create", "a_b")
+    assert done.returncode == 1
+    assert "collides with 'a.b'" in done.stderr
+    assert way.entries() == before
+
+
+def test_create_takes_num_partitions_and_the_callers_owner(way: Way) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'umask 027; exec "$@"', "sh", *PROGRAM, "create", *way.words("mine")],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "created mine with 1 partition\n"
+    text = (way.place.data / "mine-0" / "kafkafs-topic.properties").read_text()
+    assert f"owner={os.geteuid()}:{os.getegid()}:0750\n" in text
+
+
+def test_append_stops_at_the_line_that_is_refused(way: Way) -> None:
+    way.run("create", "users")
+    good = "".join(f"k{n}\tv{n}\n" for n in range(700))
+    done = way.call("append", "users:0", "--view", "kv", text=good + "bad\\x\n" + good)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("kafkafs: line 701 of standard input: ")
+    assert "all lines before it are in the log" in done.stderr
+    assert way.run("cat", "users", "--view", "kv") == good
+    done = way.call("append", "users", "--view", "jsonl", text="{}\nnot JSON\n")
+    assert done.returncode == 1
+    assert "line 2 of standard input" in done.stderr
+    done = way.call("append", "users:0", text="x" * 2_000_000)
+    assert done.returncode == 1
+    assert "line 1 of standard input" in done.stderr
+    assert "nothing is appended" in done.stderr
+    assert way.run("cat", "users", "--view", "kv") == good + "\\N\n"
+    way.check()
+
+
+def test_append_over_the_partitions_of_a_topic(way: Way) -> None:
+    way.run("create", "users", "--partitions", 4)
+    lines = [f"key-{n}\tvalue\n" for n in range(200)]
+    way.run("append", "users", "--view", "kv", text="".join(lines))
+    shown = way.run("cat", "users", "--view", "kv").splitlines(keepends=True)
+    assert sorted(shown) == sorted(lines)
+    counts = [way.run("cat", f"users:{n}").count("\n") for n in range(4)]
+    assert sum(counts) == 200
+    assert all(counts)
+
+
+def test_a_last_line_without_a_newline_and_lines_of_any_bytes(way: Way) -> None:
+    way.run("create", "t")
+    way.run("append", "t:0", text="")
+    way.run("append", "t:0", text="\r\n\x0b\n\n last")
+    with LogManager.open(str(way.place.data), read_only=True) as manager:
+        assert values(manager.log("t", 0)) == [b"\r", b"\x0b", b"", b" last"]
+
+
+def test_cat_of_places_and_views(way: Way) -> None:
+    way.run("create", "t", "--partitions", 2)
+    way.run("append", "t:0", text=numbers(0, 100))
+    way.run("append", "t:1", text=numbers(100, 200))
+    assert way.run("cat", "t:0@5..7") == "5\n6\n"
+    assert way.run("cat", "t@-2") == "98\n99\n198\n199\n"
+    assert way.run("cat", "t:1@-1h") == numbers(100, 200)
+    assert way.run("cat", "t:1@end") == ""
+    assert way.run("cat", "t:1@98..end") == "198\n199\n"
+    assert way.run("cat", "t:1@..2") == "100\n101\n"
+    assert way.run("cat", "t:0@99", "--view", "kv") == "99\n"
+    (record,) = map(json.loads, way.run("cat", "t:0@99", "--view", "jsonl").splitlines())
+    assert (record["offset"], record["value"]) == (99, "99")
+    words = [*way.words("t:1@-1"), *([] if way._way == "path" else ["t:0@..1"])]
+    done = run_here("cat", *words)
+    assert done.stdout == ("199\n" if way._way == "path" else "199\n0\n")
+    shown = CliRunner().invoke(main, ["cat", *way.words("t"), "--view", "batches"])
+    files = [next((way.place.data / f"t-{n}").glob("*.log")) for n in range(2)]
+    assert shown.stdout_bytes == b"".join(file.read_bytes() for file in files)
+    for wrong, status in (("t:0@foo", 2), ("t:7", 1), ("none", 1)):
+        done = way.call("cat", wrong)
+        assert (done.returncode, done.stdout) == (status, "")
+
+
+def test_a_large_partition(way: Way) -> None:
+    way.run("create", "t")
+    text = numbers(0, 300_000)
+    way.run("append", "t:0", text=text)
+    assert way.run("cat", "t") == text
+
+
+def test_deletion_that_is_switched_off(place: Place) -> None:
+    write_settings(place.data, delete_topic_enable="false")
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("t", 1)
+    done = run_here("delete", place.data, "t")
+    assert done.returncode == 1
+    assert "delete.topic.enable is false" in done.stderr
+    place.mount()
+    done = run_here("delete", place.path, "t")
+    assert done.returncode == 1
+    assert "Operation not permitted" in done.stderr
+    assert (place.data / "t-0").exists()
+
+
+def test_a_read_only_mount_shows_and_changes_nothing(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("t", 1)
+    place.mount("-o", "ro")
+    assert run_here("cat", place.path, "t").returncode == 0
+    assert run_here("topics", place.path).stdout.startswith("topic ")
+    for command in (("create", "u"), ("delete", "t"), ("undelete", "u"), ("append", "t")):
+        done = run_here(command[0], place.path, command[1])
+        assert done.returncode == 1, command
+        assert "read-only" in done.stderr, done.stderr
+
+
+def test_append_as_the_lines_come(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("t", 1)
+    place.mount()
+    with subprocess.Popen(
+        [*PROGRAM, "append", str(place.path / "t/0")], stdin=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"one\ntw")
+        process.stdin.flush()
+        wait_for(lambda: (place.path / "t/0").read_bytes() == b"one\n")
+        process.stdin.write(b"o\n")
+        process.stdin.flush()
+        wait_for(lambda: (place.path / "t/0").read_bytes() == b"one\ntwo\n")
+        process.stdin.close()
+        assert process.wait(HANG_S) == 0
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + HANG_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_rates_of_a_mount(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("t", 1)
+    assert run_here("topics", place.data, "--rates").returncode == 2
+    place.mount()
+    writer = subprocess.Popen(["sh", "-c", "while echo line; do :; done >> t/0"], cwd=place.path)
+    try:
+        wait_for(lambda: (place.path / "t/0").stat().st_size > 0)
+        (row,) = json.loads(run_here("topics", place.path, "--rates", "--json").stdout)["topics"]
+    finally:
+        writer.kill()
+        writer.wait()
+    assert row["records_per_s"] > 0
+    assert row["bytes_per_s"] > 0
+
+
+def test_faults_are_listed(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("bad", 1)
+        manager.create_topic("good", 1)
+    log = next((place.data / "bad-0").glob("*.log"))
+    log.unlink()
+    log.mkdir()
+    done = run_here("topics", place.data)
+    assert done.returncode == 0
+    assert "# bad-0: cannot be opened: " in done.stdout
+    assert run_here("create", place.data, "other").returncode == 0
