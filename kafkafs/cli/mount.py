@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail, say
+from kafkafs.cli import examples, fail, say
 from kafkafs.cli.progress import opening_shown
 
 if TYPE_CHECKING:
@@ -36,7 +36,15 @@ options_option = click.option(
 )
 
 
-@click.command("mount", cls=MountCommand)
+@click.command(
+    "mount",
+    cls=MountCommand,
+    epilog=examples(
+        "kafkafs mount data mnt",
+        "kafkafs mount -o ro /var/lib/kafka/data mnt    # also while its broker runs",
+        "kafkafs mount -o allow_other,create /srv/log /mnt/log",
+    ),
+)
 @click.argument("data_dir", metavar="DATA_DIR")
 @click.argument("mount_point", metavar="MOUNT")
 @options_option

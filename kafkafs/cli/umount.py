@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import click
 
-from kafkafs.cli import fail, say
+from kafkafs.cli import examples, fail, say
 
 
-@click.command("umount")
+@click.command(
+    "umount",
+    epilog=examples(
+        "kafkafs umount mnt",
+        "kafkafs umount --lazy mnt    # with the last open file",
+    ),
+)
 @click.argument("mount_point", metavar="MOUNT")
 @click.option(
     "-l",
