@@ -51,8 +51,9 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "spark verify --dry-run": lambda data: [data],
     "verify": lambda data: [data],
 }
-#: Those that take none, and `mount`, whose mistakes are in test_mount_mistakes.py.
-OTHERS = {"dump", "mount", "umount", "version", "wait"}
+#: Those that take none; `mount`, whose mistakes are in test_mount_mistakes.py; and `doctor`, which
+#: says what is wrong with what it is given.
+OTHERS = {"doctor", "dump", "mount", "umount", "version", "wait"}
 #: Those that read one partition's directory, too.
 OF_A_PARTITION = {"verify", "reindex", "reindex --check"}
 #: Those that make a topic, or look at what is beside the topics, in a directory without any.
