@@ -32,8 +32,8 @@ _Write = Callable[[bytes], None]
 @click.command(
     "append",
     epilog=examples(
-        "seq 10 | kafkafs append data orders",
-        "printf 'alice\\t3 apples\\n' | kafkafs append mnt/users --view kv",
+        "kafkafs append data orders < lines",
+        "kafkafs append mnt/users --view kv < pairs  # KEY TAB VALUE",
         "kafkafs append mnt/orders/0 --view jsonl < saved.jsonl",
     ),
 )

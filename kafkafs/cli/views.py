@@ -20,7 +20,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
-    """The option `--view`, with `--kv` and `--jsonl` for short; the parameter is `view`."""
+    """The option `--view`, of which the first one is the default; the parameter is `view`."""
 
     def decorate(function: _F) -> _F:
         return click.option(
