@@ -154,7 +154,7 @@ def later(package: Path, version: str) -> Path:
             if changed != content and path.suffix != ".pyc":
                 path.write_bytes(changed)
     made = package.parent / f"kafkafs_{version}.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, made], check=True)
+    subprocess.run(["dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, made], check=True)
     shutil.rmtree(tree)
     return made
 
