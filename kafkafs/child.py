@@ -66,6 +66,11 @@ class Child(Generic[T]):
             return answer
         raise value
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has; `result` then always says the same."""
+        return self._pipe is None
+
     def leave(self) -> None:
         """Leave it to its end, which may be far away. Nothing happens where it has ended."""
         if self._pipe is not None:

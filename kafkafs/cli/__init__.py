@@ -39,6 +39,7 @@ _COMMANDS = {
     "convert": "Rewrite old message formats as v2.",
     "dump": "Print what is in a log's files, as DumpLogSegments does.",
     "spark": "Verify, count, export, import and compact with Spark.",
+    "top": "Show what goes on in a mount, live.",
     "doctor": "Say what is wrong with this machine, a mount or a data directory.",
     "version": "Print the version.",
 }

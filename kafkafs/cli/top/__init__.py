@@ -1,0 +1,180 @@
+"""`kafkafs top MOUNT`: what goes on in a mount, live in the terminal, or once for a script."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kafkafs.cli import examples, fail
+from kafkafs.cli.output import Output, output_options
+
+if TYPE_CHECKING:
+    from kafkafs.cli.top.rates import Rates
+    from kafkafs.cli.top.watcher import Watcher
+
+#: How long a daemon may take for its first answer, in seconds.
+PATIENCE_S = 10.0
+
+
+@click.command(
+    "top",
+    epilog=examples(
+        "kafkafs top mnt",
+        "kafkafs top --partitions mnt  # each partition",
+        "kafkafs top --once mnt",
+        "kafkafs top --once --json mnt | jq '.rows[] | select(.bytes_in > 0)'",
+    ),
+)
+@click.argument("mount", metavar="MOUNT")
+@click.option("--once", is_flag=True, help="Print one look and end, as --json does.")
+@click.option("--partitions", is_flag=True, help="Each partition, instead of each topic.")
+@click.option(
+    "-d",
+    "--delay",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="Between two looks.",
+)
+@output_options(sizes=True)
+def command(mount: str, once: bool, partitions: bool, delay: float, out: Output) -> None:
+    """Show what goes in and out of each topic of MOUNT, its size and its open files.
+
+    Above stand the whole mount, how long flushes and fsyncs take, what is wrong, and the
+    compactions, retentions and others under way; below the newest events. q ends it, h lists the
+    keys.
+
+    It looks less often where there are so many partitions that a look costs the daemon more than a
+    twentieth of its time. Rates are those of the last DELAY seconds.
+    """
+    from kafkafs.cli.top.watcher import Watcher, resolved
+    from kafkafs.fuse.mount_point import MountError
+
+    once = once or out.as_json
+    if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("there is no terminal: --once prints one look")
+    try:
+        path = resolved(mount)
+    except MountError as error:
+        raise fail(str(error)) from None
+    with closing(Watcher(path, delay)) as watcher, _ended_by_signals():
+        if not watcher.wait(PATIENCE_S):
+            raise fail(watcher.trouble or f"{path}: no answer for {PATIENCE_S:.0f} s")
+        if once:
+            # The second look tells rates.
+            if not watcher.wait(delay + PATIENCE_S):
+                raise fail(watcher.trouble or f"{path}: no answer for {PATIENCE_S:.0f} s")
+            assert watcher.rates is not None
+            _print(path, watcher.rates, out, by_partition=partitions)
+        else:
+            _show(watcher, by_partition=partitions)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A signal that ends the command ends it in order: the terminal is as it was before."""
+
+    def end(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    ends = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = [signal.signal(number, end) for number in ends]
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    finally:
+        for number, handler in zip(ends, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _show(watcher: Watcher, *, by_partition: bool) -> None:
+    import locale
+
+    try:
+        import curses
+    except ImportError as error:
+        raise fail(f"Python has no curses here ({error}): --once prints one look") from None
+    from kafkafs.cli.top.screen import show
+
+    locale.setlocale(locale.LC_CTYPE, "")
+    # Curses takes a size that somebody has exported for the terminal's, whatever that is by now.
+    for name in ("LINES", "COLUMNS"):
+        os.environ.pop(name, None)
+    # How long to wait behind Esc for the rest of a key's sequence, in ms: curses' own is a second.
+    os.environ.setdefault("ESCDELAY", "25")
+    try:
+        show(watcher, by_partition=by_partition)
+    except curses.error as error:
+        raise fail(f"this terminal cannot show it ({error}): --once prints one look") from None
+
+
+def _print(path: str, rates: Rates, out: Output, *, by_partition: bool) -> None:
+    """One look, in either form."""
+    from kafkafs.cli.output import Size, objects
+    from kafkafs.cli.top import head
+    from kafkafs.cli.top.table import COLUMNS, NAME_KEY, Table
+
+    table = Table(by_partition=by_partition)
+    table.take(rates)
+    out.say(path)
+    for line in head.lines(rates):
+        out.say(line)
+    for words, count in rates.faults():
+        out.say(f"{words}: {count}")
+    for job in rates.jobs():
+        out.say(head.job_line(job))
+    sizes = {"bytes_in", "bytes_out", "bytes"}
+    columns = [column.key for column in COLUMNS]
+
+    def cell(row: Any, key: str) -> Any:
+        value = getattr(row, key)
+        if value is None:
+            return None
+        return Size(value) if key in sizes else round(value, 3)
+
+    rows = [[*(cell(row, key) for key in columns), row.name] for row in table.rows]
+    if out.as_json:
+        out.json(_facts(path, rates, objects([*columns, NAME_KEY], rows)))
+    else:
+        out.table([*columns, NAME_KEY], rows)
+
+
+def _facts(path: str, rates: Rates, rows: Sequence[object]) -> dict[str, Any]:
+    """What `--json` prints."""
+    now = rates.now
+    latencies = {name: rates.latency(name) for name in ("flush", "fsync")}
+    # JSON has no infinity.
+    latencies = {
+        name: each._replace(most_s=None) if each.most_s == math.inf else each
+        for name, each in latencies.items()
+    }
+    return {
+        "mount": path,
+        "read_only": rates.is_read_only,
+        "seconds": rates.seconds,
+        "topics": int(now.value("topics")),
+        "partitions": int(now.value("partitions")),
+        "open_files": int(now.value("open_handles")),
+        "records_in": rates.records_in,
+        "bytes_in": rates.bytes_in,
+        "bytes_out": rates.rate("read_bytes_total"),
+        "requests": rates.rate("requests_total"),
+        "errors": rates.rate("request_errors_total"),
+        "refused_appends": rates.rate("refused_appends_total"),
+        "cpu": rates.rate("process_cpu_seconds_total"),
+        "memory_bytes": int(now.value("process_resident_memory_bytes")),
+        **{name: latency._asdict() for name, latency in latencies.items()},
+        "faults": dict(rates.faults()),
+        "jobs": [job._asdict() for job in rates.jobs()],
+        "rows": rows,
+        "events": now.events,
+    }

@@ -1,0 +1,118 @@
+"""Reads a mount's own figures: `.kafkafs/metrics`, and the end of `.kafkafs/log`.
+
+`METRICS.md` says what they mean. One look costs the daemon one text made by a worker thread; the
+caller decides how often.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+#: How many events are read, the newest ones.
+EVENTS = 200
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+_PREFIX = "kafkafs_"
+_PER_PARTITION = "partition_"
+
+Labels = tuple[str, ...]
+Place = tuple[str, int]
+"""A topic, and the number of a partition."""
+
+
+class PartitionFigures(NamedTuple):
+    """Of one partition, as the metrics have it; counters begin with the mount. Those by view have
+    the view's name as key.
+    """
+
+    log_start: int
+    log_end: int
+    bytes: int
+    segments: int
+    appended_bytes: int
+    read_bytes: Mapping[str, int]
+    record_bytes: Mapping[str, float]
+    open_handles: int
+
+
+class Sample(NamedTuple):
+    """What one look at a mount has found."""
+
+    at_s: float
+    """By the monotonic clock."""
+    took_s: float
+    values: Mapping[str, Mapping[Labels, float]]
+    """Metric without the prefix -> values of its labels, in the order of their names -> value."""
+    partitions: Mapping[Place, PartitionFigures]
+    events: Sequence[str]
+
+    def value(self, name: str, *labels: str) -> float:
+        """One value; 0 where there is none."""
+        return self.values.get(name, {}).get(labels, 0.0)
+
+    def total(self, name: str) -> float:
+        """All values of a metric together."""
+        return sum(self.values.get(name, {}).values())
+
+
+def look(mount: str) -> Sample:
+    """Look at the mount at a path, which may wait for its daemon. OSError."""
+    began_s = time.monotonic()
+    about = os.path.join(mount, ".kafkafs")
+    with open(os.path.join(about, "metrics"), encoding="utf-8") as file:
+        text = file.read()
+    at_s = time.monotonic()
+    with open(os.path.join(about, "log"), encoding="utf-8", errors="replace") as file:
+        events = file.read().splitlines()[-EVENTS:]
+    took_s = time.monotonic() - began_s
+    values: dict[str, dict[Labels, float]] = {}
+    per_partition: dict[str, dict[Labels, float]] = {}
+    for name, labels, value in _samples(text):
+        is_partitions = name.startswith(_PER_PARTITION)
+        into = per_partition if is_partitions else values
+        into.setdefault(name.removeprefix(_PER_PARTITION), {})[labels] = value
+    return Sample(at_s, took_s, values, _partitions(per_partition), events)
+
+
+def _samples(text: str) -> Iterator[tuple[str, Labels, float]]:
+    """Each sample: its name, the values of its labels, its value."""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        name, _, value = line.rpartition(" ")
+        name, _, labels = name.partition("{")
+        found = [each if "\\" not in each else _plain(each) for _, each in _LABEL.findall(labels)]
+        yield name.removeprefix(_PREFIX), tuple(found), float(value)
+
+
+def _plain(label: str) -> str:
+    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], label)
+
+
+def _partitions(by_name: Mapping[str, Mapping[Labels, float]]) -> dict[Place, PartitionFigures]:
+    by_view: dict[str, dict[Labels, dict[str, float]]] = {}
+    for name in ("read_bytes_total", "record_bytes", "open_handles"):
+        into = by_view[name] = {}
+        for (partition, topic, view), value in by_name.get(name, {}).items():
+            into.setdefault((partition, topic), {})[view] = value
+    starts, sizes = by_name.get("log_start_offset", {}), by_name.get("size_bytes", {})
+    segments = by_name.get("segments", {})
+    appended = by_name.get("appended_bytes_total", {})
+    found = {}
+    for of, end in by_name.get("log_end_offset", {}).items():
+        partition, topic = of
+        found[topic, int(partition)] = PartitionFigures(
+            int(starts.get(of, 0)),
+            int(end),
+            int(sizes.get(of, 0)),
+            int(segments.get(of, 0)),
+            int(appended.get(of, 0)),
+            {view: int(count) for view, count in by_view["read_bytes_total"].get(of, {}).items()},
+            by_view["record_bytes"].get(of, {}),
+            int(sum(by_view["open_handles"].get(of, {}).values())),
+        )
+    return found
