@@ -341,7 +341,7 @@ FAULTS = [
         "        for each in (*reversed(others), first):\n",
         "        for each in (first, *others):\n",
         "A kill within leaves a topic without some of its partitions.",
-        (TOPIC_CRASH,),
+        ("tests/crash/test_undelete_crash.py",),
     ),
     Fault(
         "delete-topic-settings-stay",
