@@ -149,7 +149,7 @@ def test_a_topic_is_there_or_gone(tmp_path: Path, error: int) -> None:
         with opened(data, Unsynced(), clock_ms=clock) as again:
             assert values(again.log("t", 0)) == [b"new"], disk.failed
             assert values(again.log("other", 0)) == [b"other"]
-            remove = again.sweep(NOW_MS)
+            remove = again.sweep(NOW_MS + DELAY_MS)
             assert remove is not None
             remove()
             assert not [name for name in os.listdir(data) if name.endswith("-delete")]

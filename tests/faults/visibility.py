@@ -601,8 +601,8 @@ FAULTS = [
     Fault(
         "raw-file-that-was-replaced",
         "kafkafs/tree/files/raw_file.py",
-        "return found if _number(self.partition, self._name, found) == self.inode else None",
-        "return found if _number(self.partition, self._name, found) else None",
+        "return found if files.identity(path) == self._identity else None",
+        "return found if files.identity(path) else None",
         "An inode of .raw shows another file than before.",
         ("tests/kafkafs/tree/files/test_raw_file.py",),
     ),

@@ -25,6 +25,12 @@ Arguments = Callable[[str], list[str]]
 
 #: What a command is called with, for a data directory.
 TAKE_A_DIRECTORY: dict[str, Arguments] = {
+    "append": lambda data: [data, "orders:0"],
+    "cat": lambda data: [data],
+    "create": lambda data: [data, "made"],
+    "delete": lambda data: [data, "orders"],
+    "topics": lambda data: [data],
+    "undelete": lambda data: [data, "orders"],
     "compact": lambda data: [data],
     "compact --dry-run": lambda data: [data],
     "config": lambda data: [data],
@@ -51,13 +57,13 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "spark verify --dry-run": lambda data: [data],
     "verify": lambda data: [data],
 }
-#: Those that take none; `mount`, whose mistakes are in test_mount_mistakes.py; and `doctor`, which
-#: says what is wrong with what it is given.
-OTHERS = {"doctor", "dump", "mount", "umount", "version", "wait"}
+#: Those that take none; `mount` and `top`, whose mistakes are in tests of their own; and `doctor`,
+#: which says what is wrong with what it is given.
+OTHERS = {"doctor", "dump", "mount", "mounts", "top", "umount", "version", "wait"}
 #: Those that read one partition's directory, too.
 OF_A_PARTITION = {"verify", "reindex", "reindex --check"}
 #: Those that make a topic, or look at what is beside the topics, in a directory without any.
-WITHOUT_TOPICS = {"spark import"}
+WITHOUT_TOPICS = {"create", "spark import", "undelete"}
 TAKES_EMPTY = {
     name
     for name in TAKE_A_DIRECTORY
@@ -133,7 +139,8 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def test_in_a_mount_but_no_log(mounted: Place, command: str) -> None:
     """… the line says what to type."""
     before = logs(mounted)
-    for name in ("orders/.raw/0", "orders/0@start", ".kafkafs"):
+    a_range = () if command == "cat" else ("orders/0@start",)
+    for name in ("orders/.raw/0", ".kafkafs", *a_range):
         topic = "" if name.startswith(".") else "/orders"
         line = refused(command, f"{mounted.path}/{name}")
         assert line.startswith("neither a topic nor a partition: kafkafs ")
