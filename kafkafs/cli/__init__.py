@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ _COMMANDS = {
     "mount": "Mount a data directory as files.",
     "umount": "Unmount, and wait until everything is written.",
     "mounts": "List what is mounted on this machine.",
+    "top": "Show what goes on in a mount, live.",
+    "doctor": "Say what is wrong with this machine, a mount or a data directory.",
     "topics": "List topics, with sizes, retention and faults.",
     "create": "Create a topic.",
     "delete": "Delete topics; undelete takes that back.",
@@ -39,8 +42,6 @@ _COMMANDS = {
     "convert": "Rewrite old message formats as v2.",
     "dump": "Print what is in a log's files, as DumpLogSegments does.",
     "spark": "Verify, count, export, import and compact with Spark.",
-    "top": "Show what goes on in a mount, live.",
-    "doctor": "Say what is wrong with this machine, a mount or a data directory.",
     "version": "Print the version.",
 }
 
@@ -109,6 +110,8 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             cancelled()
+        except BrokenPipeError:
+            _unread()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section(self._title):
@@ -191,6 +194,8 @@ def one_line_errors() -> Iterator[None]:
 
         if isinstance(error, TaskCancelled):
             cancelled()
+        if isinstance(error, BrokenPipeError):
+            raise
         if isinstance(error, LogLocked):
             from kafkafs.data_directory import in_use
 
@@ -204,3 +209,11 @@ def cancelled() -> NoReturn:
     """End a command that a signal has cancelled, with the status that a shell gives it."""
     say("kafkafs: cancelled", err=True)
     sys.exit(128 + signal.SIGINT)
+
+
+def _unread() -> NoReturn:
+    """End a command whose reader has gone, as `head` does: silently, with the status of SIGPIPE."""
+    # What is still in the buffer cannot be written at the end either.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    sys.exit(128 + signal.SIGPIPE)

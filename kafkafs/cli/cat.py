@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import click
 
 from kafkafs.cli import examples, one_line_errors
 from kafkafs.cli.addresses import Address, partitions_at, resolve
+from kafkafs.cli.output import binary_stdout
 from kafkafs.cli.progress import opening_shown
 from kafkafs.cli.views import find, path_in_topic, tree_of, view_option
 
@@ -61,9 +61,9 @@ def command(context: click.Context, words: Sequence[str], view: str) -> None:
             for place, point in zip(address.places, starts, strict=True)
             for topic, number in partitions_at(address._replace(places=(place,)))
         ]
-        with _opener(address) as open_file:
+        with _opener(address) as open_file, binary_stdout() as out:
             for topic, name in found:
-                _print(open_file((topic, *path_in_topic(view, name))))
+                _copy(open_file((topic, *path_in_topic(view, name))), out)
 
 
 def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -85,14 +85,12 @@ def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return plain, points
 
 
-def _print(read: _Read) -> None:
-    """Print a file to its end."""
-    out = sys.stdout.buffer
+def _copy(read: _Read, out: BinaryIO) -> None:
+    """Write a file, to its end."""
     position = 0
     while data := _patiently(partial(read, position, _READ_BYTES)):
         out.write(data)
         position += len(data)
-    out.flush()
 
 
 def _patiently(call: Callable[[], _T]) -> _T:

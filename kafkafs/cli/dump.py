@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples, fail
+from kafkafs.cli.output import binary_stdout
 
 if TYPE_CHECKING:
     from kafkafs.dump.options import Options
@@ -118,10 +119,9 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
     if not names:
         raise click.UsageError("no files")
     options = _options(given)
-    output = Output(sys.stdout.buffer.write, sys.stderr.buffer.write, is_json=is_json)
     try:
-        dump(names, options, output)
-        sys.stdout.flush()
+        with binary_stdout() as out:
+            dump(names, options, Output(out.write, sys.stderr.buffer.write, is_json=is_json))
     except DumpError as error:
         raise fail(str(error)) from None
     if not any(suffix_of(file_name(name)) for name in names):

@@ -11,6 +11,7 @@ import click
 
 from kafkafs.cli import examples, one_line_errors, say
 from kafkafs.cli.addresses import Place, check_address, number, resolve
+from kafkafs.cli.output import binary_stdout
 
 if TYPE_CHECKING:
     from storage.log.log import Log
@@ -106,8 +107,8 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
             responses.append(response)
             whole = whole and found
     data = responses[0] if len(responses) == 1 else encode_multi_response(responses)
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    with binary_stdout() as out:
+        out.write(data)
     if not whole:
         sys.exit(1)
 

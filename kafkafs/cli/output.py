@@ -14,10 +14,13 @@ With `--json` standard output has nothing else; what goes wrong is on standard e
 from __future__ import annotations
 
 import functools
+import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import click
 
@@ -29,6 +32,26 @@ Value: TypeAlias = str | int | float | bool | None
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+@contextmanager
+def binary_stdout() -> Iterator[BinaryIO]:
+    """Standard output for bytes, which takes all that it is given.
+
+    Under PYTHONUNBUFFERED `sys.stdout.buffer` has no buffer: a write that a signal interrupts
+    writes a part.
+    """
+    out = sys.stdout.buffer
+    if not isinstance(out, io.RawIOBase):
+        yield out
+        out.flush()
+        return
+    buffered = io.BufferedWriter(out)
+    try:
+        yield buffered
+        buffered.flush()
+    finally:
+        buffered.detach()
 
 
 class Size(int):

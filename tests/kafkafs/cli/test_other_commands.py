@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -157,3 +158,17 @@ def test_what_is_mounted_cannot_be_repaired(place: Place) -> None:
     done = kafkafs("repair", place.data)
     assert done.returncode == 1
     assert done.stderr.startswith("kafkafs: the data directory is in use by process")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", ["cat {0} orders", "dump --print-data-log {0}/orders-0/*.log"])
+def test_a_reader_that_has_gone(tmp_path: Path, command: str, unbuffered: str) -> None:
+    """… ends a command silently, as it ends coreutils' cat."""
+    with LogManager.open(str(tmp_path)) as manager:
+        log = manager.create_topic("orders", 1).partitions[0]
+        append(log, *[b"%d" % n * 20 for n in range(10_000)])
+    line = f"{shlex.join(PROGRAM)} {command.format(tmp_path)} | head -n 1; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (141, "")
+    assert done.stdout.count("\n") == 1
