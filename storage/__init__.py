@@ -1,10 +1,18 @@
-"""A commit log in the on-disk format of Apache Kafka: a library of its own."""
+"""A commit log in the on-disk format of Apache Kafka: a library of its own.
 
-from storage.directory.manager import LogManager, Topic
-from storage.errors import StorageError
-from storage.log.listener import LogListener
-from storage.log.log import Appended, Log
-from storage.record.batch import Record, encode
+These names are imported when they are first used: `storage.paths` or `storage.errors` alone load
+no log.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.directory.manager import LogManager, Topic
+    from storage.errors import StorageError
+    from storage.log.listener import LogListener
+    from storage.log.log import Appended, Log
+    from storage.record.batch import Record, encode
 
 __all__ = [
     "Appended",
@@ -16,3 +24,22 @@ __all__ = [
     "Topic",
     "encode",
 ]
+
+_MODULES = {
+    "Appended": "storage.log.log",
+    "Log": "storage.log.log",
+    "LogListener": "storage.log.listener",
+    "LogManager": "storage.directory.manager",
+    "Record": "storage.record.batch",
+    "StorageError": "storage.errors",
+    "Topic": "storage.directory.manager",
+    "encode": "storage.record.batch",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value

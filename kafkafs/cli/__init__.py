@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from kafkafs.printable import one_line
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _COMMANDS = {
     "mount": "Mount a data directory as files.",
@@ -81,6 +84,10 @@ class LazyGroup(click.Group):
         module = f"{name}_" if keyword.iskeyword(name) else name
         command = import_module(f"{self._package}.{module}").command
         assert isinstance(command, click.Command)
+        if ctx.resilient_parsing:  # it is completed, and not run
+            from kafkafs.cli.completion import prepare
+
+            prepare(command)
         return command
 
     def resolve_command(
@@ -88,7 +95,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         given = args[0]
         # An option goes to click, which says what is wrong with it.
-        if given[:1] != "-" and self.get_command(ctx, given) is None:
+        if given[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, given) is None:
             raise click.UsageError(f"there is no command {given!r}{self._like(given)}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         return command.name if command is not None else name, command, rest
@@ -102,6 +109,8 @@ class LazyGroup(click.Group):
         return did_you_mean(given, known)
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
+        if "_KAFKAFS_COMPLETE" in os.environ:
+            import kafkafs.cli.completion  # noqa: F401 - which tells click how
         # Whatever has started it: the lines to type that errors give begin with this name.
         return super().main(*arguments, **{"prog_name": "kafkafs", **settings})
 
@@ -112,6 +121,18 @@ class LazyGroup(click.Group):
             cancelled()
         except BrokenPipeError:
             _unread()
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete[:1] == "-":
+            return super().shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        # click would import each of them.
+        return [
+            CompletionItem(name, help=text)
+            for name, text in self._helps.items()
+            if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section(self._title):

@@ -152,7 +152,7 @@ def resolve(
     `check_places`.
     """
     first, *others = words
-    mounted, path = _mount_around(first)
+    mounted, path = mount_around(first)
     if mounted is None:
         data_dir = checked_directory(context, first, needs=needs, may_be_partition=may_be_partition)
         return Address(data_dir, tuple(map(_place, others)), mount_that_writes(data_dir))
@@ -165,7 +165,7 @@ def resolve(
     return Address(mounted.source, places, mounted.path, mounted.read_only)
 
 
-def _mount_around(text: str) -> tuple[Mounted | None, str]:
+def mount_around(text: str) -> tuple[Mounted | None, str]:
     """(the mount of kafkafs on which a path lies, if it lies on one; the path as that has it)"""
     from kafkafs.mount_table import TYPE, find_around
 
@@ -181,7 +181,7 @@ def _mount_around(text: str) -> tuple[Mounted | None, str]:
 
 def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
     """The topic or partition of a path below a mount. click's errors."""
-    around, path = _mount_around(text)
+    around, path = mount_around(text)
     if around is None or around.path != mounted.path:
         raise click.BadParameter(f"{text!r} is not below {mounted.path}, as the first one is")
     from storage.paths import ABOUT

@@ -1,0 +1,292 @@
+"""What Tab completes, in bash, zsh and fish: `_KAFKAFS_COMPLETE=SHELL_source kafkafs` prints a
+shell's script, which asks this module by `_KAFKAFS_COMPLETE=SHELL_complete`.
+
+What a word may be is said by its metavar, which usage lines show: DATA and MOUNT are directories,
+TOPIC is a topic in the one that was given before, which undelete alone wants deleted. So a new
+command needs nothing for this.
+
+A Tab reads a directory and the mount table. It opens no log and runs no callback of a command, and
+it touches a mount, whose daemon may not answer, only where the data directory cannot be read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import click
+from click.shell_completion import (
+    CompletionItem,
+    ShellComplete,
+    add_completion_class,
+    split_arg_string,
+)
+
+_DIRECTORIES = frozenset({"DATA", "DATA_DIR", "MOUNT"})
+_OTHER_DIRECTORIES = frozenset({"DIR", "BROKER_DIR", "OUT"})
+_OPEN = (":", "=", ",")
+"""What goes on behind these: the shell adds no blank."""
+
+# The three scripts read lines: type TAB word TAB help.
+
+# bash ends words at colons and equals signs, too: the line says what belongs together, and $2 how
+# much of it bash replaces.
+_BASH = """\
+%(complete_func)s() {
+    local type value help
+    COMPREPLY=()
+    while IFS=$'\\t' read -r type value help; do
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            open) compopt -o nospace; COMPREPLY+=("$value") ;;
+            plain) COMPREPLY+=("$value") ;;
+        esac
+    done < <(COMP_LINE=${COMP_LINE:0:COMP_POINT} COMP_WORD=$2 \\
+        %(complete_var)s=bash_complete "$1" 2>/dev/null)
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+_ZSH = """\
+#compdef %(prog_name)s
+
+%(complete_func)s() {
+    local type value help paths
+    local -a words_with_help unfinished
+    while IFS=$'\\t' read -r type value help; do
+        case $type in
+            dir) paths=-/ ;;
+            file) paths=-f ;;
+            open) unfinished+=("$value") ;;
+            plain) words_with_help+=("${value//:/\\\\:}${help:+:$help}") ;;
+        esac
+    done < <(COMP_LINE="${words[1,CURRENT-1]} $PREFIX" \\
+        %(complete_var)s=zsh_complete ${words[1]} 2>/dev/null)
+    [[ -z $paths ]] || _path_files $paths
+    (( ! $#unfinished )) || compadd -S '' -a unfinished
+    (( ! $#words_with_help )) || _describe -V %(prog_name)s words_with_help
+}
+
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    %(complete_func)s "$@"
+else
+    compdef %(complete_func)s %(prog_name)s
+fi
+"""
+
+_FISH = """\
+function %(complete_func)s
+    set -l line (commandline -cp)
+    for found in (env COMP_LINE="$line" %(complete_var)s=fish_complete %(prog_name)s 2>/dev/null)
+        set -l fields (string split -m 2 \\t -- $found)
+        switch $fields[1]
+            case dir
+                __fish_complete_directories (commandline -ct)
+            case file
+                __fish_complete_path (commandline -ct)
+            case plain open
+                printf '%%s\\t%%s\\n' $fields[2] "$fields[3]"
+        end
+    end
+end
+complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
+"""
+
+
+class _Shell(ShellComplete):
+    """The shell hands over the line up to the cursor, as COMP_LINE."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        # With a letter behind it the last word is the one at the cursor, also after a blank.
+        words = split_arg_string(os.environ["COMP_LINE"].lstrip() + "x")
+        return words[1:-1], words[-1][:-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        kind = "open" if item.type == "plain" and item.value.endswith(_OPEN) else item.type
+        return f"{kind}\t{item.value}\t{' '.join((item.help or '').split())}"
+
+
+@add_completion_class
+class _Bash(_Shell):
+    name = "bash"
+    source_template = _BASH
+
+    def complete(self) -> str:
+        self._incomplete = self.get_completion_args()[1]
+        return super().complete()
+
+    def format_completion(self, item: CompletionItem) -> str:
+        # Of `orders:1` bash replaces `1` only.
+        replaced = os.environ.get("COMP_WORD", "")
+        if self._incomplete.endswith(replaced):
+            kept = self._incomplete.removesuffix(replaced)
+            item.value = item.value.removeprefix(kept)
+        return super().format_completion(item)
+
+
+@add_completion_class
+class _Zsh(_Shell):
+    name = "zsh"
+    source_template = _ZSH
+
+
+@add_completion_class
+class _Fish(_Shell):
+    name = "fish"
+    source_template = _FISH
+
+
+class _Word(click.types.StringParamType):
+    """A text that completes by its metavar."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return list(_completions(ctx, param, incomplete))
+
+
+def prepare(command: click.Command) -> None:
+    """Make a command ready to be completed, and not to be run: its parameters stay as typed."""
+    for parameter in command.params:
+        parameter.callback = None
+        if parameter.type is click.STRING:
+            parameter.type = _Word()
+
+
+def _names(parameter: click.Parameter) -> list[str]:
+    """The words of a metavar, with the equals sign that follows one."""
+    metavar = parameter.metavar or (parameter.name or "").upper()
+    return re.findall(r"[A-Z_]+=?", metavar)
+
+
+def _completions(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> Iterator[CompletionItem]:
+    names = _names(parameter)
+    given = ctx.params.get(parameter.name or "") if parameter.nargs == -1 else None
+    before: tuple[str, ...] = given or ()
+    if names == ["OPTIONS"]:
+        yield from _mount_options(incomplete)
+    elif "FILE" in names and (not before or "TOPIC" not in names):
+        yield CompletionItem(incomplete, type="file")
+    elif not before and not _DIRECTORIES.union(_OTHER_DIRECTORIES).isdisjoint(names):
+        # A path below a mount may be a partition's, which is a file.
+        in_mount = "TOPIC" in names and _is_in_mount(incomplete)
+        yield CompletionItem(incomplete, type="file" if in_mount else "dir")
+    elif "TOPIC" in names[:3] and not (before and _is_below_mount(before[0])):
+        if "NAME=" in names and len(before) > 1:
+            yield from _settings(incomplete)
+        else:
+            is_needed = "TOPIC:PARTITION" in (parameter.metavar or "")
+            there = _there(ctx)
+            yield from _topics(there, names, before, incomplete, is_needed=is_needed)
+    elif "NAME=" in names and isinstance(parameter, click.Argument):
+        yield from _settings(incomplete)
+    elif "TOPIC" in names[:3]:
+        yield CompletionItem(incomplete, type="file")
+
+
+def _directory(ctx: click.Context) -> str | None:
+    """The data directory, or the mount, that a command line names."""
+    for parameter in ctx.command.params:
+        if parameter.name == "data_dir" or not _DIRECTORIES.isdisjoint(_names(parameter)):
+            value = ctx.params.get(parameter.name or "")
+            first = value[0] if isinstance(value, tuple) and value else value
+            if isinstance(first, str) and first:
+                return first
+    return None
+
+
+def _is_in_mount(path: str) -> bool:
+    from kafkafs.cli.addresses import mount_around
+
+    return mount_around(os.path.expanduser(path) or ".")[0] is not None
+
+
+def _is_below_mount(path: str) -> bool:
+    """Whether it names a topic or a partition."""
+    from kafkafs.cli.addresses import mount_around
+
+    mounted, place = mount_around(os.path.expanduser(path))
+    return mounted is not None and place != mounted.path
+
+
+def _there(ctx: click.Context) -> dict[str, list[int]]:
+    """The partitions by topic of the directory that a command line names; none where it cannot be
+    read. To undelete: the topics that were deleted.
+    """
+    from kafkafs.cli.addresses import mount_around
+    from storage import paths
+
+    directory = _directory(ctx)
+    if directory is None:
+        return {}
+    path = os.path.expanduser(directory)
+    mounted, _ = mount_around(path)
+    try:
+        with os.scandir(path if mounted is None else mounted.source) as found:
+            entries = [(entry.name, entry.is_dir()) for entry in found]
+    except OSError:
+        return {} if mounted is None else _shown(mounted.path)
+    if ctx.command.name != "undelete":
+        return paths.partitions_in(entries)
+    aside = (paths.parse_aside_directory(name) for name, _ in entries)
+    return {each.topic: [] for each in aside if each is not None and each.kind == "delete"}
+
+
+def _shown(mount: str) -> dict[str, list[int]]:
+    """The partitions of a mount whose data directory is not for this user."""
+    try:
+        return {
+            topic: sorted(int(name) for name in os.listdir(os.path.join(mount, topic)))
+            for topic in os.listdir(mount)
+        }
+    except (OSError, ValueError):
+        return {}
+
+
+def _topics(
+    there: dict[str, list[int]],
+    names: list[str],
+    before: tuple[str, ...],
+    incomplete: str,
+    *,
+    is_needed: bool,
+) -> Iterator[CompletionItem]:
+    """`TOPIC`, and behind a colon `TOPIC:PARTITION`, which may be needed."""
+    topic, colon, number = incomplete.partition(":")
+    if colon and "PARTITION" in names:
+        end = ":" if "OFFSET" in names else ""
+        numbers = map(str, there.get(topic, ()))
+        words = [f"{topic}:{each}{end}" for each in numbers if each.startswith(number)]
+    else:
+        end = ":" if is_needed else ""
+        words = [f"{each}{end}" for each in sorted(there) if each.startswith(incomplete)]
+    yield from (CompletionItem(word) for word in words if word not in before)
+
+
+def _settings(incomplete: str) -> Iterator[CompletionItem]:
+    """`NAME=` of a topic's settings."""
+    from storage.settings.config import TOPIC_SETTINGS
+
+    for name in sorted(TOPIC_SETTINGS):
+        if f"{name}=".startswith(incomplete):
+            yield CompletionItem(f"{name}=")
+
+
+def _mount_options(incomplete: str) -> Iterator[CompletionItem]:
+    """The last of several options with commas between them."""
+    from kafkafs.mount_options import OPTIONS
+
+    before, comma, last = incomplete.rpartition(",")
+    given = {word.partition("=")[0] for word in before.split(",")}
+    for option in OPTIONS:
+        values = option.value.split("|") if "|" in option.value else [""]
+        for value in values if option.value else ():
+            word = f"{option.name}={value}"
+            if option.name not in given and word.startswith(last):
+                yield CompletionItem(f"{before}{comma}{word}", help=option.meaning)
+        if not option.value and option.name not in given and option.name.startswith(last):
+            yield CompletionItem(f"{before}{comma}{option.name}", help=option.meaning)
