@@ -85,9 +85,9 @@ class LazyGroup(click.Group):
         command = import_module(f"{self._package}.{module}").command
         assert isinstance(command, click.Command)
         if ctx.resilient_parsing:  # it is completed, and not run
-            from kafkafs.cli.completion import prepare
+            from kafkafs.cli.completion import prepared
 
-            prepare(command)
+            return prepared(command)
         return command
 
     def resolve_command(

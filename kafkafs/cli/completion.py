@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from copy import copy
 
 import click
 from click.shell_completion import (
@@ -147,12 +148,15 @@ class _Word(click.types.StringParamType):
         return list(_completions(ctx, param, incomplete))
 
 
-def prepare(command: click.Command) -> None:
-    """Make a command ready to be completed, and not to be run: its parameters stay as typed."""
+def prepared(command: click.Command) -> click.Command:
+    """The command to be completed, and not to be run: its parameters stay as typed."""
+    command = copy(command)
+    command.params = [copy(parameter) for parameter in command.params]
     for parameter in command.params:
         parameter.callback = None
         if parameter.type is click.STRING:
             parameter.type = _Word()
+    return command
 
 
 def _names(parameter: click.Parameter) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage import LogManager
@@ -230,3 +231,10 @@ def test_a_tab_loads_no_log(shells: Shells) -> None:
         assert done.stdout.strip()
         loaded = {name.split(".")[0] for name in json.loads(done.stderr)}
         assert loaded.isdisjoint({"crc32c", "cramjam", "msgspec", "rich", "trio", "pyfuse3"})
+
+
+def test_what_was_completed_can_be_run(tmp_path: Path) -> None:
+    """In one process, as a program does that calls `main`."""
+    assert main.get_command(click.Context(main, resilient_parsing=True), "verify") is not None
+    done = CliRunner().invoke(main, ["verify", "--allow-empty", str(tmp_path)])
+    assert (done.exit_code, done.exception) == (0, None)
