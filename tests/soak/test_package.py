@@ -56,9 +56,12 @@ class Root:
             shutil.copy(CERTIFICATES, path / "certificates")
             self._environment["PIP_CERT"] = "/certificates"
         # The shell takes the part of init: it waits for processes that nobody else waits for.
-        script = 'mount -t proc proc "$0/proc" && echo ready && { sleep infinity & wait; }'
+        # Nothing else is mounted there: it would not end while it is unmounted outside.
+        script = """
+            mount --bind "$0" "$0"; cd "$0"; mount -t proc proc proc
+            pivot_root . mnt; umount -l mnt; echo ready; sleep infinity & wait"""
         self._holder = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", script, path],
+            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-euc", script, path],
             stdout=subprocess.PIPE,
         )
         assert self._holder.stdout is not None
@@ -75,7 +78,7 @@ class Root:
     def start(self, line: str) -> subprocess.Popen[str]:
         """Run a command line; what it prints comes on one stream."""
         variables = [f"{name}={value}" for name, value in self._environment.items()]
-        inside = ["nsenter", "--target", self._init, "--mount", "--pid", "chroot", str(self.path)]
+        inside = ["nsenter", "--target", self._init, "--mount", "--pid"]
         return subprocess.Popen(
             [*inside, "env", "-i", *variables, "bash", "-euc", f"cd /root; {line}"],
             stdin=subprocess.DEVNULL,
