@@ -249,8 +249,7 @@ def parse_mount_options(texts: Iterable[str], *, sloppy: bool = False) -> MountO
         if option is None or bool(equals) != bool(option.value):
             if sloppy:
                 continue
-            known = ", ".join(f"{each.name}=" if each.value else each.name for each in OPTIONS)
-            raise InvalidMountOption(f"there is no mount option {word!r} (there are {known})")
+            raise InvalidMountOption(_unknown(word, name))
         setting = option.setting
         if option.value:
             try:
@@ -262,6 +261,16 @@ def parse_mount_options(texts: Iterable[str], *, sloppy: bool = False) -> MountO
         options = replace(options, **{option.field: setting})
     _check(options)
     return options
+
+
+def _unknown(word: str, name: str) -> str:
+    """The error of a word that is no option, with all that there are."""
+    from difflib import get_close_matches
+
+    known = [f"{each.name}=" if each.value else each.name for each in OPTIONS]
+    near = get_close_matches(name, [*_BY_NAME, *_FOR_OTHERS], n=1)
+    meant = f": did you mean {near[0]!r}?" if near and near[0] != name else ""
+    return f"there is no mount option {word!r}{meant} (there are {', '.join(known)})"
 
 
 def _check(options: MountOptions) -> None:

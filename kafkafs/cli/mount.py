@@ -83,6 +83,9 @@ def mount(
     from kafkafs.fuse.mount_point import MountError, resolve
     from kafkafs.fuse.user import become
 
+    for name, given in (("DATA_DIR", data_dir), ("MOUNT", mount_point)):
+        if not given:
+            raise fail(f"{name} is an empty name: is a variable not set?")
     mode = "read-only" if options.read_only else "read-write"
 
     def mounted(topics: int) -> str:

@@ -35,7 +35,7 @@ import trio
 
 from kafkafs import mount_table
 from kafkafs.data_directory import Mistake, contents_or_mistake, find_mistake, in_use
-from kafkafs.fuse import mount_point, service_manager, session_loop, utab
+from kafkafs.fuse import mount_point, next_command, service_manager, session_loop, utab
 from kafkafs.fuse.housekeeping import Housekeeping
 from kafkafs.fuse.mount_point import MountError
 from kafkafs.fuse.notify import KernelNotices
@@ -140,7 +140,8 @@ class Daemon:
             except RuntimeError as error:
                 # libfuse and fusermount3 write the reason to standard error.
                 reason = next(iter(lines()), str(error))
-                raise MountError(f"{self._mount.path}: cannot mount: {reason}") from None
+                command = next_command.where_mounting_failed(reason, self._mount.path)
+                raise MountError(f"{self._mount.path}: cannot mount: {reason}: {command}") from None
             said = lines()
         for line in said:
             self._tree.mount.events(line)
@@ -292,7 +293,9 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
             keeps_faulty=True,
         )
     except OSError as error:
-        raise MountError(f"{error.filename or data}: {error.strerror}") from error
+        command = next_command.where_opening_failed(error.errno or 0, data)
+        more = f": {command}" if command else ""
+        raise MountError(f"{error.filename or data}: {error.strerror}{more}") from error
     except LogLocked as error:
         raise MountError(in_use(error)) from error
     except StorageError as error:
@@ -305,7 +308,10 @@ def _check_mount_point(mount: Mount) -> None:
     around = mount_table.find_around(path)
     if around is not None and around.type == mount_table.TYPE:
         if around.path == path:
-            raise MountError(f"{path}: {around.source} is mounted here already")
+            raise MountError(
+                f"{path}: {around.source} is mounted here already; "
+                f"kafkafs umount {shlex.quote(path)} ends that"
+            )
         raise MountError(
             f"{path}: lies inside the mount of kafkafs at {around.path}, which would detach it: "
             "mount it elsewhere"
@@ -347,7 +353,9 @@ def _check_data_directory(mount: Mount) -> None:
             os.mkdir(data, 0o750)
             Files().sync_directory(os.path.dirname(data))
         except OSError as error:
-            raise MountError(f"{data}: cannot be made: {error.strerror}") from None
+            command = next_command.where_making_failed(error.errno or 0, data)
+            more = f": {command}" if command else ""
+            raise MountError(f"{data}: cannot be made: {error.strerror}{more}") from None
     contents = contents_or_mistake(data)
     shown, quoted = f"{data}:", shlex.quote(data)
     if isinstance(contents, Mistake):
@@ -356,6 +364,8 @@ def _check_data_directory(mount: Mount) -> None:
             more = f": kafkafs mount {shlex.quote(contents.instead)} {shlex.quote(mount.path)}"
         elif contents.is_missing:
             more = f": mkdir {quoted} makes it, or -o create"
+        elif os.path.isdir(data) and not os.access(data, os.R_OK | os.X_OK):
+            more = f": {next_command.where_opening_failed(errno.EACCES, data)}"
         raise MountError(f"{shown} {contents.reason}{more}")
     if contents is Contents.LOG:
         parent = os.path.dirname(data)

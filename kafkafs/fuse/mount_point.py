@@ -212,14 +212,14 @@ def unmount(path: str, *, lazy: bool = False) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     except FileNotFoundError:
-        raise MountError("there is no fusermount3 (Debian's package fuse3)") from None
+        raise MountError("there is no fusermount3: as root: apt-get install fuse3") from None
     except OSError as error:
         raise MountError(f"{path}: fusermount3 cannot be started: {error.strerror}") from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"{path}: fusermount3 failed"])[-1]
         used_by = users(path)
         if used_by:
-            reason += f": used by {', '.join(used_by)}"
+            reason += f": used by {', '.join(used_by)}; --lazy lets them end first"
         elif os.geteuid() != 0:
             reason += ": root sees by whom"
         raise MountError(reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pwd
+import shlex
 
 from kafkafs.fuse.mount_point import MountError
 
@@ -19,7 +20,9 @@ def become(name: str) -> None:
     try:
         user = pwd.getpwnam(name)
     except KeyError:
-        raise MountError(f"setuid={name}: there is no such user") from None
+        raise MountError(
+            f"setuid={name}: there is no such user: useradd --system {shlex.quote(name)} makes it"
+        ) from None
     if user.pw_uid == os.geteuid():
         return
     if os.geteuid() != 0:

@@ -25,7 +25,9 @@ HELPERS = {
 }
 
 # Other users get to the interpreter and to the clone, which may lie in a directory of root's alone.
+# What else is mounted with FUSE must be able to end while it is unmounted outside.
 NAMESPACE = """
+awk '$3 ~ /^fuse/ {print $2}' /proc/self/mounts | xargs -r umount -iln 2> /dev/null || true
 mount -t overlay overlay -o "lowerdir=$BASE/sbin:$(readlink -f /sbin)" "$(readlink -f /sbin)"
 mount -t tmpfs -o mode=755 tmpfs /run
 mount --bind "$BASE/fstab" /etc/fstab

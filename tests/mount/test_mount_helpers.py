@@ -126,6 +126,7 @@ def test_umount_of_a_busy_mount_names_who_uses_it(machine: Machine) -> None:
     assert "busy" in line
     assert "bash " in line
     assert "(process 1: orders/0)" in line, "and what it has started"
+    assert line.endswith("; --lazy lets them end first")
 
 
 def test_what_mount_hands_on(machine: Machine) -> None:
@@ -172,7 +173,8 @@ def test_an_unknown_option_is_refused_and_all_are_listed(machine: Machine) -> No
         """
     )
     assert done.stdout.splitlines() == ["status 1"] * 3 + ["nothing"], done
-    assert "there is no mount option 'nosuch=2' (there are ro, rw, until=, " in done.stderr
+    meant = "did you mean 'nosuid'? (there are ro, rw, until=, "
+    assert f"there is no mount option 'nosuch=2': {meant}" in done.stderr
     assert "there is no mount option 'sync'" in done.stderr
     assert "umask=9: the value must be an octal number" in done.stderr
     assert list(machine.data.iterdir()) == []
@@ -276,7 +278,9 @@ def test_root_mounts_as_a_user(machine: Machine) -> None:
     ) == ["nobody   nogroup  nogroup", "nobody"]
     assert (machine.data / MARKER).exists()
     done = machine.run("mount -t kafkafs -o setuid=nosuch data mnt || as_nobody $0 || true")
-    assert done.stderr == "kafkafs: setuid=nosuch: there is no such user\n"
+    assert done.stderr == (
+        "kafkafs: setuid=nosuch: there is no such user: useradd --system nosuch makes it\n"
+    )
     done = machine.run('as_nobody $PYTHON -c "$PROGRAM" mount -o setuid=root data mnt || true')
     assert done.stderr == "kafkafs: setuid=root: only root mounts as another user\n"
 

@@ -105,7 +105,8 @@ def test_a_data_directory_that_is_missing(place: Place) -> None:
 def test_create_makes_no_directories_above(place: Place) -> None:
     missing = place.data.parent / "missing" / "data"
     line = refused(place, missing, place.path, "-o", "create")
-    assert line == f"kafkafs: {missing}: cannot be made: No such file or directory"
+    reason = f"No such file or directory: mkdir -p {missing}"
+    assert line == f"kafkafs: {missing}: cannot be made: {reason}"
 
 
 def test_create_is_not_for_read_only_mounts(place: Place) -> None:
@@ -228,9 +229,16 @@ def test_a_mount_inside_a_mount(place: Place, options: tuple[str, ...]) -> None:
     )
 
 
-@pytest.mark.parametrize("words", [["mount", "", "MNT"], ["mount", "DATA", ""], ["umount", ""]])
-def test_an_empty_name(place: Place, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["mount", "", "MNT"], "DATA_DIR is an"),
+        (["mount", "DATA", ""], "MOUNT is an"),
+        (["umount", ""], "an"),
+    ],
+)
+def test_an_empty_name(place: Place, words: list[str], what: str) -> None:
     """… of a variable that is not set, say, does not mean the working directory."""
     names = {"DATA": place.data, "MNT": place.path}
     line = failed(kafkafs(*(names.get(word, word) for word in words)))
-    assert line == "kafkafs: an empty name: is a variable not set?"
+    assert line == f"kafkafs: {what} empty name: is a variable not set?"
