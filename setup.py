@@ -14,11 +14,13 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, find_namespace_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.command.dist_info import dist_info
 
 HOT_LOOPS = (
@@ -118,6 +120,23 @@ class ParallelBuild(build_ext):
             print(f"{count} Compiled {ext.name}", flush=True)
 
 
+class BuildWithManualPages(build_py):
+    """Makes the manual pages, too, which `man` finds beside the program."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:  # scripts/setup makes them where they are read
+            return
+        shutil.rmtree("build/man", ignore_errors=True)
+        version = self.distribution.get_version()
+        make = [sys.executable, "-m", "kafkafs.cli.man", "build/man", version]
+        subprocess.run(make, cwd=ROOT, check=True)
+        self.distribution.data_files = [
+            (f"share/man/{section.name}", sorted(map(str, section.iterdir())))
+            for section in sorted(Path("build/man").iterdir())
+        ]
+
+
 def extension(source: str) -> Extension:
     name = source.removesuffix(".pyx").replace("/", ".")
     return Extension(name, [source], include_dirs=["."], extra_compile_args=["-O3"])
@@ -157,7 +176,11 @@ setup(
     ],
     package_dir={SPARK_PACKAGE: SPARK_PACKAGE_PATH},
     ext_modules=[extension(source) for source in HOT_LOOPS],
-    cmdclass={"build_ext": ParallelBuild, "dist_info": CheckedMetadata},
+    cmdclass={
+        "build_ext": ParallelBuild,
+        "build_py": BuildWithManualPages,
+        "dist_info": CheckedMetadata,
+    },
     long_description=readme(URL),
     long_description_content_type="text/markdown",
     project_urls=project_urls(URL),

@@ -104,6 +104,18 @@ def test_pip_says_in_one_line_that_libfuse_and_a_compiler_are_missing(
     )
 
 
+def test_manual_pages_are_installed_where_man_looks(clone: Path, tmp_path: Path) -> None:
+    """In `share/man`, beside the `bin` of the program. It takes no compiled module to make them."""
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_py", "install_data", "-d", tmp_path / "prefix"],
+        cwd=clone,
+        capture_output=True,
+        check=True,
+    )
+    found = {path.name for path in tmp_path.glob("prefix/share/man/man?/*")}
+    assert found >= {"kafkafs.1", "kafkafs-topics.1", "kafkafs.5", "mount.kafkafs.8"}
+
+
 def test_a_source_distribution_has_what_a_clone_has(clone: Path, tmp_path: Path) -> None:
     expected = {str(path.relative_to(clone)) for path in clone.rglob("*") if path.is_file()}
     subprocess.run(

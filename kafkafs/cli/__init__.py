@@ -70,16 +70,16 @@ class LazyGroup(click.Group):
     ) -> None:
         super().__init__(**settings)
         self._package = package
-        self._helps = helps
+        self.helps = helps
         self._title = title
         self._aliases = aliases
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._helps)
+        return list(self.helps)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = self._aliases.get(cmd_name, cmd_name)
-        if name not in self._helps:
+        if name not in self.helps:
             return None
         module = f"{name}_" if keyword.iskeyword(name) else name
         command = import_module(f"{self._package}.{module}").command
@@ -103,8 +103,8 @@ class LazyGroup(click.Group):
     def _like(self, given: str) -> str:
         """What may have been meant."""
         known = {
-            *self._helps,
-            *(name for name in self._aliases if self._aliases[name] in self._helps),
+            *self.helps,
+            *(name for name in self._aliases if self._aliases[name] in self.helps),
         }
         return did_you_mean(given, known)
 
@@ -130,13 +130,13 @@ class LazyGroup(click.Group):
         # click would import each of them.
         return [
             CompletionItem(name, help=text)
-            for name, text in self._helps.items()
+            for name, text in self.helps.items()
             if name.startswith(incomplete)
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section(self._title):
-            formatter.write_dl(list(self._helps.items()))
+            formatter.write_dl(list(self.helps.items()))
 
 
 def examples(*lines: str) -> str:
@@ -167,7 +167,12 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 )
 @click.version_option(package_name="kafkafs", message="kafkafs %(version)s")
 def main() -> None:
-    """A commit log in Apache Kafka's on-disk format, mounted as files."""
+    """A commit log in Apache Kafka's on-disk format, mounted as files.
+
+    A topic is a directory, a partition is a file, a record is a line. DATA is a directory of logs
+    on the disk, empty at first, or a broker's. MOUNT is where it is mounted; MOUNT/.kafkafs/help
+    says what is there.
+    """
     import logging
 
     class OneLine(logging.Formatter):

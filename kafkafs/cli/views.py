@@ -28,7 +28,7 @@ def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
             type=click.Choice(views),
             default=views[0],
             show_default=True,
-            help="How records are written: .kv, .jsonl and .batches are those of a mount.",
+            help="How records are written: their values, or as in .VIEW of a mount.",
         )(function)
 
     return decorate

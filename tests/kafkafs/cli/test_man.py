@@ -1,0 +1,189 @@
+"""The manual pages say all that `--help` and the documents do, and format without a warning."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from kafkafs.cli import LazyGroup, main
+from kafkafs.cli.man import write
+from kafkafs.mount_options import OPTIONS
+from storage.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with `bin`, and the pages in `share/man`, as a virtual environment has them."""
+    directory = tmp_path_factory.mktemp("prefix")
+    (directory / "bin").mkdir()
+    write(directory / "share/man", "1.2.3")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def pages(prefix: Path) -> dict[str, Path]:
+    """The pages' files by their names."""
+    return {path.name: path for path in prefix.glob("share/man/man?/*")}
+
+
+def man(prefix: Path, *arguments: str | Path) -> str:
+    """What `man` prints for a user who has that `bin` in the PATH. It warns of nothing."""
+    done = subprocess.run(
+        ["man", "--warnings", *arguments],
+        env={
+            "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}",
+            "LC_ALL": "C.UTF-8",
+            "MANWIDTH": "80",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def words(text: str) -> str:
+    """A text whatever its line breaks."""
+    return " ".join(text.split())
+
+
+@pytest.fixture(scope="module")
+def shown(prefix: Path, pages: dict[str, Path]) -> dict[str, str]:
+    """The words that `man` prints of each page."""
+    return {name: words(man(prefix, "-l", path)) for name, path in pages.items()}
+
+
+def commands(context: click.Context) -> Iterator[click.Context]:
+    """A command, and all below it."""
+    yield context
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            command = context.command.get_command(context, name)
+            assert command is not None
+            yield from commands(click.Context(command, parent=context, info_name=name))
+
+
+ALL = list(commands(click.Context(main, info_name="kafkafs", **main.context_settings)))
+
+
+def page_of(context: click.Context) -> str:
+    return context.command_path.replace(" ", "-") + ".1"
+
+
+# -- all pages -------------------------------------------------------------------------------------
+
+
+def test_there_is_a_page_for_each_command(pages: dict[str, Path]) -> None:
+    made = {page_of(context) for context in ALL}
+    others = {"mount.kafkafs.8", "umount.fuse.kafkafs.8", "kafkafs.5", "kafkafs.properties.5"}
+    assert pages.keys() == made | others
+
+
+def test_man_finds_them_beside_the_program(prefix: Path, pages: dict[str, Path]) -> None:
+    for name in ("kafkafs.1", "kafkafs-topics.1", "kafkafs-spark-export.1", "mount.kafkafs.8"):
+        assert man(prefix, "-w", name[:-2]) == f"{pages[name]}\n"
+    assert man(prefix, "-w", "5", "kafkafs") == f"{pages['kafkafs.5']}\n"
+
+
+def test_mandoc_finds_nothing_wrong(pages: dict[str, Path]) -> None:
+    done = subprocess.run(
+        ["mandoc", "-Tlint", "-Wwarning", *sorted(map(str, pages.values()))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_no_page_refers_to_a_document(shown: dict[str, str]) -> None:
+    for name, text in shown.items():
+        assert re.findall(r"\]\([^)]*\)|\*\*|\|---|\S+\.md\b|@VERSION@", text) == [], name
+
+
+def test_what_a_page_leads_to_is_there(shown: dict[str, str], pages: dict[str, Path]) -> None:
+    for name, text in shown.items():
+        named = re.findall(r"(?<![\w./-])([\w.-]*kafkafs[\w.-]*)\((\d)\)", text)
+        assert [
+            f"{page}.{number}" for page, number in named if f"{page}.{number}" not in pages
+        ] == []
+        assert named, name
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", ALL, ids=lambda context: context.command_path)
+def test_a_page_says_what_help_says(shown: dict[str, str], context: click.Context) -> None:
+    text = shown[page_of(context)]
+    command = context.command
+    assert words(" ".join(command.collect_usage_pieces(context))) in text
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if isinstance(parameter, click.Option) and record is not None:
+            assert words(" ".join(record)).rstrip(".") in text
+    for line in (command.epilog or "").splitlines()[2:]:
+        assert words(line) in text
+    if isinstance(command, LazyGroup):
+        for name, told in command.helps.items():
+            assert f"{context.command_path.replace(' ', '-')}-{name}(1) {told}" in text
+    assert "kafkafs 1.2.3" in text
+    if command.name != "dump":
+        assert "2 for a wrong command line, 130 after Ctrl-C." in text
+
+
+def test_what_json_has_is_said(shown: dict[str, str]) -> None:
+    assert "--json Print JSON: wrong and hints, how many there are" in shown["kafkafs-doctor.1"]
+
+
+def test_mount_options_are_in_both_pages_of_mounting(shown: dict[str, str]) -> None:
+    for name in ("kafkafs-mount.1", "mount.kafkafs.8"):
+        text = shown[name]
+        assert [each for each in OPTIONS if f"{each.synopsis} {each.meaning}" not in text] == []
+
+
+# -- documents -------------------------------------------------------------------------------------
+
+
+def test_all_settings_are_in_the_page_of_settings(shown: dict[str, str]) -> None:
+    text = shown["kafkafs.properties.5"]
+    settings = {**TOPIC_SETTINGS, **BROKER_SETTINGS}
+    assert [name for name in settings if f" {name} " not in text] == []
+
+
+def test_all_names_of_the_tree_are_in_the_page_of_the_tree(shown: dict[str, str]) -> None:
+    """Those that the reference's picture of it has."""
+    picture = (ROOT / "kafkafs/tree/REFERENCE.md").read_text().split("```\n")[1]
+    names = re.findall(r"[.\w][\w/-]*[@…]*", picture)
+    assert len(names) > 60
+    assert [name for name in names if name not in shown["kafkafs.5"]] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "documents"),
+    [
+        ("kafkafs.5", ["kafkafs/tree/REFERENCE.md", "kafkafs/tree/CONTROL.md"]),
+        ("kafkafs.properties.5", ["storage/settings/SETTINGS.md"]),
+    ],
+)
+def test_a_page_of_documents_has_all_their_words(
+    shown: dict[str, str], page: str, documents: list[str]
+) -> None:
+    found = set(re.findall(r"\w+", shown[page].lower()))
+    for document in documents:
+        source = (ROOT / document).read_text()
+        # Not what a link leads to, a link in parentheses by itself, the table of contents, and the
+        # names of a table's columns.
+        source = re.sub(r"^- \[.*?\n\n", "", source, flags=re.M | re.S)
+        source = re.sub(r"\s*\(\[[^\]]+\]\([^)]+\)\)|\]\([^)]+\)", "", source)
+        source = re.sub(r"^\|.*\|\n(?=\|---)", "", source, flags=re.M)
+        source = re.sub(r"```\w+", "", source)
+        assert set(re.findall(r"\w+", source.partition("\n")[2].lower())) - found == set()
