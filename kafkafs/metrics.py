@@ -10,7 +10,7 @@ from storage.counters import Durations
 OPERATIONS = (
     *("lookup", "forget", "getattr", "setattr", "statfs", "getxattr", "listxattr"),
     *("opendir", "readdir", "releasedir", "fsyncdir", "mkdir", "rmdir", "create", "unlink"),
-    *("open", "read", "write", "flush", "fsync", "release"),
+    *("open", "read", "write", "poll", "flush", "fsync", "release"),
     *("mknod", "symlink", "link", "rename", "readlink", "setxattr", "removexattr"),
 )
 """The kernel's requests."""

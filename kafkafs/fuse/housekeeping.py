@@ -5,6 +5,9 @@ and flushes each in a task of its own, so that a slow fsync delays no other part
 shorter than a quarter of a second may be late by that. Every few seconds the tree and the storage
 do their periodic work, and on Kafka's interval the logs write their checkpoints.
 
+Where another process writes the directory, a task looks at the partitions that processes wait for
+in poll(2), as soon as the system says that their writer has changed them.
+
 A failed duty gets its next turn (`storage.duties`), a partition's flush after a growing pause.
 `schedule` has retention and compaction.
 """
@@ -53,6 +56,8 @@ class Housekeeping:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._every, TICK_S, "housekeeping", self._tick)
             nursery.start_soon(self._every, SWEEP_S, "removal of what was deleted", self._sweep)
+            if self._partitions.watches is not None:
+                nursery.start_soon(self._wake_followers, self._partitions.watches.fd)
             if not self._manager.read_only:
                 interval_ms = self._manager.settings.broker.log_flush_offset_checkpoint_interval_ms
                 checkpoint_s = max(interval_ms / 1000, TICK_S)
@@ -109,6 +114,13 @@ class Housekeeping:
             self._duties.succeeded("flush", log.name)
         finally:
             self._flushing.discard(log)
+
+    async def _wake_followers(self, fd: int) -> None:
+        """Look at what another process has written, as soon as a process waits for it."""
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            with self._duties.attempt("following of what is waited for"):
+                self._partitions.look_at_changed()
 
     # -- the rest ------------------------------------------------------------------------------
 

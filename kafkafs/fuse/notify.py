@@ -1,6 +1,7 @@
-"""Tells the kernel what it must forget: `kafkafs.tree.notices.Notices` on pyfuse3.
+"""Tells the kernel what it must forget, and whom to wake: `kafkafs.tree.notices.Notices` on
+pyfuse3.
 
-No notice waits, so both are safe in any thread and inside any handler. FUSE_NOTIFY_INVAL_ENTRY
+No notice waits, so all are safe in any thread and inside any handler. FUSE_NOTIFY_INVAL_ENTRY
 would wait in the kernel for a directory's lock while a lookup there waits for us; kill -9 does not
 end such a thread, and the mount would hang for ever.
 
@@ -10,6 +11,8 @@ end such a thread, and the mount would hang for ever.
   name again at its next use. pyfuse3 does not know it, so this module writes it to the session's
   descriptor. An older kernel answers EINVAL (`drops_names` is then False), and must not cache names
   that may lead elsewhere later.
+- Who waits in poll(2): FUSE_NOTIFY_POLL, to which the kernel answers nothing where the file is
+  closed by now.
 
 Invariant: after `stop` nothing calls pyfuse3 any more; call `stop` before its session closes.
 """
@@ -23,7 +26,7 @@ from collections.abc import Callable
 
 import pyfuse3
 
-from kafkafs.tree.notices import Notices
+from kafkafs.tree.notices import Notices, Waiter
 
 _DEVICE = "/dev/fuse"
 #: fuse_out_header: length, FUSE_NOTIFY_INC_EPOCH, 0 for no request.
@@ -72,6 +75,13 @@ class KernelNotices(Notices):
                 os.write(self._session, _INC_EPOCH)
             except OSError as error:
                 self._failed("names", error)
+
+    def wake(self, waiter: Waiter) -> None:
+        if self._live:
+            try:
+                waiter.notify()
+            except OSError as error:
+                self._say(f"cannot wake who waits for a file: {error}")
 
     def _failed(self, what: str, error: OSError) -> None:
         self._say(f"cannot tell the kernel to forget {what}: {error}")

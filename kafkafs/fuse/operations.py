@@ -524,6 +524,19 @@ class Operations(pyfuse3.Operations):
         except Exception as error:
             self._fail("read", error, told=(LoggedError,))
 
+    async def poll(
+        self,
+        inode: int,
+        fh: int,
+        poll_handle: pyfuse3.PollHandle | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> int:
+        self._requests["poll"] += 1
+        try:
+            return self._handles.get(fh).poll(poll_handle)
+        except Exception as error:
+            self._fail("poll", error, inode)
+
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         self._requests["write"] += 1
         try:

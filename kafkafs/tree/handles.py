@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import errno
 import itertools
+import select
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from kafkafs.metrics import Traffic
 from kafkafs.tree.jobs import Job
+from kafkafs.tree.notices import Waiter
 from kafkafs.tree.unfinished import Unfinished
 from storage.log.pace import Pace
+
+READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLWRNORM
+"""The events of poll(2) that each file has at any time, as the kernel says of plain files: reading
+and writing answer at once, be it with the end of the file or an error.
+"""
 
 
 class FlushPlan(Protocol):
@@ -67,6 +74,14 @@ class Handle:
         this handle may run.
         """
         raise OSError(errno.EBADF, "not open for reading")
+
+    def poll(self, waiter: Waiter | None) -> int:
+        """The events of poll(2) that are there now. On the owner's thread; never waits.
+
+        `waiter`: whom to wake, once, when there may be others; it replaces the one before. None:
+        nobody waits that was not waiting before.
+        """
+        return READY
 
     def write(self, position: int, data: bytes) -> int:
         """Take all of `data`, or raise; returns its length. `position` is only the kernel's guess.
@@ -145,6 +160,9 @@ class WritingHandle(Handle):
         if self._reader is None:
             return super().read(position, size)
         return self._reader.read(position, size)
+
+    def poll(self, waiter: Waiter | None) -> int:
+        return super().poll(waiter) if self._reader is None else self._reader.poll(waiter)
 
 
 class HandleTable:

@@ -4,6 +4,15 @@ The kernel keeps attributes and names for an hour, so a change sends a notice be
 A notice names only an inode that the kernel knows.
 """
 
+from typing import Protocol
+
+
+class Waiter(Protocol):
+    """Who waits in poll(2) for one open file, as the kernel has named them."""
+
+    def notify(self) -> None:
+        """Have them poll again; once. OSError."""
+
 
 class Notices:
     """For a tree without a kernel.
@@ -17,3 +26,6 @@ class Notices:
 
     def names_changed(self) -> None:
         """Have the kernel look up every name again at its next use. Once per change is enough."""
+
+    def wake(self, waiter: Waiter) -> None:
+        """Have those who wait in poll(2) for an open file poll it again."""

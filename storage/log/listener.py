@@ -76,6 +76,9 @@ class LogListener(Generic[L]):
     def log_start_moved(self, log: L) -> None:
         """The log start has moved up inside a segment: records before it are no longer shown."""
 
+    def retired(self, log: L) -> None:
+        """The topic was deleted: the log takes no appends, and can be read for a while."""
+
     def truncated(
         self, log: L, old: Sequence[Segment], new: Sequence[Segment], offset: int
     ) -> None:

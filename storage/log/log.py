@@ -713,6 +713,8 @@ class Log:
         """Refuse appends, as the topic was deleted; reads go on until ``due_ms``."""
         self.closed = True
         self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
+        for listener in self.listeners:
+            listener.retired(self)
 
     def restore(self) -> None:
         """Take appends again: the deletion of the topic was taken back in time."""

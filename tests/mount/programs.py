@@ -32,6 +32,9 @@ _PACKAGES = {
     "setpriv": "util-linux",
     "setsid": "util-linux",
     "sqlite3": "sqlite3",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "sshd": "openssh-server",
     "systemd-analyze": "systemd",
     "unshare": "util-linux",
 }
@@ -126,6 +129,10 @@ class Running:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def status(self) -> int:
+        """The exit status, as soon as it has ended."""
+        return self._process.wait(HANG_S)
 
     @property
     def size(self) -> int:

@@ -148,6 +148,8 @@ class AppendHandle(WritingHandle, Generic[T]):
 
     def release(self) -> None:
         self._target.released()
+        if self._reader is not None:
+            self._reader.release()
 
     def sync_plan(self) -> FlushPlan | None:
         self.sync_due = False

@@ -160,11 +160,12 @@ class FollowHandle(ReadHandle):
         if is_overtaken or not has_newlines:
             raise LoggedError(errno.ESTALE, str(error)) from error
         newlines = b"\n" * min(gone, size)
+        self._read_to = position + len(newlines)
         if gone < size:
             # The next read gets what is wrong there.
             with contextlib.suppress(CorruptRecord, SegmentGone):
                 text = super().read(position + gone, size - gone)
-                self._shown_to = position + gone + len(text)
+                self._shown_to = self._read_to = position + gone + len(text)
                 return newlines + text
         return newlines
 

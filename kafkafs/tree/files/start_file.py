@@ -117,6 +117,11 @@ class StartFile(ViewFile):
         return self._is_reached
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it was seen that the log has reached its end."""
+        return self._end is not None
+
+    @property
     def is_held(self) -> bool:
         """Whether its names still lead to it: it is open, and the log still has all that it shows.
 
@@ -447,6 +452,18 @@ class StartHandle(ReadHandle):
             if size <= 0:
                 return b""
         return super()._read(position, size)
+
+    @property
+    def _has_ended(self) -> bool:
+        return super()._has_ended or self._start_file.has_ended
+
+    def _end(self) -> int:
+        file = self._start_file
+        generation = self._generation = file.shown()
+        if generation is None:
+            return 0
+        size = super()._end()
+        return file.text_end(generation) - generation.origin if file.is_ranged else size
 
     def release(self) -> None:
         super().release()

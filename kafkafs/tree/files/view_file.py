@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
 
@@ -15,8 +16,9 @@ from kafkafs.line_index import Damaged, Reader
 from kafkafs.tree.append.append_target import NewPartitionTarget, PartitionTarget
 from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
-from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
+from kafkafs.tree.handles import READY, FlushPlan, Handle, WritingHandle
 from kafkafs.tree.inodes import BLOCK_SIZE, Attributes, Change, Node, inode_number
+from kafkafs.tree.notices import Waiter
 from kafkafs.tree.partition.generations import Generation
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView, render_text
@@ -350,7 +352,7 @@ class ReadHandle(Handle):
 
     __slots__ = (
         *("_ahead", "_began", "_generation", "_last", "_layout", "_partition", "_reached"),
-        *("direct_io", "keep_cache", "traffic"),
+        *("_read_to", "_waiter", "direct_io", "keep_cache", "traffic"),
     )
 
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
@@ -366,15 +368,19 @@ class ReadHandle(Handle):
         self._began = self._reached = -1
         # (position, reader), replaced as a whole: two threads may read at once.
         self._last: tuple[int, Reader | None] = (-1, None)
+        # For poll(2): where the last read has ended, and who waits for more.
+        self._read_to = 0
+        self._waiter: Waiter | None = None
 
     @property
     def pace(self) -> Pace:
         return self._partition.log.pace
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        if self._partition.mount.follows:
-            return self._read_of_another(position, size)
-        return self._read(position, size)
+        follows = self._partition.mount.follows
+        data = (self._read_of_another if follows else self._read)(position, size)
+        self._read_to = position + len(data)
+        return data
 
     def _read_of_another(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """Read a log that another process writes, and may cut before the bytes that are read."""
@@ -538,8 +544,59 @@ class ReadHandle(Handle):
         if len(kept) < len(out):
             render_text(generation, absolute + len(kept), out, len(kept), None)
 
+    # -- poll(2) -------------------------------------------------------------------------------
+
+    def poll(self, waiter: Waiter | None) -> int:
+        """POLLPRI: there is something behind what was read last, if only an error. POLLHUP: the
+        file will not grow any more.
+
+        Of what the kernel keeps in its page cache we do not see all reads: there POLLPRI is said
+        once for each size.
+        """
+        partition = self._partition
+        if waiter is not None:
+            # First: what comes from now on wakes it.
+            partition.polled(self)
+            self._waiter = waiter
+        partition.follow()
+        try:
+            end = at_once(self._end)
+            is_behind = end > self._read_to
+            if not self.direct_io:
+                self._read_to = end
+        except (StorageError, OSError):
+            # It is not measured, or damaged: a read waits for that, or gets the error.
+            is_behind = True
+        if is_behind and partition.writing is not None:
+            partition.showing_size()
+        hangs_up = select.POLLHUP if self._has_ended else 0
+        return READY | hangs_up | (select.POLLPRI if is_behind else 0)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether nothing will come behind the end that it has now."""
+        return self._partition.log.closed
+
+    def _end(self) -> int:
+        """The file's size; errors as `read`."""
+        generation = self._generation
+        assert generation is not None
+        self._layout.find_end(time.monotonic() + MEASURE_S)
+        return generation.size
+
+    @property
+    def is_awaited(self) -> bool:
+        return self._waiter is not None
+
+    def wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            self._partition.mount.notices.wake(waiter)
+
     def release(self) -> None:
         self._ahead.drop(self)
+        self._waiter = None
+        self._partition.poller_closed(self)
 
     def sync_plan(self) -> FlushPlan | None:
         return self._partition.flush_plan()

@@ -57,6 +57,10 @@ class PeriodicWork(Protocol):
         """A process has looked at a partition that another process writes."""
         ...
 
+    def polling_changed(self, partition: Partition) -> None:
+        """The first process polls a file of a partition, or the last one has closed its file."""
+        ...
+
 
 class Range(Protocol):
     """An open file with an end of its own, or one that shows nothing yet."""
@@ -66,6 +70,19 @@ class Range(Protocol):
 
         `limit`: the records from that offset on are lost.
         """
+        ...
+
+
+class Poller(Protocol):
+    """An open file that a process has polled."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody is to be woken."""
+        ...
+
+    def wake(self) -> None:
+        """Wake who waits for it."""
         ...
 
 
@@ -114,6 +131,7 @@ class Partition:
         self.owned: set[int] = set()
         self.ranges: dict[Range, None] = {}
         self.follow_handles: dict[FollowReader, None] = {}
+        self._pollers: dict[Poller, None] = {}
         # The last time that a process was shown.
         self._shown_ns = 0
         self._growing = False
@@ -401,9 +419,41 @@ class Partition:
     def is_open(self) -> bool:
         """Whether an open file or a known inode may still read it."""
         views = self.views.values()
-        return bool(self.follow_handles or self.ranges) or any(
+        return bool(self.follow_handles or self.ranges or self._pollers) or any(
             view.layout.timeline.open for view in views
         )
+
+    # -- who waits in poll(2) ------------------------------------------------------------------
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether a process has polled a file that is still open."""
+        return bool(self._pollers)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody is to be woken by an append."""
+        return any(poller.is_awaited for poller in list(self._pollers))
+
+    def polled(self, poller: Poller) -> None:
+        """A process polls an open file: wake it from now on, until `poller_closed`."""
+        if poller not in self._pollers:
+            self._pollers[poller] = None
+            if len(self._pollers) == 1:
+                self._periodic.polling_changed(self)
+
+    def poller_closed(self, poller: Poller) -> None:
+        """The opposite of `polled`, also for an open file that nobody has polled."""
+        if poller in self._pollers:
+            del self._pollers[poller]
+            if not self._pollers:
+                self._periodic.polling_changed(self)
+
+    def wake(self) -> None:
+        """There may be more to read. In the thread that has changed the log."""
+        if self._pollers:
+            for poller in list(self._pollers):
+                poller.wake()
 
     def last_look(self) -> None:
         """Before the log is closed, which writes the history: look once more."""
@@ -428,12 +478,14 @@ class Partition:
         self.drop_sizes()
         for view in self.views.values():
             view.layout.appended(position, data)
+        self.wake()
 
     def stabilized(self) -> None:
         """The last stable offset has risen."""
         self.drop_sizes()
         for view in self.views.values():
             view.layout.stabilized()
+        self.wake()
 
     def rolled(self, sealed: Segment, active: Segment) -> None:
         """The log has sealed a segment, whose indexes are smaller now, and begun a new one."""
@@ -536,6 +588,7 @@ class Partition:
         if self._history_read:
             log.history.save(segments)
             self._drop_names()
+        self.wake()
 
     def removed(self, segment: Segment) -> None:
         """The files of a segment are deleted."""

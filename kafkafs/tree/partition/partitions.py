@@ -21,6 +21,7 @@ from kafkafs.tree.partition.partition_view import PartitionView
 from storage import paths
 from storage.directory.manager import LogManager, Topic
 from storage.errors import SegmentGone, StorageError
+from storage.follow.directory_watches import DirectoryWatches
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.log.pace import check_paces
@@ -59,10 +60,24 @@ class Partitions(LogListener[Log]):
         self._to_follow: list[Log] = []
         # The partitions still to be measured in the background; None before the first `tick`.
         self._unmeasured: list[Partition] | None = None
+        self.watches = self._make_watches()
+        """Tells of what another process writes, where a process waits for it in poll(2)."""
         # Whether the event log has the line about a topic that is not shown.
         self._hidden_named = False
         mount.manager.listeners.append(self)
         self._name_hidden()
+
+    def _make_watches(self) -> DirectoryWatches[Partition] | None:
+        """None where nothing is followed, or the system has no more: then each second's look tells
+        of what was written.
+        """
+        if self._follower is None:
+            return None
+        try:
+            return DirectoryWatches(self.mount.events)
+        except OSError as error:
+            self.mount.events(f"who waits for appends may wait a second longer: {error.strerror}")
+            return None
 
     def __iter__(self) -> Iterator[Partition]:
         """All partitions that were used so far."""
@@ -105,6 +120,23 @@ class Partitions(LogListener[Log]):
     def was_used(self, partition: Partition) -> None:
         """A process has looked at a partition that another process writes."""
         self._looked_at[partition] = FOLLOW_TURNS
+
+    def polling_changed(self, partition: Partition) -> None:
+        """The first process polls a file of a partition, or the last one has closed its file."""
+        if self.mount.follows and self.watches is not None:
+            self.watches.watch(partition, partition.log.directory, wanted=partition.is_polled)
+
+    def look_at_changed(self) -> None:
+        """Look at the watched partitions that their writer has changed. On the owner's thread."""
+        if self.watches is None:
+            return
+        changed = self.watches.changed()
+        if any(is_moved for is_moved in changed.values()):
+            self.look_for_partitions()
+        for partition in changed:
+            # Else the next poll or read looks.
+            if partition.is_awaited and not partition.log.closed:
+                partition.look()
 
     # -- events of the logs --------------------------------------------------------------------
 
@@ -157,6 +189,11 @@ class Partitions(LogListener[Log]):
 
     def log_start_moved(self, log: Log) -> None:
         self.of(log).log_start_moved()
+
+    def retired(self, log: Log) -> None:
+        partition = self._partitions.get(log)
+        if partition is not None:
+            partition.wake()
 
     def truncated(
         self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
@@ -214,9 +251,14 @@ class Partitions(LogListener[Log]):
 
     def _follow(self) -> None:
         """Once a second: follow the partitions in use; notice a process that begins to write."""
-        follower = self._follower
+        follower, has_followed = self._follower, self.mount.follows
         if follower is None or not self.mount.follows_by_now():
             return
+        if not has_followed:
+            for partition in self:
+                if partition.is_polled:
+                    self.polling_changed(partition)
+                    partition.follow()
         self.look_for_partitions()
         for partition, turns in list(self._looked_at.items()):
             if partition.log.closed or not (turns or partition.is_open):
@@ -309,6 +351,8 @@ class Partitions(LogListener[Log]):
             for view in partition.views.values():
                 view.give_up_pending()
                 view.layout.save()
+        if self.watches is not None:
+            self.watches.close()
 
 
 def _taken(partitions: set[Partition]) -> list[Partition]:

@@ -322,7 +322,7 @@ class OddTree:
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()
         self.partitions = SimpleNamespace(
-            mount=self.mount, tick=lambda: None, housekeeping=lambda: None
+            mount=self.mount, tick=lambda: None, housekeeping=lambda: None, watches=None
         )
         self.owner_requests = OwnerRequests(self.mount)
         self.is_stopped = False
