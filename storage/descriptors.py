@@ -137,31 +137,30 @@ def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descri
     OSError; BlockingIOError where one of them has to be synced and the caller may not wait.
     """
     most = budget()
-    if len(_open) >= most:
+    with_lent = most + reserve() // _LENT
+    while True:
         with lock:
             while len(_open) >= most and _evict_one(holder):
                 pass
-        full = len(_open) >= most + reserve() // _LENT
-        if full and not any(_sync_and_evict_one(holder) for _ in range(_TRIES)):
-            reason = (
-                f"{os.strerror(errno.EMFILE)}: segments hold {len(_open)} of {limit()}"
-                " (RLIMIT_NOFILE), and what was written to them cannot be synced"
-            )
-            raise OSError(errno.EMFILE, reason)
-    while True:
-        with lock:
-            try:
-                fd = Descriptor(files, open_it())
-                _holders.setdefault(holder)
-                return fd
-            except OSError as error:
-                # Others in this process, or in the system, have more than the reserve.
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    raise
-                failure = error
-            if _evict_one(holder):
-                continue
-        if not _sync_and_evict_one(holder):
+            if len(_open) < with_lent:
+                try:
+                    fd = Descriptor(files, open_it())
+                    _holders.setdefault(holder)
+                    return fd
+                except OSError as error:
+                    # Others in this process, or in the system, have more than the reserve.
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        raise
+                    failure = error
+                if _evict_one(holder):
+                    continue
+            else:
+                reason = (
+                    f"{os.strerror(errno.EMFILE)}: segments hold {len(_open)} of {limit()}"
+                    " (RLIMIT_NOFILE), and what was written to them cannot be synced"
+                )
+                failure = OSError(errno.EMFILE, reason)
+        if not any(_sync_and_evict_one(holder) for _ in range(_TRIES)):
             raise failure
 
 

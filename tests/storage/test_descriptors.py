@@ -9,13 +9,16 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from storage import Log, LogManager, descriptors
 from storage.files import Files
+from tests.hang import HANG_S
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +115,33 @@ def test_what_is_not_on_the_disk_is_synced_before_it_is_closed(tmp_path: Path) -
         assert closed
         assert all(disk.has_synced(log.active.log_path) for log in closed)
         assert [log for log in logs if not disk.has_synced(log.active.log_path)]
+
+
+@with_few
+def test_threads_that_open_at_once(tmp_path: Path) -> None:
+    """… have no more descriptors between them than one would."""
+    threads = 8
+    most: list[int] = []
+    barrier = threading.Barrier(threads)
+
+    class Watched(Disk):
+        def open(self, path: str, flags: int, mode: int = 0o666) -> int:
+            most.append(descriptors.count())
+            return super().open(path, flags, mode)
+
+    with many(tmp_path, 80, Watched()) as logs:
+        most.clear()
+
+        def write(number: int) -> None:
+            barrier.wait(HANG_S)
+            for log in logs[number::threads]:
+                append(log, b"line")
+
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in pool.map(write, range(threads)):
+                pass
+        allowed = descriptors.budget() + descriptors.reserve() // 4
+        assert descriptors.budget() < max(most) <= allowed
 
 
 @with_few
