@@ -75,7 +75,8 @@ DETACHED = ".detached"
 BROKERS_OWN = frozenset({"remote-log-index-cache", METADATA_LOG, METADATA_LOG + DETACHED})
 # The topics that a cluster makes for itself (``Topic.java``); they mean something only beside its
 # others.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CONSUMER_OFFSETS = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
 # The directory in which a mount shows itself; it hides a topic of that name.
 ABOUT = ".kafkafs"
 # What that broker had set on its topics.

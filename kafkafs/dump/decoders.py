@@ -16,7 +16,14 @@ from kafkafs.dump.message_json import as_json, message_json
 from kafkafs.dump.options import Decode
 from storage.errors import CorruptRecord
 from storage.settings.message_schemas import OFFSETS, PROTOCOL, SHARES, TRANSACTIONS
-from storage.settings.messages import Message, MessageError, MetadataReader, Reader, parse_schemas
+from storage.settings.messages import (
+    CoordinatorReader,
+    MessageError,
+    MetadataReader,
+    Reader,
+    leading_version,
+    parse_schemas,
+)
 
 _PACKAGE: Final = "org.apache.kafka.tools.api."
 _NUMBERS: Final = {"IntegerDecoder": struct.Struct(">i"), "LongDecoder": struct.Struct(">q")}
@@ -57,10 +64,7 @@ class CoordinatorDecoder:
     """The records of a coordinator's topic (CoordinatorRecordSerde.java)."""
 
     def __init__(self, schemas: str) -> None:
-        self._keys: dict[int, Message] = {}
-        self._values: dict[int, Message] = {}
-        for name, message in parse_schemas(schemas).items():
-            (self._keys if name.endswith("Key") else self._values)[message.id] = message
+        self._reader = CoordinatorReader(schemas)
 
     def __call__(
         self, offset: int, key: bytes | None, value: bytes | None
@@ -68,18 +72,15 @@ class CoordinatorDecoder:
         if key is None:
             raise CorruptRecord("a coordinator's record has no key", offset=offset)
         try:
-            kind = _version(key, "key")
-            if kind not in self._keys:
+            kind = leading_version(key, "key")
+            if not self._reader.knows(kind):
                 return b"Unknown record type %d at offset %d, skipping." % (kind, offset), None
-            key_data = _read(self._keys[kind], key, kind, "key")
-            shown = _shown("type", kind, message_json(self._keys[kind], key_data, 0))
+            message, _, data = self._reader.read_key(key)
+            shown = _shown("type", kind, message_json(message, data, 0))
             if value is None:
                 return shown, b"<DELETE>"
-            version = _version(value, "value")
-            message = self._values[kind]
-            if not message.first <= version <= message.last:
-                raise MessageError(f"Found an unknown record version {version} for {kind} type")
-            found = message_json(message, _read(message, value, version, "value"), version)
+            message, version, data = self._reader.read_value(kind, value)
+            found = message_json(message, data, version)
         except MessageError as error:
             return f"Error at offset {offset}, skipping. {error}".encode(), None
         return shown, _shown("version", version, self.refined(kind, found))
@@ -105,7 +106,7 @@ class OffsetsDecoder(CoordinatorDecoder):
                 for name, message in self._within.items():
                     data = base64.b64decode(member[name])
                     with suppress(MessageError):  # show the bytes
-                        version = _version(data, name)
+                        version = leading_version(data, name)
                         read = message.read(Reader(data[2:]), version)
                         member[name] = message_json(message, read, version)
         return value
@@ -143,21 +144,6 @@ def topic_decoder(name: str) -> Decode:
     if name == "share-group-state-decoder":
         return CoordinatorDecoder(SHARES)
     raise DecoderError(f"no {name} here; Kafka's own DumpLogSegments has one")
-
-
-def _version(data: bytes, name: str) -> int:
-    if len(data) < 2:
-        raise MessageError(f"Could not read version from {name}'s buffer.")
-    return int.from_bytes(data[:2], "big", signed=True)
-
-
-def _read(message: Message, data: bytes, version: int, name: str) -> dict[str, Any]:
-    try:
-        return message.read(Reader(data[2:]), 0 if name == "key" else version)
-    except MessageError as error:
-        raise MessageError(
-            f"Could not read record with version {version} from {name}'s buffer due to: {error}."
-        ) from None
 
 
 def _shown(word: str, number: int, data: dict[str, Any]) -> bytes:

@@ -55,6 +55,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
+from storage.groups.groups import Groups
 from storage.log.listener import LogListener
 from storage.log.log import Log, LogGroup
 from storage.log.rescue import rescue
@@ -134,6 +135,7 @@ class LogManager:
         self.topics = Topics(path, settings, self.faults)
         self.logs, self.log, self.topic = self.topics.logs, self.topics.log, self.topics.topic
         self.checkpoints = Checkpoints(files, path, self.faults, read_only=read_only)
+        self.groups = Groups(self)
         self.listeners: list[LogListener[Log]] = []
         self._logs = LogGroup(monotonic_ms)
         self.counters = self._logs.counters
@@ -247,6 +249,7 @@ class LogManager:
                     manager.start_checkpoint(snapshots=False)()
                 for log in manager.logs():
                     manager._rescue(log)
+                manager.groups.pull_back()
                 recover_adoption(manager)
         except BaseException:
             if made:
@@ -374,6 +377,7 @@ class LogManager:
         """Remove what an earlier process has deleted: topics when their time is over."""
         waiting: set[str] = set()
         for each in deletions:
+            self.groups.topic_deleted(each.topic, each.deleted_ms)
             # A clock that was put back must not keep them longer.
             left_ms = min(each.due_ms - self.clock_ms(), each.due_ms - each.deleted_ms)
             self.deleted.topics.append(DeletedTopic(each, self.monotonic_ms() + left_ms))
@@ -448,11 +452,31 @@ class LogManager:
         directory, CorruptCheckpoint where the defaults cannot be read, InvalidConfig as
         ``change_topic_settings``, OSError; what was made of a topic that failed is removed again.
         """
-        self._check_writable()
+        paths.check_new_name(name)
+        return self._create_topic(name, partitions, owner, settings or {})
+
+    def create_offsets_topic(self) -> Topic:
+        """Create ``__consumer_offsets`` as a broker does; errors as ``create_topic``."""
+        broker = self.settings.broker
+        settings = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(broker.offsets_topic_segment_bytes),
+        }
+        partitions = broker.offsets_topic_num_partitions
+        return self._create_topic(paths.CONSUMER_OFFSETS, partitions, None, settings)
+
+    def _create_topic(
+        self,
+        name: str,
+        partitions: int | None,
+        owner: TopicOwner | None,
+        settings: Mapping[str, str],
+    ) -> Topic:
+        self.check_writable()
         self.files.check_room()
         if name in self.topics:
             raise TopicExists(f"topic {name!r} exists", path=self.path)
-        paths.check_new_name(name)
         self.check_collisions(name)
         self.check_may_create()
         self.settings.check_known()
@@ -531,7 +555,7 @@ class LogManager:
         InvalidTopic where it is not the next number, PolicyViolation in a broker's directory or of
         an internal topic, OSError; what was made of a partition that failed is removed again.
         """
-        self._check_writable()
+        self.check_writable()
         self.files.check_room()
         topic = self.topics.topic(topic_name)
         topic.check(partition)
@@ -595,8 +619,10 @@ class LogManager:
         OSError, CorruptCheckpoint where the directory's settings cannot be read: the topic is as it
         was.
         """
-        self._check_writable()
-        return delete_topic(self, name)
+        self.check_writable()
+        delay_ms = delete_topic(self, name)
+        self.groups.topic_deleted(name, self.clock_ms())
+        return delay_ms
 
     def undelete_topic(self, name: str, topic_id: str | None = None) -> Topic:
         """Take back the deletion of a topic, with its records, settings and owners; durable.
@@ -607,8 +633,14 @@ class LogManager:
         name, or several were deleted; StorageError and OSError where it cannot be loaded: it can be
         undeleted as before.
         """
-        self._check_writable()
-        return undelete_topic(self, name, topic_id)
+        self.check_writable()
+        topic = undelete_topic(self, name, topic_id)
+        self.groups.topic_undeleted(name)
+        return topic
+
+    def may_be_undeleted(self, name: str) -> bool:
+        """Whether ``undelete_topic`` may find a topic of this name.  Any thread."""
+        return any(each.deletion.topic == name for each in list(self.deleted.topics))
 
     def forget_unflushed(self, log: Log) -> None:
         """A log that is deleted, or was not taken, needs no flush by the clock."""
@@ -647,7 +679,8 @@ class LogManager:
         self.topics.changes += 1
         return True
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """ReadOnlyLog."""
         if self.read_only:
             raise ReadOnlyLog("the data directory was opened read-only", path=self.path)
 
@@ -660,7 +693,7 @@ class LogManager:
         their modes, and so do those that are not this process's to change; the log says so.
         OSError, UnknownTopicOrPartition.
         """
-        self._check_writable()
+        self.check_writable()
         before = self.settings.topic_file(topic)
         after = before.with_owner(partition, owner)
         numbers = self.topics.topic(topic).numbers if partition is None else [partition]
@@ -681,7 +714,7 @@ class LogManager:
         Durable.  InvalidConfig for an unknown name or a value that its rule refuses,
         UnknownTopicOrPartition.
         """
-        self._check_writable()
+        self.check_writable()
         partitions = self.topics.topic(topic).partitions
         self.settings.change_topic(topic, values)
         config = self.settings.log_config(topic)
@@ -709,7 +742,7 @@ class LogManager:
         Where a later checkpoint has been written, the function writes nothing: when it returns,
         this state or a later one is durable.
         """
-        self._check_writable()
+        self.check_writable()
         logs = [*self.logs(), *coming]
         recovery_points = {
             (log.topic, log.partition): end for log in logs if (end := log.flushed_end) is not None
@@ -808,7 +841,15 @@ class LogManager:
         """
         logs = list(self.logs())
         threads = 1 if len(logs) < CLOSED_BY_ONE else CLOSING_THREADS
-        outcomes = side_by_side(self._close_log, logs, threads, "closing")
+        last = self.groups.logs
+        others = [log for log in logs if log.topic != paths.CONSUMER_OFFSETS]
+        outcomes = side_by_side(self._close_log, others, threads, "closing")
+        if last and not any(outcomes):
+            # They have positions in the others, which are on the disk by now.
+            outcomes += side_by_side(self._close_log, last, threads, "closing")
+        for log in last:
+            if not log.closed:
+                log.abandon()
         failure = next((error for error in outcomes if error is not None), None)
         try:
             if not self.read_only:

@@ -19,7 +19,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from storage import paths
 from storage.errors import CorruptRecord, CutShort
@@ -57,6 +57,8 @@ class Durability:
         self.point_counts = point_counts or recovery_point == log.log_end_offset
         self.unflushed_since_ms: int | None = None
         self.flush_error: OSError | None = None
+        # Up to where other logs have to be on the disk before this one is (``flush_after``).
+        self._after: dict[Durability, int] = {}
         # A worker's thread holds it while it runs a plan; the owner's never waits for it.
         self.running = threading.Lock()
         # The plans are numbered as they start; of those that ran, the last one's number.
@@ -106,7 +108,36 @@ class Durability:
         since = self._since_flush
         if since[-1] is log.active:
             log.active.open_all()
-        return FlushPlan(log, self, since)
+        return FlushPlan(log, self, since, self._start_before())
+
+    def flush_after(self, other: Durability, offset: int) -> None:
+        """Have each flush wait until the other log is on the disk up to ``offset``: what was
+        appended here speaks of records there.
+        """
+        self._after[other] = max(self._after.get(other, 0), offset)
+
+    def _start_before(self) -> list[FlushPlan]:
+        """Plan the flushes of the logs that have to be on the disk before this one."""
+        self._after = {each: offset for each, offset in self._after.items() if each.lacks(offset)}
+        plans: list[FlushPlan] = []
+        try:
+            for each in self._after:
+                plans.append(each.start_flush())
+        except BaseException:
+            for plan in plans:
+                plan.finish()
+            raise
+        return plans
+
+    def flush_before(self, by_owner: ByOwner = call) -> None:
+        """Flush the logs that have to be on the disk before this one, in a worker thread."""
+        for each, offset in list(self._after.items()):
+            if each.lacks(offset):
+                each.flush(by_owner)
+
+    def lacks(self, offset: int) -> bool:
+        """Whether records below ``offset`` are not on the disk yet, and still can be."""
+        return not self._log.closed and self.recovery_point < min(offset, self._log.log_end_offset)
 
     @property
     def _since_flush(self) -> list[Segment]:
@@ -207,8 +238,16 @@ class Durability:
 class FlushPlan:
     """One flush.  ``finish`` must follow ``run``, also when that raised."""
 
-    def __init__(self, log: LogCore, durability: Durability, segments: list[Segment]) -> None:
+    def __init__(
+        self,
+        log: LogCore,
+        durability: Durability,
+        segments: list[Segment],
+        before: Sequence[FlushPlan],
+    ) -> None:
+        """``before``: the flushes that come first."""
         self._log = log
+        self._before = before
         self._durability = durability
         durability.plans_started += 1
         self._number = durability.plans_started
@@ -235,8 +274,11 @@ class FlushPlan:
         repeated: its names are in the file system's journal, which ends at such an error.
 
         OSError, also where the fsync of another plan has failed.  CorruptRecord where the file of a
-        sealed segment is gone: all else is flushed, and the next flush goes on without it.
+        sealed segment is gone: all else is flushed, and the next flush goes on without it.  Where a
+        flush that comes first raises, nothing of this one is done.
         """
+        for plan in self._before:
+            plan.run()
         durability = self._durability
         with durability.running:
             durability.check_trusted()
@@ -286,6 +328,8 @@ class FlushPlan:
 
     def finish(self) -> None:
         """Move the recovery point if everything was written, and release the segments."""
+        for plan in self._before:
+            plan.finish()
         for segment in self._segments:
             segment.files.release()
         self._segments = []

@@ -75,6 +75,7 @@ def rescue(
     copied: list[_Copied] = []
     mark = os.path.join(log.directory, paths.UNSYNCED)
     try:
+        log.durability.flush_before(task.by_owner)
         # What was decided by a try that has failed: the files that it has made are made anew.
         log.files.replace_atomically(mark, b"")
         for segment in segments:

@@ -28,6 +28,9 @@ _DAY_MS = 24 * _HOUR_MS
 KAFKA_RETENTION_MS = 7 * _DAY_MS
 """How long a broker keeps what it is not told how long to keep, in ms (``ServerLogConfigs``)."""
 
+KAFKA_OFFSETS_RETENTION_MINUTES = 7 * 24 * 60
+"""How long a broker keeps positions of groups that it is not told how long to keep."""
+
 NO_POLICY = "none"
 """How an empty cleanup.policy is written, where an empty value means the default."""
 
@@ -270,6 +273,10 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_size: int = _topic(128 << 20, _long(1 << 20))
     log_cleaner_io_buffer_load_factor: float = _topic(0.9, _share)
     log_cleaner_io_max_bytes_per_second: float = _topic(sys.float_info.max, _positive)
+    offsets_topic_num_partitions: int = _topic(50, _int(1))
+    offsets_topic_segment_bytes: int = _topic(100 << 20, _int(1 << 20))
+    offsets_retention_minutes: int | None = _topic(None, _int(1))
+    offsets_retention_check_interval_ms: int = _topic(600_000, _long(1))
     kafkafs_broker_config: str | None = _topic(None, _path)
     kafkafs_metadata_log_dir: str | None = _topic(None, _path)
     kafkafs_check_interval_ms: int = _topic(600_000, _long(1))

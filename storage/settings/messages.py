@@ -254,6 +254,66 @@ def _finish(fields: list[Field], words: list[str], last: int) -> None:
                 each.last = int(upper)
 
 
+# -- coordinators' topics --------------------------------------------------------------------------
+
+
+class CoordinatorRecord(NamedTuple):
+    """A key or a value of a coordinator's topic; ``version``: the value's, 0 of a key."""
+
+    message: Message
+    version: int
+    data: Struct
+
+
+class CoordinatorReader:
+    """Reads the records of a coordinator's topic, by ``schemas`` (``CoordinatorRecordSerde.java``).
+
+    A key is its type i16 and a message, a value its version i16 and a message.
+    """
+
+    def __init__(self, schemas: str) -> None:
+        self._keys: dict[int, Message] = {}
+        self._values: dict[int, Message] = {}
+        for name, message in parse_schemas(schemas).items():
+            (self._keys if name.endswith("Key") else self._values)[message.id] = message
+
+    def knows(self, kind: int) -> bool:
+        """Whether there are keys of this type."""
+        return kind in self._keys
+
+    def read_key(self, key: bytes) -> CoordinatorRecord:
+        """The key, whose type is its message's id.  MessageError."""
+        kind = leading_version(key, "key")
+        if kind not in self._keys:
+            raise MessageError(f"Unknown record type {kind}")
+        message = self._keys[kind]
+        return CoordinatorRecord(message, 0, _body(message, key, 0, kind, "key"))
+
+    def read_value(self, kind: int, value: bytes) -> CoordinatorRecord:
+        """The value of a key of this type.  MessageError."""
+        version = leading_version(value, "value")
+        message = self._values[kind]
+        if not message.first <= version <= message.last:
+            raise MessageError(f"Found an unknown record version {version} for {kind} type")
+        return CoordinatorRecord(message, version, _body(message, value, version, version, "value"))
+
+
+def leading_version(data: bytes, name: str) -> int:
+    """The number that a coordinator's key or value begins with.  MessageError."""
+    if len(data) < 2:
+        raise MessageError(f"Could not read version from {name}'s buffer.")
+    return int.from_bytes(data[:2], "big", signed=True)
+
+
+def _body(message: Message, data: bytes, version: int, told: int, name: str) -> Struct:
+    try:
+        return message.read(Reader(data[2:]), version)
+    except MessageError as error:
+        raise MessageError(
+            f"Could not read record with version {told} from {name}'s buffer due to: {error}."
+        ) from None
+
+
 # -- the metadata log ------------------------------------------------------------------------------
 
 

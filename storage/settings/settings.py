@@ -40,6 +40,7 @@ from storage.settings.config import (
     DECISIVE,
     INTERNAL_SEGMENT_BYTES,
     INTERNAL_TOPIC_SETTINGS,
+    KAFKA_OFFSETS_RETENTION_MINUTES,
     KAFKA_RETENTION_MS,
     LONG_MAX,
     SYNONYMS,
@@ -65,6 +66,7 @@ from storage.settings.setting_files import (
 SETTINGS_FILE = "kafkafs.properties"
 
 _LARGEST = "max.message.bytes"
+_OFFSETS_RETENTION = "offsets.retention.minutes"
 _BY_US = "set on the topic"
 _BY_BROKER = "set on the topic at its broker"
 
@@ -288,6 +290,24 @@ class Settings:
     def is_brokers(self) -> bool:
         """Whether a broker has written the directory, and may come back to it."""
         return self._theirs is not None and not self._theirs.is_detached
+
+    @property
+    def offsets_retention_minutes(self) -> int | None:
+        """How long positions of groups are kept, None for ever: as offsets.retention.minutes says,
+        else in a broker's directory as its broker keeps them.
+        """
+        minutes = self.broker.offsets_retention_minutes
+        if minutes is not None or self._theirs is None or self._theirs.is_detached:
+            return minutes
+        given = self._theirs.defaults.get(_OFFSETS_RETENTION)
+        if self._theirs.defaults_fault is not None:
+            return None
+        if given is None:
+            return KAFKA_OFFSETS_RETENTION_MINUTES
+        with contextlib.suppress(InvalidConfig):
+            found: int = parse(BROKER_SETTINGS[_OFFSETS_RETENTION], _OFFSETS_RETENTION, given.text)
+            return found
+        return None
 
     def identify(self, topic: str, topic_id: str) -> None:
         """Say which topic has the name here: the broker's settings of another one, which had the

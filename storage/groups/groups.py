@@ -1,0 +1,467 @@
+"""All groups of a data directory: what they have committed, new commits, and taking them back.
+
+The table is read from ``__consumer_offsets`` when it is first asked for, and then follows the
+topic's logs, whoever appends to them: each question reads what is there by now, which mostly is
+nothing.  A long read (the first one of a large topic) is BlockingIOError where the caller may not
+wait.
+
+A position counts where the topic is the one that it was committed for: a position of another topic
+of the same name, with another id, is none.  In a directory made here so is one of a topic that is
+not there; in a broker's that topic may lie elsewhere.
+
+``commit`` and ``forget`` append, on the owner's thread, and raise what any append does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from storage import paths
+from storage.duties import Duties
+from storage.errors import (
+    OffsetOutOfRange,
+    PolicyViolation,
+    SegmentGone,
+    UnknownTopicOrPartition,
+)
+from storage.groups.expiry import is_expired
+from storage.groups.group import Group, GroupFacts, TopicPartition
+from storage.groups.offset_records import (
+    Committed,
+    check_metadata,
+    check_name,
+    commit_key,
+    commit_value,
+    name_bytes,
+    name_text,
+    partition_for,
+)
+from storage.groups.offsets_log import GroupRecords, OffsetsLog
+from storage.log.log import Log
+from storage.record.batch import Record, encode
+from storage.settings.settings import Settings
+from storage.task import Task
+from storage.waiting import before_waiting, may_wait
+
+_log = logging.getLogger(__name__)
+
+_TOPIC = paths.CONSUMER_OFFSETS
+# How much a caller reads that may not wait.
+_AT_ONCE_BYTES = 64 * 1024
+# How many groups, or positions of one, it decodes.
+_AT_ONCE_GROUPS = 100
+# Bytes of records in a batch: well below the smallest max.message.bytes that Kafka suggests.
+_BATCH_BYTES = 256 * 1024
+_TRIES = 3
+# Positions that the owner takes back in one turn.
+_TAKEN_BACK_AT_ONCE = 500
+
+_Doomed = tuple[Log, bytes, GroupRecords, TopicPartition, Committed]
+
+
+class OpenTopic(Protocol):
+    """A topic of an open data directory."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def numbers(self) -> list[int]: ...
+    @property
+    def partitions(self) -> Mapping[int, Log]: ...
+    def check(self, partition: int) -> None:
+        """FaultyPartition where there is such a partition and it could not be opened."""
+
+
+class OpenTopics(Protocol):
+    """The topics of an open data directory; ``changes`` grows when any comes, changes or goes."""
+
+    changes: int
+
+    def get(self, name: str, /) -> OpenTopic | None: ...
+    def log(self, topic: str, partition: int) -> Log: ...
+    def __iter__(self) -> Iterator[str]: ...
+
+
+class OpenDirectory(Protocol):
+    """A data directory, as far as its groups need it."""
+
+    path: str
+    settings: Settings
+    clock_ms: Callable[[], int]
+    duties: Duties
+
+    @property
+    def topics(self) -> OpenTopics: ...
+    def check_writable(self) -> None: ...
+    def check_may_create(self) -> None: ...
+    def create_offsets_topic(self) -> object: ...
+    def may_be_undeleted(self, topic: str) -> bool: ...
+
+
+class Groups:
+    """See the module."""
+
+    def __init__(self, directory: OpenDirectory) -> None:
+        self._directory = directory
+        self._topics = directory.topics
+        # One thread at a time reads.
+        self._lock = threading.Lock()
+        self._logs: dict[Log, OffsetsLog] = {}
+        self._facts: dict[GroupRecords, GroupFacts] = {}
+        # Groups as they were when they were last asked for, and the changes that they had seen.
+        self._shown: dict[GroupFacts, tuple[tuple[int, int], Group]] = {}
+        self._made: set[str] = set()
+        self._changes = 0
+        # When topics were deleted whose positions are to be taken back.
+        self._deleted_ms: dict[str, int] = {}
+
+    # -- what there is -------------------------------------------------------------------------
+
+    @property
+    def logs(self) -> list[Log]:
+        """The partitions of ``__consumer_offsets`` that are here."""
+        topic = self._topics.get(_TOPIC)
+        return [] if topic is None else [log for _, log in sorted(topic.partitions.items())]
+
+    @property
+    def changes(self) -> int:
+        """Differs after any change of what the groups are.  Any thread."""
+        return sum(log.log_end_offset for log in self.logs) + self._changes + self._topics.changes
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether other directories may have more groups: a cluster's, each with a part."""
+        topic = self._topics.get(_TOPIC)
+        return self._directory.settings.is_brokers and (
+            topic is None or topic.numbers != list(range(len(topic.numbers)))
+        )
+
+    def names(self) -> list[str]:
+        """The groups that there are, sorted.  OSError; BlockingIOError where it would wait and may
+        not.
+        """
+        with self._read() as logs:
+            if sum(len(each.groups) for each in logs) > len(self._facts) + _AT_ONCE_GROUPS:
+                before_waiting()
+            found = {
+                name_text(name)
+                for each in logs
+                for name, records in each.groups.items()
+                if self._is_there(name, records)
+            }
+        return sorted(found | self._made)
+
+    def find(self, name: str) -> Group | None:
+        """The group of this name, if there is one.  Errors as ``names``."""
+        key = name_bytes(name)
+        with self._read() as logs:
+            for each in logs:
+                records = each.groups.get(key)
+                if records is not None and self._is_there(key, records):
+                    return self._group(key, records)
+        return Group(name) if name in self._made else None
+
+    def _is_there(self, name: bytes, records: GroupRecords) -> bool:
+        """Whether a group has a position that counts, or was described by a broker."""
+        if not records.newest:
+            return False
+        group = self._group(name, records)
+        return bool(group.committed or group.kind)
+
+    def _group(self, name: bytes, records: GroupRecords) -> Group:
+        facts = self._facts.get(records)
+        if facts is None:
+            if len(records.newest) > _AT_ONCE_GROUPS:
+                before_waiting()
+            facts = self._facts[records] = GroupFacts(name_text(name), records)
+        facts.refresh()
+        seen = facts.changes, self._changes + self._topics.changes
+        shown = self._shown.get(facts)
+        if shown is None or shown[0] != seen:
+            shown = self._shown[facts] = seen, facts.group(self._counts, self._topic_of)
+        return shown[1]
+
+    def _counts(self, topic: str, committed: Committed) -> bool:
+        known = self._topics.get(topic)
+        if known is None:
+            return self._directory.settings.is_brokers and topic not in self._deleted_ms
+        if committed.topic_id is None:
+            return committed.time_ms > self._deleted_ms.get(topic, -1)
+        return not known.partitions or committed.topic_id == known.id
+
+    def _topic_of(self, topic_id: str) -> str | None:
+        return next(
+            (
+                name
+                for name in self._topics
+                if (topic := self._topics.get(name)) is not None and topic.id == topic_id
+            ),
+            None,
+        )
+
+    @contextmanager
+    def _read(self) -> Iterator[list[OffsetsLog]]:
+        """Hold the table, with all that is in the logs by now."""
+        if not self._lock.acquire(blocking=may_wait()):
+            raise BlockingIOError
+        try:
+            yield self._read_on()
+        finally:
+            self._lock.release()
+
+    def _read_on(self) -> list[OffsetsLog]:
+        logs = self.logs
+        for gone in self._logs.keys() - set(logs):
+            self._drop(gone)
+        for log in logs:
+            for _ in range(_TRIES):
+                known = self._logs.get(log)
+                if known is None or known.is_behind:
+                    self._drop(log)
+                    known = self._logs[log] = OffsetsLog(log)
+                if known.is_read:
+                    break
+                if known.unread_bytes > _AT_ONCE_BYTES:
+                    before_waiting()
+                try:
+                    known.read_on()
+                    break
+                except SegmentGone:
+                    # Replaced by a cleaner while it was read.
+                    self._drop(log)
+        return [self._logs[log] for log in logs if log in self._logs]
+
+    def _drop(self, log: Log) -> None:
+        known = self._logs.pop(log, None)
+        for records in known.groups.values() if known is not None else ():
+            facts = self._facts.pop(records, None)
+            if facts is not None:
+                self._shown.pop(facts, None)
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def make(self, name: str) -> None:
+        """Let there be a group without positions, as long as this process has the directory.
+
+        InvalidRecord for a name that no group can have, ReadOnlyLog.
+        """
+        self._directory.check_writable()
+        check_name(name)
+        self._made.add(name)
+        self._changes += 1
+
+    def prepare(self) -> None:
+        """Make ``__consumer_offsets`` where it is missing, so that a commit need not wait for it.
+
+        PolicyViolation where it may not be made, other errors as ``LogManager.create_topic``;
+        BlockingIOError where it would wait and may not.
+        """
+        if self._topics.get(_TOPIC) is None:
+            self._directory.check_writable()
+            self._directory.check_may_create()
+            before_waiting()
+            self._directory.create_offsets_topic()
+
+    def commit(self, name: str, topic: str, positions: Mapping[int, Committed]) -> None:
+        """Commit a group's positions in partitions of a topic, all or none, in one append.
+
+        Each gets the topic's id, and the present time where its own is -1.  Records that are not on
+        the disk by then are flushed before the commit is.
+
+        OffsetOutOfRange outside of log start..log end, UnknownTopicOrPartition, FaultyPartition,
+        InvalidRecord for a name or metadata that Kafka does not take; errors as ``prepare`` and as
+        ``Appender.append``.
+        """
+        self._directory.check_writable()
+        check_name(name)
+        logs = {number: self._topics.log(topic, number) for number in positions}
+        now_ms = self._directory.clock_ms()
+        records: list[tuple[bytes, bytes | None]] = []
+        for number, each in sorted(positions.items()):
+            log = logs[number]
+            start, end = log.log_start_offset, log.log_end_offset
+            if not start <= each.position <= end:
+                raise OffsetOutOfRange(each.position, start, end, path=log.directory)
+            check_metadata(each.metadata)
+            time_ms = now_ms if each.time_ms < 0 else each.time_ms
+            value = commit_value(each._replace(topic_id=log.topic_id, time_ms=time_ms))
+            records.append((commit_key(name, topic, number), value))
+        self.prepare()
+        offsets = self._log_of(name)
+        for number, each in positions.items():
+            offsets.durability.flush_after(logs[number].durability, each.position)
+        self._append(offsets, records)
+
+    def forget(self, name: str, topic: str | None = None, partition: int | None = None) -> None:
+        """Take back a group's position in a partition, all in a topic, or the group altogether.
+
+        What is not there is passed over.  Errors as ``names`` and as an append's.
+        """
+        self._directory.check_writable()
+        found: list[tuple[Log, list[bytes]]] = []
+        with self._read() as logs:
+            for each in logs:
+                records = each.groups.get(name_bytes(name))
+                if records is None:
+                    continue
+                if topic is None:
+                    keys = sorted(records.newest)
+                else:
+                    numbers = self._numbers(name_bytes(name), records, topic)
+                    keys = [
+                        commit_key(name, topic, number)
+                        for number in numbers
+                        if partition in (None, number)
+                    ]
+                found.append((each.log, keys))
+        for log, keys in found:
+            self._append(log, [(key, None) for key in keys])
+        if topic is None and name in self._made:
+            self._made.discard(name)
+            self._changes += 1
+
+    def _numbers(self, name: bytes, records: GroupRecords, topic: str) -> list[int]:
+        """The partitions of a topic that a group has any position in, whether it counts or not."""
+        self._group(name, records)
+        return sorted(number for each, number in self._facts[records].committed if each == topic)
+
+    def _log_of(self, name: str) -> Log:
+        """The partition that has a group, over all that the topic has.
+
+        PolicyViolation where they are not all here: how many there are is not known.
+        """
+        topic = self._topics.get(_TOPIC)
+        numbers = [] if topic is None else topic.numbers
+        if not numbers:
+            raise UnknownTopicOrPartition(f"there is no topic {_TOPIC}", path=self._directory.path)
+        if numbers != list(range(len(numbers))):
+            raise PolicyViolation(
+                f"this directory has {len(numbers)} partitions of {_TOPIC}, and not the first: "
+                "groups are committed where all of them are",
+                path=self._directory.path,
+            )
+        return self._topics.log(_TOPIC, partition_for(name, len(numbers)))
+
+    def _append(self, log: Log, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Append records in as many batches as they need."""
+        now_ms = self._directory.clock_ms()
+        batches, batch, size = bytearray(), list[Record](), 0
+        for key, value in records:
+            if size > _BATCH_BYTES:
+                batches += encode(batch)
+                batch, size = [], 0
+            batch.append(Record(len(batch), now_ms, 0, key, value))
+            size += len(key) + len(value or b"")
+        if batch:
+            batches += encode(batch)
+            log.append(batches, now_ns=now_ms * 1_000_000)
+
+    # -- after a crash -------------------------------------------------------------------------
+
+    def pull_back(self) -> None:
+        """Commit the log end in the place of positions that lie beyond it, with a line for each.
+
+        A machine that stops may have brought commits to the disk, and not the records before them.
+        Only what was not flushed can be so (``Durability.flush_after``), and only that is read.
+        """
+        for log in self.logs:
+            if log.closed or log.lost_end or log.durability.flush_error is not None:
+                continue
+            point = log.durability.recovery_point
+            if point < log.log_end_offset:
+                with self._directory.duties.attempt("pulling back positions", log.name):
+                    self._append(log, self._beyond(OffsetsLog(log, point)))
+
+    def _beyond(self, offsets: OffsetsLog) -> list[tuple[bytes, bytes | None]]:
+        """What pulls back the positions in these records that lie beyond the end of their logs."""
+        offsets.read_on()
+        found: list[tuple[bytes, bytes | None]] = []
+        for name, records in offsets.groups.items():
+            facts = GroupFacts(name_text(name), records)
+            facts.refresh()
+            for (topic, number), each in sorted(facts.committed.items()):
+                known = self._topics.get(topic)
+                log = None if known is None else known.partitions.get(number)
+                if log is None or log.lost_end or not self._counts(topic, each):
+                    continue
+                end = log.log_end_offset
+                if each.position > end:
+                    _log.warning(
+                        "group %r: position %d in %s is pulled back to its end %d: the records "
+                        "before it were lost in a crash",
+                        *(facts.name, each.position, log.name, end),
+                    )
+                    value = commit_value(each._replace(position=end))
+                    found.append((commit_key(facts.name, topic, number), value))
+        return found
+
+    # -- what goes -----------------------------------------------------------------------------
+
+    def topic_deleted(self, topic: str, deleted_ms: int) -> None:
+        """Count no position that was committed in a topic before it was deleted, even where no id
+        tells it from another topic of the name; ``sweep`` takes them back.
+        """
+        self._deleted_ms[topic] = deleted_ms
+        self._changes += 1
+
+    def topic_undeleted(self, topic: str) -> None:
+        """Count them again: the deletion was taken back."""
+        self._deleted_ms.pop(topic, None)
+        self._changes += 1
+
+    def sweep(self, task: Task) -> int:
+        """Take back the positions in topics that are gone for good, and the expired ones; returns
+        how many.  In a worker thread.
+
+        Positions are kept for ever in a directory that was made here and does not say
+        offsets.retention.minutes.  Errors as ``names`` and as an append's.
+        """
+        if not task.by_owner(self._has_doomed):
+            return 0
+        with self._read() as logs:
+            found = [
+                (each.log, name, records, item, committed)
+                for each in logs
+                for name, records in list(each.groups.items())
+                for item, committed in self._doomed(name, records)
+            ]
+        count = 0
+        for start in range(0, len(found), _TAKEN_BACK_AT_ONCE):
+            part = found[start : start + _TAKEN_BACK_AT_ONCE]
+            count += task.by_owner(lambda part=part: self._take_back(part))  # type: ignore[misc]
+        return count
+
+    def _has_doomed(self) -> bool:
+        may_expire = self._directory.settings.offsets_retention_minutes is not None
+        return bool(self.logs) and (may_expire or bool(self._deleted_ms))
+
+    def _doomed(
+        self, name: bytes, records: GroupRecords
+    ) -> Iterator[tuple[TopicPartition, Committed]]:
+        minutes = self._directory.settings.offsets_retention_minutes
+        now_ms = self._directory.clock_ms()
+        group = self._group(name, records)
+        for item, committed in self._facts[records].committed.items():
+            is_gone = (
+                item[0] in self._deleted_ms
+                and not self._counts(item[0], committed)
+                and not self._directory.may_be_undeleted(item[0])
+            )
+            if is_gone or is_expired(group, committed, minutes, now_ms):
+                yield item, committed
+
+    def _take_back(self, found: Sequence[_Doomed]) -> int:
+        """Append tombstones for those of these positions that nothing has replaced meanwhile."""
+        keys: dict[Log, list[bytes]] = {}
+        with self._read():
+            for log, name, records, item, committed in found:
+                self._group(name, records)
+                if self._facts[records].committed.get(item) is committed:
+                    keys.setdefault(log, []).append(commit_key(name_text(name), *item))
+        for log, each in keys.items():
+            self._append(log, [(key, None) for key in each])
+        return sum(map(len, keys.values()))

@@ -1,0 +1,200 @@
+"""The records of ``__consumer_offsets``: their bytes, and which partition has a group's.
+
+A key is a type i16 and, by the type, a message whose first field is the group; null as a value
+takes back what the key had.  Types 0 and 1 are the positions of a partition, with the same fields.
+A value is a version i16 and a message (``message_schemas.OFFSETS``).
+
+Written are keys of type 1 and values of version 4, whose tagged field has the topic's id:
+``OffsetCommitKey.json``, ``OffsetCommitValue.json``, ``GroupCoordinatorRecordHelpers.java``.
+Pure: no file is touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any, Final, NamedTuple
+
+from storage.errors import InvalidRecord
+from storage.settings.message_schemas import OFFSETS
+from storage.settings.messages import CoordinatorReader
+
+COMMIT: Final = 1
+_LEGACY_COMMIT: Final = 0
+_VALUE_VERSION: Final = 4
+_TOPIC_ID_TAG: Final = 0
+_NO_ID: Final = bytes(16)
+_NO_EXPIRY: Final = -1
+
+LONGEST_NAME: Final = 0x7FFF
+"""Bytes of a group's name at most."""
+LONGEST_METADATA: Final = 4096
+"""Bytes of a position's metadata at most (``offset.metadata.max.bytes``)."""
+
+_reader = CoordinatorReader(OFFSETS)
+
+
+class Committed(NamedTuple):
+    """A position that a group has committed: the offset of the next record that it will read.
+
+    ``leader_epoch``: -1 where it is not said.  ``time_ms``: when it was committed, in ms since
+    1970.  ``expire_ms``: when it expires, which only old clients say.  ``topic_id``: as
+    ``partition.metadata`` has it, None where it is not said.
+    """
+
+    position: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    time_ms: int = -1
+    expire_ms: int | None = None
+    topic_id: str | None = None
+
+
+class CommitKey(NamedTuple):
+    """Whose position, and in which partition."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+# -- which partition -------------------------------------------------------------------------------
+
+
+def partition_for(group: str, partitions: int) -> int:
+    """The partition that has a group, of so many (``GroupCoordinatorService.partitionFor``)."""
+    units = group.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for (unit,) in struct.iter_unpack(">H", units):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    if code >= 1 << 31:
+        code = (1 << 32) - code
+    # Java's number of least value has no opposite: ``Utils.abs`` makes it 0.
+    return (0 if code == 1 << 31 else code) % partitions
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+def check_name(group: str) -> None:
+    """InvalidRecord where there can be no group of this name."""
+    try:
+        size = len(group.encode())
+    except UnicodeEncodeError:
+        raise InvalidRecord("the name of a group is UTF-8") from None
+    if not 0 < size <= LONGEST_NAME:
+        raise InvalidRecord(f"the name of a group has 1 to {LONGEST_NAME} bytes, not {size}")
+
+
+def name_bytes(group: str) -> bytes:
+    """A group's name as keys have it."""
+    return group.encode("utf-8", "surrogateescape")
+
+
+def name_text(name: bytes) -> str:
+    """A group's name as text; bytes that are no UTF-8 come back by ``name_bytes``."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def commit_key(group: str, topic: str, partition: int) -> bytes:
+    """The key of a group's position in a partition."""
+    return b"".join(
+        (
+            struct.pack(">h", COMMIT),
+            *(struct.pack(">h", len(each)) + each for each in map(name_bytes, (group, topic))),
+            struct.pack(">i", partition),
+        )
+    )
+
+
+def kind_of(key: bytes) -> int:
+    """The type that a key begins with; -1 of what is no key."""
+    kind = int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
+    return COMMIT if kind == _LEGACY_COMMIT else kind
+
+
+def group_of(key: bytes) -> bytes | None:
+    """The name of the group that a key is of; None of what is no key of a group."""
+    size = int.from_bytes(key[2:4], "big", signed=True)
+    return key[4 : 4 + size] if 0 <= size <= len(key) - 4 and len(key) >= 4 else None
+
+
+def read_commit_key(key: bytes) -> CommitKey:
+    """A key of ``COMMIT``.  MessageError."""
+    data = _reader.read_key(key).data
+    return CommitKey(name_text(data["group"]), name_text(data["topic"]), data["partition"])
+
+
+def read_key(key: bytes) -> dict[str, Any]:
+    """The fields of a key of any type.  MessageError."""
+    return _reader.read_key(key).data
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def read_value(key: bytes, value: bytes) -> dict[str, Any]:
+    """The fields of the value that a key of any type has.  MessageError."""
+    return _reader.read_value(kind_of(key), value).data
+
+
+def read_commit(value: bytes) -> Committed:
+    """The value of a key of ``COMMIT``.  MessageError."""
+    data = _reader.read_value(COMMIT, value).data
+    expire_ms, topic_id = data["expireTimestamp"], data["topicId"]
+    return Committed(
+        data["offset"],
+        data["leaderEpoch"],
+        name_text(data["metadata"]),
+        data["commitTimestamp"],
+        None if expire_ms == _NO_EXPIRY else expire_ms,
+        None if topic_id == _NO_ID else id_text(topic_id),
+    )
+
+
+def commit_value(committed: Committed) -> bytes:
+    """A position as a value of version 4, which has no time of its own to expire."""
+    metadata = name_bytes(committed.metadata)
+    tagged = b"\0"
+    if committed.topic_id is not None:
+        tagged = bytes((1, _TOPIC_ID_TAG, 16)) + id_bytes(committed.topic_id)
+    return b"".join(
+        (
+            struct.pack(">hqi", _VALUE_VERSION, committed.position, committed.leader_epoch),
+            _varint(len(metadata) + 1),
+            metadata,
+            struct.pack(">q", committed.time_ms),
+            tagged,
+        )
+    )
+
+
+def check_metadata(metadata: str) -> None:
+    """InvalidRecord where a position may not have this metadata."""
+    try:
+        size = len(metadata.encode())
+    except UnicodeEncodeError:
+        raise InvalidRecord("the metadata of a position is UTF-8") from None
+    if size > LONGEST_METADATA:
+        raise InvalidRecord(
+            f"the metadata of a position has at most {LONGEST_METADATA} bytes, not {size}"
+        )
+
+
+def id_text(topic_id: bytes) -> str:
+    """A topic's id as ``partition.metadata`` has it."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def id_bytes(topic_id: str) -> bytes:
+    """A topic's id as messages have it."""
+    return base64.urlsafe_b64decode(topic_id + "==")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,156 @@
+"""The newest record of each key in one partition of ``__consumer_offsets``.
+
+It is read once from its start, and then on from where it was last read.  Only the newest values are
+kept, as they are stored, by group and key; what they mean is for ``group``.
+
+Records of a transaction count when its COMMIT marker is there, in the order of their own offsets:
+what was committed or taken back behind them, but before the marker, is newer
+(``OffsetMetadataManager.replayEndTransactionMarker``).  Below the last stable offset the log knows
+what was aborted.
+
+Invariant: all below ``next_offset`` is in ``groups``, and nothing else; so reading that fails in
+the middle goes on from there.
+
+Not here: locks (one thread at a time reads), other partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from storage.errors import CorruptRecord
+from storage.groups.offset_records import group_of
+from storage.log.log import Log
+from storage.log.read import plain_batches
+from storage.record.batch import Record, decode_plain
+from storage.record.control import COMMIT, parse_marker
+from storage.record.header import BatchHeader, Buffer
+
+_log = logging.getLogger(__name__)
+
+_Pending = dict[bytes, tuple[int, bytes | None]]
+
+
+class GroupRecords:
+    """The newest values of one group, by key.  ``changed``: the keys that have changed since the
+    reader of this has emptied it.
+    """
+
+    __slots__ = ("changed", "newest")
+
+    def __init__(self) -> None:
+        self.newest: dict[bytes, bytes] = {}
+        self.changed: set[bytes] = set()
+
+
+class OffsetsLog:
+    """See the module.  ``groups`` has their names as keys have them."""
+
+    def __init__(self, log: Log, start: int | None = None) -> None:
+        """``start``: where to begin, by default the log start."""
+        self.log = log
+        self.groups: dict[bytes, GroupRecords] = {}
+        self.next_offset = log.log_start_offset if start is None else start
+        # Records of open transactions, by producer: the offset and value of each key's last one.
+        self._open: dict[int, _Pending] = {}
+        self._size_read = 0
+
+    @property
+    def is_read(self) -> bool:
+        """Whether there is nothing more to be read."""
+        return self.next_offset == self.log.log_end_offset
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the log was cut behind what was read: it has to be read anew."""
+        return self.next_offset > self.log.log_end_offset
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much is to be read, about."""
+        return self.log.size - self._size_read if self.next_offset else self.log.size
+
+    def read_on(self) -> None:
+        """Read what is there by now.  SegmentGone, OSError; BlockingIOError where
+        that would wait and may not.
+        """
+        log = self.log
+        end, size = log.log_end_offset, log.size
+        stable = log.last_stable_offset
+        self.next_offset = max(self.next_offset, log.log_start_offset)
+        for data, header in _batches(log, self.next_offset, end):
+            self._take(data, header, stable)
+            self.next_offset = header.last_offset + 1
+        self.next_offset = max(self.next_offset, end)
+        self._size_read = size
+
+    def _take(self, data: Buffer, header: BatchHeader, stable: int) -> None:
+        producer = header.producer_id
+        if header.is_control:
+            marker = parse_marker(data)
+            if marker is not None:
+                self._end(producer, committed=marker.type == COMMIT)
+            return
+        records = [each for each in decode_plain(data) if each.offset >= self.next_offset]
+        if not header.is_transactional:
+            for record in records:
+                self._put(record)
+        elif header.base_offset >= stable:
+            pending = self._open.setdefault(producer, {})
+            for record in records:
+                if record.key is not None:
+                    pending[record.key] = record.offset, record.value
+        elif not self.log.transactions.is_aborted(producer, header.base_offset):
+            for record in records:
+                self._put(record)
+
+    def _end(self, producer: int, *, committed: bool) -> None:
+        """A transaction has ended."""
+        pending = self._open.pop(producer, {})
+        if committed:
+            for key, (offset, value) in pending.items():
+                self._set(key, value, offset)
+
+    def _put(self, record: Record) -> None:
+        if record.key is not None:
+            self._set(record.key, record.value, record.offset)
+
+    def _set(self, key: bytes, value: bytes | None, offset: int) -> None:
+        """A record counts: what open transactions wrote before it does not any more."""
+        for pending in self._open.values():
+            if key in pending and pending[key][0] < offset:
+                del pending[key]
+        name = group_of(key)
+        if name is None:
+            return
+        group = self.groups.get(name)
+        if group is None:
+            if value is None:
+                return
+            group = self.groups[name] = GroupRecords()
+        if value is None:
+            group.newest.pop(key, None)
+        else:
+            group.newest[key] = value
+        group.changed.add(key)
+
+
+def _batches(log: Log, start: int, end: int) -> Iterator[tuple[Buffer, BatchHeader]]:
+    """The batches that have something between these offsets.
+
+    What lies behind damage in a segment is passed over: the positions that are lost with it are the
+    ones committed before, from which on records are read again.
+    """
+    for segment in log.segments_from(start):
+        if segment.base_offset >= end:
+            return
+        try:
+            found = segment.locate(max(start, segment.base_offset))
+            if found is None:
+                continue
+            for data, header in plain_batches(segment, found[0], segment.size):
+                if header.base_offset < end and header.last_offset >= start:
+                    yield data, header
+        except CorruptRecord as error:
+            _log.warning("%s: positions of groups behind it are not known: %s", log.name, error)
