@@ -13,8 +13,9 @@ once.
 
 The **checker** reads what was appended every kafkafs.check.interval.ms, and begins a pass over all
 sealed segments as long after the last one (`storage.verify.log_checker`). Staged files that nobody
-asks for expire (`storage.owner.staged_orphans`, as often as retention), and adoptions that a full
-disk has left open end (`storage.adopt.adopt.settle`). These are no jobs.
+asks for expire (`storage.owner.staged_orphans`, as often as retention), adoptions that a full disk
+has left open end (`storage.adopt.adopt.settle`), and positions of groups are taken back when they
+expire or their topic is gone (`Groups.sweep`). These are no jobs.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class Schedule:
             begin(self._turns, "retention", first_s, self._retention)
             begin(self._turns, "removal of staged files", first_s, self._orphans)
             begin(self._turns, "the end of an adoption", SETTLE_S, self._settling)
+            positions_s = broker.offsets_retention_check_interval_ms / 1000
+            begin(self._turns, "removal of positions", positions_s, self._positions)
             if broker.log_cleaner_enable:
                 begin(self._turns, "compaction", 0, self._compaction)
             newest = self._check_of("newest", checker.run_newest, NEWEST_BYTES_PER_SECOND)
@@ -185,6 +188,13 @@ class Schedule:
         remove = self._owner_requests.remove_orphans
         await self._workers.background("removal of staged files", remove)
         return max(self._broker.log_retention_check_interval_ms / 1000, LEAST_S)
+
+    async def _positions(self) -> float:
+        def sweep(task: Task) -> None:
+            self._manager.groups.sweep(task)
+
+        await self._workers.background("removal of positions", sweep)
+        return max(self._broker.offsets_retention_check_interval_ms / 1000, LEAST_S)
 
     async def _settling(self) -> float:
         if not is_unsettled(self._manager):

@@ -136,7 +136,7 @@ class LogManager:
         self.logs, self.log, self.topic = self.topics.logs, self.topics.log, self.topics.topic
         self.checkpoints = Checkpoints(files, path, self.faults, read_only=read_only)
         self.groups = Groups(self)
-        self.listeners: list[LogListener[Log]] = []
+        self.listeners: list[LogListener[Log]] = [self.groups]
         self._logs = LogGroup(monotonic_ms)
         self.counters = self._logs.counters
         self.duties = Duties()
@@ -455,16 +455,26 @@ class LogManager:
         paths.check_new_name(name)
         return self._create_topic(name, partitions, owner, settings or {})
 
-    def create_offsets_topic(self) -> Topic:
-        """Create ``__consumer_offsets`` as a broker does; errors as ``create_topic``."""
+    def create_offsets_topic(self) -> None:
+        """Create ``__consumer_offsets`` as a broker does, or what is missing of its partitions;
+        errors as ``create_topic``.
+        """
         broker = self.settings.broker
+        partitions = broker.offsets_topic_num_partitions
         settings = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(broker.offsets_topic_segment_bytes),
         }
-        partitions = broker.offsets_topic_num_partitions
-        return self._create_topic(paths.CONSUMER_OFFSETS, partitions, None, settings)
+        topic = self.topics.get(paths.CONSUMER_OFFSETS)
+        if topic is None:
+            self._create_topic(paths.CONSUMER_OFFSETS, partitions, None, settings)
+            return
+        begun = TopicFile(self.settings.checked(topic.name, settings))
+        for partition in sorted(set(range(partitions)) - set(topic.numbers)):
+            topic.add(self._create_log(topic, partition, begun))
+        self.files.sync_directory(self.path)
+        self.topics.changes += 1
 
     def _create_topic(
         self,

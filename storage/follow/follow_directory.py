@@ -113,6 +113,11 @@ class DirectoryFollower:
         follower = self._followers.get(log)
         return follower is not None and follower.look()
 
+    def look_at_groups(self) -> None:
+        """Look at what has the positions of groups."""
+        for log in self._manager.groups.logs:
+            self.look(log)
+
     def intact(self, log: Log) -> bool:
         """``LogFollower.intact`` of one log.  Any thread."""
         follower = self._followers.get(log)

@@ -41,8 +41,10 @@ from storage.groups.offset_records import (
     partition_for,
 )
 from storage.groups.offsets_log import GroupRecords, OffsetsLog
+from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.record.batch import Record, encode
+from storage.segment.segment import Segment
 from storage.settings.settings import Settings
 from storage.task import Task
 from storage.waiting import before_waiting, may_wait
@@ -72,6 +74,8 @@ class OpenTopic(Protocol):
     def numbers(self) -> list[int]: ...
     @property
     def partitions(self) -> Mapping[int, Log]: ...
+    @property
+    def faults(self) -> Mapping[int, str]: ...
     def check(self, partition: int) -> None:
         """FaultyPartition where there is such a partition and it could not be opened."""
 
@@ -102,8 +106,8 @@ class OpenDirectory(Protocol):
     def may_be_undeleted(self, topic: str) -> bool: ...
 
 
-class Groups:
-    """See the module."""
+class Groups(LogListener[Log]):
+    """See the module.  It listens to what the past of its logs loses."""
 
     def __init__(self, directory: OpenDirectory) -> None:
         self._directory = directory
@@ -203,6 +207,18 @@ class Groups:
             None,
         )
 
+    def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        known = self._logs.get(log)
+        if known is not None:
+            known.replaced(old[-1].next_offset)
+
+    def truncated(
+        self, log: Log, old: Sequence[Segment], new: Sequence[Segment], offset: int
+    ) -> None:
+        known = self._logs.get(log)
+        if known is not None:
+            known.replaced(paths.MAX_OFFSET)
+
     @contextmanager
     def _read(self) -> Iterator[list[OffsetsLog]]:
         """Hold the table, with all that is in the logs by now."""
@@ -220,7 +236,7 @@ class Groups:
         for log in logs:
             for _ in range(_TRIES):
                 known = self._logs.get(log)
-                if known is None or known.is_behind:
+                if known is None or known.is_stale:
                     self._drop(log)
                     known = self._logs[log] = OffsetsLog(log)
                 if known.is_read:
@@ -255,16 +271,24 @@ class Groups:
         self._changes += 1
 
     def prepare(self) -> None:
-        """Make ``__consumer_offsets`` where it is missing, so that a commit need not wait for it.
+        """Make ``__consumer_offsets`` where it is missing, so that a commit need not wait for it;
+        or what is missing of it, where a crash has ended that and nothing was committed.
 
         PolicyViolation where it may not be made, other errors as ``LogManager.create_topic``;
         BlockingIOError where it would wait and may not.
         """
-        if self._topics.get(_TOPIC) is None:
-            self._directory.check_writable()
-            self._directory.check_may_create()
-            before_waiting()
-            self._directory.create_offsets_topic()
+        topic = self._topics.get(_TOPIC)
+        if topic is not None and (
+            self._directory.settings.is_brokers
+            or len(topic.numbers) >= self._directory.settings.broker.offsets_topic_num_partitions
+            or topic.faults
+            or any(not log.is_new for log in topic.partitions.values())
+        ):
+            return
+        self._directory.check_writable()
+        self._directory.check_may_create()
+        before_waiting()
+        self._directory.create_offsets_topic()
 
     def commit(self, name: str, topic: str, positions: Mapping[int, Committed]) -> None:
         """Commit a group's positions in partitions of a topic, all or none, in one append.

@@ -55,6 +55,8 @@ class OffsetsLog:
         # Records of open transactions, by producer: the offset and value of each key's last one.
         self._open: dict[int, _Pending] = {}
         self._size_read = 0
+        # Whether it has to be read anew from its start.
+        self._is_stale = False
 
     @property
     def is_read(self) -> bool:
@@ -62,9 +64,15 @@ class OffsetsLog:
         return self.next_offset == self.log.log_end_offset
 
     @property
-    def is_behind(self) -> bool:
-        """Whether the log was cut behind what was read: it has to be read anew."""
-        return self.next_offset > self.log.log_end_offset
+    def is_stale(self) -> bool:
+        """Whether it has to be read anew from its start."""
+        return self._is_stale or self.next_offset > self.log.log_end_offset
+
+    def replaced(self, end: int) -> None:
+        """The log below ``end`` has lost records, which may have been tombstones of keys that are
+        here.  Any thread.
+        """
+        self._is_stale = self._is_stale or self.next_offset < end
 
     @property
     def unread_bytes(self) -> int:

@@ -1,0 +1,103 @@
+"""A crash at every file operation of commits, of the topic's making, and of flushes between them.
+
+After a kill every acknowledged commit is there, or a later one; after a power cut at least the last
+one that was flushed.  No position is one that nobody has asked for, and none lies beyond what is
+left of its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.groups.offset_records import Committed
+from tests.crash.moments import Found, Stops, Unsynced, during_opening
+from tests.storage.groups.records import positions
+from tests.storage.logs import NOW_MS, append, opened, write_settings
+
+OFFSETS = "__consumer_offsets"
+COMMITS = 4
+
+
+def clock() -> int:
+    return NOW_MS
+
+
+def build(data: Path) -> None:
+    data.mkdir()
+    write_settings(data, offsets_topic_num_partitions=2)
+    with LogManager.open(str(data), clock_ms=clock) as manager:
+        manager.create_topic("orders")
+
+
+class Life:
+    """What is run, and how far it has come: the positions asked for, acknowledged and flushed."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.asked = self.acknowledged = self.flushed = -1
+
+    def expected(self) -> tuple[object, ...]:
+        return self.asked, self.acknowledged, self.flushed
+
+    def run(self, stops: Stops) -> None:
+        manager = LogManager.open(str(self.data), files=stops.disk, clock_ms=clock)
+        log = manager.log("orders", 0)
+        for number in range(COMMITS):
+            append(log, b"%d" % number * 50)
+            self.asked = number + 1
+            manager.groups.commit("g", "orders", {0: Committed(number + 1)})
+            self.acknowledged = number + 1
+            if number % 2:
+                for offsets in manager.groups.logs:
+                    offsets.flush()
+                self.flushed = number + 1
+        manager.close()
+        self.flushed = self.acknowledged
+        stops.end()
+
+
+def check(path: Path, stopped: Found) -> None:
+    asked, acknowledged, flushed = stopped.expected
+    assert isinstance(asked, int)
+    assert isinstance(acknowledged, int)
+    assert isinstance(flushed, int)
+    with opened(path, Unsynced(), clock_ms=clock) as manager:
+        end = manager.log("orders", 0).log_end_offset
+        found = positions(manager, "g").get(("orders", 0), -1)
+        assert found <= end
+        assert found <= asked
+        assert found >= (flushed if stopped.lost else acknowledged)
+        append(manager.log("orders", 0), b"more")
+        manager.groups.commit("g", "orders", {0: Committed(end + 1)})
+        assert positions(manager, "g") == {("orders", 0): end + 1}
+    with opened(path, Unsynced(), clock_ms=clock) as manager:
+        assert positions(manager, "g") == {("orders", 0): end + 1}
+
+
+def stops_of(tmp_path: Path, seeds: Iterable[int]) -> Stops:
+    data = tmp_path / "data"
+    build(data)
+    life = Life(data)
+    stops = Stops(data, seeds=seeds, expected=life.expected)
+    life.run(stops)
+    return stops
+
+
+def test_a_stop_at_every_operation(tmp_path: Path) -> None:
+    stops = stops_of(tmp_path, seeds=(0, 2, 3))
+    stops.judge(check, tmp_path / "found")
+
+
+def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
+    stops = stops_of(tmp_path, seeds=(2, 3))
+    stops.found = stops.found[::40]
+    stops.judge(during_opening(check, seeds=(0, 2), clock_ms=clock), tmp_path / "found")
+
+
+@pytest.mark.soak
+def test_many_power_cuts(tmp_path: Path) -> None:
+    stops_of(tmp_path, seeds=range(60)).judge(check, tmp_path / "found")

@@ -1,0 +1,558 @@
+"""Positions of groups: what counts, commits, taking back, reading, expiry, deleted topics."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from storage import Log, LogManager
+from storage.compaction.log_cleaner import LogCleaner
+from storage.errors import (
+    InvalidRecord,
+    OffsetOutOfRange,
+    PolicyViolation,
+    ReadOnlyLog,
+    UnknownTopicOrPartition,
+)
+from storage.groups.offset_records import (
+    Committed,
+    commit_key,
+    commit_value,
+    partition_for,
+    read_commit,
+    read_commit_key,
+)
+from storage.record.control import ABORT, COMMIT
+from storage.state.checkpoint_file import new_topic_id
+from storage.task import Task
+from storage.waiting import at_once
+from tests.storage.groups.records import (
+    end,
+    position,
+    positions,
+    taken_back,
+    write,
+    write_in_transaction,
+)
+from tests.storage.logs import NOW_MS, append, opened, write_settings
+
+OFFSETS = "__consumer_offsets"
+T = TypeVar("T")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory whose groups are in few partitions, since each test checks all of them."""
+    path = tmp_path / "data"
+    path.mkdir()
+    write_settings(path, offsets_topic_num_partitions=3)
+    return path
+
+
+@pytest.fixture
+def manager(data: Path) -> Iterator[LogManager]:
+    with opened(data) as manager:
+        manager.create_topic("orders", 2)
+        for number in (0, 1):
+            append(manager.log("orders", number), *(b"x%d" % n for n in range(10)))
+        yield manager
+
+
+def offsets_log(manager: LogManager, group: str) -> Log:
+    manager.groups.prepare()
+    return manager.log(OFFSETS, partition_for(group, 3))
+
+
+# -- commits ---------------------------------------------------------------------------------------
+
+
+def test_a_commit_is_found_with_all_that_it_says(manager: LogManager) -> None:
+    given = Committed(7, leader_epoch=3, metadata="host ü", time_ms=NOW_MS - 5)
+    manager.groups.commit("g", "orders", {0: given, 1: Committed(10)})
+    group = manager.groups.find("g")
+    assert group is not None
+    topic_id = manager.topic("orders").id
+    assert group.committed == {
+        ("orders", 0): given._replace(topic_id=topic_id),
+        ("orders", 1): Committed(10, time_ms=NOW_MS, topic_id=topic_id),
+    }
+    assert (group.kind, group.members) == ("", ())
+    assert manager.groups.names() == ["g"]
+
+
+def test_the_topic_is_made_as_a_broker_makes_it(manager: LogManager) -> None:
+    manager.groups.commit("g", "orders", {0: Committed(1)})
+    assert manager.topic(OFFSETS).numbers == [0, 1, 2]
+    config = manager.log(OFFSETS, 0).config
+    assert config.cleanup_policy == ("compact",)
+    assert config.compression_type == "producer"
+    assert config.segment_bytes == 104857600
+
+
+def test_the_topic_has_as_many_partitions_as_kafkas_by_default(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("orders")
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+        assert len(manager.topic(OFFSETS).partitions) == 50
+        assert manager.log(OFFSETS, partition_for("g", 50)).log_end_offset == 1
+
+
+def test_commits_outlast_the_process(data: Path) -> None:
+    with opened(data) as manager:
+        manager.create_topic("orders")
+        append(manager.log("orders", 0), b"x")
+        manager.groups.commit("g", "orders", {0: Committed(1, metadata="m")})
+    with opened(data) as manager:
+        assert positions(manager, "g") == {("orders", 0): 1}
+
+
+def test_all_positions_of_a_commit_are_one_batch(manager: LogManager) -> None:
+    log = offsets_log(manager, "g")
+    manager.groups.commit("g", "orders", {0: Committed(1), 1: Committed(2)})
+    assert sum(1 for segment in log.segments for _ in segment.batches()) == 1
+
+
+@pytest.mark.parametrize(
+    ("positions_", "error"),
+    [
+        ({0: Committed(11)}, OffsetOutOfRange),
+        ({1: Committed(3), 0: Committed(-1)}, OffsetOutOfRange),
+        ({1: Committed(3), 2: Committed(0)}, UnknownTopicOrPartition),
+        ({0: Committed(3, metadata="m" * 4097)}, InvalidRecord),
+        ({0: Committed(3, metadata="\udc80")}, InvalidRecord),
+    ],
+)
+def test_a_refused_commit_changes_nothing(
+    manager: LogManager, positions_: dict[int, Committed], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        manager.groups.commit("g", "orders", positions_)
+    assert OFFSETS not in manager.topics
+    assert manager.groups.names() == []
+
+
+@pytest.mark.parametrize("name", ["", "\udcff", "n" * 32768])
+def test_names_that_no_group_can_have(manager: LogManager, name: str) -> None:
+    with pytest.raises(InvalidRecord):
+        manager.groups.commit(name, "orders", {0: Committed(1)})
+    with pytest.raises(InvalidRecord):
+        manager.groups.make(name)
+    assert manager.groups.find(name) is None
+
+
+@pytest.mark.parametrize("name", ["/", "..", "a b\n", "ü" * 100, "😀", "n" * 32767])
+def test_any_other_name(manager: LogManager, name: str) -> None:
+    manager.groups.commit(name, "orders", {0: Committed(1)})
+    assert manager.groups.names() == [name]
+    assert positions(manager, name) == {("orders", 0): 1}
+
+
+def test_a_group_without_positions_lives_as_long_as_the_process(data: Path) -> None:
+    with opened(data) as manager:
+        manager.groups.make("g")
+        assert manager.groups.names() == ["g"]
+        group = manager.groups.find("g")
+        assert group is not None
+        assert group.committed == {}
+        assert OFFSETS not in manager.topics
+    with opened(data) as manager:
+        assert manager.groups.find("g") is None
+
+
+def test_what_is_shown_changes_with_each_change(manager: LogManager) -> None:
+    groups = manager.groups
+    seen = [groups.changes]
+    groups.make("a")
+    seen.append(groups.changes)
+    groups.commit("a", "orders", {0: Committed(1)})
+    seen.append(groups.changes)
+    groups.forget("a", "orders", 0)
+    seen.append(groups.changes)
+    groups.forget("a")
+    seen.append(groups.changes)
+    assert len(set(seen)) == len(seen)
+
+
+def test_an_unchanged_group_is_the_same_object(manager: LogManager) -> None:
+    manager.groups.commit("g", "orders", {0: Committed(1)})
+    first = manager.groups.find("g")
+    manager.groups.commit("other", "orders", {0: Committed(1)})
+    assert manager.groups.find("g") is first
+
+
+# -- taking back -----------------------------------------------------------------------------------
+
+
+def test_positions_are_taken_back(manager: LogManager) -> None:
+    groups = manager.groups
+    manager.create_topic("more")
+    groups.commit("g", "orders", {0: Committed(1), 1: Committed(2)})
+    groups.commit("g", "more", {0: Committed(0)})
+    groups.forget("g", "orders", 0)
+    assert positions(manager, "g") == {("orders", 1): 2, ("more", 0): 0}
+    groups.forget("g", "orders")
+    assert positions(manager, "g") == {("more", 0): 0}
+    groups.forget("g")
+    assert groups.find("g") is None
+    assert groups.names() == []
+
+
+def test_nothing_is_written_where_nothing_is_taken_back(manager: LogManager) -> None:
+    log = offsets_log(manager, "g")
+    manager.groups.commit("g", "orders", {0: Committed(1)})
+    manager.groups.forget("g", "orders", 1)
+    manager.groups.forget("g", "others")
+    manager.groups.forget("nobody")
+    assert log.log_end_offset == 1
+
+
+def test_tombstones_and_old_commits_go_when_the_topic_is_cleaned(data: Path) -> None:
+    now_ms = NOW_MS
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        manager.create_topic("orders")
+        append(manager.log("orders", 0), b"x")
+        log = offsets_log(manager, "g")
+        for _ in range(20):
+            manager.groups.commit("g", "orders", {0: Committed(1)})
+        manager.groups.commit("gone", "orders", {0: Committed(1)})
+        manager.groups.forget("gone")
+        other = offsets_log(manager, "gone")
+        for each in {log, other}:
+            each.roll(now_ms)
+            LogCleaner(manager).clean_all(each, Task())
+        assert [r.value for r in other.records() if r.key == commit_key("gone", "orders", 0)] == [
+            None
+        ]
+        assert sum(r.key == commit_key("g", "orders", 0) for r in log.records()) == 1
+        now_ms += 2 * 86_400_000
+        for _ in range(2):
+            LogCleaner(manager).clean_all(other, Task())
+        assert not [r for r in other.records() if r.key == commit_key("gone", "orders", 0)]
+        assert positions(manager, "g") == {("orders", 0): 1}
+        assert manager.groups.names() == ["g"]
+    with opened(data) as manager:
+        assert positions(manager, "g") == {("orders", 0): 1}
+        assert manager.groups.names() == ["g"]
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+
+def test_a_transactions_positions_count_when_it_is_committed(manager: LogManager) -> None:
+    log = offsets_log(manager, "g")
+    write(log, position("g", "orders", 0, 1))
+    write_in_transaction(log, 5, 0, position("g", "orders", 0, 5), position("g", "orders", 1, 6))
+    assert positions(manager, "g") == {("orders", 0): 1}
+    end(log, 5, COMMIT)
+    assert positions(manager, "g") == {("orders", 0): 5, ("orders", 1): 6}
+    write_in_transaction(log, 5, 2, position("g", "orders", 0, 9))
+    end(log, 5, ABORT)
+    assert positions(manager, "g") == {("orders", 0): 5, ("orders", 1): 6}
+
+
+def test_what_comes_while_a_transaction_is_open_counts_at_once_and_is_newer(
+    manager: LogManager,
+) -> None:
+    log = offsets_log(manager, "g")
+    write_in_transaction(
+        log,
+        *(5, 0),
+        position("g", "orders", 0, 5),
+        position("g", "orders", 1, 5),
+        position("g", "more", 0, 5),
+    )
+    write(log, position("g", "orders", 0, 7), taken_back("g", "orders", 1))
+    assert positions(manager, "g") == {("orders", 0): 7}
+    end(log, 5, COMMIT)
+    manager.create_topic("more")
+    assert positions(manager, "g") == {("orders", 0): 7, ("more", 0): 5}
+
+
+def test_of_two_transactions_the_later_record_counts(manager: LogManager) -> None:
+    log = offsets_log(manager, "g")
+    write_in_transaction(log, 5, 0, position("g", "orders", 0, 5))
+    write_in_transaction(log, 6, 0, position("g", "orders", 0, 6))
+    end(log, 6, COMMIT)
+    assert positions(manager, "g") == {("orders", 0): 6}
+    end(log, 5, COMMIT)
+    assert positions(manager, "g") == {("orders", 0): 6}
+
+
+@pytest.mark.parametrize("reads_between", [True, False])
+def test_reading_in_steps_finds_what_reading_at_once_finds(
+    manager: LogManager, *, reads_between: bool
+) -> None:
+    log = offsets_log(manager, "g")
+    steps: list[Callable[[], None]] = [
+        lambda: write(log, position("g", "orders", 0, 1)),
+        lambda: write_in_transaction(log, 5, 0, position("g", "orders", 1, 2)),
+        lambda: write_in_transaction(log, 6, 0, position("g", "orders", 0, 3)),
+        lambda: end(log, 6, ABORT),
+        lambda: write(log, position("g", "orders", 0, 4)),
+        lambda: write_in_transaction(log, 6, 1, position("g", "orders", 0, 5)),
+        lambda: end(log, 5, COMMIT),
+        lambda: write(log, taken_back("g", "orders", 1)),
+        lambda: end(log, 6, COMMIT),
+    ]
+    for step in steps:
+        step()
+        if reads_between:
+            manager.groups.find("g")
+    assert positions(manager, "g") == {("orders", 0): 5}
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+def test_a_position_of_another_topic_of_the_name_is_none(manager: LogManager) -> None:
+    log = offsets_log(manager, "g")
+    write(log, position("g", "orders", 0, 5, topic_id=new_topic_id()))
+    assert manager.groups.find("g") is None
+    write(log, position("g", "orders", 0, 6))
+    assert positions(manager, "g") == {("orders", 0): 6}
+
+
+def test_a_deleted_topic_has_no_positions_until_it_is_undeleted(manager: LogManager) -> None:
+    manager.groups.commit("g", "orders", {0: Committed(5)})
+    write(offsets_log(manager, "old"), position("old", "orders", 0, 6))
+    manager.delete_topic("orders")
+    assert manager.groups.names() == []
+    manager.groups.sweep(Task())
+    manager.undelete_topic("orders")
+    assert positions(manager, "g") == {("orders", 0): 5}
+    assert positions(manager, "old") == {("orders", 0): 6}
+
+
+def test_a_topic_made_anew_has_no_positions(data: Path) -> None:
+    now_ms = NOW_MS
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        manager.create_topic("orders")
+        append(manager.log("orders", 0), b"x")
+        manager.groups.commit("g", "orders", {0: Committed(1)})
+        log = offsets_log(manager, "old")
+        write(log, position("old", "orders", 0, 1))
+        manager.delete_topic("orders")
+        now_ms += 1
+        manager.create_topic("orders")
+        assert manager.groups.names() == []
+        append(manager.log("orders", 0), b"x", b"y")
+        manager.groups.commit("old", "orders", {0: Committed(2)})
+        assert manager.groups.names() == ["old"]
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        assert positions(manager, "old") == {("orders", 0): 2}
+        assert manager.groups.find("g") is None
+
+
+def test_a_deleted_topic_leaves_no_positions_when_it_is_gone_for_good(data: Path) -> None:
+    now_ms = NOW_MS
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        manager.create_topic("orders")
+        manager.create_topic("more")
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+        manager.groups.commit("g", "more", {0: Committed(0)})
+        write(offsets_log(manager, "old"), position("old", "orders", 0, 0))
+        manager.delete_topic("orders")
+        assert manager.groups.sweep(Task()) == 0
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        assert manager.groups.sweep(Task()) == 0
+        now_ms += 60_001
+        remove = manager.sweep(now_ms)
+        assert remove is not None
+        remove()
+        assert manager.groups.sweep(Task()) == 2
+        assert manager.groups.sweep(Task()) == 0
+        manager.create_topic("orders")
+        assert positions(manager, "g") == {("more", 0): 0}
+        assert manager.groups.names() == ["g"]
+
+
+# -- expiry ----------------------------------------------------------------------------------------
+
+
+def test_positions_are_kept_for_ever_unless_a_setting_says_otherwise(data: Path) -> None:
+    now_ms = NOW_MS
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        manager.create_topic("orders")
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+        now_ms += 10_000 * 86_400_000
+        assert manager.groups.sweep(Task()) == 0
+        assert positions(manager, "g") == {("orders", 0): 0}
+
+
+def test_positions_expire_with_their_age(data: Path) -> None:
+    write_settings(data, offsets_topic_num_partitions=3, offsets_retention_minutes=10)
+    now_ms = NOW_MS
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        manager.create_topic("orders", 2)
+        manager.groups.commit("g", "orders", {0: Committed(0), 1: Committed(0)})
+        now_ms += 599_999
+        assert manager.groups.sweep(Task()) == 0
+        manager.groups.commit("g", "orders", {1: Committed(0)})
+        now_ms += 1
+        assert manager.groups.sweep(Task()) == 1
+        assert positions(manager, "g") == {("orders", 1): 0}
+
+
+def test_a_position_that_is_committed_again_meanwhile_stays(data: Path) -> None:
+    write_settings(data, offsets_topic_num_partitions=3, offsets_retention_minutes=10)
+    now_ms = NOW_MS
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        manager.create_topic("orders")
+        append(manager.log("orders", 0), b"x")
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+        now_ms += 600_000
+        calls = iter([None, lambda: manager.groups.commit("g", "orders", {0: Committed(1)})])
+
+        def by_owner(function: Callable[[], T], /) -> T:
+            if (first := next(calls)) is not None:
+                first()
+            return function()
+
+        assert manager.groups.sweep(Task(by_owner)) == 0
+        assert positions(manager, "g") == {("orders", 0): 1}
+
+
+# -- where nothing may be written ------------------------------------------------------------------
+
+
+def test_a_read_only_directory_shows_and_refuses(data: Path) -> None:
+    with opened(data) as manager:
+        manager.create_topic("orders")
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+    with LogManager.open(str(data), read_only=True) as manager:
+        assert positions(manager, "g") == {("orders", 0): 0}
+        with pytest.raises(ReadOnlyLog):
+            manager.groups.commit("g", "orders", {0: Committed(0)})
+        with pytest.raises(ReadOnlyLog):
+            manager.groups.forget("g")
+        with pytest.raises(ReadOnlyLog):
+            manager.groups.make("h")
+
+
+def test_in_a_brokers_directory_the_topic_is_not_made(data: Path) -> None:
+    with opened(data) as manager:
+        manager.create_topic("orders")
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    with opened(data) as manager:
+        with pytest.raises(PolicyViolation, match="detach"):
+            manager.groups.commit("g", "orders", {0: Committed(0)})
+        assert OFFSETS not in manager.topics
+
+
+def test_groups_are_committed_only_where_all_partitions_are(data: Path) -> None:
+    with opened(data) as manager:
+        manager.create_topic("orders")
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+    where = {0, 1, 2} - {partition_for("g", 3)}
+    gone = data / f"{OFFSETS}-{min(where)}"
+    for each in gone.iterdir():
+        each.unlink()
+    gone.rmdir()
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    with opened(data) as manager:
+        assert positions(manager, "g") == {("orders", 0): 0}
+        if min(where) == 2:
+            return
+        assert manager.groups.is_partial
+        with pytest.raises(PolicyViolation, match="partitions of __consumer_offsets"):
+            manager.groups.commit("g", "orders", {0: Committed(0)})
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def test_a_long_read_does_not_hold_up_who_may_not_wait(manager: LogManager) -> None:
+    log = offsets_log(manager, "g")
+    for number in range(2000):
+        write(log, position(f"g{number}", "orders", 0, 1, metadata="m" * 100))
+    write(log, position("g", "orders", 0, 2))
+    with pytest.raises(BlockingIOError):
+        at_once(manager.groups.find, "g")
+    assert positions(manager, "g") == {("orders", 0): 2}
+    group = at_once(manager.groups.find, "g")
+    assert group is manager.groups.find("g")
+    with pytest.raises(BlockingIOError):
+        at_once(manager.groups.names)
+    assert len(manager.groups.names()) == 2001
+    assert len(at_once(manager.groups.names)) == 2001
+
+
+def test_damage_costs_positions_and_not_the_others(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(data) as manager:
+        manager.create_topic("orders", 2)
+        log = offsets_log(manager, "g")
+        write(log, position("g", "orders", 0, 1))
+        damaged = log.size
+        write(log, position("g", "orders", 0, 2))
+        log.roll(NOW_MS)
+        write(log, position("g", "orders", 1, 3))
+        path = Path(log.segments[0].log_path)
+    content = bytearray(path.read_bytes())
+    content[damaged + 70] ^= 1
+    path.write_bytes(content)
+    with LogManager.open(str(data), read_only=True) as manager, caplog.at_level(logging.WARNING):
+        assert positions(manager, "g") == {("orders", 0): 1, ("orders", 1): 3}
+    assert "positions of groups behind it are not known" in caplog.text
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+
+def test_keys_and_values_come_back() -> None:
+    key = commit_key("gruppe ü", "orders", 7)
+    assert read_commit_key(key) == ("gruppe ü", "orders", 7)
+    for committed in (
+        Committed(0, time_ms=0),
+        Committed(2**63 - 1, 5, "m" * 200, NOW_MS, None, new_topic_id()),
+    ):
+        assert read_commit(commit_value(committed)) == committed
+
+
+@pytest.mark.parametrize(
+    ("group", "hash_"),
+    # String.hashCode of these, by the language's specification.
+    [("", 0), ("a", 97), ("g1", 3242), ("polygenelubricants", -(2**31)), ("😀", 1772899)],
+)
+def test_the_partition_is_javas_hash(group: str, hash_: int) -> None:
+    expected = 0 if hash_ == -(2**31) else abs(hash_)
+    assert partition_for(group, 50) == expected % 50
+    assert partition_for(group, 2**31 - 1) == expected % (2**31 - 1)
+
+
+# -- the topic's partitions ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", [{0}, {1}, {0, 2}, set()])
+def test_what_a_crash_has_left_of_the_new_topic_is_completed(data: Path, left: set[int]) -> None:
+    with opened(data) as manager:
+        manager.create_topic("orders")
+        manager.groups.prepare()
+        topic_id = manager.topic(OFFSETS).id
+    for number in {0, 1, 2} - left:
+        shutil.rmtree(data / f"{OFFSETS}-{number}")
+    with opened(data) as manager:
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+        topic = manager.topic(OFFSETS)
+        assert topic.numbers == [0, 1, 2]
+        assert {log.topic_id for log in topic.partitions.values()} == {topic.id}
+        assert topic.id == topic_id or not left
+        assert manager.settings.overrides(OFFSETS)["cleanup.policy"] == "compact"
+    with opened(data) as manager:
+        assert positions(manager, "g") == {("orders", 0): 0}
+
+
+def test_a_topic_that_has_positions_gets_no_more_partitions(data: Path) -> None:
+    with opened(data) as manager:
+        manager.create_topic("orders")
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+    write_settings(data, offsets_topic_num_partitions=5)
+    with opened(data) as manager:
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+        assert manager.topic(OFFSETS).numbers == [0, 1, 2]
