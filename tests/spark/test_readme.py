@@ -1,4 +1,4 @@
-"""The example of the reference, as a new user pastes it: shell, daemon, streaming query."""
+"""The examples of the reference and of the README, as a new user pastes them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 import kafkafs.spark
+from storage import LogManager
 from tests.hang import HANG_S
+from tests.storage.logs import append
 
-REFERENCE = Path(__file__).parents[2] / "kafkafs" / "spark" / "REFERENCE.md"
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "kafkafs" / "spark" / "REFERENCE.md"
 BIN = Path(sys.executable).parent
 
 
@@ -96,3 +100,15 @@ def test_the_example_works_as_it_is_written(scratch: Path) -> None:
     until(lambda: len(list((lake / "checkpoint" / "commits").glob("[0-9]*"))) > done)
     told = run(scratch, shown)
     assert [told.count(line) for line in ("three apples", "one pear", "and again")] == [1, 1, 1]
+
+
+def test_the_lines_of_the_readme(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    with LogManager.open(str(tmp_path)) as manager:
+        append(manager.create_topic("sales", 1).partitions[0], b"3", b"4")
+    exec(block.replace('"data"', repr(str(tmp_path))), {"spark": spark})
+    assert re.findall(r"\|\s*(\d)\|$", capsys.readouterr().out, re.M) == ["3", "4"]
