@@ -29,6 +29,7 @@ from kafkafs import mount_options
 from kafkafs.tree.control.control_file import ControlHandle
 from kafkafs.tree.control.topic_commands import carry_out
 from kafkafs.tree.control.topic_config import defaults_text
+from kafkafs.tree.directories.help_text import HELP
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile, text_table
 from kafkafs.tree.handles import Handle, HandleTable, WritingHandle
@@ -49,44 +50,6 @@ Take = Callable[[int, Handle | None], WritingHandle]
 
 FOLLOW_S = 0.02
 """Seconds that the owner's thread follows another process at most before such an open."""
-
-HELP = """\
-A topic is a directory, a partition a file: each record's value is a line.
-
-  mkdir TOPIC                   creates a topic (rmdir deletes it, with everything in it)
-  echo undelete TOPIC >> .kafkafs/topics
-                                takes rmdir back, for file.delete.delay.ms (a minute)
-  echo create TOPIC partitions=3 retention.ms=7d >> .kafkafs/topics
-                                creates a topic with its settings, at once
-  touch TOPIC/N                 creates the next partition
-  echo line >> TOPIC/0          appends a record
-  cat TOPIC/0, tail -f TOPIC/0  read
-  TOPIC/0@1234, 0@-10, 0@-15m, 0@08:00..09:00, 0@start, 0@end
-                                read from an offset, a count of records, a time on
-  TOPIC/.snapshot/N             all of it as it is now, in the page cache: live names to follow,
-                                snapshots to analyse (also TOPIC/.jsonl/.snapshot/N and so on)
-  TOPIC/.kv/N                   key TAB value; >> appends (\\N is null; \\\\, \\t, \\n)
-  TOPIC/.jsonl/N                whole records as JSON; >> appends
-  TOPIC/.append                 >> appends, and the partitioner chooses where; so do
-                                .kv/append and .jsonl/append, by key
-  TOPIC/.batches/N              the record batches as they are stored; >> appends ready ones
-  TOPIC/.follow/N               the values for log shippers: one inode, and positions that never
-                                move, whatever is deleted (tail -F TOPIC/.follow/0)
-  TOPIC/.meta/N/                what the log knows: offsets, segments, producers, the indexes
-  TOPIC/.raw/N/                 the segment files
-  TOPIC/.control/NAME           > run does it now, for partition N: > run N; reading shows the
-                                outcome (kafkafs wait FILE waits for it). NAME:
-      retention, compaction       > dry-run shows what would go
-      roll, flush, verify         (> cancel ends compaction and verify)
-      delete-records              > PARTITION OFFSET deletes the records below
-      abort-transaction           the open transactions; > PARTITION PRODUCER_ID aborts one
-  TOPIC/.config                 the topic's settings: name=value lines; >> changes one
-  .kafkafs/log                  recent events, and why something was refused
-  .kafkafs/topics, config       all topics with their sizes; mount options and settings
-  .kafkafs/metrics              counters and sizes for Prometheus
-  .kafkafs/adopt                requests of Spark jobs, a line of JSON each; reading shows the
-                                outcomes (not with -o ro)
-"""
 
 
 class AboutDirectory(TreeDirectory):

@@ -82,7 +82,7 @@ def test_the_daemons_own_files(tree: Tree) -> None:
     tree.fs.mount.events("something happened")
     assert tree.read(".kafkafs/version").decode() == version("kafkafs") + "\n"
     assert tree.read(".kafkafs/log").endswith(b" something happened\n")
-    assert b"mkdir TOPIC" in tree.read(".kafkafs/help")
+    assert b"mkdir orders" in tree.read(".kafkafs/help")
     with pytest.raises(PermissionError):
         tree.open(".kafkafs/log", APPEND)
 

@@ -99,6 +99,59 @@ def test_sizes_in_a_listing(own: Mount) -> None:
     assert sizes["metrics"] > 1000
 
 
+# -- help ----------------------------------------------------------------------------------------
+
+
+def help_lines(mount: Mount, part: str) -> list[str]:
+    """The lines of a part of `help`."""
+    text = (mount / ".kafkafs/help").read_text()
+    return text.partition(f"{part}")[2].split("\n\n")[1].splitlines()
+
+
+def test_help_fits_on_a_terminal(mount: Mount) -> None:
+    lines = (mount / ".kafkafs/help").read_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 80
+
+
+def test_what_help_says_can_be_typed(own: Mount, tmp_path: Path) -> None:
+    """Command by command, in the order in which they stand there."""
+    shown = {}
+    for line in help_lines(own, "Try it") + help_lines(own, "Delete"):
+        command = line.partition("  #")[0].strip()
+        shown[command] = own.run(command, TMPDIR=tmp_path).decode()
+    all_three = "3 apples\n1 pear\n2 figs\n"
+    for name in ("orders/0", "orders/*", "orders/0@-15m"):
+        assert shown[f"cat {name}"] == all_three
+    assert shown["cat orders/0@1"] == shown["cat orders/0@-2"] == "1 pear\n2 figs\n"
+    assert shown["cat orders/0@0..2"] == "3 apples\n1 pear\n"
+    assert shown["sort orders/.snapshot/*"] == "1 pear\n2 figs\n3 apples\n"
+    assert "al\t5 nuts\n" in shown["cat orders/.kv/*"]
+    assert shown["cat orders/.jsonl/*"].count('"offset":') == 4
+    (copied,) = tmp_path.glob("tmp.*/.snapshot/0")
+    assert copied.read_text() == all_three
+    assert "retention.ms=604800000\n" in (own / "orders/.config").read_text()
+    assert (own / "orders/0").read_text().startswith("2 figs\n")
+
+
+def test_help_tells_of_all_names(tmp_path: Path) -> None:
+    with mounted(tmp_path, "show_dot") as mount:
+        mount.topic()
+        text = (mount / ".kafkafs/help").read_text()
+        directories = ("", "orders", "orders/.meta/0", "orders/.control", ".kafkafs")
+        names = {name for directory in directories for name in os.listdir(mount / directory)}
+        assert len(names) > 25
+        missing = [name for name in names if not re.search(rf"(?<![.\w]){re.escape(name)}\b", text)]
+        assert missing == []
+
+
+def test_help_calls_errors_as_programs_do(mount: Mount) -> None:
+    told = [line.strip().partition("  ")[0] for line in help_lines(mount, "When something fails")]
+    known = {os.strerror(number) for number in errno.errorcode}
+    assert len(told) > 5
+    assert set(told) <= known
+
+
 # -- config ----------------------------------------------------------------------------------------
 
 
