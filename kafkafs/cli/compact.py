@@ -35,8 +35,8 @@ _FIGURES = (
     "compact",
     epilog=examples(
         "kafkafs compact --dry-run data",
-        "kafkafs compact mnt/orders",
-        "kafkafs compact data orders:0 payments",
+        "kafkafs compact mnt/users",
+        "kafkafs compact data users:0 prices",
     ),
 )
 @logs_argument()
