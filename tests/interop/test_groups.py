@@ -1,0 +1,268 @@
+"""Groups of a broker as we read them, and ours as the broker does.
+
+`kafka-consumer-groups --describe` is the judge: of groups of both protocols, with and without
+metadata, of positions in transactions that were committed and aborted; while the broker runs, when
+it has stopped, and when it was killed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from storage import LogManager
+from storage.follow.follow_directory import DirectoryFollower
+from storage.groups.group import Group
+from storage.groups.offset_records import (
+    COMMIT,
+    Committed,
+    commit_key,
+    commit_value,
+    kind_of,
+    partition_for,
+    read_commit,
+    read_commit_key,
+)
+from tests.interop.brokers import Broker, eventually
+from tests.interop.clients import SECONDS, Sender, create_topic
+from tests.interop.kafka_tools import java_command
+from tests.interop.workload import values
+
+GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+OFFSETS = "__consumer_offsets"
+OFFSETS_PARTITIONS = 4
+TOPICS = ("orders", "more")
+
+#: By group, topic and partition: position, log end, lag.
+Lags = dict[tuple[str, str, int], tuple[int, int, int]]
+
+
+def described(broker: Broker) -> Lags:
+    """What Kafka's tool says of all groups' positions."""
+    done = subprocess.run(
+        java_command(
+            GROUPS_TOOL, "--bootstrap-server", broker.address, "--describe", "--all-groups"
+        ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: Lags = {}
+    for line in done.stdout.splitlines():
+        match = re.match(r"(\S+)\s+(\S+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(-?\d+)\s", line)
+        if match is not None:
+            group, topic, *numbers = match.groups()
+            partition, *facts = map(int, numbers)
+            found[group, topic, partition] = (facts[0], facts[1], facts[2])
+    assert found, done.stdout + done.stderr
+    return found
+
+
+def shown(manager: LogManager) -> Lags:
+    """The same of a data directory."""
+    found: Lags = {}
+    for name in manager.groups.names():
+        for (topic, partition), each in group_of(manager, name).committed.items():
+            end = manager.log(topic, partition).high_watermark
+            found[name, topic, partition] = each.position, end, end - each.position
+    return found
+
+
+def group_of(manager: LogManager, name: str) -> Group:
+    group = manager.groups.find(name)
+    assert group is not None
+    return group
+
+
+def consumer(broker: Broker, group: str, **config: object) -> Consumer:
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    return Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": group,
+            "client.id": f"client-of-{group}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 2,
+            **settings,
+        }
+    )
+
+
+def takes(member: Consumer, count: int) -> None:
+    """A member reads so many records and commits what it has read."""
+    left = count
+    while left:
+        found = member.consume(left, 1.0)
+        assert not [each.error() for each in found if each.error()]
+        left -= len(found)
+    member.commit(asynchronous=False)
+
+
+def console(broker: Broker, group: str, topic: str, count: int, protocol: str) -> list[str]:
+    """Kafka's own consumer reads so many records and leaves; what it has read."""
+    done = subprocess.run(
+        java_command(
+            CONSOLE,
+            *("--bootstrap-server", broker.address, "--topic", topic, "--group", group),
+            *("--max-messages", str(count), "--from-beginning"),
+            *("--command-property", f"group.protocol={protocol}"),
+        ),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SECONDS,
+    )
+    return done.stdout.splitlines()
+
+
+def in_transaction(broker: Broker, group: str, position: int, *, commit: bool | None) -> Producer:
+    """Positions go into a transaction; None: it stays open."""
+    sender = Sender(broker, transactional_id=f"of-{group}-{position}")
+    member = consumer(broker, group)
+    sender.producer.begin_transaction()
+    sender.producer.send_offsets_to_transaction(
+        [TopicPartition("orders", 0, position), TopicPartition("more", 0, position)],
+        member.consumer_group_metadata(),
+        SECONDS,
+    )
+    if commit is not None:
+        (sender.producer.commit_transaction if commit else sender.producer.abort_transaction)(
+            SECONDS
+        )
+    member.close()
+    return sender.producer
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with groups of all kinds."""
+    broker = Broker(
+        tmp_path_factory.mktemp("groups"), offsets_topic_num_partitions=OFFSETS_PARTITIONS
+    )
+    try:
+        broker.start()
+        for topic in TOPICS:
+            create_topic(broker, topic, 2)
+            Sender(broker).send(topic, values(0, 40))
+        member = consumer(broker, "classic")
+        member.subscribe(list(TOPICS))
+        takes(member, 60)
+        member.close()
+        simple = consumer(broker, "simple")
+        positions = [
+            TopicPartition("orders", 0, 7, metadata="host ü"),
+            TopicPartition("more", 1, 0),
+        ]
+        simple.commit(offsets=positions, asynchronous=False)
+        simple.close()
+        console(broker, "new-protocol", "orders", 11, "consumer")
+        console(broker, "java-classic", "orders", 12, "classic")
+        in_transaction(broker, "exactly-once", 5, commit=True)
+        in_transaction(broker, "exactly-once", 9, commit=False)
+        in_transaction(broker, "never", 9, commit=False)
+        yield broker
+    finally:
+        broker.kill()
+
+
+def test_a_brokers_groups(served: Broker) -> None:
+    broker = served
+    members = [
+        consumer(broker, "living"),
+        consumer(broker, "living-too", group_protocol="consumer"),
+    ]
+    for member in members:
+        member.subscribe(["orders"])
+        takes(member, 3)
+    open_one = in_transaction(broker, "exactly-once", 11, commit=None)
+    theirs = described(broker)
+    assert theirs["exactly-once", "orders", 0] == (5, 40, 35)
+    assert not [each for each in theirs if each[0] == "never"]
+    with LogManager.open(str(broker.data), read_only=True) as manager:
+        follower = DirectoryFollower(manager)
+        assert shown(manager) == theirs
+
+        # While it runs: what comes is followed.
+        takes(members[0], 4)
+        open_one.commit_transaction(SECONDS)
+        theirs = described(broker)
+        assert theirs["exactly-once", "orders", 0] == (11, 40, 29)
+        follower.look_for_partitions()
+        follower.look_at_groups()
+        assert shown(manager) == theirs
+
+        group = group_of(manager, "simple")
+        # The client sends the zero that ends its string, too.
+        assert group.committed["orders", 0].metadata == "host ü\0"
+        assert (group.kind, group.members) == ("", ())
+        group = group_of(manager, "classic")
+        assert (group.kind, group.protocol, group.members) == ("classic", "consumer", ())
+        assert group.empty_since_ms is not None
+        for name, kind in (("living", "classic"), ("living-too", "consumer")):
+            (member,) = group_of(manager, name).members
+            assert group_of(manager, name).kind == kind
+            assert (member.client_id, member.host) == (f"client-of-{name}", "/127.0.0.1")
+            assert sorted(member.assigned) == [("orders", 0), ("orders", 1)]
+    for member in members:
+        member.close()
+    theirs = described(broker)
+    broker.stop()
+    with LogManager.open(str(broker.data), read_only=True) as manager:
+        assert shown(manager) == theirs
+    broker.start()
+    takes_again = consumer(broker, "classic")
+    takes_again.subscribe(list(TOPICS))
+    takes(takes_again, 5)
+    theirs = described(broker)
+    broker.kill()
+    with LogManager.open(str(broker.data), read_only=True) as manager:
+        assert shown(manager) == theirs
+    broker.start()
+
+
+def test_keys_values_and_places_are_kafkas(served: Broker) -> None:
+    """What Kafka's classes have written is what we write of the same facts."""
+    versions = set()
+    with LogManager.open(str(served.data), read_only=True) as manager:
+        for number, log in manager.topic(OFFSETS).partitions.items():
+            for record in log.records(isolation="read_uncommitted"):
+                assert record.key is not None
+                if kind_of(record.key) != COMMIT or record.value is None:
+                    continue
+                key = read_commit_key(record.key)
+                assert partition_for(key.group, OFFSETS_PARTITIONS) == number
+                assert commit_key(*key) == record.key
+                versions.add((record.value[1], read_commit(record.value).topic_id is not None))
+                if record.value[1] == 4:
+                    assert commit_value(read_commit(record.value)) == record.value
+    assert (4, True) in versions, versions
+
+
+def test_groups_committed_here_are_the_brokers(served: Broker) -> None:
+    broker = served
+    eventually(lambda: described(broker))
+    theirs = described(broker)
+    broker.stop()
+    with LogManager.open(str(broker.data)) as manager:
+        groups = manager.groups
+        groups.commit("made here", "orders", {0: Committed(31, metadata="by us"), 1: Committed(0)})
+        groups.commit("made-here", "orders", {0: Committed(31, metadata="by us"), 1: Committed(0)})
+        groups.commit("simple", "orders", {0: Committed(20)})
+        groups.forget("java-classic")
+        expected = shown(manager)
+    broker.start()
+    theirs = described(broker)
+    del expected["made here", "orders", 0], expected["made here", "orders", 1]
+    assert {item: each for item, each in theirs.items() if item[0] != "made"} == expected
+    assert theirs["made-here", "orders", 0] == (31, 40, 9)
+    assert theirs["simple", "orders", 0] == (20, 40, 20)
+    assert not [each for each in theirs if each[0] == "java-classic"]
+    read = console(broker, "made-here", "orders", 9, "consumer")
+    assert read == [each.value.decode() for each in values(0, 40)[31:] if each.value is not None]
+    assert described(broker)["made-here", "orders", 0] == (40, 40, 0)
