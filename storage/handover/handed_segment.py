@@ -2,17 +2,20 @@
 
 It checks every batch (size, CRC, offsets that rise), so that a broker gets whole batches only.  A
 cluster gives out leader epochs: those above 0 become 0, so that no follower or consumer meets an
-epoch that the broker's own metadata does not know yet.  No CRC covers them.
+epoch that the broker's own metadata does not know yet.  No CRC covers them.  In records of groups
+the broker's ids of topics take the place of ours (``topic_ids``).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from storage import paths
 from storage.errors import CorruptRecord
 from storage.files import Files
+from storage.handover.topic_ids import replace_ids
 from storage.index import txn_index
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC, MAGIC_POSITION, size_at
@@ -61,21 +64,28 @@ class Receiver(NamedTuple):
 
 
 def hand_segment(
-    segment: Segment, receiver: Receiver, interval: int, *, may_link: bool, task: Task
+    segment: Segment,
+    receiver: Receiver,
+    interval: int,
+    *,
+    may_link: bool,
+    task: Task,
+    ids: Mapping[bytes, bytes],
 ) -> tuple[bool, int | None]:
     """Put a segment's log and indexes there, durable but for their names.
 
     ``interval``: index.interval.bytes.  ``may_link``: link the log, which nobody writes to any
-    more, instead of copying it, unless it has to change or has another owner.
+    more, instead of copying it, unless it has to change or has another owner.  ``ids``: topics' ids
+    that it has, and what takes their place; in most logs none.
 
     Returns whether the log is one file on both sides now, and the offset of the first batch with a
-    leader epoch, or None.  CorruptRecord, TaskCancelled, OSError.
+    leader epoch, or None.  CorruptRecord, HandoverRefused, TaskCancelled, OSError.
     """
     files = receiver.files
     path = receiver.path(segment.base_offset, paths.LOG)
     rebuild = None
-    if may_link and _is_linkable(files, segment, receiver):
-        rebuild = _read(files, segment, interval, task, None)
+    if may_link and not ids and _is_linkable(files, segment, receiver):
+        rebuild = _read(files, segment, interval, task, None, ids)
         if _has_other_epochs(rebuild):
             rebuild = None
         else:
@@ -84,7 +94,7 @@ def hand_segment(
     if rebuild is None:
         fd = receiver.create(path)
         try:
-            rebuild = _read(files, segment, interval, task, fd)
+            rebuild = _read(files, segment, interval, task, fd, ids)
             files.fsync(fd)
         finally:
             files.close(fd)
@@ -109,7 +119,14 @@ def _has_other_epochs(rebuild: Rebuild) -> bool:
     return bool(rebuild.epochs) and rebuild.epochs[-1][0] > 0
 
 
-def _read(files: Files, segment: Segment, interval: int, task: Task, target: int | None) -> Rebuild:
+def _read(
+    files: Files,
+    segment: Segment,
+    interval: int,
+    task: Task,
+    target: int | None,
+    ids: Mapping[bytes, bytes],
+) -> Rebuild:
     """Walk a log, and write it to ``target`` as the broker gets it."""
     rebuild = Rebuild(segment.base_offset, interval)
     fd = files.open(segment.log_path, os.O_RDONLY)
@@ -118,6 +135,8 @@ def _read(files: Files, segment: Segment, interval: int, task: Task, target: int
             if target is not None and taken:
                 if _has_other_epochs(rebuild):
                     _clear_epochs(chunk, taken)
+                if ids:
+                    replace_ids(chunk, taken, ids, segment.log_path)
                 files.pwrite(target, chunk[:taken], start)
             task.advance(taken)
     finally:

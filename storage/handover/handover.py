@@ -8,6 +8,7 @@ written to them.  A partition gets:
 - one producer snapshot, at the log end, without producers.  A cluster gives out producer ids: ours
   would meet others' at the broker, which would refuse those producers.  Our batches lie below the
   recovery point, so no restart of the broker reads their producers, however it stopped;
+- in ``__consumer_offsets``, the broker's ids of topics in the place of ours;
 - ``leader-epoch-checkpoint`` with epoch 0, or empty where no batch has an epoch;
 - the log end as its recovery point, and our log start where it is above the first base offset.
   A broker finds the high watermark and the cleaner's offset itself.
@@ -39,6 +40,7 @@ from storage import paths
 from storage.directory.manager import LogManager
 from storage.errors import HandoverRefused, LogLocked, StorageError
 from storage.files import Files
+from storage.groups.offset_records import id_bytes
 from storage.handover.handed_segment import Receiver, hand_segment
 from storage.log.log import Log
 from storage.settings.settings import Settings
@@ -420,6 +422,7 @@ class _Handover:
         self._empty(directory)
         linked = 0
         first_epochs: list[int] = []
+        ids = self._ids() if log.topic == paths.CONSUMER_OFFSETS else {}
         for segment in log.segments:
             is_linked, first_epoch = hand_segment(
                 segment,
@@ -427,6 +430,7 @@ class _Handover:
                 log.config.index_interval_bytes,
                 may_link=self.link and segment is not log.segments[-1],
                 task=self.task,
+                ids=ids,
             )
             linked += segment.size if is_linked else 0
             if first_epoch is not None:
@@ -444,6 +448,26 @@ class _Handover:
         size = sum(segment.size for segment in log.segments)
         bounds = log.log_start_offset, end
         return Handed(*_item(log), *bounds, len(log.segments), size, linked)
+
+    def _ids(self) -> dict[bytes, bytes]:
+        """What topics' ids in the records of groups become: those of the broker's of the names."""
+        ours, theirs = (self._ids_in(place) for place in (self.data, self.broker))
+        return {
+            id_bytes(ours[topic]): id_bytes(theirs[topic])
+            for topic in ours.keys() & theirs.keys()
+            if ours[topic] != theirs[topic]
+        }
+
+    def _ids_in(self, place: str) -> dict[str, str]:
+        """Of each topic that lies there."""
+        found: dict[str, str] = {}
+        for topic, numbers in paths.partitions_in(self.files.scan(place)).items():
+            directory = os.path.join(place, paths.partition_directory(topic, numbers[0]))
+            path = os.path.join(directory, paths.PARTITION_METADATA)
+            topic_id = checkpoint_file.read_partition_metadata(self.files, path)
+            if topic_id is not None:
+                found[topic] = topic_id
+        return found
 
     def _receiver(self, directory: str) -> Receiver:
         """The directory, whose files have to belong to the owner of the broker's."""

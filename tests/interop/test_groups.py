@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from storage import LogManager
+from storage import LogManager, encode
 from storage.follow.follow_directory import DirectoryFollower
 from storage.groups.group import Group
 from storage.groups.offset_records import (
@@ -30,7 +31,8 @@ from storage.groups.offset_records import (
 from tests.interop.brokers import Broker, eventually
 from tests.interop.clients import SECONDS, Sender, create_topic
 from tests.interop.kafka_tools import java_command
-from tests.interop.workload import values
+from tests.interop.workload import T, values
+from tests.mount.mounting import kafkafs
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -205,10 +207,10 @@ def test_a_brokers_groups(served: Broker) -> None:
         assert (group.kind, group.protocol, group.members) == ("classic", "consumer", ())
         assert group.empty_since_ms is not None
         for name, kind in (("living", "classic"), ("living-too", "consumer")):
-            (member,) = group_of(manager, name).members
+            (known,) = group_of(manager, name).members
             assert group_of(manager, name).kind == kind
-            assert (member.client_id, member.host) == (f"client-of-{name}", "/127.0.0.1")
-            assert sorted(member.assigned) == [("orders", 0), ("orders", 1)]
+            assert (known.client_id, known.host) == (f"client-of-{name}", "/127.0.0.1")
+            assert sorted(known.assigned) == [("orders", 0), ("orders", 1)]
     for member in members:
         member.close()
     theirs = described(broker)
@@ -266,3 +268,38 @@ def test_groups_committed_here_are_the_brokers(served: Broker) -> None:
     read = console(broker, "made-here", "orders", 9, "consumer")
     assert read == [each.value.decode() for each in values(0, 40)[31:] if each.value is not None]
     assert described(broker)["made-here", "orders", 0] == (40, 40, 0)
+
+
+def test_groups_that_are_handed_over_are_the_brokers(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "kafkafs.properties").write_text(f"offsets.topic.num.partitions={OFFSETS_PARTITIONS}\n")
+    with LogManager.open(str(data)) as manager:
+        log = manager.create_topic("orders").partitions[0]
+        for record in values(0, 40):
+            log.append(bytearray(encode([record])), now_ns=T * 1_000_000)
+        for name in ("of-ours", "of-ours-too"):
+            manager.groups.commit(name, "orders", {0: Committed(31, metadata="by us")})
+    broker = Broker(tmp_path / "broker", offsets_topic_num_partitions=OFFSETS_PARTITIONS)
+    try:
+        broker.start()
+        create_topic(broker, "orders")
+        # Made as a consumer that asks for its group makes it; nothing is in it yet.
+        create_topic(
+            broker, OFFSETS, OFFSETS_PARTITIONS, cleanup_policy="compact", segment_bytes=104857600
+        )
+        broker.stop()
+        done = kafkafs("handover", data, broker.data, "orders", OFFSETS)
+        assert done.returncode == 0, done.stderr
+        broker.start()
+        expected = (31, 40, 9)
+        assert described(broker) == {
+            ("of-ours", "orders", 0): expected,
+            ("of-ours-too", "orders", 0): expected,
+        }
+        for name, protocol in (("of-ours", "consumer"), ("of-ours-too", "classic")):
+            read = console(broker, name, "orders", 9, protocol)
+            assert read == [f"value {n}" for n in range(31, 40)]
+        assert described(broker)["of-ours", "orders", 0] == (40, 40, 0)
+    finally:
+        broker.kill()

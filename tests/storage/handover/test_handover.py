@@ -17,6 +17,7 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
+from storage.groups.offset_records import Committed
 from storage.handover.handover import HandoverOutcome, broker_settings, hand_over
 from storage.log.epochs import LeaderEpochs
 from storage.record.header import parse_header
@@ -34,7 +35,7 @@ from tests.storage.handed import (
     write_broker,
     write_source,
 )
-from tests.storage.logs import NOW_MS, NOW_NS, append, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, values, write_settings
 from tests.storage.old_logs import content, write_old
 
 Places = tuple[Path, Path]
@@ -380,3 +381,50 @@ def test_settings_are_those_that_decide_and_those_that_are_set(tmp_path: Path) -
         "retention.ms": "5000",
         "segment.ms": "7000",
     }
+
+
+def test_in_records_of_groups_topics_get_the_brokers_ids(tmp_path: Path) -> None:
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    data.mkdir()
+    write_settings(data, offsets_topic_num_partitions=2)
+    with LogManager.open(str(data), clock_ms=clock_ms) as manager:
+        for topic in ("known", "unknown"):
+            append(manager.create_topic(topic).partitions[0], b"x", b"y")
+            for number in range(20):
+                manager.groups.commit(f"g{number}", topic, {0: Committed(1 + number % 2)})
+        ids = {topic: manager.topic(topic).id for topic in ("known", "unknown")}
+    write_broker(broker, {"known": 1, paths.CONSUMER_OFFSETS: 2})
+    given = hand((data, broker), "known", paths.CONSUMER_OFFSETS)
+    assert {each.topic for each in given.handed} == {"known", paths.CONSUMER_OFFSETS}
+    with LogManager.open(str(broker), read_only=True) as manager:
+        theirs = manager.topic("known").id
+        assert theirs != ids["known"]
+        for number in range(20):
+            group = manager.groups.find(f"g{number}")
+            assert group is not None
+            assert {
+                item: (each.position, each.topic_id) for item, each in group.committed.items()
+            } == {
+                ("known", 0): (1 + number % 2, theirs),
+                # The broker's is another topic's, if it has one.
+                ("unknown", 0): (1 + number % 2, ids["unknown"]),
+            }
+    assert verify(str(broker)).faults == []
+    assert hand((data, broker), "known", paths.CONSUMER_OFFSETS).handed == []
+
+
+def test_ids_in_compressed_batches_are_refused(tmp_path: Path) -> None:
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    data.mkdir()
+    write_settings(data, offsets_topic_num_partitions=1)
+    with LogManager.open(str(data), clock_ms=clock_ms) as manager:
+        manager.create_topic("known")
+        manager.groups.prepare()
+        manager.change_topic_settings(paths.CONSUMER_OFFSETS, {"compression.type": "gzip"})
+        manager.groups.commit("g", "known", {0: Committed(0)})
+    write_broker(broker, {"known": 1, paths.CONSUMER_OFFSETS: 1})
+    with pytest.raises(HandoverRefused, match="a compressed batch has ids of topics"):
+        hand((data, broker), paths.CONSUMER_OFFSETS)
+    directory = broker / f"{paths.CONSUMER_OFFSETS}-0"
+    assert [each.name for each in directory.iterdir()] == [paths.PARTITION_METADATA]
+    assert not (broker / paths.HANDOVER).exists()

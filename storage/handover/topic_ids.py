@@ -1,0 +1,60 @@
+"""Topics' ids in the records of groups: the broker's take the place of ours.
+
+A broker knows topics by ids of its own, and takes a position of a topic with another id for none.
+In a record an id is its 16 bytes, in a position as in a broker's facts of members and assignments.
+They are random, so wherever a batch has them they mean the topic; no bytes move.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+
+from storage.errors import HandoverRefused
+from storage.record._crc import crc32c
+from storage.record.header import CODEC_BITS, MAGIC, MAGIC_POSITION, parse_header, size_at
+from storage.record.plain import plain
+
+_CRC_POSITION = 17
+_COVERED_FROM = 21
+_SIZE = 16
+
+
+def replace_ids(data: memoryview, end: int, ids: Mapping[bytes, bytes], path: str) -> None:
+    """Replace these ids in whole, valid batches, in place, with new checksums.
+
+    HandoverRefused where a compressed batch has any; ``path``: the log's, for that.
+    """
+    at = 0
+    while at < end:
+        size = size_at(data, at)
+        if data[at + MAGIC_POSITION] == MAGIC:
+            _replace_in_batch(data[at : at + size], ids, path)
+        at += size
+
+
+def _replace_in_batch(batch: memoryview, ids: Mapping[bytes, bytes], path: str) -> None:
+    header = parse_header(batch)
+    if header.attributes & CODEC_BITS:
+        made, _ = plain(batch, 0, len(batch))
+        if any(_places(bytes(made), ids)):
+            raise HandoverRefused(
+                "a compressed batch has ids of topics, which cannot be replaced in it",
+                path=path,
+                offset=header.base_offset,
+            )
+        return
+    places = list(_places(bytes(batch), ids))
+    for position, new in places:
+        batch[position : position + _SIZE] = new
+    if places:
+        struct.pack_into(">I", batch, _CRC_POSITION, crc32c(batch[_COVERED_FROM:]))
+
+
+def _places(batch: bytes, ids: Mapping[bytes, bytes]) -> Iterator[tuple[int, bytes]]:
+    """Where ids are, and what takes their place."""
+    for old, new in ids.items():
+        position = batch.find(old, _COVERED_FROM)
+        while position >= 0:
+            yield position, new
+            position = batch.find(old, position + _SIZE)
