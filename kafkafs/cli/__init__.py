@@ -31,6 +31,7 @@ _COMMANDS = {
     "undelete": "Take the deletion of a topic back.",
     "cat": "Print records.",
     "append": "Append lines as records.",
+    "tail": "Print the last lines of files in a mount, and what is appended.",
     "wait": "Wait for the job of a file in .control.",
     "repair": "Mend a data directory that is not mounted.",
     "verify": "Check everything in a data directory, also one in use.",

@@ -7,20 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import click
 
 from kafkafs.cli import examples, one_line_errors
 from kafkafs.cli.addresses import Address, partitions_at, resolve
 from kafkafs.cli.output import binary_stdout
+from kafkafs.cli.patience import patiently
 from kafkafs.cli.progress import opening_shown
 from kafkafs.cli.views import find, path_in_topic, tree_of, view_option
 
 _READ_BYTES = 1 << 20
-_AGAIN_S = 0.1
 
-_T = TypeVar("_T")
 _Read = Callable[[int, int], bytes]
 """At most so many bytes from a position on; none at the end."""
 _Open = Callable[[Sequence[str]], _Read]
@@ -88,18 +87,9 @@ def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _copy(read: _Read, out: BinaryIO) -> None:
     """Write a file, to its end."""
     position = 0
-    while data := _patiently(partial(read, position, _READ_BYTES)):
+    while data := patiently(partial(read, position, _READ_BYTES)):
         out.write(data)
         position += len(data)
-
-
-def _patiently(call: Callable[[], _T]) -> _T:
-    """Call again while a partition is measured."""
-    while True:
-        try:
-            return call()
-        except BlockingIOError:
-            time.sleep(_AGAIN_S)
 
 
 @contextmanager
@@ -118,7 +108,7 @@ def _opener(address: Address) -> Iterator[_Open]:
 
     def open_path(names: Sequence[str]) -> _Read:
         close()
-        opened[0] = _patiently(lambda: os.open(os.path.join(mount, *names), os.O_RDONLY))
+        opened[0] = patiently(lambda: os.open(os.path.join(mount, *names), os.O_RDONLY))
         return lambda position, size: os.pread(opened[0], size, position)
 
     try:
@@ -138,7 +128,7 @@ def _tree_opener(data_dir: str) -> Iterator[_Open]:
         tree = tree_of(manager)
 
         def open_node(names: Sequence[str]) -> _Read:
-            handle = _patiently(lambda: find(tree, *names).open(os.O_RDONLY))
+            handle = patiently(lambda: find(tree, *names).open(os.O_RDONLY))
             return lambda position, size: bytes(handle.read(position, size))
 
         yield open_node

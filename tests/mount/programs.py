@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from tests.hang import HANG_S
 
@@ -107,7 +108,7 @@ class Running:
         assert self._process.stdout is not None
         self._output = Output(self._process.stdout.fileno())
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -129,6 +130,9 @@ class Running:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def status(self) -> int:
         """The exit status, as soon as it has ended."""

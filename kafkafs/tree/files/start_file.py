@@ -455,7 +455,7 @@ class StartHandle(ReadHandle):
 
     @property
     def _has_ended(self) -> bool:
-        return super()._has_ended or self._start_file.has_ended
+        return self._start_file.has_ended
 
     def _end(self) -> int:
         file = self._start_file

@@ -548,7 +548,7 @@ class ReadHandle(Handle):
 
     def poll(self, waiter: Waiter | None) -> int:
         """POLLPRI: there is something behind what was read last, if only an error. POLLHUP: the
-        file will not grow any more.
+        file will not grow any more; with POLLERR: its topic was deleted.
 
         Of what the kernel keeps in its page cache we do not see all reads: there POLLPRI is said
         once for each size.
@@ -569,13 +569,15 @@ class ReadHandle(Handle):
             is_behind = True
         if is_behind and partition.writing is not None:
             partition.showing_size()
-        hangs_up = select.POLLHUP if self._has_ended else 0
-        return READY | hangs_up | (select.POLLPRI if is_behind else 0)
+        events = READY | (select.POLLPRI if is_behind else 0)
+        if partition.log.closed:
+            return events | select.POLLHUP | select.POLLERR
+        return events | (select.POLLHUP if self._has_ended else 0)
 
     @property
     def _has_ended(self) -> bool:
-        """Whether nothing will come behind the end that it has now."""
-        return self._partition.log.closed
+        """Whether it is known that nothing will come behind the end that it has now."""
+        return False
 
     def _end(self) -> int:
         """The file's size; errors as `read`."""

@@ -1,0 +1,326 @@
+"""`kafkafs tail`: prints the last lines of files in a mount, and what is appended, at once.
+
+As `tail -f` and `tail -F`, which look once a second; this waits in epoll(7) (the reference,
+"Waiting for more: poll"). An open file goes on with all that is appended, also when the past of the
+partition is rewritten, so `-F` never begins anew for that. It looks for a name again only when the
+topic was deleted or the mount is gone, and goes on where it was if the name leads to the same file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import shlex
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+import click
+
+from kafkafs.cli import examples, fail, say
+from kafkafs.cli.patience import patiently
+
+_READ_BYTES = 1 << 20
+#: What is read at first to find the last lines.
+_FIRST_BYTES = 8 << 10
+#: How often `-F` looks for a name that leads to nothing, in seconds.
+_LOOK_S = 1.0
+# What is no file of ours, like a FIFO, is not waited for either.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+#: Only files of partitions have it.
+_MARK = "user.kafkafs.log_end"
+
+#: The errors of a dead mount, and all that `-F` waits out.
+_DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
+_PASSING = (*_DEAD, errno.ENOENT, errno.ESTALE)
+
+_COUNT = re.compile(r"([+-]?)([0-9]{1,18})([A-Za-z]*)")
+_UNITS: dict[str, int] = {"": 1, "b": 512, "kB": 1000, "K": 1024} | {
+    name + ending: base ** (power + 1)
+    for power, name in enumerate("KMGTPE")
+    for ending, base in (("", 1024), ("iB", 1024), ("B", 1000))
+}
+
+
+class _Start:
+    """Where to begin: with the last so many lines or bytes, or, `from_start`, with that one."""
+
+    def __init__(self, text: str, unit: str) -> None:
+        found = _COUNT.fullmatch(text)
+        if found is None or found[3] not in _UNITS:
+            raise click.BadParameter(f"{text!r} is no number of {unit}, like 10, +1 or 4K")
+        self.count = int(found[2]) * _UNITS[found[3]]
+        self.from_start = found[1] == "+"
+        self.in_lines = unit == "lines"
+
+    def position(self, fd: int) -> int:
+        """The first byte to print of an open file. OSError."""
+        size = os.fstat(fd).st_size
+        if self.from_start:
+            skipped = max(self.count - 1, 0)
+            return _behind_lines(fd, skipped) if self.in_lines else skipped
+        if self.in_lines:
+            return _of_last_lines(fd, size, self.count)
+        return max(size - self.count, 0)
+
+
+class _File:
+    """A file that is followed. `fd` -1: its name leads to nothing at present."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = -1
+        self._inode = 0
+        self._position = 0
+        self.told = ""
+        """What was last said of it."""
+
+    def open(self, start: _Start) -> None:
+        """Open it where it begins, or where it was. OSError, also for another file."""
+        fd = patiently(lambda: os.open(self.path, _FLAGS))
+        try:
+            found = patiently(lambda: os.fstat(fd))
+            self._check(fd, found)
+            if found.st_ino != self._inode or found.st_size < self._position:
+                # Another file of that name is read from its beginning, as by tail.
+                is_first = not self._inode
+                self._position = patiently(lambda: start.position(fd)) if is_first else 0
+            self._inode, self.fd = found.st_ino, fd
+        finally:
+            if self.fd != fd:
+                os.close(fd)
+
+    def _check(self, fd: int, found: os.stat_result) -> None:
+        """OSError for a directory, and for what nobody would be woken for."""
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        try:
+            os.getxattr(fd, _MARK)
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+                raise
+            instead = f"tail -f {shlex.quote(self.path)}"
+            reason = f"is no partition's file in a mount of kafkafs: {instead} follows it"
+            raise OSError(errno.ENODATA, reason) from None
+
+    def read(self) -> bytes:
+        """The next bytes; none at the end. OSError."""
+        data = patiently(partial(os.pread, self.fd, _READ_BYTES, self._position))
+        self._position += len(data)
+        return data
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        # close(2) of a dead mount's file says so, and closes it.
+        with suppress(OSError):
+            os.close(fd)
+
+
+@click.command(
+    "tail",
+    epilog=examples(
+        "kafkafs tail mnt/orders/0",
+        "kafkafs tail -n +1 mnt/orders/.jsonl/0",
+        "kafkafs tail -F -n 0 mnt/orders/* | grep --line-buffered error",
+    ),
+)
+@click.option("-n", "--lines", default="10", metavar="[+]N", help="Begin N lines before the end.")
+@click.option("-c", "--bytes", "size", metavar="[+]N", help="Begin N bytes before the end.")
+@click.option("-f", "--follow", is_flag=True, help="Print what is appended: always the case.")
+@click.option("-F", "by_name", is_flag=True, help="Wait for a file that is not there, or has gone.")
+@click.option("-q", "--quiet", "--silent", is_flag=True, help="Never name the files.")
+@click.option("-v", "--verbose", is_flag=True, help="Name the files, also a single one.")
+@click.option("--pid", type=click.IntRange(min=1), help="End when this process has ended.")
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+def command(
+    lines: str,
+    size: str | None,
+    follow: bool,
+    by_name: bool,
+    quiet: bool,
+    verbose: bool,
+    pid: int | None,
+    paths: Sequence[str],
+) -> None:
+    """Print the last lines of partitions' files in a mount, and what is appended, at once.
+
+    As tail -f, with its options, but woken by each append instead of looking once a second. +N
+    begins with the Nth line or byte.
+
+    It ends when all files have: a topic was deleted, the mount is gone (status 1), the end of
+    N@START..END is reached. With -F it waits for them to come back.
+    """
+    start = _Start(lines, "lines") if size is None else _Start(size, "bytes")
+    has_headers = not quiet and (verbose or len(paths) > 1)
+    tail = _Tail(start, by_name=by_name, has_headers=has_headers)
+    sys.exit(tail.run([_File(path) for path in paths], pid))
+
+
+class _Tail:
+    """Prints files to standard output until all have ended."""
+
+    def __init__(self, start: _Start, *, by_name: bool, has_headers: bool) -> None:
+        self._start = start
+        self._by_name = by_name
+        self._has_headers = has_headers
+        self._shown: _File | None = None
+        self._epoll = select.epoll()
+        self._open: dict[int, _File] = {}
+        # Those that `-F` waits for.
+        self._missing: list[_File] = []
+        self._status = 0
+
+    def run(self, files: Sequence[_File], pid: int | None) -> int:
+        """Print, and return the exit status. BrokenPipeError."""
+        process = self._watch_process(pid)
+        output = sys.stdout.fileno()
+        # Tells of a reader that has gone; a plain file cannot be waited for.
+        with suppress(PermissionError):
+            self._epoll.register(output, 0)
+        for file in files:
+            self._begin(file)
+        look_at = time.monotonic() + _LOOK_S
+        while (self._open or self._missing) and process != 0:
+            left_s = max(look_at - time.monotonic(), 0) if self._missing else None
+            for fd, events in self._epoll.poll(left_s):
+                if fd == output:
+                    raise BrokenPipeError
+                if fd == process:
+                    return self._status
+                self._go_on(self._open[fd], events)
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + _LOOK_S
+                missing, self._missing = self._missing, []
+                for file in missing:
+                    self._begin(file)
+        return self._status
+
+    def _watch_process(self, pid: int | None) -> int | None:
+        """A descriptor that tells of a process's end; 0: it has ended; None: there is none."""
+        if pid is None:
+            return None
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return 0
+        except OSError as error:
+            raise fail(f"--pid {pid}: {error.strerror}") from None
+        self._epoll.register(fd, select.EPOLLIN)
+        return fd
+
+    def _begin(self, file: _File) -> None:
+        """Open a file, and print what is there."""
+        try:
+            file.open(self._start)
+        except OSError as error:
+            self._lose(file, error)
+            return
+        self._open[file.fd] = file
+        if not file.told:
+            self._name(file)
+        if self._print(file, to_end=True):
+            self._epoll.register(file.fd, select.EPOLLPRI)
+
+    def _go_on(self, file: _File, events: int) -> None:
+        """Print what has come; end where nothing will come any more."""
+        has_ended = bool(events & (select.EPOLLHUP | select.EPOLLERR))
+        if not self._print(file, to_end=has_ended) or not has_ended:
+            return
+        if events & select.EPOLLERR:
+            self._lose(file, FileNotFoundError(errno.ENOENT, "was deleted"))
+        else:
+            self._close(file)
+
+    def _print(self, file: _File, *, to_end: bool) -> bool:
+        """Print the next bytes of a file, or all; False where it is lost."""
+        while True:
+            try:
+                data = file.read()
+            except OSError as error:
+                self._lose(file, error)
+                return False
+            if data:
+                file.told = ""
+                self._name(file)
+                _write(data)
+            if not (data and to_end):
+                return True
+
+    def _name(self, file: _File) -> None:
+        """Print which file it is, as tail does, where it is another one than before."""
+        if self._has_headers and file is not self._shown:
+            before = "" if self._shown is None else "\n"
+            _write(f"{before}==> {file.path} <==\n".encode(errors="surrogateescape"))
+        self._shown = file
+
+    def _lose(self, file: _File, error: OSError) -> None:
+        """A file cannot be read: wait for it to come back, or end it."""
+        self._close(file)
+        waits = self._by_name and error.errno in _PASSING
+        what = _reason_of(error) + (", which is waited for" if waits else "")
+        if file.told != what:
+            file.told = what
+            say(f"kafkafs: {file.path}: {what}", err=True)
+        if waits:
+            self._missing.append(file)
+        else:
+            self._status = 1
+
+    def _close(self, file: _File) -> None:
+        if self._open.pop(file.fd, None) is not None:
+            file.close()
+
+
+def _reason_of(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    if error.errno in _DEAD:
+        return "the file system was unmounted"
+    return "is not there" if reason == os.strerror(errno.ENOENT) else reason
+
+
+def _write(data: bytes) -> None:
+    """BrokenPipeError."""
+    output = sys.stdout.fileno()
+    left = memoryview(data)
+    while left:
+        left = left[os.write(output, left) :]
+
+
+def _behind_lines(fd: int, count: int) -> int:
+    """The position behind the first `count` lines, or the end."""
+    position = 0
+    while count and (data := os.pread(fd, _READ_BYTES, position)):
+        found = data.count(b"\n")
+        if found < count:
+            count -= found
+            position += len(data)
+            continue
+        at = 0
+        for _ in range(count):
+            at = data.index(b"\n", at) + 1
+        return position + at
+    return position
+
+
+def _of_last_lines(fd: int, size: int, count: int) -> int:
+    """The position of the last `count` lines of the first `size` bytes; 0 where it has fewer."""
+    end, wanted = size, _FIRST_BYTES
+    if not count:
+        return size
+    while end:
+        begin = max(end - wanted, 0)
+        data = os.pread(fd, end - begin, begin)
+        at = len(data)
+        if end == size and data.endswith(b"\n"):
+            at -= 1
+        while (at := data.rfind(b"\n", 0, at)) >= 0:
+            count -= 1
+            if not count:
+                return begin + at + 1
+        end, wanted = begin, _READ_BYTES
+    return 0

@@ -1,0 +1,280 @@
+"""`kafkafs tail`: what tail prints, and what is appended at once; how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hang import HANG_S
+from tests.mount.line_writer import Writers
+from tests.mount.mounting import KAFKAFS, Mount, mounted
+from tests.mount.programs import Running
+from tests.mount.test_many_writers import by_writer
+
+TAIL = [*KAFKAFS, "tail"]
+ROUNDS = 6
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab", buffering=0) as file:
+        assert file.write(data) == len(data)
+
+
+class Following(Running):
+    """`kafkafs tail` while it runs."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        super().__init__([*TAIL, *arguments])
+
+    def said(self, text: str) -> None:
+        """As soon as it has said something on standard error."""
+        while text not in self.errors():
+            assert self.is_running(), self.errors()
+
+
+# -- as tail ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory of files that do not grow: many lines, none, one that is long."""
+    with mounted(tmp_path_factory.mktemp("mount")) as mount:
+        orders = mount.topic(partitions=3)
+        append(orders, b"".join(b"line %d\n" % number for number in range(30_000)))
+        append(orders.parent / "2", b"x" * 20_000 + b"\nlast\n")
+        yield orders.parent / ".snapshot"
+
+
+OPTIONS = [
+    [],
+    *(["-n", count] for count in ("0", "1", "3", "-3", "1K", "40000", "+1", "+3", "+0", "+40000")),
+    *(["-c", count] for count in ("0", "7", "1b", "1kB", "1M", "+1", "+9", "+0", "+9000000")),
+    ["--lines=2"],
+    ["--bytes=2"],
+    ["-q", "-n2"],
+    ["-v", "-n2"],
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
+@pytest.mark.parametrize("names", ["0", "2", "0 1 2"])
+def test_it_prints_what_tail_prints(snapshots: Path, options: list[str], names: str) -> None:
+    files = [str(snapshots / name) for name in names.split()]
+    expected = subprocess.run(["tail", *options, *files], capture_output=True)
+    done = subprocess.run([*TAIL, *options, *files], capture_output=True, timeout=HANG_S)
+    assert (done.returncode, done.stderr) == (0, b"")
+    if "0" in options and len(files) > 1:
+        # Then only `tail -f` names the files.
+        assert done.stdout == "\n".join(f"==> {file} <==\n" for file in files).encode()
+    else:
+        assert done.stdout == expected.stdout
+
+
+# -- following -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def orders(mount: Mount) -> Path:
+    """A partition whose segments are small."""
+    orders = mount.topic()
+    mount.run("echo internal.segment.bytes=200000 >> orders/.config")
+    return orders
+
+
+@pytest.mark.parametrize("name", ["0", ".follow/0", "0@start"])
+@pytest.mark.parametrize("by_name", [[], ["-F"]], ids=["-f", "-F"])
+def test_it_prints_every_line_once_while_segments_roll_and_go(
+    mount: Mount, orders: Path, name: str, by_name: list[str]
+) -> None:
+    append(orders, b"before\n" * 5)
+    with Following(*by_name, "-n2", orders.parent / name) as tail:
+        tail.read_until(b"before\n" * 2)
+        for number in range(ROUNDS):
+            append(orders, b"".join(b"%d %d\n" % (number, each) for each in range(10_000)))
+            tail.read_until(b"\n%d 9999\n" % number)
+            mount.run(
+                "echo 0 $(getfattr --only-values -n user.kafkafs.log_end orders/0) > "
+                "orders/.control/delete-records"
+            )
+        shown = tail.read_until(b"%d 9999\n" % (ROUNDS - 1))
+        assert tail.errors() == ""
+    lines = [b"%d %d\n" % (number, each) for number in range(ROUNDS) for each in range(10_000)]
+    assert shown == b"before\n" * 2 + b"".join(lines)
+
+
+def test_it_prints_what_several_writers_append(orders: Path) -> None:
+    names = ["a", "b", "c"]
+    with Following("-f", "-n0", "-v", orders) as tail:
+        tail.read_until(b" <==\n")
+        with Writers(orders, names, 0, [0] * len(names)) as writers:
+            writers.go()
+            while tail.size < 2_000_000:
+                writers.wait(writers.reports + 1)
+            writers.kill()
+        append(orders, b"the last line\n")
+        shown = tail.read_until(b"the last line\n")
+    assert shown.partition(b"\n")[2] == orders.read_bytes()
+    assert by_writer(shown.partition(b"\n")[2].removesuffix(b"the last line\n"))
+
+
+def test_it_names_the_file_that_a_line_is_of(mount: Mount) -> None:
+    one, two = mount.topic("one"), mount.topic("two")
+    append(one, b"1\n")
+    with Following(one, two) as tail:
+        first, second = b"==> %s <==\n" % bytes(one), b"==> %s <==\n" % bytes(two)
+        shown = first + b"1\n\n" + second
+        assert tail.read_until(shown) == shown
+        for path, text in (
+            (two, b"2\n"),
+            (one, b"\n" + first + b"3\n"),
+            (one, b"4\n"),
+            (two, b"\n" + second + b"5\n"),
+        ):
+            append(path, text.split(b"\n")[-2] + b"\n")
+            shown += text
+            assert tail.read_until(shown) == shown
+
+
+# -- ends ------------------------------------------------------------------------------------------
+
+
+def test_it_ends_with_its_topics(mount: Mount) -> None:
+    one, two = mount.topic("one"), mount.topic("two")
+    with Following("-q", one, two) as tail:
+        append(one, b"1\n")
+        append(two, b"2\n")
+        tail.wait(lambda data: len(data) == 4)
+        one.parent.rmdir()
+        tail.said(f"kafkafs: {one}: was deleted\n")
+        append(two, b"3\n")
+        tail.read_until(b"3\n")
+        two.parent.rmdir()
+        assert tail.status() == 1
+        assert tail.errors().endswith(f"kafkafs: {two}: was deleted\n")
+
+
+def test_it_ends_where_a_range_does(orders: Path) -> None:
+    append(orders, b"1\n")
+    with Following(orders.parent / "0@0..3") as tail:
+        tail.read_until(b"1\n")
+        append(orders, b"2\n3\n4\n")
+        assert tail.status() == 0
+        assert tail.read_until(b"3\n") == b"1\n2\n3\n"
+        assert tail.errors() == ""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_the_mount(tmp_path: Path, end: signal.Signals) -> None:
+    mount = Mount(tmp_path)
+    mount.start()
+    try:
+        orders = mount.topic()
+        append(orders, b"1\n")
+        with Following(orders) as tail:
+            tail.read_until(b"1\n")
+            os.kill(mount.pid, end)
+            assert tail.status() == 1
+            assert tail.errors() == f"kafkafs: {orders}: the file system was unmounted\n"
+    finally:
+        mount.end()
+
+
+def test_it_ends_with_its_reader_though_nothing_comes(orders: Path) -> None:
+    append(orders, b"1\n")
+    tail = subprocess.Popen([*TAIL, orders], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert tail.stdout is not None
+    assert tail.stdout.readline() == b"1\n"
+    tail.stdout.close()
+    assert tail.wait(HANG_S) == 128 + signal.SIGPIPE
+    assert tail.stderr is not None
+    assert tail.stderr.read() == b""
+    tail.stderr.close()
+
+
+def test_ctrl_c_ends_it(orders: Path) -> None:
+    append(orders, b"1\n")
+    with Following(orders) as tail:
+        tail.read_until(b"1\n")
+        os.kill(tail.pid, signal.SIGINT)
+        assert tail.status() == 130
+
+
+def test_it_ends_with_the_process_that_it_is_told(orders: Path) -> None:
+    append(orders, b"1\n")
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process,
+        Following(f"--pid={process.pid}", orders) as tail,
+    ):
+        tail.read_until(b"1\n")
+        append(orders, b"2\n")
+        tail.read_until(b"2\n")
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(HANG_S)
+        assert tail.status() == 0
+    done = subprocess.run([*TAIL, f"--pid={process.pid}", orders], capture_output=True)
+    assert (done.returncode, done.stdout) == (0, b"1\n2\n")
+
+
+# -- files that are not there, and others ----------------------------------------------------------
+
+
+def test_it_waits_for_a_file_that_comes_and_goes(mount: Mount) -> None:
+    orders = mount / "orders/0"
+    with Following("-F", orders) as tail:
+        tail.said("is not there, which is waited for")
+        mount.topic()
+        append(orders, b"1\n")
+        tail.read_until(b"1\n")
+        orders.parent.rmdir()
+        mount.topic()
+        append(orders, b"2\n")
+        assert tail.read_until(b"2\n") == b"1\n2\n"
+
+
+def test_it_goes_on_where_it_was_when_the_mount_is_back(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        orders = mount.topic()
+        append(orders, b"1\n")
+        with Following("-F", orders) as tail:
+            tail.read_until(b"1\n")
+            mount.kill()
+            tail.said("the file system was unmounted, which is waited for")
+            mount.start()
+            append(orders, b"2\n")
+            assert tail.read_until(b"2\n") == b"1\n2\n"
+
+
+def test_what_it_cannot_wait_for_is_refused_with_what_does(mount: Mount, tmp_path: Path) -> None:
+    orders = mount.topic()
+    plain = tmp_path / "plain file"
+    plain.write_text("1\n")
+    for path, reason in (
+        (plain, f"tail -f '{plain}' follows it"),
+        (mount / ".kafkafs/log", f"tail -f {mount / '.kafkafs/log'} follows it"),
+        (orders.parent, "Is a directory"),
+        (mount / "nowhere", "is not there"),
+    ):
+        done = subprocess.run([*TAIL, path], capture_output=True, text=True, timeout=HANG_S)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"kafkafs: {path}: ")
+        assert done.stderr.endswith(f"{reason}\n")
+        assert done.stderr.count("\n") == 1
+    for option in ("-n", "-c"):
+        done = subprocess.run([*TAIL, option, "some", orders], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert "'some' is no number of" in done.stderr
+
+
+def test_it_needs_no_reader_of_standard_output_to_be_a_pipe(orders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    append(orders, b"1\n2\n")
+    with out.open("wb") as file:
+        done = subprocess.run([*TAIL, orders.parent / "0@start..end"], stdout=file, timeout=HANG_S)
+    assert done.returncode == 0
+    assert out.read_bytes() == b"1\n2\n"
