@@ -201,7 +201,7 @@ class Groups(LogListener[Log]):
         return next(
             (
                 name
-                for name in self._topics
+                for name in list(self._topics)
                 if (topic := self._topics.get(name)) is not None and topic.id == topic_id
             ),
             None,

@@ -17,17 +17,25 @@ Not here: locks (one thread at a time reads), other partitions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from storage.errors import CorruptRecord
 from storage.groups.offset_records import group_of
 from storage.log.log import Log
 from storage.log.read import plain_batches
 from storage.record.batch import Record, decode_plain
+from storage.record.columns._columns import (
+    AbortedSpans,
+    Columns,
+    VariableColumn,
+    decode_columns,
+)
 from storage.record.control import COMMIT, parse_marker
 from storage.record.header import BatchHeader, Buffer
 
 _log = logging.getLogger(__name__)
+
+_WINDOW_BYTES = 1 << 20
 
 _Pending = dict[bytes, tuple[int, bytes | None]]
 
@@ -87,11 +95,43 @@ class OffsetsLog:
         end, size = log.log_end_offset, log.size
         stable = log.last_stable_offset
         self.next_offset = max(self.next_offset, log.log_start_offset)
+        if not self._open and log.size - self._size_read > _WINDOW_BYTES:
+            self._read_stable(stable)
         for data, header in _batches(log, self.next_offset, end):
             self._take(data, header, stable)
             self.next_offset = header.last_offset + 1
         self.next_offset = max(self.next_offset, end)
         self._size_read = size
+
+    def _read_stable(self, stable: int) -> None:
+        """Read what lies below the last stable offset, many batches at a time.
+
+        Of the records of a key in one window only the last one is looked at.  It stops before
+        damage.
+        """
+        aborted = AbortedSpans(
+            (each.producer_id, each.first_offset, each.last_offset)
+            for each in self.log.transactions.aborted()
+        )
+        while self.next_offset < stable:
+            try:
+                data = self.log.read(self.next_offset, _WINDOW_BYTES)
+                if not data:
+                    return
+                columns = decode_columns(
+                    *(data, 0, len(data)),
+                    from_offset=self.next_offset,
+                    to_offset=stable,
+                    offsets=False,
+                    timestamps=False,
+                    aborted=aborted,
+                    check_crc=True,
+                )
+            except CorruptRecord:
+                return
+            for key, value in _newest(columns):
+                self._set(key, value, self.next_offset)
+            self.next_offset = columns.next_offset
 
     def _take(self, data: Buffer, header: BatchHeader, stable: int) -> None:
         producer = header.producer_id
@@ -142,6 +182,28 @@ class OffsetsLog:
         else:
             group.newest[key] = value
         group.changed.add(key)
+
+
+def _newest(columns: Columns) -> Iterator[tuple[bytes, bytes | None]]:
+    """The last value of each key; records without a key are left out."""
+    assert columns.keys is not None
+    assert columns.values is not None
+    keys, values = _rows(columns.keys), _rows(columns.values)
+    rows = {key: row for row, key in enumerate(map(keys, range(columns.rows))) if key is not None}
+    for key, row in rows.items():
+        yield key, values(row)
+
+
+def _rows(column: VariableColumn) -> Callable[[int], bytes | None]:
+    positions, block = memoryview(column.positions).cast("i"), bytes(column.block)
+    validity = column.validity if column.nulls else None
+
+    def row(number: int) -> bytes | None:
+        if validity is not None and not validity[number >> 3] >> (number & 7) & 1:
+            return None
+        return block[positions[number] : positions[number + 1]]
+
+    return row
 
 
 def _batches(log: Log, start: int, end: int) -> Iterator[tuple[Buffer, BatchHeader]]:
