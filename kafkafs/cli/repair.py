@@ -109,6 +109,9 @@ def command(
                 for first, last in log.lost_ranges:
                     say(f"{log.directory}: offsets {first} to {last} are given up")
                 log.accept_loss()
+        if accept_loss:
+            for line in manager.groups.pull_back(whole=True):
+                say(line)
         if wants_purge:
             for log in logs:
                 for path in purge(manager.files, log.directory):

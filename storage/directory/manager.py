@@ -249,7 +249,8 @@ class LogManager:
                     manager.start_checkpoint(snapshots=False)()
                 for log in manager.logs():
                     manager._rescue(log)
-                manager.groups.pull_back()
+                for line in manager.groups.pull_back():
+                    _log.warning("%s", line)
                 recover_adoption(manager)
         except BaseException:
             if made:

@@ -14,7 +14,6 @@ not there; in a broker's that topic may lie elsewhere.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,8 +47,6 @@ from storage.segment.segment import Segment
 from storage.settings.settings import Settings
 from storage.task import Task
 from storage.waiting import before_waiting, may_wait
-
-_log = logging.getLogger(__name__)
 
 _TOPIC = paths.CONSUMER_OFFSETS
 # How much a caller reads that may not wait.
@@ -386,24 +383,31 @@ class Groups(LogListener[Log]):
 
     # -- after a crash -------------------------------------------------------------------------
 
-    def pull_back(self) -> None:
-        """Commit the log end in the place of positions that lie beyond it, with a line for each.
+    def pull_back(self, *, whole: bool = False) -> list[str]:
+        """Commit the log end in the place of positions that lie beyond it; a line for each.
 
         A machine that stops may have brought commits to the disk, and not the records before them.
-        Only what was not flushed can be so (``Durability.flush_after``), and only that is read.
+        Only what was not flushed can be so (``Durability.flush_after``), and only that is read;
+        ``whole``: all of it, as logs have lost what was flushed.
         """
+        lines: list[str] = []
         for log in self.logs:
             if log.closed or log.lost_end or log.durability.flush_error is not None:
                 continue
-            point = log.durability.recovery_point
-            if point < log.log_end_offset:
+            start = log.log_start_offset if whole else log.durability.recovery_point
+            if start < log.log_end_offset:
                 with self._directory.duties.attempt("pulling back positions", log.name):
-                    self._append(log, self._beyond(OffsetsLog(log, point)))
+                    found = self._beyond(OffsetsLog(log, start))
+                    self._append(log, [pair for pair, _ in found])
+                    lines += [line for _, line in found]
+        return lines
 
-    def _beyond(self, offsets: OffsetsLog) -> list[tuple[bytes, bytes | None]]:
-        """What pulls back the positions in these records that lie beyond the end of their logs."""
+    def _beyond(self, offsets: OffsetsLog) -> list[tuple[tuple[bytes, bytes], str]]:
+        """What pulls back the positions in these records that lie beyond the end of their logs, and
+        a line for each.
+        """
         offsets.read_on()
-        found: list[tuple[bytes, bytes | None]] = []
+        found: list[tuple[tuple[bytes, bytes], str]] = []
         for name, records in offsets.groups.items():
             facts = GroupFacts(name_text(name), records)
             facts.refresh()
@@ -414,13 +418,13 @@ class Groups(LogListener[Log]):
                     continue
                 end = log.log_end_offset
                 if each.position > end:
-                    _log.warning(
-                        "group %r: position %d in %s is pulled back to its end %d: the records "
-                        "before it were lost in a crash",
-                        *(facts.name, each.position, log.name, end),
-                    )
+                    key = commit_key(facts.name, topic, number)
                     value = commit_value(each._replace(position=end))
-                    found.append((commit_key(facts.name, topic, number), value))
+                    line = (
+                        f"group {facts.name!r}: position {each.position} in {log.name} is pulled "
+                        f"back to its end {end}: the records before it were lost"
+                    )
+                    found.append(((key, value), line))
         return found
 
     # -- what goes -----------------------------------------------------------------------------
