@@ -21,6 +21,7 @@ from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import Record, encode
 from storage.directory.manager import LogManager
+from storage.groups.offset_records import Committed
 from storage.log.log import Log
 from tests.hang import HANG_S
 from tests.storage.logs import append, values, write_settings
@@ -227,3 +228,19 @@ def test_what_nobody_foresaw_is_a_line_and_is_tried_again(tmp_path: Path) -> Non
         await comes(lambda: values(log) == [b"1"])
 
     in_world(tmp_path / "data", test)
+
+
+def test_positions_that_are_over_are_taken_back(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.topic("a")
+        groups = world.manager.groups
+        groups.commit("g", "a", {0: Committed(0)})
+        await world.pass_s(599)
+        await world.pass_s(2)
+        assert groups.names() == ["g"]
+        groups.commit("h", "a", {0: Committed(0)})
+        await world.pass_s(600)
+        await comes(lambda: groups.names() == ["h"])
+        assert world.said == []
+
+    in_world(tmp_path / "data", test, offsets_topic_num_partitions=2, offsets_retention_minutes=15)
