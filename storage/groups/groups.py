@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 from storage import paths
@@ -30,29 +31,34 @@ from storage.errors import (
 from storage.groups.expiry import is_expired
 from storage.groups.group import Group, GroupFacts, TopicPartition
 from storage.groups.offset_records import (
+    COMMIT,
     Committed,
     check_metadata,
     check_name,
     commit_key,
     commit_value,
+    kind_of,
     name_bytes,
     name_text,
     partition_for,
+    read_commit,
+    read_commit_key,
 )
 from storage.groups.offsets_log import GroupRecords, OffsetsLog
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.record.batch import Record, encode
 from storage.segment.segment import Segment
+from storage.settings.messages import MessageError
 from storage.settings.settings import Settings
 from storage.task import Task
-from storage.waiting import before_waiting, may_wait
+from storage.waiting import at_once, before_waiting, may_wait
 
 _TOPIC = paths.CONSUMER_OFFSETS
 # How much a caller reads that may not wait.
 _AT_ONCE_BYTES = 64 * 1024
 # How many groups, or positions of one, it decodes.
-_AT_ONCE_GROUPS = 100
+_AT_ONCE = 100
 # Bytes of records in a batch: well below the smallest max.message.bytes that Kafka suggests.
 _BATCH_BYTES = 256 * 1024
 _TRIES = 3
@@ -115,6 +121,8 @@ class Groups(LogListener[Log]):
         self._facts: dict[GroupRecords, GroupFacts] = {}
         # Groups as they were when they were last asked for, and the changes that they had seen.
         self._shown: dict[GroupFacts, tuple[tuple[int, int], Group]] = {}
+        # The names at a count of changes.
+        self._names: tuple[int, list[str]] = (-1, [])
         self._made: set[str] = set()
         self._changes = 0
         # When topics were deleted whose positions are to be taken back.
@@ -145,16 +153,20 @@ class Groups(LogListener[Log]):
         """The groups that there are, sorted.  OSError; BlockingIOError where it would wait and may
         not.
         """
+        # Before anything is read: what comes meanwhile is a change for the next call.
+        changes = self.changes
         with self._read() as logs:
-            if sum(len(each.groups) for each in logs) > len(self._facts) + _AT_ONCE_GROUPS:
-                before_waiting()
-            found = {
-                name_text(name)
-                for each in logs
-                for name, records in each.groups.items()
-                if self._is_there(name, records)
-            }
-        return sorted(found | self._made)
+            if self._names[0] != changes:
+                if sum(len(each.groups) for each in logs) > _AT_ONCE:
+                    before_waiting()
+                there = {
+                    name_text(name)
+                    for each in logs
+                    for name, records in each.groups.items()
+                    if self._is_there(records)
+                }
+                self._names = changes, sorted(there | self._made)
+            return list(self._names[1])
 
     def find(self, name: str) -> Group | None:
         """The group of this name, if there is one.  Errors as ``names``."""
@@ -162,21 +174,26 @@ class Groups(LogListener[Log]):
         with self._read() as logs:
             for each in logs:
                 records = each.groups.get(key)
-                if records is not None and self._is_there(key, records):
+                if records is not None and self._is_there(records):
                     return self._group(key, records)
         return Group(name) if name in self._made else None
 
-    def _is_there(self, name: bytes, records: GroupRecords) -> bool:
+    def _is_there(self, records: GroupRecords) -> bool:
         """Whether a group has a position that counts, or was described by a broker."""
-        if not records.newest:
+        return any(self._says_something(key, value) for key, value in records.newest.items())
+
+    def _says_something(self, key: bytes, value: bytes) -> bool:
+        if kind_of(key) != COMMIT:
+            return True
+        try:
+            return self._counts(read_commit_key(key).topic, read_commit(value))
+        except MessageError:
             return False
-        group = self._group(name, records)
-        return bool(group.committed or group.kind)
 
     def _group(self, name: bytes, records: GroupRecords) -> Group:
         facts = self._facts.get(records)
         if facts is None:
-            if len(records.newest) > _AT_ONCE_GROUPS:
+            if len(records.newest) > _AT_ONCE:
                 before_waiting()
             facts = self._facts[records] = GroupFacts(name_text(name), records)
         facts.refresh()
@@ -460,7 +477,10 @@ class Groups(LogListener[Log]):
         count = 0
         for start in range(0, len(found), _TAKEN_BACK_AT_ONCE):
             part = found[start : start + _TAKEN_BACK_AT_ONCE]
-            count += task.by_owner(lambda part=part: self._take_back(part))  # type: ignore[misc]
+            try:
+                count += task.by_owner(partial(self._take_back, part))
+            except BlockingIOError:
+                break  # somebody reads all of it: the next turn goes on
         return count
 
     def _has_doomed(self) -> bool:
@@ -484,12 +504,17 @@ class Groups(LogListener[Log]):
 
     def _take_back(self, found: Sequence[_Doomed]) -> int:
         """Append tombstones for those of these positions that nothing has replaced meanwhile."""
+        keys = at_once(self._unchanged, found)
+        for log, each in keys.items():
+            self._append(log, [(key, None) for key in each])
+        return sum(map(len, keys.values()))
+
+    def _unchanged(self, found: Sequence[_Doomed]) -> dict[Log, list[bytes]]:
+        """The keys of those of these positions that nothing has replaced meanwhile."""
         keys: dict[Log, list[bytes]] = {}
         with self._read():
             for log, name, records, item, committed in found:
                 self._group(name, records)
                 if self._facts[records].committed.get(item) is committed:
                     keys.setdefault(log, []).append(commit_key(name_text(name), *item))
-        for log, each in keys.items():
-            self._append(log, [(key, None) for key in each])
-        return sum(map(len, keys.values()))
+        return keys
