@@ -37,6 +37,7 @@ _PACKAGES = {
     "ssh-keygen": "openssh-client",
     "sshd": "openssh-server",
     "systemd-analyze": "systemd",
+    "systemd-nspawn": "systemd-container",
     "unshare": "util-linux",
 }
 

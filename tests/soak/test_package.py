@@ -1,121 +1,32 @@
-"""The Debian packages, and installing from source, in fresh roots of Debian 12 and 13.
+"""The Debian packages, their unit, and installing from source, in fresh roots of Debian 12 and 13.
 
 Each test has a root in which nothing is installed, with processes and mounts of its own. They take
-root, debootstrap, the network and a quarter of an hour, so they run in scripts/soak only, or by
+root, debootstrap, systemd-nspawn, the network and half an hour. They run in scripts/soak, or by
 
     .venv/bin/pytest tests/soak/test_package.py -m soak --soak-hours 1
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.soak.fresh_roots import CACHE, PROJECT, Packages, Root, dpkg_field, later, package
+
 pytestmark = pytest.mark.soak
 
-PROJECT = Path(__file__).parents[2]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kafkafs"
-PIP = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-CERTIFICATES = Path(PIP.pop("PIP_CERT", "/etc/ssl/certs/ca-certificates.crt"))
 OTHER = {"bookworm": "trixie", "trixie": "bookworm"}
 
+#: Whether a daemon runs.
+DAEMONS = "grep -qs '/usr/lib/kafkafs/versions/' /proc/[0-9]*/maps"
+
 Figures = Callable[[str, object], None]
-
-
-class Packages(NamedTuple):
-    """The package of this commit, and that of one with a later version."""
-
-    old: Path
-    new: Path
-
-
-class Root:
-    """A root directory with processes and mounts of its own, all of which end with it."""
-
-    def __init__(self, archive: Path, path: Path) -> None:
-        self.path = path
-        path.mkdir()
-        subprocess.run(["tar", "-C", path, "-xf", archive], check=True)
-        shutil.copy("/etc/resolv.conf", path / "etc")
-        self._environment = {
-            **PIP,
-            "HOME": "/root",
-            "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "LC_ALL": "C.UTF-8",
-            "DEBIAN_FRONTEND": "noninteractive",
-        }
-        if CERTIFICATES.is_file():
-            shutil.copy(CERTIFICATES, path / "certificates")
-            self._environment["PIP_CERT"] = "/certificates"
-        # The shell takes the part of init: it waits for processes that nobody else waits for.
-        # Nothing else is mounted there: it would not end while it is unmounted outside.
-        script = """
-            mount --bind "$0" "$0"; cd "$0"; mount -t proc proc proc
-            pivot_root . mnt; umount -l mnt; echo ready; sleep infinity & wait"""
-        self._holder = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-euc", script, path],
-            stdout=subprocess.PIPE,
-        )
-        assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == b"ready\n"
-        of_holder = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
-        self._init = of_holder.read_text().strip()
-        self.run("mknod -m 666 /dev/fuse c 10 229; apt-get -qq update")
-
-    def end(self) -> None:
-        self._holder.kill()
-        self._holder.communicate()
-        shutil.rmtree(self.path)
-
-    def start(self, line: str) -> subprocess.Popen[str]:
-        """Run a command line; what it prints comes on one stream."""
-        variables = [f"{name}={value}" for name, value in self._environment.items()]
-        inside = ["nsenter", "--target", self._init, "--mount", "--pid"]
-        return subprocess.Popen(
-            [*inside, "env", "-i", *variables, "bash", "-euc", f"cd /root; {line}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def attempt(self, line: str) -> tuple[int, str]:
-        process = self.start(line)
-        printed, _ = process.communicate()
-        return process.returncode, printed
-
-    def run(self, line: str) -> str:
-        status, printed = self.attempt(line)
-        assert status == 0, f"{line}: {status}\n{printed}"
-        return printed
-
-    def install(self, package: Path) -> str:
-        shutil.copy(package, self.path / "root")
-        return self.run(f"apt-get install -y --no-install-recommends ./{package.name}")
-
-    @property
-    def named(self) -> list[str]:
-        """What there is of kafkafs, besides apt's and dpkg's own notes of it."""
-        found = self.run(
-            "find / -xdev -path /proc -prune -o -path /root -prune -o -path /var/lib/dpkg -prune"
-            " -o -path /var/log -prune -o -name '*kafkafs*' -print"
-        )
-        return found.splitlines()
-
-    def daemon(self, mount_point: str) -> Path:
-        """Where /proc shows the process that serves a mount, seen from inside."""
-        pids = self.run("grep -ls '/usr/lib/kafkafs/versions/' /proc/[0-9]*/maps").split()
-        (maps,) = pids
-        assert mount_point in self.run("cat /proc/self/mounts")
-        return Path(maps).parent
 
 
 @pytest.fixture(scope="module", params=sorted(OTHER))
@@ -129,44 +40,6 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("packages") / "clone"
     subprocess.run(["git", "clone", "--quiet", PROJECT, path], check=True)
     return path
-
-
-def package(clone: Path, release: str) -> Path:
-    """The package of a clone's last commit."""
-    done = subprocess.run(
-        ["scripts/package", "deb", "--output", clone.parent / release, release],
-        cwd=clone,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return Path(done.stdout.strip())
-
-
-def later(package: Path, version: str) -> Path:
-    """The same package as one of a later version, with a directory of its own."""
-    tree = package.parent / version
-    subprocess.run(["dpkg-deb", "--raw-extract", package, tree], check=True)
-    before = dpkg_field(package, "Version")
-    for path in tree.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            content = path.read_bytes()
-            changed = content.replace(before.encode(), version.encode())
-            if path.name == "METADATA" and path.parent.name.startswith("kafkafs-"):
-                changed = re.sub(rb"(?m)^Version: .*$", b"Version: " + version.encode(), content)
-            if changed != content and path.suffix != ".pyc":
-                path.write_bytes(changed)
-    made = package.parent / f"kafkafs_{version}.deb"
-    subprocess.run(["dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, made], check=True)
-    shutil.rmtree(tree)
-    return made
-
-
-def dpkg_field(package: Path, name: str) -> str:
-    done = subprocess.run(
-        ["dpkg-deb", "--field", package, name], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -196,13 +69,22 @@ def test_from_nothing_to_a_mounted_log(root: Root, packages: Packages, figures: 
     assert root.run("dpkg --verify kafkafs") == ""
     root.run("kafkafs umount mnt")
 
-    # mount(8) and umount(8) find their helpers.
-    daemon = "grep -ls '/usr/lib/kafkafs/versions/' /proc/[0-9]*/maps"
-    root.run("mount -t kafkafs -o ro /root/log /root/mnt")
-    assert root.run("cat mnt/orders/0") == "one order\n"
-    assert root.run(daemon) != ""
+    # mount(8) and umount(8) find their helpers, and hand on what is for others.
+    others = "rw,noatime,noexec,nosuid,nodev,nofail,_netdev,user,x-systemd.automount,comment=a"
+    root.run(f"mount -t kafkafs -o {others},create,show_dot,umask=027 /root/log /root/mnt")
+    assert root.run("ls mnt").split()[-1] == "orders"
+    status, printed = root.attempt("mount -o remount,ro /root/mnt")
+    assert (status, "unmount it and mount it again" in printed) == (1, True)
+    root.run("echo 2 >> mnt/orders/0; umount -i /root/mnt")
+    root.run(f"while {DAEMONS}; do sleep 0.1; done")
+    status, printed = root.attempt("mount -t kafkafs -o nosuch log mnt")
+    assert (status, "there is no mount option 'nosuch'" in printed) == (1, True)
+    (root.path / "etc/fstab").write_text("/root/log /root/mnt kafkafs ro 0 0\n")
+    root.run("mount -a")
+    assert root.run("cat mnt/orders/0") == "one order\n2\n"
+    root.run(DAEMONS)
     root.run("umount /root/mnt")
-    assert root.attempt(daemon) == (1, "")
+    assert root.attempt(DAEMONS) == (1, "")
 
 
 def test_an_upgrade_leaves_a_daemon_its_files(root: Root, packages: Packages) -> None:
@@ -330,3 +212,180 @@ def test_setup_shows_how_far_it_is(root: Root, clone: Path) -> None:
     root.run("mkdir data mnt; kafkafs/.venv/bin/kafkafs mount data mnt")
     root.run("kafkafs/.venv/bin/kafkafs umount mnt")
     assert root.run("kafkafs/scripts/setup") == ""
+
+
+# -- with systemd ----------------------------------------------------------------------------------
+
+UNIT = "kafkafs@log"
+#: From nothing to a mounted log whose unit has been restarted.
+COMMANDS = (
+    "apt-get install -y ./kafkafs_*.deb",
+    "mkdir -p /srv/log /mnt/log",
+    "printf 'DATA=/srv/log\nMOUNT=/mnt/log\n' > /etc/kafkafs/log.conf",
+    f"systemctl enable --now {UNIT}",
+    f"systemctl restart {UNIT}",
+)
+
+
+@pytest.fixture
+def booted(root: Root, packages: Packages) -> Root:
+    """With the package, `systemctl`, and a place for a log."""
+    root.boot()
+    shutil.copy(packages.old, root.path / "root")
+    for command in COMMANDS[:3]:
+        root.run(command)
+    return root
+
+
+def journal(root: Root, unit: str = UNIT) -> str:
+    root.run("journalctl --sync")
+    return root.run(f"journalctl --output=cat --no-pager --unit={unit}")
+
+
+def test_five_commands(root: Root, packages: Packages, figures: Figures) -> None:
+    root.boot()
+    shutil.copy(packages.old, root.path / "root")
+    for command in COMMANDS:
+        began = time.monotonic()
+        root.run(command)
+        figures(f"s for {command.splitlines()[0]}", round(time.monotonic() - began, 1))
+    root.run("mkdir /mnt/log/orders; echo 1 >> /mnt/log/orders/0")
+    assert root.run("cat /mnt/log/orders/0") == "1\n"
+    assert "mounted /srv/log on /mnt/log, 0 topics, read-write" in root.run(
+        f"systemctl status --no-pager {UNIT}"
+    )
+    root.run(f"systemd-analyze verify --man=no {UNIT}.service")
+    (level,) = re.findall(
+        rf"for {UNIT}\.service: ([\d.]+) ",
+        root.run(f"systemd-analyze security --no-pager {UNIT}"),
+    )
+    assert float(level) <= 4.5
+    assert " 0 wrong, " in root.run("kafkafs doctor /mnt/log")
+
+
+def main_pid(root: Root) -> str:
+    return root.run(f"systemctl show --property=MainPID --value {UNIT}").strip()
+
+
+def write(root: Root, path: str, *lines: str) -> None:
+    """Make a file of a root, whose units may be others now."""
+    file = root.path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines))
+    root.run("systemctl daemon-reload")
+
+
+def test_a_killed_daemon_is_started_again(booted: Root) -> None:
+    booted.run(f"systemctl start {UNIT}; mkdir /mnt/log/t; echo 1 >> /mnt/log/t/0")
+    booted.run(f"systemctl kill --signal=KILL {UNIT}")
+    printed = booted.run("until echo 2 >> /mnt/log/t/0; do sleep 0.1; done; cat /mnt/log/t/0")
+    # Until then nobody writes into the directory underneath. It is seen for a moment, at the end.
+    said = {line.rpartition(": ")[2] for line in printed.splitlines()} - {"1", "2"}
+    assert said <= {"Transport endpoint is not connected", "No such file or directory"}, printed
+    assert printed.endswith("1\n2\n")
+    assert booted.run("umount /mnt/log; ls /mnt/log") == ""
+    # Who unmounts has stopped the service.
+    assert booted.attempt(f"systemctl is-active {UNIT}")[1] == "inactive\n"
+
+
+def test_a_daemon_that_hangs_is_started_again(booted: Root) -> None:
+    drop_in = f"etc/systemd/system/{UNIT}.service.d/watchdog.conf"
+    write(booted, drop_in, "[Service]", "WatchdogSec=5", "TimeoutAbortSec=1")
+    booted.run(f"systemctl start {UNIT}; mkdir /mnt/log/t; echo 1 >> /mnt/log/t/0")
+    pid = main_pid(booted)
+    booted.run(f"kill -STOP {pid}; while [ -e /proc/{pid} ]; do sleep 0.1; done")
+    booted.run(f"until systemctl is-active --quiet {UNIT}; do sleep 0.1; done")
+    assert booted.run("cat /mnt/log/t/0") == "1\n"
+    assert "Watchdog timeout" in journal(booted)
+
+
+def test_the_unit_serves_another_user(booted: Root) -> None:
+    booted.run("useradd --system log; chown log /srv/log /mnt/log")
+    write(booted, "etc/fuse.conf", "user_allow_other")
+    settings = (booted.path / "etc/kafkafs/log.conf").read_text().splitlines()
+    write(booted, "etc/kafkafs/log.conf", *settings, "USER=log", "OPTIONS=allow_other,noexec")
+    booted.run(f"systemctl start {UNIT}")
+    assert booted.run(f"stat -c %U /proc/{main_pid(booted)}") == "log\n"
+    booted.run("mkdir /mnt/log/t; chmod 1777 /mnt/log/t; chmod 666 /mnt/log/t/0")
+    booted.run("runuser -u nobody -- sh -c 'echo 1 >> /mnt/log/t/0'")
+    assert booted.run("cat /mnt/log/t/0; stat -c %U /srv/log/t-0/*.log") == "1\nlog\n"
+    # Stopping unmounts, also while somebody uses it.
+    using = booted.start("cd /mnt/log; echo in; until [ -e /root/stop ]; do sleep 0.1; done")
+    assert using.stdout is not None
+    assert using.stdout.readline() == "in\n"
+    booted.run(f"systemctl stop {UNIT}; ! grep kafkafs /proc/self/mounts")
+    booted.run("touch stop")
+    using.communicate()
+
+
+def test_what_a_unit_lacks_is_in_its_journal(booted: Root) -> None:
+    def started(unit: str = UNIT) -> str:
+        assert booted.attempt(f"systemctl start {unit}")[0] != 0
+        booted.run(f"systemctl stop {unit}")
+        return journal(booted, unit)
+
+    place = "DATA=/srv/log\nMOUNT=/mnt/log"
+    for settings, said in (
+        ("DATA=/srv/no\nMOUNT=/mnt/log", "no such data directory: mkdir /srv/no makes it"),
+        ("DATA=/srv/log\nMOUNT=/mnt/no", "no such directory to mount on: mkdir /mnt/no makes it"),
+        ("DATA=/srv/log", "MOUNT is an empty name: is a variable not set?"),
+        (f"{place}\nUSER=log", "no such user: useradd --system log makes it"),
+        (f"{place}\nUSER=nobody", "the daemon runs as nobody; as root: chown -R nobody /srv/log"),
+        (f"{place}\nOPTIONS=alow_other", "did you mean 'allow_other'?"),
+    ):
+        booted.run(f"printf '{settings}\n' > /etc/kafkafs/log.conf")
+        assert said in started()
+    # A wrong option is no reason to try again, a missing file neither.
+    assert booted.attempt(f"systemctl start {UNIT}")[0] != 0
+    assert booted.attempt(f"systemctl is-failed {UNIT}")[1] == "failed\n"
+    started("kafkafs@none")
+    assert "/etc/kafkafs/none.conf" in booted.attempt("systemctl status kafkafs@none")[1]
+
+
+def test_at_boot_and_at_the_end(booted: Root) -> None:
+    """By the unit, and by fstab; services that log into a mount start after it and stop before."""
+    places = {
+        "log": ("Requires=kafkafs@log.service", "After=kafkafs@log.service"),
+        "tab": ("RequiresMountsFor=/mnt/tab",),
+    }
+    booted.run("mkdir -p /srv/tab /mnt/tab")
+    write(booted, "etc/fstab", "/srv/tab /mnt/tab kafkafs nofail 0 0")
+    booted.run(f"systemctl enable --now {UNIT}; mount -a; mkdir /mnt/log/t /mnt/tab/t")
+    for place, order in places.items():
+        write(
+            booted,
+            f"etc/systemd/system/writer-{place}.service",
+            *("[Unit]", *order, "[Install]", "WantedBy=multi-user.target", "[Service]"),
+            """ExecStart=sh -c "trap 'echo end; exit' TERM; echo begin; sleep infinity & wait" """,
+            f"StandardOutput=append:/mnt/{place}/t/0",
+        )
+        booted.run(f"systemctl enable writer-{place}")
+    written = ""
+    for _ in range(2):
+        booted.shut_down()
+        for place in places:
+            assert (booted.path / "srv" / place / ".kafka_cleanshutdown").exists()
+        booted.boot()
+        for place in places:
+            assert booted.run(f"cat /mnt/{place}/t/0") == f"{written}begin\n"
+        written += "begin\nend\n"
+    assert booted.run("kafkafs mounts").count("serving") == 2
+
+
+def test_an_upgrade_and_a_removal_leave_the_unit_running(booted: Root, packages: Packages) -> None:
+    booted.run(f"systemctl enable --now {UNIT}; mkdir /mnt/log/t")
+    pid = booted.run(f"systemctl show --property=MainPID --value {UNIT}")
+    assert "the former version goes on with: /mnt/log" in booted.install(packages.new)
+    assert booted.run(f"systemctl show --property=MainPID --value {UNIT}") == pid
+    booted.run(f"echo 1 >> /mnt/log/t/0; systemctl restart {UNIT}")
+    assert booted.run("cat /mnt/log/t/0 /mnt/log/.kafkafs/version") == "1\nkafkafs 99.0\n"
+    assert "still mounted, and not ended by this: /mnt/log" in booted.run(
+        "apt-get remove -y kafkafs"
+    )
+    booted.run(f"echo 2 >> /mnt/log/t/0; systemctl stop {UNIT}; ! grep kafkafs /proc/self/mounts")
+    # Installed again it is enabled as before; purged it is not.
+    booted.install(packages.new)
+    booted.run(f"systemctl start {UNIT}; systemctl is-enabled {UNIT}")
+    assert booted.run("cat /mnt/log/t/0") == "1\n2\n"
+    booted.run(f"systemctl stop {UNIT}; apt-get purge -y kafkafs")
+    assert booted.named == []

@@ -15,6 +15,8 @@ DEVICE = "/dev/fuse"
 CONFIGURATION = "/etc/fuse.conf"
 #: Of a kernel's FUSE device: major and minor number.
 _NUMBER = 10, 229
+#: Of linux/capability.h.
+_CAP_SYS_ADMIN = 21
 #: Fewer open files leave too few for a log's segments.
 LEAST_FILES = 1024
 #: Files by which a container tells what runs in it.
@@ -26,6 +28,7 @@ def checks() -> Iterator[Check]:
     for name, look in (
         ("fuse-device", _device),
         ("fusermount3", _fusermount),
+        ("mount-right", _mount_right),
         ("libfuse", _libfuse),
         ("allow-other", _allow_other),
         ("open-files", _open_files),
@@ -67,6 +70,24 @@ def _fusermount() -> Iterator[Finding]:
     if os.geteuid() != 0 and not is_roots:
         mend = as_root(f"sh -c 'chown root: {path} && chmod u+s {path}'")
         yield Finding(f"{path} does not run as root, so only root can mount", mend)
+
+
+def _mount_right() -> Iterator[Finding]:
+    """Root, or fusermount3 for a user, may mount."""
+    with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
+        fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    # fusermount3 gets what the bounding set has.
+    capabilities = int(fields["CapEff" if os.geteuid() == 0 else "CapBnd"], 16)
+    if not capabilities >> _CAP_SYS_ADMIN & 1:
+        yield Finding(
+            "nothing can be mounted without CAP_SYS_ADMIN",
+            "start the container with: --device /dev/fuse --cap-add SYS_ADMIN",
+        )
+    elif os.geteuid() != 0 and fields.get("NoNewPrivs") == "1":
+        yield Finding(
+            "fusermount3 has no rights in a process with NoNewPrivs",
+            "in a unit: NoNewPrivileges=no; in a container: --security-opt no-new-privileges=false",
+        )
 
 
 def _libfuse() -> Iterator[Finding]:

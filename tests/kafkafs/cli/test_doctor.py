@@ -145,6 +145,32 @@ def test_fusermount(tmp_path: Path) -> None:
 
 
 @needs_root
+@pytest.mark.parametrize(
+    ("without", "what", "mend"),
+    [
+        (
+            "--bounding-set=-sys_admin",
+            "nothing can be mounted without CAP_SYS_ADMIN",
+            "start the container with: --device /dev/fuse --cap-add SYS_ADMIN",
+        ),
+        (
+            f"--reuid={USER} --clear-groups --bounding-set=-sys_admin",
+            "nothing can be mounted without CAP_SYS_ADMIN",
+            "start the container with: --device /dev/fuse --cap-add SYS_ADMIN",
+        ),
+        (
+            f"--reuid={USER} --clear-groups --no-new-privs",
+            "fusermount3 has no rights in a process with NoNewPrivs",
+            "in a unit: NoNewPrivileges=no; in a container: --security-opt no-new-privileges=false",
+        ),
+    ],
+)
+def test_the_right_to_mount(without: str, what: str, mend: str) -> None:
+    before = f'set -- setpriv {without} "$@"'
+    assert one(doctor(before=before), "mount-right") == ("wrong", what, mend)
+
+
+@needs_root
 def test_the_library(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.touch()
