@@ -237,15 +237,17 @@ def parse_mount_options(texts: Iterable[str], *, sloppy: bool = False) -> MountO
     `sloppy`: unknown options have no effect, as mount(8) has it with `-s`.
     """
     options = MountOptions()
-    for word in (part for text in texts for part in text.split(",") if part):
+    words = [part for text in texts for part in text.split(",") if part]
+    if "remount" in words:
+        # Beside it stand the mount table's options, which are not ours.
+        raise InvalidMountOption(
+            "remount: a mount's options cannot be changed: unmount it and mount it again"
+        )
+    for word in words:
         name, equals, value = word.partition("=")
         option = _BY_NAME.get(name)
         if name in _FOR_OTHERS or name.lower().startswith("x-"):
             continue
-        if name == "remount":
-            raise InvalidMountOption(
-                "remount: a mount's options cannot be changed: unmount it and mount it again"
-            )
         if option is None or bool(equals) != bool(option.value):
             if sloppy:
                 continue
