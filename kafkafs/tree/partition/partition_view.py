@@ -99,6 +99,12 @@ class PartitionView:
         for _ in range(_TRIES):
             if layout.base is None:
                 self.generation(until)
+                rewrites = layout.timeline.rewrites
+                position = layout.position(layout.log.log_start_offset)
+                with layout.lock:
+                    # It is older than the base where the positions have begun anew beside it.
+                    if layout.is_ready and rewrites == layout.timeline.rewrites:
+                        layout.begin_base(position)
             base, log_start = layout.base, layout.log.log_start_offset
             if base is None:
                 continue

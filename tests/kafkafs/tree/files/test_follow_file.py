@@ -171,3 +171,18 @@ def test_a_cut_is_a_new_inode_and_an_open_reader_goes_on(broker: Broker) -> None
         # The kernel is told that the name leads elsewhere by now.
         assert tree.notices.names
         handle.release()
+
+
+def test_a_base_whose_segment_is_gone(broker: Broker) -> None:
+    """Positions are counted anew, also beside a file that is shown already."""
+    with followed(broker) as tree:
+        assert tree.read(tree.file("t/0")) == broker.text
+        check(tree, broker, 0)
+        view = tree.fs.partitions.of(tree.log()).view(tree.fs.mount.views[0])
+        assert view.has_generation
+        bases = [each.base_offset for each in tree.log().segments]
+        before = tree.file(FOLLOW)
+        tree.log().history.set_base(view.layout.view.name, bases[1] + 1, 0)
+        with pytest.raises(OSError, match="begun anew, in another inode"):
+            asked(before.xattr, "user.kafkafs.first_position")
+        check(tree, broker, 0)
