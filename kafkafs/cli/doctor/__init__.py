@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -123,9 +124,11 @@ def _results(checks: Sequence[Check]) -> list[list[Finding]]:
             child = Child(partial(_findings, check))
             stack.callback(child.leave)
             children.append(child)
+        # They have begun together.
+        until = time.monotonic() + PATIENCE_S
         for check, child in zip(checks, children, strict=True):
             try:
-                found.append(child.result(PATIENCE_S))
+                found.append(child.result(max(until - time.monotonic(), 0.0)))
             except NoAnswer:
                 found.append([check.silent])
     return found
