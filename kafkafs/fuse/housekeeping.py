@@ -56,8 +56,7 @@ class Housekeeping:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._every, TICK_S, "housekeeping", self._tick)
             nursery.start_soon(self._every, SWEEP_S, "removal of what was deleted", self._sweep)
-            if self._partitions.watches is not None:
-                nursery.start_soon(self._wake_followers, self._partitions.watches.fd)
+            nursery.start_soon(self._wake_followers)
             if not self._manager.read_only:
                 interval_ms = self._manager.settings.broker.log_flush_offset_checkpoint_interval_ms
                 checkpoint_s = max(interval_ms / 1000, TICK_S)
@@ -115,10 +114,10 @@ class Housekeeping:
         finally:
             self._flushing.discard(log)
 
-    async def _wake_followers(self, fd: int) -> None:
+    async def _wake_followers(self) -> None:
         """Look at what another process has written, as soon as a process waits for it."""
         while True:
-            await trio.lowlevel.wait_readable(fd)
+            await trio.lowlevel.wait_readable(self._partitions.watches.fd)
             with self._duties.attempt("following of what is waited for"):
                 self._partitions.look_at_changed()
 

@@ -3,14 +3,16 @@
 A directory is watched as a whole: a watch of its newest file alone would not tell of the next one.
 What is written through a memory map is not told of; brokers write their logs by write(2).
 
-The system has a limit of watches for each user (``fs.inotify.max_user_watches``).  A directory that
-gets none is left out, with one line.
+Each user may have so many instances of inotify (``fs.inotify.max_user_instances``, 128 by default)
+and so many watches (``fs.inotify.max_user_watches``).  So the instance is made for the first
+directory; one that gets no watch is told of in one line, and tried again by `try_again`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import select
 import struct
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -42,45 +44,62 @@ class DirectoryWatches(Generic[K]):
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """OSError where the system has no more."""
         self._say = say
-        self.fd = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        # It is there from the beginning, to wait for; inotify's descriptor is added once it is made.
+        self._ready = select.epoll()
+        self.fd = self._ready.fileno()
+        self._inotify: int | None = None
         self._keys: dict[int, K] = {}
         self._numbers: dict[K, int] = {}
-        self._is_short = False
+        self._unwatched: dict[K, str] = {}
 
-    def watch(self, key: K, directory: str, *, wanted: bool) -> None:
-        """Watch a directory, or, unless it is ``wanted``, watch it no more."""
-        if self.fd < 0:
-            return
-        if not wanted:
-            number = self._numbers.pop(key, None)
-            if number is not None:
-                del self._keys[number]
-                _libc.inotify_rm_watch(self.fd, number)
+    def watch(self, key: K, directory: str) -> None:
+        """Watch a directory."""
+        if self._ready.closed:
             return
         try:
-            number = _checked(_libc.inotify_add_watch(self.fd, os.fsencode(directory), _MASK))
+            number = self._add(directory)
         except OSError as error:
-            if not self._is_short:
-                self._is_short = True
+            if not self._unwatched:
                 self._say(
                     f"{directory}: cannot be watched, so who waits for appends may wait a second "
                     f"longer: {error.strerror}"
                 )
+            self._unwatched[key] = directory
             return
+        self._unwatched.pop(key, None)
         self._keys[number], self._numbers[key] = key, number
+
+    def forget(self, key: K) -> None:
+        """Watch it no more."""
+        self._unwatched.pop(key, None)
+        number = self._numbers.pop(key, None)
+        if number is not None and self._inotify is not None:
+            del self._keys[number]
+            _libc.inotify_rm_watch(self._inotify, number)
+
+    def try_again(self) -> None:
+        """Watch what could not be watched so far, as far as the system has watches again."""
+        for key, directory in list(self._unwatched.items()):
+            self.watch(key, directory)
+
+    def _add(self, directory: str) -> int:
+        """The number of a directory's watch.  OSError where the system has no more."""
+        if self._inotify is None:
+            self._inotify = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+            self._ready.register(self._inotify, select.EPOLLIN)
+        return _checked(_libc.inotify_add_watch(self._inotify, os.fsencode(directory), _MASK))
 
     def changed(self) -> dict[K, bool]:
         """The keys of what has changed since the last call; whether the directory itself was
         removed or renamed.
         """
         found: dict[K, bool] = {}
-        while True:
+        while self._inotify is not None:
             try:
-                events = os.read(self.fd, _READ_BYTES)
+                events = os.read(self._inotify, _READ_BYTES)
             except BlockingIOError:
-                return found
+                break
             at = 0
             while at < len(events):
                 number, mask, _, name_bytes = _EVENT.unpack_from(events, at)
@@ -94,11 +113,13 @@ class DirectoryWatches(Generic[K]):
                 found[key] = found.get(key, False) or is_moved
                 if mask & _IGNORED:
                     del self._keys[number], self._numbers[key]
+        return found
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._ready.close()
+        inotify, self._inotify = self._inotify, None
+        if inotify is not None:
+            os.close(inotify)
 
 
 def _checked(result: int) -> int:

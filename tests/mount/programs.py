@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -47,6 +48,13 @@ def program(name: str) -> str:
     path = shutil.which(name)
     assert path is not None, f"{name} is missing: apt-get install {_PACKAGES.get(name, name)}"
     return path
+
+
+def inotify_left() -> None:
+    """What waits for events of files must get an instance of inotify(7): the user has a limit."""
+    descriptor = ctypes.CDLL(None).inotify_init1(0)
+    assert descriptor >= 0, "none is left: sysctl fs.inotify.max_user_instances=1024"
+    os.close(descriptor)
 
 
 class Output:

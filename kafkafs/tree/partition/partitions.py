@@ -60,24 +60,12 @@ class Partitions(LogListener[Log]):
         self._to_follow: list[Log] = []
         # The partitions still to be measured in the background; None before the first `tick`.
         self._unmeasured: list[Partition] | None = None
-        self.watches = self._make_watches()
+        self.watches = DirectoryWatches[Partition](mount.events)
         """Tells of what another process writes, where a process waits for it in poll(2)."""
         # Whether the event log has the line about a topic that is not shown.
         self._hidden_named = False
         mount.manager.listeners.append(self)
         self._name_hidden()
-
-    def _make_watches(self) -> DirectoryWatches[Partition] | None:
-        """None where nothing is followed, or the system has no more: then each second's look tells
-        of what was written.
-        """
-        if self._follower is None:
-            return None
-        try:
-            return DirectoryWatches(self.mount.events)
-        except OSError as error:
-            self.mount.events(f"who waits for appends may wait a second longer: {error.strerror}")
-            return None
 
     def __iter__(self) -> Iterator[Partition]:
         """All partitions that were used so far."""
@@ -123,13 +111,13 @@ class Partitions(LogListener[Log]):
 
     def polling_changed(self, partition: Partition) -> None:
         """The first process polls a file of a partition, or the last one has closed its file."""
-        if self.mount.follows and self.watches is not None:
-            self.watches.watch(partition, partition.log.directory, wanted=partition.is_polled)
+        if not partition.is_polled:
+            self.watches.forget(partition)
+        elif self.mount.follows:
+            self.watches.watch(partition, partition.log.directory)
 
     def look_at_changed(self) -> None:
         """Look at the watched partitions that their writer has changed. On the owner's thread."""
-        if self.watches is None:
-            return
         changed = self.watches.changed()
         if any(is_moved for is_moved in changed.values()):
             self.look_for_partitions()
@@ -259,6 +247,7 @@ class Partitions(LogListener[Log]):
                 if partition.is_polled:
                     self.polling_changed(partition)
                     partition.follow()
+        self.watches.try_again()
         self.look_for_partitions()
         for partition, turns in list(self._looked_at.items()):
             if partition.log.closed or not (turns or partition.is_open):
@@ -351,8 +340,7 @@ class Partitions(LogListener[Log]):
             for view in partition.views.values():
                 view.give_up_pending()
                 view.layout.save()
-        if self.watches is not None:
-            self.watches.close()
+        self.watches.close()
 
 
 def _taken(partitions: set[Partition]) -> list[Partition]:

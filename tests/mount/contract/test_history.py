@@ -17,7 +17,7 @@ from storage import LogManager
 from tests.mount.contract.conftest import new_topic
 from tests.mount.control import until
 from tests.mount.mounting import Mount, fails
-from tests.mount.programs import Running, program
+from tests.mount.programs import Running, inotify_left, program
 from tests.mount.steering import SteeredMount
 from tests.storage.logs import append, remove_head
 
@@ -519,6 +519,7 @@ def test_a_cut_history_stays_over_a_remount(tmp_path: Path) -> None:
 
 def test_an_old_file_has_no_link_and_its_watchers_hear_of_it(steered_mount: SteeredMount) -> None:
     """… once the kernel has asked for its attributes, as fstat of who has it open does."""
+    inotify_left()
     orders = Orders(steered_mount)
     orders.segment(5)
     orders.append(5)

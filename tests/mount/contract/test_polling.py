@@ -21,8 +21,8 @@ from tests.hang import HANG_S
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.test_caching import Metrics
 from tests.mount.contract.writing import append
-from tests.mount.mounting import Mount, fails
-from tests.mount.programs import Running, program
+from tests.mount.mounting import KAFKAFS, Mount, fails
+from tests.mount.programs import Running, inotify_left, program
 from tests.storage.producers import Producer
 
 ALWAYS = select.POLLIN | select.POLLOUT
@@ -409,30 +409,75 @@ def test_what_a_broker_does_wakes(beside: Beside) -> None:
         assert waiting.result() == select.POLLHUP | select.POLLERR
 
 
-def watches(mount: Mount) -> int:
-    """How many directories the daemon has inotify(7) watch."""
+def watches(pid: int) -> int:
+    """How many directories a daemon has inotify(7) watch."""
     found = 0
-    for entry in Path(f"/proc/{mount.pid}/fdinfo").iterdir():
-        found += entry.read_text().count("inotify wd:")
+    for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with suppress(OSError):
+            found += entry.read_text().count("inotify wd:")
     return found
 
 
 def test_only_what_is_polled_is_watched(beside: Beside) -> None:
     for number in range(1, 5):
         beside.broker.partition("t", number).append(b"one")
+    inotify_left()
     beside.start()
-    assert watches(beside) == 0
+    assert watches(beside.pid) == 0
     with opened(beside.file) as fd, opened(beside.path / "t/.jsonl/0") as again:
         read_all(fd)
-        assert watches(beside) == 0
+        assert watches(beside.pid) == 0
         with select.epoll() as epoll:
             epoll.register(fd, select.EPOLLPRI)
             epoll.register(again, select.EPOLLPRI)
-            assert watches(beside) == 1
+            assert watches(beside.pid) == 1
     # RELEASE comes after close(2) has returned.
     deadline = time.monotonic() + HANG_S
-    while watches(beside):
+    while watches(beside.pid):
         assert time.monotonic() < deadline
+
+
+# In a user namespace of its own, where the limit is the test's.
+WITHOUT_INOTIFY = """
+import os, select, subprocess, sys
+from pathlib import Path
+from tests.mount.contract.test_polling import WAIT_MS, polled, read_all, watches
+from tests.mount.control import until
+
+data, mnt, *kafkafs = sys.argv[1:]
+left = Path("/proc/sys/user/max_inotify_instances")
+left.write_text("0")
+daemon = subprocess.Popen([*kafkafs, "mount", data, mnt, "-f", "-o", "ro"])
+try:
+    until(lambda: os.path.ismount(mnt))
+    events = Path(mnt) / ".kafkafs/log"
+    fd = os.open(Path(mnt) / "t/0", os.O_RDONLY)
+    read_all(fd)
+    # The kernel answers reads from its pages: it may say once that there was something.
+    polled(fd)
+    print(events.read_text().count("cannot be watched"), flush=True)
+    assert polled(fd, select.POLLPRI, WAIT_MS) == select.POLLPRI
+    print(read_all(fd), watches(daemon.pid), flush=True)
+    print(events.read_text().count("cannot be watched"), flush=True)
+    left.write_text("100")
+    until(lambda: watches(daemon.pid) == 1)
+    print("watched", flush=True)
+    os.close(fd)
+finally:
+    daemon.terminate()
+    daemon.wait()
+"""
+
+
+def test_without_inotify_who_waits_is_woken_too_and_later_with_it(beside: Beside) -> None:
+    inotify_left()
+    namespace = [program("unshare"), "--user", "--map-root-user", "--mount"]
+    script = [sys.executable, "-c", WITHOUT_INOTIFY, beside.data, beside.path, *KAFKAFS]
+    with Running([*namespace, *script]) as running:
+        running.read_until(b"0\n")
+        beside.partition.append(b"one")
+        assert running.read_until(b"watched\n") == b"0\nb'one\\n' 0\n1\nwatched\n"
+        assert running.status() == 0, running.errors()
 
 
 def test_a_broker_that_starts_on_the_mounted_directory_wakes(tmp_path: Path) -> None:
