@@ -45,7 +45,7 @@ class DirectoryWatches(Generic[K]):
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        # It is there from the beginning, to wait for; inotify's descriptor is added once it is made.
+        # To wait for from the beginning on; inotify's descriptor is added once it is made.
         self._ready = select.epoll()
         self.fd = self._ready.fileno()
         self._inotify: int | None = None

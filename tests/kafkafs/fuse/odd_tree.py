@@ -48,6 +48,7 @@ from kafkafs.tree.inodes import (
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from storage import errors
 from storage.directory.manager import LogManager
+from storage.follow.directory_watches import DirectoryWatches
 from storage.waiting import before_waiting
 
 MANY = 5000
@@ -322,7 +323,10 @@ class OddTree:
         self.inodes.remember(Root(notices, events))
         self.handles = HandleTable()
         self.partitions = SimpleNamespace(
-            mount=self.mount, tick=lambda: None, housekeeping=lambda: None, watches=None
+            mount=self.mount,
+            tick=lambda: None,
+            housekeeping=lambda: None,
+            watches=DirectoryWatches[object](lambda _: None),
         )
         self.owner_requests = OwnerRequests(self.mount)
         self.is_stopped = False

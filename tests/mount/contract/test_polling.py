@@ -471,9 +471,9 @@ finally:
 
 def test_without_inotify_who_waits_is_woken_too_and_later_with_it(beside: Beside) -> None:
     inotify_left()
-    namespace = [program("unshare"), "--user", "--map-root-user", "--mount"]
-    script = [sys.executable, "-c", WITHOUT_INOTIFY, beside.data, beside.path, *KAFKAFS]
-    with Running([*namespace, *script]) as running:
+    command = [program("unshare"), "--user", "--map-root-user", "--mount", sys.executable, "-c"]
+    arguments = [str(beside.data), str(beside.path), *KAFKAFS]
+    with Running([*command, WITHOUT_INOTIFY, *arguments]) as running:
         running.read_until(b"0\n")
         beside.partition.append(b"one")
         assert running.read_until(b"watched\n") == b"0\nb'one\\n' 0\n1\nwatched\n"
