@@ -44,6 +44,7 @@ class MountOptions:
     nonempty: bool = False
     memory: int = 64 << 20
     show_dot: bool = False
+    show_internal: bool = False
     uid: int | None = None
     gid: int | None = None
     umask: int = 0
@@ -184,6 +185,12 @@ OPTIONS = (
         _BYTES,
     ),
     MountOption("show_dot", "List the names that begin with a dot.", "show_dot", True),
+    MountOption(
+        "show_internal",
+        "List the topics that a cluster makes for itself, as __consumer_offsets, too.",
+        "show_internal",
+        True,
+    ),
     MountOption(
         "uid",
         "The owner of everything, whatever chown has set.",

@@ -64,6 +64,8 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LOST_STARTS = "kafkafs.lost-log-starts"
 # The process that has it open and shows it (``owner_file``).
 OWNER = "kafkafs.owner"
+# Whose the consumer groups are (``groups/owners.py``).
+GROUP_OWNERS = "kafkafs.groups"
 # In a partition's directory: an fsync has failed, and its files are not trusted (``rescue``).
 UNSYNCED = "kafkafs.unsynced"
 
@@ -79,6 +81,8 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
 # The directory in which a mount shows itself; it hides a topic of that name.
 ABOUT = ".kafkafs"
+# The one in which it shows consumer groups.
+GROUPS = ".groups"
 # What that broker had set on its topics.
 DETACHED_SETTINGS = "kafkafs-broker.properties"
 # In the directory of a deleted topic's first partition (``deletion_file``).
@@ -130,13 +134,23 @@ def check_new_name(topic: str) -> None:
     check_topic_name(topic)
     if topic in INTERNAL_TOPICS or partition_directory(topic, 0) == METADATA_LOG:
         reason = "a cluster makes this topic for itself"
-    elif topic == ABOUT:
+    elif topic in (ABOUT, GROUPS):
         reason = "a mount shows itself by this name"
     elif topic.endswith(("-delete", "-stray", "-future")):
         reason = "the names of a broker's directories that are on their way out or in end so"
     else:
         return
     raise PolicyViolation(f"topic {topic!r}: {reason}: take another name")
+
+
+def check_takes_records(topic: str) -> None:
+    """PolicyViolation for the topic of groups' positions, in which a broker understands none but
+    its own records: ``groups`` alone writes it.
+    """
+    if topic == CONSUMER_OFFSETS:
+        raise PolicyViolation(
+            f"positions are committed in {GROUPS} alone: echo OFFSET > {GROUPS}/GROUP/TOPIC/N"
+        )
 
 
 def is_topic_name(topic: str) -> bool:

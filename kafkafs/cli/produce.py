@@ -11,7 +11,6 @@ import click
 from kafkafs.cli import examples, fail, one_line_errors, say
 from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
 from kafkafs.cli.progress import opening_shown
-from storage.plural import counted
 
 # Of one write.
 _CHUNK_BYTES = 1 << 20
@@ -53,7 +52,9 @@ def _append_here(data_dir: str, topic: str, partition: int) -> None:
     """Append to a log of a directory that no process has open."""
     from storage.directory.manager import LogManager
     from storage.log.produce import StreamAppender
+    from storage.paths import check_takes_records
 
+    check_takes_records(topic)
     producer: StreamAppender | None = None
     try:
         with opening_shown() as progress, LogManager.open(data_dir, progress=progress) as manager:
@@ -89,7 +90,7 @@ def _append_through(mount: str, directory: str, topic: str, partition: int) -> N
             os.fsync(file)
     except OSError as error:
         raise fail(
-            f"{topic}:{partition}: {error.strerror} after {counted(size, 'byte')}; "
+            f"{topic}:{partition}: {error.strerror} after {size} bytes; "
             f"{mount}/.kafkafs/log says why"
         ) from None
-    say(f"{topic}:{partition}: {counted(size, 'byte')}", err=True)
+    say(f"{topic}:{partition}: {size} bytes", err=True)

@@ -79,7 +79,7 @@ class Listing:
         self._looked_up = 0
 
     def rewind(self) -> None:
-        """Take the names as they are now."""
+        """Take the names as they are now. BlockingIOError: again in a worker thread."""
         self._names = self._directory.names()
         self._looked_up = 0
 

@@ -407,7 +407,10 @@ class Operations(pyfuse3.Operations):
         try:
             listing = self._listings[fh]
             if start_id == 0:
-                listing.rewind()
+                try:
+                    at_once(listing.rewind)
+                except BlockingIOError:
+                    await self._in_thread(listing.rewind)
             await listing.reply(start_id, token)
         except Exception as error:
             self._fail("readdir", error)
@@ -429,7 +432,11 @@ class Operations(pyfuse3.Operations):
         try:
             directory = self._inodes.directory(parent_inode)
             caller = Caller(ctx.uid, ctx.gid, _groups(ctx.pid))
-            await self._alone(directory.rmdir, os.fsdecode(name), caller)
+            arguments = os.fsdecode(name), caller
+            if directory.appends:
+                await self.turns.call(directory.rmdir, *arguments, under=self.structural)
+            else:
+                await self._alone(directory.rmdir, *arguments)
         except Exception as error:
             self._fail("rmdir", error, parent_inode, name)
 
@@ -456,7 +463,8 @@ class Operations(pyfuse3.Operations):
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._requests["unlink"] += 1
         try:
-            self._inodes.directory(parent_inode).unlink(os.fsdecode(name))
+            directory = self._inodes.directory(parent_inode)
+            await self.turns.call(directory.unlink, os.fsdecode(name))
         except Exception as error:
             self._fail("unlink", error, parent_inode, name)
 

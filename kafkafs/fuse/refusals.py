@@ -28,9 +28,10 @@ INSTEAD: dict[tuple[str, str], str] = {
     ("create", "mount"): _MAKE,
     ("create", "topic"): f"touch {{parent}}/N makes the next one; {_COPY}",
     ("create", "directory"): "touch TOPIC/N makes a partition, in all views",
-    ("lookup", ""): "N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, N@end and "
-    "N@START..END do: cat .kafkafs/help",
+    ("lookup", ""): "N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, N@end, N@group=G "
+    "and N@START..END do: cat .kafkafs/help",
     ("link", ""): "a symbolic link elsewhere may point here",
+    ("mkdir", "group"): "mkdir .groups/GROUP makes a group; what is below follows from topics",
     ("mkdir", "topic"): "touch {parent}/N makes the next partition",
     ("mkdir", "directory"): "mkdir at the top of the mount makes a topic",
     ("mknod", ""): _MAKE,

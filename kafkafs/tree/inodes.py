@@ -84,7 +84,7 @@ class Caller(NamedTuple):
 
 def inode_number(*parts: object) -> int:
     """A 64-bit hash of what a node is; never 0 (none) nor 1 (the root)."""
-    text = "\0".join(map(str, parts)).encode()
+    text = "\0".join(map(str, parts)).encode(errors="surrogateescape")
     number = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
     return number if number > ROOT_INODE else number + 2
 
@@ -100,8 +100,8 @@ class Node:
     __slots__ = ("inode", "lookups")
 
     kind = "file"
-    """What it is to a user to whom something is refused: the mount, a topic, a partition, another
-    directory or file."""
+    """What it is to a user to whom something is refused: the mount, a topic, a partition, a group's
+    directory, another directory or file."""
     is_passing = False
     """The kernel keeps no name of it (entry timeout 0), and there may be any number of such: what
     the name leads to is decided by each lookup."""
@@ -195,6 +195,8 @@ class Directory(Node):
     kind = "directory"
     has_snapshots = False
     """Its names lead to what is there when they are looked up (`recent_lookups.py`)."""
+    appends = False
+    """Its `rmdir` appends to a log, which only the owner's thread does, and waits for nothing."""
 
     def lookup(self, name: str) -> Node:
         """The node of a name, without counting the lookup. ENOENT.
@@ -205,7 +207,10 @@ class Directory(Node):
         raise NotImplementedError
 
     def names(self) -> list[str]:
-        """The names for readdir, without `.` and `..`; the position in it is the readdir offset."""
+        """The names for readdir, without `.` and `..`; the position in it is the readdir offset.
+
+        Called as `lookup` is.
+        """
         raise NotImplementedError
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> "Node":
@@ -219,6 +224,7 @@ class Directory(Node):
         raise OSError(errno.EPERM, "only a topic takes new files: its next partition")
 
     def unlink(self, name: str) -> None:
+        """On the owner's thread. OutOfTurn."""
         raise OSError(errno.EPERM, "nothing here can be unlinked")
 
 

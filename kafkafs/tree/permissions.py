@@ -1,4 +1,4 @@
-"""The uid, gid and mode of topics and partitions.
+"""The uid, gid and mode of topics, partitions and groups.
 
 They are settings of the data directory (`storage.settings`). Where none are set, a topic has the
 data directory's, and its partitions can be written by that owner alone. Mount options may replace
@@ -6,6 +6,10 @@ them.
 
 The kernel checks them at each open. `may_empty` is checked here, since the kernel knows of no
 rmdir that deletes what is in a directory, and so is `WholeTopic`, of files that are open.
+
+A group has what mkdir, chmod and chown have set (`storage.groups.owners`); one that somebody else
+has made has the data directory's, and its owner alone writes it. Whoever commits in a partition has
+to be able to read it, too; so nobody may more with a group's files than with what they speak of.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from collections.abc import Iterable, Sequence
 
 from kafkafs.tree.inodes import Caller, Change, file_mode
 from storage.directory.manager import LogManager, Topic
+from storage.errors import StorageError
+from storage.groups.owners import GroupOwners
 from storage.log.log import Log
 from storage.modes import Ownership, of_directory, within
 from storage.paths import partition_directory
@@ -31,10 +37,11 @@ NAMED = 10
 class Permissions:
     """See the module. `uid` and `gid` replace those of everything; `umask` bits are hidden."""
 
-    __slots__ = ("_gid", "_manager", "_uid", "_umask", "_unset", "default")
+    __slots__ = ("_gid", "_groups", "_manager", "_uid", "_umask", "_unset", "default")
 
     def __init__(self, manager: LogManager, uid: int | None, gid: int | None, umask: int) -> None:
         self._manager = manager
+        self._groups = GroupOwners(manager.files, manager.path)
         self._uid = uid
         self._gid = gid
         self._umask = umask
@@ -98,6 +105,45 @@ class Permissions:
         triad = mode >> 3 if gid == caller.gid or gid in caller.groups else mode
         return triad & 0o3 == 0o3
 
+    @property
+    def all_groups(self) -> Ownership:
+        """The ownership of the directory of groups: who sees it makes some, and removes his own."""
+        mode, uid, gid = self.default
+        if self._manager.read_only:
+            return mode & 0o555, uid, gid
+        makes = (mode & 0o444) >> 1 & ~self._umask
+        return mode & 0o555 | makes | stat.S_ISVTX, uid, gid
+
+    def group(self, group: str) -> Ownership:
+        """The ownership of a group's directory."""
+        try:
+            owner = self._groups.get(group)
+        except (StorageError, OSError):
+            # The unknown mode may refuse group and others.
+            mode, uid, gid = self.default
+            return mode & 0o700, uid, gid
+        mode, uid, gid = self.default
+        return (mode & 0o755, uid, gid) if owner is None else self._shown(owner)
+
+    def positions(self, group: str, topic: str, numbers: Iterable[int]) -> Ownership:
+        """The ownership of what shows and takes a group's positions in partitions of a topic."""
+        mode, uid, gid = self.group(group)
+        mode &= 0o666
+        for owner in self._manager.settings.partition_owners(topic, numbers):
+            readable, *whose = self._of_partition(topic, owner)
+            readable &= 0o444
+            mode = within((mode, uid, gid), (readable | readable >> 1, whose[0], whose[1]))
+        return mode, uid, gid
+
+    def set_group(self, group: str, owner: TopicOwner) -> None:
+        """Give a group to somebody, with a mode; durable. StorageError, OSError."""
+        self._groups.set(group, owner, set(self._manager.groups.names()))
+
+    def change_group(self, group: str, change: Change) -> None:
+        """chmod and chown of a group; durable. EROFS."""
+        self._check_writable()
+        self.set_group(group, _changed(self.group(group), change))
+
     def exposed(self, partitions: Iterable[tuple[str, int]]) -> list[str]:
         """The directories of those partitions whose files can be read by users whom the mount does
         not let read them.
@@ -141,15 +187,21 @@ class Permissions:
         self._change(log.topic, log.partition, self.partition(log), change)
 
     def _change(self, topic: str, partition: int | None, now: Ownership, change: Change) -> None:
+        self._check_writable()
+        self._manager.set_owner(topic, partition, _changed(now, change))
+
+    def _check_writable(self) -> None:
         if self._manager.read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        mode, uid, gid = now
-        owner = (
-            uid if change.uid is None else change.uid,
-            gid if change.gid is None else change.gid,
-            stat.S_IMODE(mode if change.mode is None else change.mode),
-        )
-        self._manager.set_owner(topic, partition, owner)
+
+
+def _changed(now: Ownership, change: Change) -> TopicOwner:
+    mode, uid, gid = now
+    return (
+        uid if change.uid is None else change.uid,
+        gid if change.gid is None else change.gid,
+        stat.S_IMODE(mode if change.mode is None else change.mode),
+    )
 
 
 def exposed_text(data_dir: str, found: Sequence[str]) -> tuple[str, str]:

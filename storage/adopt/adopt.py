@@ -240,6 +240,7 @@ class _Adoption:
     def _find_logs(self) -> dict[Partition, Log]:
         found: dict[Partition, Log] = {}
         for file in self.request.files:
+            paths.check_takes_records(file.topic)
             topic = self.directory.topics.get(file.topic)
             log = None
             if topic is not None:

@@ -18,6 +18,7 @@ from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.views import TextView
 from storage.directory.manager import Topic
 from storage.log.partitioner import Partitioner
+from storage.paths import check_takes_records
 
 
 class TopicAppend(Node):
@@ -63,6 +64,7 @@ class TopicAppend(Node):
     def open(self, flags: int) -> Handle:
         if flags & os.O_ACCMODE != os.O_WRONLY:
             raise OSError(errno.EACCES, "this file can only be written")
+        check_takes_records(self._topic.name)
         target = TopicTarget(self._partitions, self._topic, self.path, self._partitioner)
         # A write without O_APPEND is appended, too.
         return LinesHandle(target, self._view, flags | os.O_APPEND, None)

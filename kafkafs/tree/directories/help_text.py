@@ -32,9 +32,10 @@ Try it, at the top of the mount
   printf 'al\t5 nuts\n' >> orders/.kv/append   # KEY TAB VALUE: by key
   cat orders/.kv/*                       # keys and values
   cat orders/.jsonl/*                    # offset, time, key, value, headers
-  cat orders/.config                     # settings
-  echo retention.ms=7d >> orders/.config # keep a week; by default all is kept
+  echo retention.ms=7d >> orders/.config # a setting: keep a week, and not all
   cat orders/.meta/0/offsets             # where the partition begins and ends
+  mkdir .groups/g; echo 2 > .groups/g/orders/0   # g has read offsets 0 and 1
+  cat orders/0@group=g .groups/g/.lag    # what it has not; how much that is
 
 Delete
 
@@ -49,8 +50,7 @@ Names in a topic that ls does not show
   .jsonl/N    a JSON object for each record; >> appends such
   .append     >> appends to any partition; .kv/append and .jsonl/append by key
   .snapshot/N the partition as it is now, for ever; .jsonl/.snapshot/N and so on
-  .follow/N   for tail -F and log shippers: one file for ever, whose bytes stay
-              where they are, whatever is deleted
+  .follow/N   for tail -F, log shippers: no byte moves, whatever is deleted
   .batches/N  records as they lie on the disk, in batches; >> appends such
   .raw/N/     the files on the disk
   .meta/N/    facts: offsets segments index timeindex txnindex producers
@@ -60,6 +60,8 @@ Names in a topic that ls does not show
     roll flush verify      run (of partition N alone: run N)
     delete-records         PARTITION OFFSET
     abort-transaction      PARTITION PRODUCER_ID: ends what nobody will end
+  .groups/GROUP/TOPIC/N    at the top: a consumer group's position; > commits an
+              offset, earliest, latest, +N, -N or a time; rm, rmdir take it back
 
 In .kafkafs, for the user who has mounted and the data directory's group
 
@@ -68,8 +70,7 @@ In .kafkafs, for the user who has mounted and the data directory's group
               echo create NAME partitions=3 retention.ms=7d >> .kafkafs/topics
   config      options of the mount, and settings for all topics
   metrics     figures, for Prometheus
-  adopt       requests of Spark jobs
-  help, version   for everybody
+  adopt       requests of Spark jobs; help, version: for everybody
 
 When something fails, the end of .kafkafs/log says why, and what to do
 

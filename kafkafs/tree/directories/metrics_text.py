@@ -8,6 +8,7 @@ Nothing serves it by HTTP: a scraper reads the file, as node_exporter's textfile
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,10 +30,12 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from kafkafs.line_index.encoded import long_lines
 from kafkafs.printable import one_line
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.groups.group_facts import groups, lags_of
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.partition.partitions import Partitions
 from storage import descriptors
 from storage.counters import Durations
+from storage.errors import StorageError
 from storage.log.log import Log
 from storage.plain_forms import plain_forms
 
@@ -60,6 +63,7 @@ def metrics_text(partitions: Partitions, handles: Sequence[Handle]) -> str:
             *_of_requests(mount),
             *_of_opening(mount),
             *_of_views(partitions),
+            *_of_groups(mount),
         ]
     )
 
@@ -209,6 +213,17 @@ def _of_jobs(mount: MountContext) -> Iterator[Metric]:
     total = [(of, job.task.total) for of, job in jobs.items()]
     meaning = "Bytes that a job's phase has to do, 0 while that is not known."
     yield _gauge("job_total_bytes", meaning, total, ("job", "topic"))
+
+
+def _of_groups(mount: MountContext) -> Iterator[Metric]:
+    lags: list[tuple[tuple[str, str, str], int]] = []
+    # Where positions cannot be read, all else is shown.
+    with contextlib.suppress(StorageError, OSError):
+        for group in groups(mount.manager.groups):
+            for topic, number, lag in lags_of(mount.manager, group):
+                lags.append(((group.name, topic, str(number)), lag))
+    meaning = "Records below the high watermark that a group has not committed."
+    yield _gauge("group_lag", meaning, lags, ("group", "topic", "partition"))
 
 
 def _of_logs(mount: MountContext) -> Iterator[Metric]:

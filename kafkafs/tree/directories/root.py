@@ -1,6 +1,8 @@
-"""The mount point: topics (`topic.py`), and `.kafkafs` (`about.py`), the daemon as files.
+"""The mount point: topics (`topic.py`), `.kafkafs` (`about.py`), the daemon as files, and `.groups`
+(`group_directories.py`), consumer groups.
 
-It lists `.kafkafs` with `show_dot` only; lookup finds it always.
+It lists the latter two with `show_dot` only, and the topics that a cluster makes for itself with
+`show_internal`; lookup finds all of them always.
 """
 
 from __future__ import annotations
@@ -11,21 +13,22 @@ import stat
 
 from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.dot_names import DOT_NAMES
+from kafkafs.tree.directories.group_directories import GroupsDirectory
 from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.start_file import StartNames
 from kafkafs.tree.inodes import ROOT_INODE, Caller, Node, inode_number, missing
-from kafkafs.tree.partition.partitions import Partitions
+from kafkafs.tree.partition.partitions import OWN_NAMES, Partitions
 from storage.directory.manager import Topic
 from storage.modes import Ownership
-from storage.paths import ABOUT
+from storage.paths import ABOUT, GROUPS, INTERNAL_TOPICS
 from storage.waiting import may_wait
 
 
 class Root(TreeDirectory):
     """The mount point."""
 
-    __slots__ = ("_about", "partitions", "start_names")
+    __slots__ = ("_own", "partitions", "start_names")
 
     kind = "mount"
 
@@ -33,14 +36,16 @@ class Root(TreeDirectory):
         super().__init__(partitions.mount, ROOT_INODE)
         self.partitions = partitions
         self.start_names = StartNames(partitions)
-        self._about = about
+        # The file system's own directories.
+        self._own: dict[str, Node] = {ABOUT: about, GROUPS: GroupsDirectory(partitions)}
+        assert set(self._own) == set(OWN_NAMES)
 
     def owner(self) -> Ownership:
         return self.mount.permissions.default
 
     def lookup(self, name: str) -> Node:
-        if name == ABOUT:
-            return self._about
+        if name in self._own:
+            return self._own[name]
         if not may_wait():
             self.partitions.look_for_partitions()
         topic = self.mount.manager.topics.get(name)
@@ -58,15 +63,17 @@ class Root(TreeDirectory):
 
     def names(self) -> list[str]:
         self.partitions.look_for_partitions()
-        names = [name for name in sorted(self.mount.manager.topics) if name != ABOUT]
-        return [ABOUT, *names] if self.mount.options.show_dot else names
+        options = self.mount.options
+        hidden = {*self._own, *(() if options.show_internal else INTERNAL_TOPICS)}
+        names = [name for name in sorted(self.mount.manager.topics) if name not in hidden]
+        return [*sorted(self._own), *names] if options.show_dot else names
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> Node:
         """Create a topic with num.partitions partitions, which the caller owns.
 
         Below a setgid directory it takes the group, and the bit.
         """
-        if name == ABOUT:
+        if name in self._own:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         parent_mode, _, parent_gid = self.owner()
         gid = parent_gid if parent_mode & stat.S_ISGID else caller.gid
@@ -76,7 +83,7 @@ class Root(TreeDirectory):
     def rmdir(self, name: str, caller: Caller) -> None:
         """Delete a topic and all its records. EACCES where the caller could not empty it."""
         manager = self.mount.manager
-        if name == ABOUT:
+        if name in self._own:
             raise OSError(errno.EPERM, "it belongs to the file system")
         if name not in manager.topics:
             raise missing(name)

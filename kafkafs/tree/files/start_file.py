@@ -8,9 +8,10 @@ A view that ends at the last stable offset may not show the first record yet: th
 empty.
 
 A lookup gives a name its meaning at that moment. But while a file is open, and all that it shows is
-still in the log, the names that have led to it (the last `NAMES`) lead to it again. The kernel
-keeps no entries of these files and, where the log can grow, no attributes: so an append sends no
-notice to any of them, and however many are looked up, `InodeTable` has few.
+still in the log, the names that have led to it (the last `NAMES`) lead to it again, except for the
+position of a group, which each lookup looks at. The kernel keeps no entries of these files and,
+where the log can grow, no attributes: so an append sends no notice to any of them, and however many
+are looked up, `InodeTable` has few.
 
 A file whose end the log has reached never changes again, so the kernel may keep its attributes and
 read it through the page cache. What it has in the cache from before may be wrong, as reads of a
@@ -36,6 +37,7 @@ from kafkafs.tree.files.start_names import Edge, NoPoint, StartName, parse_start
 from kafkafs.tree.files.start_points import (
     End,
     end_of,
+    of_group,
     offset_of_time,
     start_offset,
     time_before,
@@ -490,7 +492,7 @@ class StartNames:
         if parsed is None:
             raise NoPoint(errno.ENOENT, "it names no point in a partition")
         partition = self._followed(topic, parsed.partition)
-        if parsed.is_snapshot:
+        if parsed.is_snapshot or parsed.has_group:
             return self._find(partition, parsed, view, name)
         for held in reversed(tuple(self.held.get((parent, name), ()))):
             if held.is_held:
@@ -523,9 +525,12 @@ class StartNames:
         nonce = partition.nonce()
         strict = mount.options.out_of_range == "error"
         try:
-            start = start_offset(partition, partition_view, parsed.start, strict=strict)
+            first = of_group(self._partitions, partition, parsed.start)
+            last = of_group(self._partitions, partition, parsed.end)
+            assert first is not None
+            start = start_offset(partition, partition_view, first, strict=strict)
             looked = partition_view.layout.bound
-            until = end_of(partition, partition_view, parsed.end)
+            until = end_of(partition, partition_view, last)
         except BlockingIOError as error:
             if may_wait():
                 mount.events.of_request(f"lookup of {partition.log.topic}/{name}: {error.strerror}")

@@ -11,6 +11,7 @@ A point is one of:
     2026-11-21T08:00:00Z      a time in ISO 8601, as Python's fromisoformat takes it: a date, a date
                               with a time of day, or a time of day, which is today's; or a month
     -15m                      so long ago: s, m, h, d
+    group=G                   the position that a consumer group has committed (`group_names`)
 
 A time without a zone is local time. Times are in ms since 1970, as the timestamps of records are;
 a time between two milliseconds counts as the later one.
@@ -53,6 +54,12 @@ class Time(NamedTuple):
     timestamp_ms: int
 
 
+class OfGroup(NamedTuple):
+    """The position that a group has committed; `spelt`: its name as `group_names` spells it."""
+
+    spelt: str
+
+
 class Edge(Enum):
     """The log start; the log end."""
 
@@ -60,7 +67,7 @@ class Edge(Enum):
     END = "end"
 
 
-Point = Offset | Last | Time | Edge
+Point = Offset | Last | Time | Edge | OfGroup
 
 
 class StartName(NamedTuple):
@@ -75,6 +82,11 @@ class StartName(NamedTuple):
         """Whether it is all that is there when the name is looked up."""
         return self.start is Edge.START and self.end is Edge.END
 
+    @property
+    def has_group(self) -> bool:
+        """Whether it says what a group has committed."""
+        return isinstance(self.start, OfGroup) or isinstance(self.end, OfGroup)
+
 
 def is_snapshot_name(name: str) -> bool:
     """Whether a name parses as a snapshot's."""
@@ -84,17 +96,23 @@ def is_snapshot_name(name: str) -> bool:
 def parse_start_name(name: str, now_ms: int, zone: tzinfo | None = None) -> StartName | None:
     """None where `name` is no such name. `zone` None: the process's local time."""
     partition, at, points = name.partition("@")
-    if not at or not points.isascii():
+    if not at:
         return None
     first, dots, last = points.partition("..")
-    start = Edge.START if dots and not first else _point(first, now_ms, zone)
-    end = _point(last, now_ms, zone) if last else None
+    start = Edge.START if dots and not first else parse_point(first, now_ms, zone)
+    end = parse_point(last, now_ms, zone) if last else None
     if start is None or (last and end is None):
         return None
     return StartName(partition, start, end)
 
 
-def _point(text: str, now_ms: int, zone: tzinfo | None) -> Point | None:
+def parse_point(text: str, now_ms: int, zone: tzinfo | None = None) -> Point | None:
+    """The point of a text; None where it is none. `zone` None: the process's local time."""
+    kind, _, spelt = text.partition("=")
+    if kind == "group" and spelt:
+        return OfGroup(spelt)
+    if not text.isascii():
+        return None
     if text.isdecimal():
         return Offset(int(text))
     if text in ("start", "end"):

@@ -5,18 +5,25 @@ index. A view of bytes counts the records of the topic's own view.
 
 A start before the log start is clamped to it. A start after the log end, or later than all records,
 is where the view ends now. `layout.py` finds the position of an offset.
+
+A group's position counts as the offset that it is. Who has committed nothing in a partition begins
+at the log start, as a new consumer would that is to miss nothing; a group that is not there has no
+position. Where retention was faster than a group, the log of events names the gap.
 """
 
 from __future__ import annotations
 
+import errno
 import time
 from bisect import bisect_left
 from typing import NamedTuple
 
-from kafkafs.tree.files.start_names import Edge, Last, Offset, Point, Time
+from kafkafs.tree.files.group_names import spelt_group
+from kafkafs.tree.files.start_names import Edge, Last, NoPoint, Offset, OfGroup, Point, Time
 from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView
+from kafkafs.tree.partition.partitions import Partitions
 from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.log.log import Log
 from storage.log.read import Isolation
@@ -43,6 +50,30 @@ class End(NamedTuple):
         if self.offset is not None:
             return str(self.offset)
         return "" if self.timestamp_ms is None else f"t{self.timestamp_ms}"
+
+
+def of_group(partitions: Partitions, partition: Partition, point: Point | None) -> Point | None:
+    """The point, where it is a group's position the offset that this is now. NoPoint where there is
+    no such group; OSError, BlockingIOError.
+    """
+    if not isinstance(point, OfGroup):
+        return point
+    name = spelt_group(point.spelt, partitions.group_names)
+    group = None if name is None else partitions.group(name)
+    if group is None:
+        why = f"there is no group {point.spelt}; mkdir .groups/{point.spelt} makes it"
+        raise NoPoint(errno.ENOENT, why)
+    log = partition.log
+    committed = group.committed.get((log.topic, log.partition))
+    if committed is None:
+        return Edge.START
+    gap = log.log_start_offset - committed.position
+    if gap > 0:
+        partition.mount.events.of_request(
+            f"{log.name}: group {point.spelt} has not read the offsets {committed.position} to "
+            f"{log.log_start_offset - 1} ({gap}), which are deleted: it begins at the log start"
+        )
+    return Offset(committed.position)
 
 
 def start_offset(partition: Partition, view: PartitionView, point: Point, *, strict: bool) -> int:

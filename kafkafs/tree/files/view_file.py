@@ -27,6 +27,7 @@ from kafkafs.views import View
 from storage import descriptors
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.pace import Pace
+from storage.paths import check_takes_records
 from storage.waiting import at_once, may_wait
 
 MEASURE_S = 10.0
@@ -52,6 +53,7 @@ _PREFIX = "user.kafkafs."
 _FACTS = (
     "log_start",
     "log_end",
+    "last_stable",
     "records",
     "bytes",
     "segments",
@@ -265,6 +267,7 @@ class ViewFile(Node):
         facts = {
             "log_start": log.log_start_offset,
             "log_end": log.log_end_offset,
+            "last_stable": log.last_stable_offset,
             "bytes": log.size,
             "segments": len(log.segments),
             "first_timestamp": log.segments[0].first_timestamp,
@@ -299,6 +302,7 @@ class ViewFile(Node):
             generation = self.generation()
             self._hold(generation)
             return ReadHandle(self, generation)
+        check_takes_records(partition.log.topic)
         if not flags & os.O_APPEND and (partition.first_writer or not partition.log.is_new):
             raise OSError(errno.EPERM, "it is not new, and opened for writing with O_APPEND only")
         return self.open_for_writing(flags)

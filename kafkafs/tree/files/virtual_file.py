@@ -140,6 +140,20 @@ class ContentHandle(Handle):
         return self._content.read(position, size)
 
 
+class FactsFile(VirtualFile):
+    """A virtual file whose content any thread makes: the owner's, or, where that would have to
+    wait, which is BlockingIOError, a worker's.
+    """
+
+    __slots__ = ()
+
+    def attributes(self) -> Attributes:
+        return self._attributes(len(self._make()))
+
+    def _open_content(self) -> Handle:
+        return ContentHandle(self._make, self._make())
+
+
 class MadeFile(VirtualFile):
     """A file whose content a worker thread makes for each open.
 

@@ -22,11 +22,15 @@ from storage import paths
 from storage.directory.manager import LogManager, Topic
 from storage.errors import SegmentGone, StorageError
 from storage.follow.directory_watches import DirectoryWatches
+from storage.groups.group import Group
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.log.pace import check_paces
 from storage.segment.segment import Segment
-from storage.waiting import anyway
+from storage.waiting import anyway, may_wait
+
+OWN_NAMES = (paths.ABOUT, paths.GROUPS)
+"""The file system's own directories in the root."""
 
 FOLLOW_TURNS = 60
 """Turns for which a partition that another process writes is followed after its last reader."""
@@ -62,8 +66,8 @@ class Partitions(LogListener[Log]):
         self._unmeasured: list[Partition] | None = None
         self.watches = DirectoryWatches[Partition](mount.events)
         """Tells of what another process writes, where a process waits for it in poll(2)."""
-        # Whether the event log has the line about a topic that is not shown.
-        self._hidden_named = False
+        # The topics that are not shown, of which the event log has a line.
+        self._hidden_named: set[str] = set()
         mount.manager.listeners.append(self)
         self._name_hidden()
 
@@ -209,12 +213,10 @@ class Partitions(LogListener[Log]):
             self._measure_soon(self.of(log))
 
     def _name_hidden(self) -> None:
-        """Write one line when a topic has the name of the file system's own directory."""
-        there = paths.ABOUT in self.mount.manager.topics
-        if there and not self._hidden_named:
-            self.mount.events(
-                f"the topic {paths.ABOUT!r} is not shown: its name is the file system's own"
-            )
+        """Write one line when a topic has the name of one of the file system's directories."""
+        there = {name for name in OWN_NAMES if name in self.mount.manager.topics}
+        for name in sorted(there - self._hidden_named):
+            self.mount.events(f"the topic {name!r} is not shown: its name is the file system's own")
         self._hidden_named = there
 
     def follow_all(self, until: float) -> None:
@@ -229,6 +231,25 @@ class Partitions(LogListener[Log]):
         while self._to_follow and time.monotonic() < until:
             log = self._to_follow.pop()
             if not log.closed:
+                self.of(log).look()
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def group_names(self) -> list[str]:
+        """The groups that there are by now, sorted. BlockingIOError, StorageError, OSError."""
+        self._follow_groups()
+        return self.mount.manager.groups.names()
+
+    def group(self, name: str) -> Group | None:
+        """The group of this name as it is by now; errors as `group_names`."""
+        self._follow_groups()
+        return self.mount.manager.groups.find(name)
+
+    def _follow_groups(self) -> None:
+        """Look at what another process has written of groups. Only on the owner's thread."""
+        if self.mount.follows and not may_wait():
+            self.look_for_partitions()
+            for log in self.mount.manager.groups.logs:
                 self.of(log).look()
 
     def _measure_soon(self, partition: Partition) -> None:

@@ -126,17 +126,15 @@ def test_mkdir_of_a_name_that_is_kept(mount: Mount, name: str) -> None:
 
 
 def test_what_a_broker_has_made_is_shown(own: Mount) -> None:
-    """Its own topics, and those whose names are reserved here, are read and written as any other;
-    partitions are added to its own by a cluster alone.
+    """Its own topics, and those whose names are reserved here, are read as any other, and written
+    but for the positions of groups; partitions are added to its own by a cluster alone.
     """
     own.run("mkdir one two; echo x >> one/0; echo y >> two/0")
     own.stop()
     (own.data / "one-0").rename(own.data / "__consumer_offsets-0")
     (own.data / "two-0").rename(own.data / "two-delete-0")
     own.start()
-    assert own.run("cat __consumer_offsets/0 two-delete/0; ls") == (
-        b"x\ny\n__consumer_offsets\ntwo-delete\n"
-    )
+    assert own.run("cat __consumer_offsets/0 two-delete/0; ls") == b"x\ny\ntwo-delete\n"
     own.run("echo z >> two-delete/0; touch two-delete/1 __consumer_offsets/0")
     before = directories(own)
     fails(errno.EPERM, (own / "__consumer_offsets/1").touch)

@@ -456,6 +456,7 @@ def test_extended_attributes(steered_mount: SteeredMount, orders: Path) -> None:
     assert shown == {
         "log_start": "400",
         "log_end": "1600",
+        "last_stable": "1600",
         "records": "1200",
         "bytes": str(sum(int(row["bytes"]) for row in rows)),
         "segments": "3",

@@ -35,8 +35,8 @@ NO_LINKS = "there are no links here"
 NO_ACLS = "extended attributes show facts, and there are no ACLs"
 ONLY = "only topics and partitions have a mode and an owner to set: chmod TOPIC, TOPIC/N"
 POINTS = (
-    "N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, N@end and N@START..END do: "
-    "cat .kafkafs/help"
+    "N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, N@end, N@group=G and "
+    "N@START..END do: cat .kafkafs/help"
 )
 
 #: What is typed in the mount point; of what the line says that it is refused, why, and what to do

@@ -65,7 +65,7 @@ def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> No
 
 def test_readdir_returns_the_dot_names_with_show_dot(shown: Mount) -> None:
     """… readdir returns it only with `-o show_dot` …"""
-    assert set(os.listdir(shown.path)) == {".kafkafs", "orders"}
+    assert set(os.listdir(shown.path)) == {".groups", ".kafkafs", "orders"}
     directories = {".kv", ".jsonl", ".batches", ".follow", ".raw", ".meta", ".control", ".snapshot"}
     assert set(os.listdir(shown / "orders")) == {"0", "1", *directories, ".config", ".append"}
 
@@ -113,18 +113,19 @@ def test_readdir_gives_the_inode_numbers_of_stat(mount: Mount, orders: Path) -> 
     assert len(set(listed.values())) == 2
 
 
-def test_a_topic_whose_own_name_collides_is_not_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [".groups", ".kafkafs"])
+def test_a_topic_whose_own_name_collides_is_not_shown(tmp_path: Path, name: str) -> None:
     """A Kafka topic whose own name collides (`.kafkafs`) is not shown, and the log says so."""
     (tmp_path / "data").mkdir()
     with LogManager.open(str(tmp_path / "data")) as manager:
         append(manager.create_topic("theirs", 1).partitions[0], b"hidden")
         manager.create_topic("orders", 1)
-    (tmp_path / "data/theirs-0").rename(tmp_path / "data/.kafkafs-0")
+    (tmp_path / "data/theirs-0").rename(tmp_path / f"data/{name}-0")
     with mounted(tmp_path, "show_dot") as mount:
-        assert sorted(os.listdir(mount.path)) == [".kafkafs", "orders"]
-        assert not (mount / ".kafkafs" / "0").exists()
-        assert ".kafkafs" in mount.events()
-        fails(errno.EEXIST, os.mkdir, mount / ".kafkafs")
+        assert sorted(os.listdir(mount.path)) == [".groups", ".kafkafs", "orders"]
+        assert not (mount / name / "0").exists()
+        assert f"the topic {name!r} is not shown" in mount.events()
+        fails(errno.EEXIST, os.mkdir, mount / name)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from storage import Log, LogManager, Record, encode
@@ -22,6 +23,27 @@ def position(group: str, topic: str, number: int, at: int, **more: object) -> Pa
 def taken_back(group: str, topic: str, number: int) -> Pair:
     """A tombstone."""
     return commit_key(group, topic, number), None
+
+
+def group_key(name: str) -> bytes:
+    """Of ``GroupMetadataValue``, which describes a classic group."""
+    return struct.pack(">h", 2) + _string(name)
+
+
+def classic_group(*, since_ms: int, members: int) -> bytes:
+    """``GroupMetadataValue`` of version 2."""
+    value = struct.pack(">h", 2) + _string("consumer") + struct.pack(">i", 3)
+    value += _string("range") + _string("leader") + struct.pack(">q", since_ms)
+    value += struct.pack(">i", members)
+    for number in range(members):
+        value += _string(f"id-{number}") + _string("client") + _string("/host")
+        value += struct.pack(">ii", 1000, 1000) + struct.pack(">i", 0) + struct.pack(">i", 0)
+    return value
+
+
+def share_group(name: str) -> Pair:
+    """``ShareGroupMetadata``: that the group is there."""
+    return struct.pack(">h", 11) + _string(name), struct.pack(">hiqb", 0, 1, 0, 0)
 
 
 def write(log: Log, *pairs: Pair) -> None:
@@ -51,6 +73,10 @@ def positions(manager: LogManager, group: str) -> dict[tuple[str, int], int]:
     """The positions of a group that count."""
     found = manager.groups.find(group)
     return {} if found is None else {item: each.position for item, each in found.committed.items()}
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
 
 
 def _records(pairs: Sequence[Pair]) -> list[Record]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from storage.groups.expiry import is_expired
 from storage.groups.group import Group, Member
 from storage.groups.offset_records import Committed
 from storage.task import Task
-from tests.storage.groups.records import position, positions, write
+from tests.storage.groups.records import classic_group, group_key, position, positions, write
 from tests.storage.logs import NOW_MS, opened, write_settings
 
 MINUTE_MS = 60_000
@@ -83,9 +82,9 @@ def test_a_brokers_groups_have_the_time_since_they_are_empty(tmp_path: Path) -> 
         write(
             log,
             position("g", "orders", 0, 0),
-            (_group_key("g"), _classic_group(since_ms=NOW_MS + 5 * MINUTE_MS, members=0)),
+            (group_key("g"), classic_group(since_ms=NOW_MS + 5 * MINUTE_MS, members=0)),
             position("h", "orders", 0, 0),
-            (_group_key("h"), _classic_group(since_ms=NOW_MS, members=1)),
+            (group_key("h"), classic_group(since_ms=NOW_MS, members=1)),
         )
         group = manager.groups.find("h")
         assert group is not None
@@ -100,22 +99,3 @@ def test_a_brokers_groups_have_the_time_since_they_are_empty(tmp_path: Path) -> 
         assert found.committed == {}
         manager.groups.forget("g")
         assert manager.groups.names() == ["h"]
-
-
-def _string(text: str) -> bytes:
-    return struct.pack(">h", len(text)) + text.encode()
-
-
-def _group_key(name: str) -> bytes:
-    return struct.pack(">h", 2) + _string(name)
-
-
-def _classic_group(*, since_ms: int, members: int) -> bytes:
-    """``GroupMetadataValue`` of version 2."""
-    value = struct.pack(">h", 2) + _string("consumer") + struct.pack(">i", 3)
-    value += _string("range") + _string("leader") + struct.pack(">q", since_ms)
-    value += struct.pack(">i", members)
-    for number in range(members):
-        value += _string(f"id-{number}") + _string("client") + _string("/host")
-        value += struct.pack(">ii", 1000, 1000) + struct.pack(">i", 0) + struct.pack(">i", 0)
-    return value

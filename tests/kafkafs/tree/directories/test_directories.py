@@ -57,7 +57,7 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data", MountOptions(show_dot=True)) as tree:
         tree.mkdir("t")
         root = tree.fs.root
-        assert root.names() == [".kafkafs", "t"]
+        assert root.names() == [".groups", ".kafkafs", "t"]
         names = [
             ".append",
             ".batches",

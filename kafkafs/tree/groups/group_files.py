@@ -1,0 +1,222 @@
+"""The files of a group: `.groups/G/T/N`, a position; `.groups/G/T/.all`, which takes one for all
+partitions of a topic; and `.lag` and `.members`, texts.
+
+A line commits inside the `write()` that carries its newline, as in a control file; of several lines
+the last one counts, and a wrong one is EINVAL, which changes nothing. Only the owner's thread
+commits. What it would have to wait for (a long read of `__consumer_offsets`, a search for a time) a
+worker thread does first, in the turn of the log that is appended to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from kafkafs.tree.context import MountContext
+from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
+from kafkafs.tree.files.group_names import file_name
+from kafkafs.tree.files.virtual_file import FactsFile, MadeFile, Text, VirtualFile
+from kafkafs.tree.groups import group_facts
+from kafkafs.tree.groups.positions import offset_of, parse
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Node, inode_number
+from kafkafs.tree.partition.partition import Partition
+from kafkafs.tree.partition.partitions import Partitions
+from storage import paths
+from storage.directory.manager import Topic
+from storage.errors import StorageError, UnknownTopicOrPartition
+from storage.groups.offset_records import Committed, partition_for
+from storage.log.log import Log
+from storage.log.pace import OutOfTurn, Pace
+from storage.modes import Ownership
+from storage.waiting import at_once, may_wait
+
+T = TypeVar("T")
+
+ALL = ".all"
+LAG = ".lag"
+MEMBERS = ".members"
+_FOLLOW_S = 0.02
+"""Seconds that the owner's thread follows another process at most before a table is made."""
+
+
+class GroupTopic:
+    """One group's positions in one topic. `topic`: None where that is not here."""
+
+    def __init__(self, partitions: Partitions, group: str, name: str, topic: Topic | None) -> None:
+        self.partitions = partitions
+        self.mount: MountContext = partitions.mount
+        self.group = group
+        self.name = name
+        self.topic = topic
+        self.path = f"{paths.GROUPS}/{file_name(group)}/{name}"
+
+    @property
+    def numbers(self) -> list[int]:
+        """The topic's partitions."""
+        return [] if self.topic is None else list(self.topic.numbers)
+
+    def committed(self) -> dict[int, Committed]:
+        """The positions by partition. BlockingIOError, StorageError, OSError."""
+        group = self.partitions.group(self.group)
+        found = {} if group is None else group.committed
+        return {number: each for (topic, number), each in found.items() if topic == self.name}
+
+    def _log(self, number: int) -> Log | None:
+        return None if self.topic is None else self.topic.partitions.get(number)
+
+    def _inode(self, name: str) -> int:
+        topic_id = "" if self.topic is None else self.topic.id
+        return inode_number(paths.GROUPS, self.group, self.name, topic_id, name)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def position_file(self, number: int) -> Node:
+        """`N`"""
+
+        def text() -> Text:
+            log = self._log(number)
+            if log is not None and not may_wait():
+                self.partitions.of(log).follow()
+            return Text(group_facts.position_text(log, self.committed().get(number)))
+
+        return FactsFile(
+            self._inode(str(number)),
+            text,
+            lambda: self._owner([number]),
+            lambda: self._mtime_ns(number),
+            take=partial(self._take, str(number), [number]),
+            path=f"{self.path}/{number}",
+        )
+
+    def all_file(self) -> Node:
+        """`.all`. An open one commits in the partitions that there were when it was opened."""
+
+        def owner() -> Ownership:
+            mode, uid, gid = self._owner(self.numbers)
+            return mode & 0o222, uid, gid
+
+        def take(flags: int, reader: Handle | None) -> ControlHandle:
+            return self._take(ALL, self.numbers, flags, reader)
+
+        return VirtualFile(
+            self._inode(ALL),
+            lambda: Text(""),
+            owner,
+            self.mount.clock_ns,
+            take=take,
+            path=f"{self.path}/{ALL}",
+        )
+
+    def _owner(self, numbers: Sequence[int]) -> Ownership:
+        permissions = self.mount.permissions
+        if self.topic is not None:
+            return permissions.positions(self.group, self.name, numbers)
+        mode, uid, gid = permissions.group(self.group)
+        return mode & 0o444, uid, gid
+
+    def _mtime_ns(self, number: int) -> int:
+        """The time of the last commit or append, which change what is shown."""
+        log = self._log(number)
+        appended_ns = 0 if log is None else self.partitions.of(log).mtime_ns
+        with contextlib.suppress(StorageError, OSError):
+            committed = self.committed().get(number)
+            if committed is not None:
+                return max(committed.time_ms * 1_000_000, appended_ns)
+        return appended_ns
+
+    # -- commits -------------------------------------------------------------------------------
+
+    def _take(
+        self, name: str, numbers: Sequence[int], flags: int, reader: Handle | None
+    ) -> ControlHandle:
+        mount = self.mount
+        if mount.manager.read_only or mount.options.read_only:
+            raise OSError(errno.EROFS, "nothing is committed through a read-only mount")
+
+        def say(reason: str) -> None:
+            mount.events.of_request(f"{self.path}/{name}: {reason}")
+
+        act = partial(self._commit, numbers)
+        return ControlHandle(act, say, flags, mount.unfinished, reader, structural=False)
+
+    def _commit(self, numbers: Sequence[int], lines: Sequence[str]) -> CommandEffects:
+        """Commit what the last line says, in these partitions. On the owner's thread."""
+        mount = self.mount
+        if mount.stopping:
+            raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+        now_ms = mount.clock_ns() // 1_000_000
+        wanted = [parse(line, now_ms) for line in lines][-1]
+        partitions = {number: self._partition(number) for number in numbers}
+        if not partitions:
+            raise UnknownTopicOrPartition(f"there is no partition of {self.name} here")
+        log = offsets_log(mount, self.group) or next(iter(partitions.values())).log
+
+        def positions() -> dict[int, Committed]:
+            known = self.committed()
+            return {
+                number: Committed(
+                    offset_of(wanted, partition, position_of(known.get(number))),
+                    metadata=wanted.metadata,
+                )
+                for number, partition in partitions.items()
+            }
+
+        found = waited_for(log.pace, positions)
+        log.pace.check_pace()
+        mount.manager.groups.commit(self.group, self.name, found)
+        grown = offsets_log(mount, self.group)
+        return CommandEffects(grown=[] if grown is None else [self.partitions.of(grown)])
+
+    def _partition(self, number: int) -> Partition:
+        """UnknownTopicOrPartition, FaultyPartition."""
+        topic = self.topic
+        if topic is None or self.mount.manager.topics.get(self.name) is not topic:
+            raise UnknownTopicOrPartition(f"there is no topic {self.name} here, or another one")
+        topic.check(number)
+        return self.partitions.of(topic.partitions[number])
+
+
+def position_of(committed: Committed | None) -> int | None:
+    return None if committed is None else committed.position
+
+
+def offsets_log(mount: MountContext, group: str) -> Log | None:
+    """The partition of `__consumer_offsets` that has a group, where it is here."""
+    topic = mount.manager.topics.get(paths.CONSUMER_OFFSETS)
+    if topic is None or not topic.numbers:
+        return None
+    return topic.partitions.get(partition_for(group, len(topic.numbers)))
+
+
+def waited_for(pace: Pace, ask: Callable[[], T]) -> T:
+    """What `ask` returns. Where it has to wait it does so in a worker thread, in the turn of a log:
+    OutOfTurn, once, on the owner's thread.
+    """
+    try:
+        return at_once(ask)
+    except BlockingIOError:
+        if not pace.is_callers:
+            raise OutOfTurn([pace]) from None
+    return pace.aside(ask)
+
+
+# -- texts -----------------------------------------------------------------------------------------
+
+
+def lag_file(
+    partitions: Partitions, path: str, text: Callable[[], str], owner: Callable[[], Ownership]
+) -> Node:
+    """A table of lags."""
+    return MadeFile(
+        inode_number(path),
+        lambda: Text(text()),
+        owner,
+        partitions.mount.clock_ns,
+        lambda: partitions.follow_all(time.monotonic() + _FOLLOW_S),
+        path,
+    )

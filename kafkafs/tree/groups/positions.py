@@ -1,0 +1,101 @@
+"""Lines that commit a position: `POSITION`, or `POSITION TAB METADATA`.
+
+    1234                  an offset
+    earliest, latest      the log start; the last stable offset
+    +100, -100            so many offsets behind, or before, the position that is committed now
+    2026-11-21T08:00Z     a time, in all forms of `N@TIME` (`start_names`), also -15m: the first
+                          record with that timestamp or a later one, or `latest` where there is none
+
+A position is the offset of the next record to be read, within log start..log end.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from enum import Enum
+from typing import Final, NamedTuple
+
+from kafkafs.printable import one_line
+from kafkafs.tree.files.start_names import Time, parse_point
+from kafkafs.tree.files.start_points import offset_of_time
+from kafkafs.tree.partition.partition import Partition
+from storage.waiting import before_waiting
+
+_LONGEST: Final = 64
+_OFFSET: Final = re.compile("[0-9]{1,19}")
+_CHANGE: Final = re.compile("[+-][0-9]{1,19}")
+
+
+class Fixed(NamedTuple):
+    """This offset."""
+
+    offset: int
+
+
+class Change(NamedTuple):
+    """So many offsets from the committed position."""
+
+    offsets: int
+
+
+class Edge(Enum):
+    """The log start; the last stable offset."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class Wanted(NamedTuple):
+    """What a line asks for."""
+
+    where: Fixed | Change | Edge | Time
+    metadata: str
+
+
+def parse(line: str, now_ms: int) -> Wanted:
+    """OSError: EINVAL."""
+    text, _, metadata = line.partition("\t")
+    text = text.strip(" ")
+    return Wanted(_where(text, now_ms), metadata)
+
+
+def _where(text: str, now_ms: int) -> Fixed | Change | Edge | Time:
+    if _OFFSET.fullmatch(text):
+        return Fixed(int(text))
+    if _CHANGE.fullmatch(text):
+        return Change(int(text))
+    if text in (Edge.EARLIEST.value, Edge.LATEST.value):
+        return Edge(text)
+    point = parse_point(text, now_ms) if len(text) <= _LONGEST else None
+    if isinstance(point, Time):
+        return point
+    raise OSError(
+        errno.EINVAL,
+        f"{one_line(text[:_LONGEST])!r} is no position: an offset, earliest, latest, +N, -N or a "
+        "time (2026-11-21T08:00, 08:00, -15m); behind a TAB metadata",
+    )
+
+
+def offset_of(wanted: Wanted, partition: Partition, committed: int | None) -> int:
+    """The offset that is meant now. OSError: EINVAL; BlockingIOError, StorageError."""
+    log, where = partition.log, wanted.where
+    if isinstance(where, Fixed):
+        offset = where.offset
+    elif isinstance(where, Change):
+        if committed is None:
+            why = f"no position is committed in {log.name} that {where.offsets:+d} could start from"
+            raise OSError(errno.EINVAL, why)
+        offset = committed + where.offsets
+    elif isinstance(where, Time):
+        # Only the owner's thread makes a view, and it asks first.
+        view = partition.view(partition.mount.views[0])
+        before_waiting()
+        found = offset_of_time(view, where.timestamp_ms)
+        offset = log.last_stable_offset if found is None else found
+    else:
+        offset = log.log_start_offset if where is Edge.EARLIEST else log.last_stable_offset
+    if not log.log_start_offset <= offset <= log.log_end_offset:
+        bounds = f"{log.log_start_offset}..{log.log_end_offset}"
+        raise OSError(errno.EINVAL, f"{offset} is outside of {log.name}, which has {bounds}")
+    return offset

@@ -1,0 +1,75 @@
+"""Whose the groups are: a small file in the data directory, ``kafkafs.groups``.
+
+One line for each group that somebody has made, or to whom chown and chmod have given something::
+
+    UID:GID:MODE NAME
+
+The mode is octal, the name JSON text: it may hold anything. Groups without a line are nobody's. The
+file is replaced atomically; lines of groups that are no longer there go with the next change. A
+broker ignores it, and without it nothing but these is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection
+from typing import Final
+
+from storage import paths
+from storage.errors import CorruptCheckpoint
+from storage.files import Files
+
+_LINE: Final = re.compile(r'([0-9]{1,10}):([0-9]{1,10}):([0-7]{4}) (".*")')
+
+Owner = tuple[int, int, int]
+"""(uid, gid, mode)"""
+
+
+class GroupOwners:
+    """See the module. Read at the first use; one thread at a time changes it."""
+
+    def __init__(self, files: Files, data_dir: str) -> None:
+        self._files = files
+        self._path = os.path.join(data_dir, paths.GROUP_OWNERS)
+        self._owners: dict[str, Owner] | None = None
+
+    def get(self, group: str) -> Owner | None:
+        """A group's owner and mode, if it has any. CorruptCheckpoint, OSError."""
+        return self._read().get(group)
+
+    def set(self, group: str, owner: Owner, there: Collection[str]) -> None:
+        """Durable. ``there``: the other groups that there are. CorruptCheckpoint, OSError: nothing
+        has changed.
+        """
+        known = self._read()
+        kept = {name: each for name, each in known.items() if name in there}
+        owners = {**kept, group: owner}
+        lines = [
+            f"{uid}:{gid}:{mode:04o} {json.dumps(name)}\n"
+            for name, (uid, gid, mode) in sorted(owners.items())
+        ]
+        self._files.replace_atomically(self._path, "".join(lines).encode())
+        self._owners = owners
+
+    def _read(self) -> dict[str, Owner]:
+        if self._owners is None:
+            try:
+                text = self._files.read_whole(self._path).decode("ascii", "replace")
+            except FileNotFoundError:
+                text = ""
+            self._owners = dict(
+                self._parsed(number, line) for number, line in enumerate(text.splitlines(), 1)
+            )
+        return self._owners
+
+    def _parsed(self, number: int, line: str) -> tuple[str, Owner]:
+        found = _LINE.fullmatch(line)
+        try:
+            if found is None:
+                raise ValueError(line)
+            return str(json.loads(found[4])), (int(found[1]), int(found[2]), int(found[3], 8))
+        except ValueError:
+            reason = "is not UID:GID:MODE and a name"
+            raise CorruptCheckpoint(reason, path=self._path, line=number) from None

@@ -1,0 +1,563 @@
+"""Consumer groups: `.groups`, and `N@group=G`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.groups.offset_records import partition_for
+from tests.mount.contract.writing import append, opened
+from tests.mount.control import do
+from tests.mount.mounting import Mount, fails, mounted
+from tests.storage.groups.records import (
+    classic_group,
+    group_key,
+    position,
+    share_group,
+    write,
+)
+from tests.storage.producers import Producer
+
+NONE = {"position": "none", "lag": "none", "committed": "none", "leader_epoch": "-1"}
+LINES = b"a\nb\nc\nd\ne\n"
+OWNER, OTHER = 54321, 65432
+REFERENCE = Path(__file__).parents[3] / "kafkafs/tree/REFERENCE.md"
+
+
+@pytest.fixture
+def group(mount: Mount, orders: Path) -> Path:
+    """A new group's directory for the topic of `orders`, whose partition 0 has five records."""
+    append(orders, LINES)
+    found = mount / ".groups" / f"of-{orders.parent.name}"
+    found.mkdir()
+    return found / orders.parent.name
+
+
+def facts(path: Path) -> dict[str, str]:
+    """The lines `name value` of a position."""
+    lines = path.read_text().splitlines()
+    return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+
+
+def position_in(path: Path) -> str:
+    return facts(path)["position"]
+
+
+def committed(data: Path) -> dict[str, dict[tuple[str, int], int]]:
+    """The positions of all groups, as the log has them."""
+    with LogManager.open(str(data), read_only=True) as manager:
+        return {
+            name: {item: each.position for item, each in found.committed.items()}
+            for name in manager.groups.names()
+            if (found := manager.groups.find(name)) is not None
+        }
+
+
+# -- what is there ---------------------------------------------------------------------------------
+
+
+def test_a_group_is_there_once_it_is_made_or_has_committed(own: Mount) -> None:
+    own.topic("orders", 2)
+    append(own / "orders/0", LINES)
+    assert own.run("ls -A; ls -A .groups") == b"orders\n"
+    fails(errno.ENOENT, os.listdir, own / ".groups/G")
+    fails(errno.ENOENT, os.stat, own / ".groups/G/orders/0")
+    own.run("mkdir .groups/G .groups/empty; mkdir -p .groups/G/orders")
+    fails(errno.EEXIST, os.mkdir, own / ".groups/G")
+    assert own.run("ls .groups; ls -A .groups/G; ls -A .groups/G/orders") == b"G\nempty\n"
+    own.run("echo 2 > .groups/G/orders/0")
+    assert own.run("ls .groups; ls -A .groups/G; ls -A .groups/G/orders") == (
+        b"G\nempty\norders\n0\n"
+    )
+    for name in ("orders/2", "orders/x", "orders/00", "orders/-1", "users", ".x", "orders/.lag"):
+        fails(errno.ENOENT, os.stat, own / ".groups/G" / name)
+    own.restart("show_dot", "show_internal")
+    assert own.run("ls -A; ls -A .groups").split() == [
+        *(b".groups", b".kafkafs", b"__consumer_offsets", b"orders"),
+        b"G",
+    ]
+
+
+def test_the_facts_of_a_position(own: Mount) -> None:
+    own.topic()
+    append(own / "orders/0", LINES)
+    own.run("mkdir .groups/G")
+    path = own / ".groups/G/orders/0"
+    log = {"log_start": "0", "high_watermark": "5", "log_end": "5", "last_stable": "5"}
+    assert facts(path) == {**NONE, **log, "metadata": ""}
+    before_ns = path.stat().st_mtime_ns
+    own.run("printf '3\\ta note\\n' > .groups/G/orders/0")
+    found = facts(path)
+    assert found == {
+        "position": "3",
+        **log,
+        "lag": "2",
+        "committed": found["committed"],
+        "leader_epoch": "-1",
+        "metadata": "a note",
+    }
+    assert list(found)[:3] == ["position", "log_start", "high_watermark"]
+    assert path.stat().st_mtime_ns > before_ns
+    assert path.stat().st_mtime_ns // 1_000_000 == int(found["committed"])
+    append(own / "orders/0", b"f\n")
+    assert facts(path)["lag"] == "3"
+    assert (
+        own.run("stat -c %s .groups/G/orders/0; wc -c < .groups/G/orders/0").split()
+        == [b"%d" % len(path.read_bytes())] * 2
+    )
+
+
+def test_what_an_open_file_shows_stays(mount: Mount, group: Path) -> None:
+    mount.run('echo 1 > "$P"', P=group / "0")
+    with opened(group / "0", os.O_RDONLY) as fd:
+        shown = (group / "0").read_bytes()
+        mount.run('echo 5 > "$P"; rm "$P"', P=group / "0")
+        assert os.pread(fd, 4096, 0) == shown
+
+
+# -- commits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("4\n", "4"),
+        ("0\n", "0"),
+        ("5\n", "5"),
+        ("004\n", "4"),
+        (" 4 \n", "4"),
+        ("earliest\n", "0"),
+        ("latest\n", "5"),
+        ("+1\n", "3"),
+        ("-2\n", "0"),
+        ("+0\n", "2"),
+        ("1\n2\n3\n", "3"),
+        ("3", "3"),
+        ("1\n3", "3"),
+        ("2001-01-01\n", "0"),
+        ("2030-01-01T00:00Z\n", "5"),
+        ("-15m\n", "0"),
+        ("3\tmetadata with a\ttab\n", "3"),
+    ],
+)
+@pytest.mark.parametrize("how", [">", ">>"])
+def test_a_line_commits(mount: Mount, group: Path, lines: str, expected: str, how: str) -> None:
+    mount.run('echo 2 > "$P"', P=group / "0")
+    mount.run(f'printf %s "$LINES" {how} "$P"', LINES=lines, P=group / "0")
+    assert position_in(group / "0") == expected
+    metadata = lines.strip("\n").partition("\t")[2]
+    assert facts(group / "0")["metadata"] == metadata.replace("\t", "\\t")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("6", "-3", "+4", "99999999999999999999", "9" * 5000, "-" + "9" * 5000 + "d"),
+        *("", "none", "x", "3 4", "3x", "start", "end", "-1x", "0x3", "\u0663", "position 3"),
+        *("3\n\n", "3\nx", "x\n3", "3\t" + "m" * 4097),
+    ],
+)
+def test_a_wrong_line_is_einval_and_changes_nothing(mount: Mount, group: Path, line: str) -> None:
+    mount.run("printf '2\\tkept\\n' > \"$P\"", P=group / "0")
+    before = (group / "0").read_bytes()
+    with opened(group / "0", os.O_WRONLY) as fd:
+        fails(errno.EINVAL, os.write, fd, f"{line}\n".encode())
+    assert (group / "0").read_bytes() == before
+    assert f"of-{group.name}/{group.name}/0: " in mount.events()
+
+
+def test_out_of_range_names_the_range(mount: Mount, group: Path) -> None:
+    do(mount / group.name / "0", "delete-records", "0 2")
+    with opened(group / "0", os.O_WRONLY) as fd:
+        for offset in (1, 6):
+            fails(errno.EINVAL, os.write, fd, b"%d\n" % offset)
+            line = mount.events().splitlines()[-1]
+            assert f"{offset} is outside of {group.name}/0, which has 2..5" in line
+        os.write(fd, b"earliest\n")
+    assert position_in(group / "0") == "2"
+
+
+def test_from_no_position_there_is_no_step(mount: Mount, group: Path) -> None:
+    with opened(group / "0", os.O_WRONLY) as fd:
+        fails(errno.EINVAL, os.write, fd, b"+1\n")
+    assert position_in(group / "0") == "none"
+
+
+def test_a_write_in_pieces_and_both_ways_at_once(mount: Mount, group: Path) -> None:
+    with opened(group / "0", os.O_RDWR) as fd:
+        os.write(fd, b"1")
+        assert position_in(group / "0") == "none"
+        os.write(fd, b"\n2\n3")
+        assert position_in(group / "0") == "2"
+        assert os.pread(fd, 13, 0) == b"position none"
+        os.fsync(fd)
+    assert position_in(group / "0") == "3"
+
+
+def test_a_whole_topic_in_one_append(own: Mount) -> None:
+    own.topic("orders", 3)
+    own.run("mkdir .groups/G; seq 3 >> orders/0; seq 5 >> orders/1; echo 1 > .groups/G/orders/1")
+    with opened(own / ".groups/G/orders/.all", os.O_WRONLY) as fd:
+        # Not all of them have it, or have a position.
+        fails(errno.EINVAL, os.write, fd, b"1\n")
+        fails(errno.EINVAL, os.write, fd, b"+1\n")
+    assert own.run("ls .groups/G/orders") == b"1\n"
+    number = partition_for("G", 50)
+    before = own.run(f"getfattr --only-values -n user.kafkafs.log_end __consumer_offsets/{number}")
+    own.run("printf 'latest\\tall' > .groups/G/orders/.all")
+    assert own.run("grep -h ^position .groups/G/orders/*; ls .groups/G/orders") == (
+        b"position 3\nposition 5\nposition 0\n0\n1\n2\n"
+    )
+    batches = (own / f"__consumer_offsets/.batches/{number}@{before.decode()}").read_bytes()
+    assert len(batches) == 12 + int.from_bytes(batches[8:12], "big")
+    own.run("echo +0 > .groups/G/orders/.all")
+    fails(errno.EPERM, (own / ".groups/G/orders/.all").unlink)
+
+
+def test_commits_survive_and_groups_without_any_do_not(own: Mount) -> None:
+    own.topic("orders", 2)
+    own.run("mkdir .groups/G .groups/empty; seq 5 >> orders/0; echo 3 > .groups/G/orders/0")
+    own.restart()
+    assert own.run("ls .groups") == b"G\n"
+    own.run("echo 4 > .groups/G/orders/0; echo 0 > .groups/G/orders/1")
+    own.kill()
+    own.start()
+    assert own.run("ls .groups; grep -h ^position .groups/G/orders/*") == (
+        b"G\nposition 4\nposition 0\n"
+    )
+    own.stop()
+    assert committed(own.data) == {"G": {("orders", 0): 4, ("orders", 1): 0}}
+
+
+def test_many_commits_before_the_mount(own: Mount) -> None:
+    """More than the daemon reads while it answers a request."""
+    own.topic("orders", 50)
+    own.run("echo a >> orders/0; for g in {1..40}; do mkdir .groups/$g; done")
+    own.run("for g in {1..40}; do printf '0\\t%4000d' 1 > .groups/$g/orders/.all; done")
+    for script, shown in (
+        ("echo 1 > .groups/7/orders/0; grep ^position .groups/7/orders/0", b"position 1\n"),
+        ("cat orders/0@group=7 orders/0@group=8", b"a\n"),
+        ("rm -r .groups/8; ls .groups | wc -l", b"39\n"),
+        ("cat .groups/.lag | grep -c .", b"%d\n" % (39 * 50 + 2)),
+    ):
+        own.restart()
+        assert own.run(script) == shown
+    assert own.run("grep -c ^kafkafs_group_lag .kafkafs/metrics") == b"%d\n" % (39 * 50)
+
+
+# -- what goes -------------------------------------------------------------------------------------
+
+
+def test_rm_and_rmdir_take_commits_back(own: Mount) -> None:
+    own.topic("orders", 2)
+    own.topic("users")
+    commit = "echo 0 > .groups/G/orders/.all; echo 0 > .groups/G/users/0"
+    own.run(f"mkdir .groups/G; {commit}; rm .groups/G/orders/0")
+    assert position_in(own / ".groups/G/orders/0") == "none"
+    assert own.run("ls .groups/G/*") == (b".groups/G/orders:\n1\n\n.groups/G/users:\n0\n")
+    own.run(f"{commit}; rmdir .groups/G/orders")
+    assert own.run("ls .groups/G") == b"users\n"
+    own.run("rm .groups/G/users/0; rm .groups/G/users/0")
+    assert own.run("ls .groups; ls .groups/G") == b"G\n"
+    own.run(f"{commit}; rmdir .groups/G; ls .groups")
+    fails(errno.ENOENT, os.stat, own / ".groups/G")
+    own.run(f"mkdir .groups/G; {commit}; rm -r .groups/G; mkdir .groups/G; ls .groups/G")
+    own.run(f"{commit}; rm -rf .groups/*; ls .groups")
+    fails(errno.ENOENT, os.rmdir, own / ".groups/G")
+    own.stop()
+    assert committed(own.data) == {}
+
+
+def test_a_removed_directory_is_found_again(own: Mount) -> None:
+    """Also by who stands in the old one."""
+    own.topic()
+    again = "mkdir ../G; echo 0 > ../G/orders/0; ls ../G ../G/orders"
+    assert own.run(f"mkdir .groups/G; cd .groups/G; rmdir ../G; {again}") == (
+        b"../G:\norders\n\n../G/orders:\n0\n"
+    )
+    assert own.run("cd .groups/G/orders; rmdir ../orders; echo 0 > ../orders/0; ls ../orders") == (
+        b"0\n"
+    )
+
+
+def test_a_topic_made_anew_has_no_positions(own: Mount) -> None:
+    own.topic()
+    own.run("seq 5 >> orders/0; mkdir .groups/G; echo 3 > .groups/G/orders/0")
+    with opened(own / ".groups/G/orders/0", os.O_WRONLY) as fd:
+        own.run("rmdir orders; mkdir orders; seq 5 >> orders/0")
+        assert position_in(own / ".groups/G/orders/0") == "none"
+        assert own.run("ls .groups/G") == b""
+        fails(errno.ENOENT, os.write, fd, b"1\n")
+    assert position_in(own / ".groups/G/orders/0") == "none"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "mkdir .groups/G/new",
+        "touch .groups/new",
+        "touch .groups/G/new",
+        "touch .groups/G/$T/1",
+        "mv .groups/G .groups/H",
+        "rm .groups/G/$T/.all",
+        "chmod 600 .groups/G/$T/0",
+        "truncate -s 1 .groups/G/.lag",
+        "echo 1 > .groups/G/.lag",
+        "rmdir .groups",
+        "mkdir .groups/.G",
+        "mkdir .groups/$(printf %0201d 1)",
+    ],
+)
+def test_what_is_refused(mount: Mount, orders: Path, script: str) -> None:
+    mount.run("mkdir -p .groups/G")
+    done = mount.sh(script, T=orders.parent.name)
+    assert done.returncode == 1, done.stderr
+    assert mount.sh("ls .groups/new .groups/G/new .groups/H .groups/%2EG").stdout == b""
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+SPELT = [
+    ("plain", "plain"),
+    ("a b", "a b"),
+    ("a/b", "a%2Fb"),
+    ("100%", "100%25"),
+    ("a\nb\x1b\x7f", "a%0Ab%1B%7F"),
+    (".lag", "%2Elag"),
+    ("a..b.c.", "a.%2Eb.c%2E"),
+    ("...", "%2E%2E%2E"),
+    ("grün@=", "grün@="),
+]
+
+
+@pytest.mark.parametrize(("name", "spelt"), SPELT)
+def test_how_a_group_is_spelt(mount: Mount, group: Path, name: str, spelt: str) -> None:
+    path = mount / ".groups" / spelt
+    path.mkdir()
+    mount.run('echo 3 > "$P"', P=path / group.name / "0")
+    assert spelt in os.listdir(mount / ".groups")
+    for other in {name, spelt.lower(), f"{spelt}.", spelt.replace("%", "%25")} - {spelt, ".lag"}:
+        assert "/" in other or not (mount / ".groups" / other).exists()
+    start = mount / group.name / f"0@group={spelt}..end"
+    assert start.read_bytes() == b"d\ne\n"
+    path.rmdir()
+
+
+def test_groups_of_any_name(own: Mount) -> None:
+    """As others may have made them."""
+    own.topic()
+    own.run("seq 5 >> orders/0; mkdir .groups/G; echo 1 > .groups/G/orders/0")
+    own.stop()
+    names = [name for name, _ in SPELT] + ["x" * 200, "x" * 201, "é" * 3000, "\udcff"]
+    with LogManager.open(str(own.data)) as manager:
+        topic = manager.topics["__consumer_offsets"]
+        for name in names:
+            log = topic.partitions[partition_for(name, 50)]
+            write(log, position(name, "orders", 0, 3, topic_id=manager.topics["orders"].id))
+    own.start()
+    listed = os.listdir(own / ".groups")
+    assert len(set(listed)) == len(names) + 1
+    assert {spelt for _, spelt in SPELT} | {"x" * 200, "\udcff"} <= set(listed)
+    for name in listed:
+        assert own.run('cat "orders/0@group=$G..4"', G=name) == (
+            b"4\n" if name != "G" else b"2\n3\n4\n"
+        )
+    assert own.run("ls .groups/*/orders | grep -c ^0") == b"%d\n" % len(listed)
+    assert len(own.run("cat .groups/.lag").splitlines()) == len(listed) + 2
+    own.run("rm -rf .groups/*; ls .groups")
+    assert os.listdir(own / ".groups") == []
+    fails(errno.EINVAL, os.mkdir, own / ".groups/\udcff")
+
+
+# -- N@group=G -------------------------------------------------------------------------------------
+
+
+def test_a_groups_position_as_a_start(mount: Mount, group: Path) -> None:
+    topic, name = mount / group.name, f"0@group={group.parent.name}"
+    fails(errno.ENOENT, os.stat, topic / "0@group=nobody")
+    assert "there is no group nobody" in mount.events()
+    for wrong in ("0@group=", "0@group", "9@group=x", "0@group=x...5", "0@Group=x"):
+        fails(errno.ENOENT, os.stat, topic / wrong)
+    # Who has committed nothing misses nothing.
+    assert (topic / name).read_bytes() == LINES
+    mount.run('echo 3 > "$P"', P=group / "0")
+    assert (topic / name).read_bytes() == b"d\ne\n"
+    assert (topic / name).stat().st_ino == (topic / "0@3").stat().st_ino
+    assert (topic / f"{name}..4").read_bytes() == b"d\n"
+    assert (topic / f"{name}..").read_bytes() == b"d\ne\n"
+    assert (topic / f"0@..{name[2:]}").read_bytes() == b"a\nb\nc\n"
+    assert (topic / f"0@2..{name[2:]}").read_bytes() == b"c\n"
+    assert (topic / ".kv" / name).read_bytes() == b"d\ne\n"
+    assert (topic / ".follow" / name).read_bytes() == b"d\ne\n"
+    assert b'"offset":3,' in (topic / ".jsonl" / f"{name}..end").read_bytes()
+    assert (topic / ".batches" / name).read_bytes() == (topic / ".batches/0@3").read_bytes()
+    with opened(topic / name, os.O_RDONLY) as fd:
+        # Looked at anew, also while a file is open that the name has led to.
+        mount.run('echo 4 > "$P"', P=group / "0")
+        assert (topic / name).read_bytes() == b"e\n"
+        append(topic / "0", b"f\n")
+        assert os.pread(fd, 100, 0) == b"d\ne\nf\n"
+    mount.run('echo latest > "$P"', P=group / "0")
+    assert (topic / name).read_bytes() == b""
+
+
+def test_a_gap_is_named(mount: Mount, group: Path) -> None:
+    mount.run('echo 1 > "$P"', P=group / "0")
+    do(mount / group.name / "0", "delete-records", "0 3")
+    start = mount / group.name / f"0@group={group.parent.name}"
+    assert start.read_bytes() == b"d\ne\n"
+    line = f"{group.name}/0: group {group.parent.name} has not read the offsets 1 to 2 (2)"
+    assert line in mount.events()
+    # It is as it was committed.
+    assert (position_in(group / "0"), facts(group / "0")["lag"]) == ("1", "4")
+
+
+def test_out_of_range_is_an_error_where_offsets_are(tmp_path: Path) -> None:
+    with mounted(tmp_path, "out_of_range=error") as mount:
+        mount.topic()
+        mount.run("seq 5 >> orders/0; mkdir .groups/G; echo 1 > .groups/G/orders/0")
+        assert mount.run("cat orders/0@group=G..3") == b"2\n3\n"
+        do(mount / "orders/0", "delete-records", "0 3")
+        fails(errno.ERANGE, os.stat, mount / "orders/0@group=G")
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_a_script_that_needs_no_program_of_ours(own: Mount, shell: str) -> None:
+    """The reference's own, with a `load` that sometimes fails."""
+    own.topic()
+    own.run("mkdir .groups/report; touch ../loaded")
+    (script,) = re.findall(r"^```sh\n(end=.*?)^```$", REFERENCE.read_text(), re.M | re.S)
+    (own.path.parent / "job").write_text(
+        f'load() {{ cat >> loaded; test -z "$FAILS"; }}\nset -u\n{script}'
+    )
+
+    def job(fails: str = "") -> int:
+        return own.sh(f"cd .. && FAILS={fails} {shell} job").returncode
+
+    own.run("seq 4 >> orders/0")
+    assert (job(), job()) == (0, 0)
+    assert own.run("cat ../loaded") == b"1\n2\n3\n4\n"
+    own.run("seq 5 6 >> orders/0")
+    assert job("yes") == 1
+    assert position_in(own / ".groups/report/orders/0") == "4"
+    own.run("seq 7 8 >> orders/0")
+    assert (job(), job()) == (0, 0)
+    assert own.run("cat ../loaded") == b"1\n2\n3\n4\n" + b"5\n6\n" + b"5\n6\n7\n8\n"
+    assert position_in(own / ".groups/report/orders/0") == "8"
+
+
+def test_a_script_reads_nothing_of_an_open_transaction(own: Mount) -> None:
+    """And what it has not read it does not commit."""
+    own.topic()
+    own.run("mkdir .groups/G; echo a >> orders/0")
+    producer = Producer(1, transactional=True)
+    append(own / "orders/.batches/0", producer.batch(b"b"))
+    own.run("echo c >> orders/0; echo latest > .groups/G/orders/0")
+    found = facts(own / ".groups/G/orders/0")
+    assert [found[name] for name in ("position", "last_stable", "lag")] == ["1", "1", "2"]
+    assert own.run("getfattr --only-values -n user.kafkafs.last_stable orders/0") == b"1"
+    assert own.run("cat orders/0@group=G") == b""
+    append(own / "orders/.batches/0", producer.commit())
+    assert own.run("cat orders/0@group=G") == b"b\nc\n"
+    own.run("echo latest > .groups/G/orders/0")
+    assert position_in(own / ".groups/G/orders/0") == "4"
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def test_the_tables_and_the_metric(own: Mount) -> None:
+    own.topic("orders", 2)
+    own.topic("a")
+    own.run("seq 5 >> orders/0; seq 3 >> orders/1; echo x >> a/0; mkdir .groups/{G,'h h'}")
+    assert own.run("cat .groups/G/.lag") == (
+        b"topic partition position high_watermark lag committed\n# lag 0, partitions 0\n"
+    )
+    own.run("echo earliest > .groups/G/orders/.all; echo 1 > .groups/G/a/0")
+    own.run("echo 2 > '.groups/h h/orders/1'")
+    lines = own.run("cat .groups/G/.lag").decode().splitlines()
+    assert len({len(line) for line in lines[:-1]}) == 1
+    assert [line.split()[:5] for line in lines[:-1]] == [
+        ["topic", "partition", "position", "high_watermark", "lag"],
+        ["a", "0", "1", "1", "0"],
+        ["orders", "0", "0", "5", "5"],
+        ["orders", "1", "0", "3", "3"],
+    ]
+    assert lines[-1] == "# lag 8, partitions 3"
+    everything = own.run("cat .groups/.lag").decode().splitlines()
+    assert everything[-2].split()[:6] == ["h%20h", "orders", "1", "2", "3", "1"]
+    assert everything[-1] == "# lag 9, partitions 4, groups 2"
+    metrics = re.findall(
+        r"^kafkafs_group_lag{(.*)} (.*)$", own.run("cat .kafkafs/metrics").decode(), re.M
+    )
+    assert ('group="G",partition="0",topic="orders"', "5.0") in [
+        (",".join(sorted(labels.split(","))), value) for labels, value in metrics
+    ]
+    assert len(metrics) == 4
+    fails(errno.ENOENT, os.stat, own / ".groups/G/.members")
+
+
+def test_members_where_a_broker_has_written_them(own: Mount) -> None:
+    """Of a classic group; of a share group the name alone is known."""
+    own.topic("orders", 2)
+    own.run("mkdir .groups/ours; echo 0 > .groups/ours/orders/0")
+    own.stop()
+    with LogManager.open(str(own.data)) as manager:
+        for key, value in (
+            (group_key("theirs"), classic_group(since_ms=-1, members=2)),
+            (group_key("left"), classic_group(since_ms=5, members=0)),
+            share_group("shared"),
+        ):
+            write(manager.log("__consumer_offsets", 0), (key, value))
+    own.start()
+    assert own.run("ls .groups") == b"left\nours\nshared\ntheirs\n"
+    fails(errno.ENOENT, os.stat, own / ".groups/ours/.members")
+    lines = own.run("cat .groups/theirs/.members").decode().splitlines()
+    assert [line.split() for line in lines] == [
+        ["member", "client", "host", "assigned"],
+        ["id-0", "client", "/host", "none"],
+        ["id-1", "client", "/host", "none"],
+        ["#", "classic,", "consumer"],
+    ]
+    assert own.run("tail -n 1 .groups/left/.members") == b"# classic, consumer\n"
+    assert own.run("tail -n 1 .groups/shared/.members") == b"# share\n"
+    assert own.run("ls -A .groups/theirs .groups/shared; tail -n 1 .groups/.lag") == (
+        b".groups/shared:\n\n.groups/theirs:\n# lag 0, partitions 1, groups 4\n"
+    )
+    own.run("rm -r .groups/theirs")
+    assert own.run("ls .groups") == b"left\nours\nshared\n"
+
+
+# -- the topic of the positions --------------------------------------------------------------------
+
+
+def test_the_topic_is_written_by_commits_alone(own: Mount) -> None:
+    own.topic()
+    own.run("echo a >> orders/0; mkdir .groups/G; echo 1 > .groups/G/orders/0")
+    assert own.run("ls; ls __consumer_offsets | wc -l") == b"orders\n50\n"
+    config = own.run("cat __consumer_offsets/.config")
+    assert b"cleanup.policy=compact\n" in config
+    for name in ("0", ".jsonl/0", ".batches/0", ".append", ".kv/append"):
+        fails(errno.EPERM, os.open, own / "__consumer_offsets" / name, os.O_WRONLY | os.O_APPEND)
+        assert "committed in .groups alone" in own.events()
+    own.run("touch __consumer_offsets/0")
+    own.restart("show_internal")
+    assert own.run("ls") == b"__consumer_offsets\norders\n"
+
+
+def test_compaction_keeps_the_positions(own: Mount) -> None:
+    own.topic()
+    own.run("seq 5 >> orders/0; mkdir .groups/{G,H}; echo 3 > .groups/H/orders/0")
+    own.run("for n in {1..200}; do echo $((n % 5)) > .groups/G/orders/0; done; rm -r .groups/H")
+    offsets = own / "__consumer_offsets/0"
+    do(offsets, "roll", "run")
+    do(offsets, "compaction", "run")
+    assert own.run("ls .groups; grep ^position .groups/G/orders/0") == b"G\nposition 0\n"
+    own.run("echo 4 > .groups/G/orders/0")
+    own.restart()
+    assert own.run("ls .groups; grep ^position .groups/G/orders/0") == b"G\nposition 4\n"
