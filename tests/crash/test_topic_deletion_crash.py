@@ -117,15 +117,18 @@ def check(life: Life, alone: bool, path: Path, stopped: Found) -> None:
                 assert values(log) == life.gone[number]
             assert manager.settings.overrides("gone")["retention.ms"] == "77"
             assert manager.settings.get_owner("gone", 1) == (1000, 1000, 0o600)
-        remove = manager.sweep(NOW_MS + DELAY_MS)
-        if remove is not None:
-            remove()
-        # No more than the partitions of the two topics, and nothing that was being deleted.
-        directories = {each.name for each in path.iterdir() if each.is_dir()}
-        known = {f"{log.topic}-{log.partition}" for log in manager.logs()}
-        assert directories == known
+        has_no_more_than_topics(manager)
     if topic is None:
         begin_anew(path)
+
+
+def has_no_more_than_topics(manager: LogManager) -> None:
+    """Once what was deleted is due, only the topics' partitions have directories."""
+    remove = manager.sweep(NOW_MS + DELAY_MS)
+    if remove is not None:
+        remove()
+    directories = {each.name for each in Path(manager.path).iterdir() if each.is_dir()}
+    assert directories == {f"{log.topic}-{log.partition}" for log in manager.logs()}
 
 
 def begin_anew(path: Path) -> None:

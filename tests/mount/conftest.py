@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.beside import Beside
 from tests.mount.mounting import Mount, mounted
 
 
@@ -21,3 +22,15 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
 def orders(mount: Mount) -> Path:
     """Partition 0 of a new topic `orders`."""
     return mount.topic("orders")
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[Beside]:
+    """A broker's directory, whose lock we hold, and a read-only mount of it, not yet started."""
+    mount = Beside(tmp_path)
+    mount.broker.hold_lock()
+    try:
+        yield mount
+    finally:
+        mount.end()
+        mount.broker.release_lock()

@@ -8,42 +8,19 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from tests.broker_files import BrokerDirectory, BrokerPartition
+from tests.broker_files import BrokerPartition
 from tests.hang import HANG_S
+from tests.mount.beside import Beside
 from tests.mount.contract.test_caching import Metrics
-from tests.mount.mounting import Mount, fails
+from tests.mount.mounting import fails
 from tests.mount.programs import Running
 from tests.storage.producers import Producer
 
 FAST = ["--sleep-interval=0.02"]
 BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
-
-
-class Beside(Mount):
-    """A broker's directory, whose lock we hold, and a read-only mount of it."""
-
-    def __init__(self, base: Path) -> None:
-        super().__init__(base, ["ro"])
-        self.broker = BrokerDirectory(self.data)
-        self.partition = self.broker.partition()
-        self.partition.append(b"zero")
-        self.file = self.path / "t" / "0"
-
-
-@pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Beside]:
-    mount = Beside(tmp_path)
-    mount.broker.hold_lock()
-    try:
-        yield mount
-    finally:
-        mount.end()
-        mount.broker.release_lock()
 
 
 def fill(partition: BrokerPartition, segments: int = 4) -> None:

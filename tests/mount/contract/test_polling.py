@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_files import BrokerDirectory
 from tests.hang import HANG_S
+from tests.mount.beside import Beside
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.test_caching import Metrics
 from tests.mount.contract.writing import append
@@ -368,28 +368,6 @@ def test_a_lazily_unmounted_file_is_woken_on(own: Mount) -> None:
 
 
 # -- another process's directory -------------------------------------------------------------------
-
-
-class Beside(Mount):
-    """A broker's directory, whose lock we hold, and a read-only mount of it."""
-
-    def __init__(self, base: Path, *options: str) -> None:
-        super().__init__(base, ["ro", *options])
-        self.broker = BrokerDirectory(self.data)
-        self.partition = self.broker.partition()
-        self.partition.append(b"zero")
-        self.file = self.path / "t" / "0"
-
-
-@pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Beside]:
-    mount = Beside(tmp_path)
-    mount.broker.hold_lock()
-    try:
-        yield mount
-    finally:
-        mount.end()
-        mount.broker.release_lock()
 
 
 def test_what_a_broker_does_wakes(beside: Beside) -> None:
