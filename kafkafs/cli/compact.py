@@ -20,6 +20,7 @@ from kafkafs.cli.addresses import (
 )
 from kafkafs.cli.output import Output, Value, output_options
 from kafkafs.cli.progress import long_work, opening_shown, work_shown
+from storage.plural import counted
 
 if TYPE_CHECKING:
     from storage.settings.settings import Settings
@@ -93,11 +94,11 @@ class _Report:
         before, after = (self._out.size(figures[name]) for name in ("bytes_before", "bytes_after"))
         would = "would go" if self._dry_run else "went"
         return (
-            f"{figures['records_dropped']} of {figures['records_read']} records {would}: "
-            f"{figures['dropped_superseded']} superseded or deleted, "
+            f"{figures['records_dropped']} of {counted(figures['records_read'], 'record')} "
+            f"{would}: {figures['dropped_superseded']} superseded or deleted, "
             f"{figures['dropped_without_key']} without a key, {figures['dropped_aborted']} "
-            f"aborted, {figures['dropped_markers']} markers; {before} to {after}, "
-            f"{figures['segments_before']} to {figures['segments_after']} segments"
+            f"aborted, {counted(figures['dropped_markers'], 'marker')}; {before} to {after}, "
+            f"{figures['segments_before']} to {counted(figures['segments_after'], 'segment')}"
             f"{', and more in further rounds' if more else ''}"
         )
 

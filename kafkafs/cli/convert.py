@@ -10,6 +10,7 @@ from kafkafs.cli import examples, one_line_errors, say
 from kafkafs.cli.addresses import Address, check_address, directory_to_open, logs_argument
 from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.progress import reading_shown
+from storage.plural import counted
 
 
 @click.command(
@@ -44,7 +45,7 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     for fault in outcome.faults:
         say(f"kafkafs: {fault}", err=True)
     done = "would be converted" if dry_run else "converted"
-    out.say(f"{len(outcome.converted)} files {done}")
+    out.say(f"{counted(len(outcome.converted), 'file')} {done}")
     out.json(
         {
             "dry_run": dry_run,

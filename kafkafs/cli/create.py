@@ -11,6 +11,7 @@ from kafkafs.cli import examples, one_line_errors
 from kafkafs.cli.addresses import Address, mount_to_change
 from kafkafs.cli.changes import ask_daemon, opened_to_change, topic_and_rest
 from kafkafs.cli.output import Output, output_options
+from storage.plural import counted
 
 
 @click.command(
@@ -55,8 +56,7 @@ def command(
             from kafkafs.tree.control.topic_commands import create_line
 
             ask_daemon(mount, create_line(topic, partitions, owner, given))
-    plural = "s" if partitions > 1 else ""
-    out.say(f"created {topic} with {partitions} partition{plural}")
+    out.say(f"created {topic} with {counted(partitions, 'partition')}")
     out.json({"topic": topic, "partitions": partitions})
 
 

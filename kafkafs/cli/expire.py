@@ -20,6 +20,7 @@ from kafkafs.cli.addresses import (
 )
 from kafkafs.cli.output import Output, Size, Value, output_options
 from kafkafs.cli.progress import long_work, opening_shown, work_shown
+from storage.plural import counted
 
 if TYPE_CHECKING:
     from storage.directory.manager import LogManager
@@ -93,8 +94,8 @@ class _Report:
     ) -> None:
         """`start`: the offset at which the log starts now."""
         self._out.say(
-            f"{topic}:{partition}: {segments} segments with {self._out.size(size)} and"
-            f" {records} records went, it starts at offset {start}"
+            f"{topic}:{partition}: {self._sum(segments, size, records)} went, "
+            f"it starts at offset {start}"
         )
         self._lines.append(
             {
@@ -111,6 +112,10 @@ class _Report:
     def failed(self, line: str) -> None:
         self._faults.append(line)
 
+    def _sum(self, segments: int, size: int, records: int) -> str:
+        what = f"{counted(segments, 'segment')} with {self._out.size(size)}"
+        return f"{what} and {counted(records, 'record')}"
+
     def _count(self, segments: int, size: int, records: int) -> None:
         self._segments += segments
         self._size += size
@@ -119,10 +124,7 @@ class _Report:
     def end(self, *, dry_run: bool) -> None:
         """Print the sums and the faults; exit with 1 where there are some."""
         would = "would go" if dry_run else "went"
-        self._out.say(
-            f"{self._segments} segments with {self._out.size(self._size)} and "
-            f"{self._records} records {would}"
-        )
+        self._out.say(f"{self._sum(self._segments, self._size, self._records)} {would}")
         self._out.json(
             {
                 "dry_run": dry_run,

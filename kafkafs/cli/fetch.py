@@ -12,6 +12,7 @@ import click
 from kafkafs.cli import examples, one_line_errors, say
 from kafkafs.cli.addresses import Place, check_address, number, resolve
 from kafkafs.cli.output import binary_stdout
+from storage.plural import counted
 
 if TYPE_CHECKING:
     from storage.log.log import Log
@@ -130,5 +131,5 @@ def _respond(log: Log, request: _Request, reset: str | None) -> tuple[bytes, boo
         earliest = offset == "earliest"
         offset = log.log_start_offset if earliest else log.last_stable_offset
     found = read_messages(log, offset, request.max_bytes)
-    say(f"{where}: {found.count} messages, next offset {found.next_offset}", err=True)
+    say(f"{where}: {counted(found.count, 'message')}, next offset {found.next_offset}", err=True)
     return encode_response(found.data), True

@@ -12,6 +12,7 @@ import click
 from kafkafs.cli import examples, one_line_errors, say
 from kafkafs.cli.addresses import checked_directory, directory_to_open, resolve
 from kafkafs.cli.output import Output, output_options
+from storage.plural import counted
 
 if TYPE_CHECKING:
     from storage.handover.handover import HandoverOutcome
@@ -96,7 +97,7 @@ def _report(outcome: HandoverOutcome, *, would: bool) -> Iterator[str]:
         yield f"{topic}:{partition}: the transaction of producer {producer_id} {aborted}"
     for topic in outcome.left_out:
         yield f"{topic}: left out, as it is internal; name it to hand it over"
-    yield f"{len(outcome.handed)} partitions {'would be' if would else 'were'} handed over"
+    yield f"{counted(len(outcome.handed), 'partition')} {'would be ' if would else ''}handed over"
     if outcome.settings:
         yield "# the settings, before the broker's first retention check:"
     for topic, settings in outcome.settings.items():

@@ -11,6 +11,7 @@ import click
 from kafkafs.cli import examples, fail, one_line_errors, say
 from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
 from kafkafs.cli.progress import opening_shown
+from storage.plural import counted
 
 # Of one write.
 _CHUNK_BYTES = 1 << 20
@@ -90,7 +91,7 @@ def _append_through(mount: str, directory: str, topic: str, partition: int) -> N
             os.fsync(file)
     except OSError as error:
         raise fail(
-            f"{topic}:{partition}: {error.strerror} after {size} bytes; "
+            f"{topic}:{partition}: {error.strerror} after {counted(size, 'byte')}; "
             f"{mount}/.kafkafs/log says why"
         ) from None
-    say(f"{topic}:{partition}: {size} bytes", err=True)
+    say(f"{topic}:{partition}: {counted(size, 'byte')}", err=True)

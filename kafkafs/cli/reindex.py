@@ -19,6 +19,7 @@ from kafkafs.cli.addresses import (
 )
 from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.progress import reading_shown
+from storage.plural import counted
 
 
 def _targets(context: click.Context, words: Sequence[str], *, may_be_open: bool) -> list[str]:
@@ -73,8 +74,9 @@ def command(context: click.Context, words: Sequence[str], check: bool, out: Outp
         out.say(difference)
     for damage in outcome.damaged:
         say(f"kafkafs: {damage}", err=True)
-    done = "differ" if check else "made anew"
-    out.say(f"{outcome.segments} segments read, {len(outcome.different)} files {done}")
+    done = "different" if check else "made anew"
+    files = counted(len(outcome.different), "file")
+    out.say(f"{counted(outcome.segments, 'segment')} read, {files} {done}")
     out.json(
         {
             "check": check,

@@ -11,6 +11,7 @@ from kafkafs.cli import examples, fail, one_line_errors
 from kafkafs.cli.addresses import Address, directory_argument, directory_to_open
 from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.progress import opening_shown
+from storage.plural import counted
 
 if TYPE_CHECKING:
     from storage.directory.checkpoints import Mending
@@ -121,8 +122,8 @@ def command(
         short = [log for log in logs if log.lost_ranges]
         if verify:
             offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
-            state = f"{len(short)} of them lack a part" if short else "whole"
-            say(f"{len(logs)} partitions with {offsets} offsets: {state}")
+            state = f"{len(short)} of them lacking a part" if short else "whole"
+            say(f"{counted(len(logs), 'partition')} with {counted(offsets, 'offset')}: {state}")
         faulty = len(manager.topics.faulty)
         out.json(
             {
@@ -134,7 +135,7 @@ def command(
             }
         )
     if faulty:
-        raise fail(f"{faulty} partitions cannot be opened")
+        raise fail(f"{counted(faulty, 'partition')} cannot be opened")
 
 
 def _mending(log_starts: tuple[str, ...]) -> Mending:

@@ -10,6 +10,7 @@ from kafkafs.cli import examples, one_line_errors
 from kafkafs.cli.addresses import Address, check_address, logs_argument
 from kafkafs.cli.output import Output, Size, output_options
 from kafkafs.cli.progress import reading_shown
+from storage.plural import counted
 
 
 @click.command(
@@ -48,11 +49,10 @@ def command(logs: Address, out: Output) -> None:
         out.say(fault)
     for fault in found.left_over:
         out.say(f"left over: {fault}")
-    state = f"{len(found.faults)} faults" if found.faults else "whole"
+    state = counted(len(found.faults), "fault") if found.faults else "whole"
     size = Size(found.size)
-    out.say(
-        f"{found.partitions} partitions with {found.records} records, {out.size(size)}: {state}"
-    )
+    what = f"{counted(found.partitions, 'partition')} with {counted(found.records, 'record')}"
+    out.say(f"{what}, {out.size(size)}: {state}")
     out.json(
         {
             "partitions": found.partitions,

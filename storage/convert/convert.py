@@ -32,6 +32,7 @@ from storage.errors import CorruptRecord, StorageError, UnknownTopicOrPartition
 from storage.files import Files, FileSource
 from storage.kafka07.entries import entries_to_v2
 from storage.kafka07.segment import Segment07, entry_files, load_entries
+from storage.plural import counted
 from storage.record._batch import Rebuild
 from storage.record.header import (
     FRAME_SIZE,
@@ -68,7 +69,7 @@ class Converted:
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: {self.records} records, {self.batches} batches, "
+            f"{self.path}: {counted(self.records, 'record')}, {counted(self.batches, 'batch')}, "
             f"{self.size_before} bytes to {self.size_after}"
         )
 

@@ -27,6 +27,7 @@ from storage.directory.checkpoints import Checkpoints
 from storage.errors import CorruptCheckpoint
 from storage.files import Files
 from storage.index.time_index import TimeIndex
+from storage.plural import counted
 from storage.retention.retention import LogFacts, SegmentFacts, decide
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint_file
@@ -89,7 +90,7 @@ def _deleted(files: Files, path: str) -> Iterator[str]:
                 # Where something else is in it, opening tries again, and says so.
                 files.rmdir(directory)
         if doomed or whole:
-            yield f"{directory}: {len(doomed)} files that had been deleted"
+            yield f"{directory}: {counted(len(doomed), 'file')} that had been deleted"
 
 
 def _expired(

@@ -47,6 +47,7 @@ from storage.groups.offset_records import (
 from storage.groups.offsets_log import GroupRecords, OffsetsLog
 from storage.log.listener import LogListener
 from storage.log.log import Log
+from storage.plural import counted
 from storage.record.batch import Record, encode
 from storage.segment.segment import Segment
 from storage.settings.messages import MessageError
@@ -378,8 +379,8 @@ class Groups(LogListener[Log]):
             raise UnknownTopicOrPartition(f"there is no topic {_TOPIC}", path=self._directory.path)
         if numbers != list(range(len(numbers))):
             raise PolicyViolation(
-                f"this directory has {len(numbers)} partitions of {_TOPIC}, and not the first: "
-                "groups are committed where all of them are",
+                f"this directory has {counted(len(numbers), 'partition')} of {_TOPIC}, and not the "
+                "first: groups are committed where all of them are",
                 path=self._directory.path,
             )
         return self._topics.log(_TOPIC, partition_for(name, len(numbers)))

@@ -43,6 +43,7 @@ from storage.files import Files
 from storage.groups.offset_records import id_bytes
 from storage.handover.handed_segment import Receiver, hand_segment
 from storage.log.log import Log
+from storage.plural import counted
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
 from storage.state.producer_state import EMPTY_SNAPSHOT
@@ -72,7 +73,7 @@ class Handed:
         linked = f", {self.linked_size} of them linked" if self.linked_size else ""
         return (
             f"{self.topic}:{self.partition}: offsets {self.log_start} to {self.log_end}, "
-            f"{self.segments} segments, {self.size} bytes{linked}"
+            f"{counted(self.segments, 'segment')}, {self.size} bytes{linked}"
         )
 
 
@@ -286,8 +287,8 @@ class _Handover:
                 outcome.refusals.append(f"the broker has no topic {name} here: create it there")
             elif numbers != set(topic.partitions):
                 outcome.refusals.append(
-                    f"{name} has {len(topic.partitions)} partitions, here at the broker"
-                    f" {len(numbers)}"
+                    f"{name} has {counted(len(topic.partitions), 'partition')}, here at the "
+                    f"broker {len(numbers)}"
                 )
             else:
                 for _, log in sorted(topic.partitions.items()):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from storage.errors import CorruptRecord, StorageError
 from storage.log.log import Log
+from storage.plural import counted
 from storage.record.compression import MAX_DECOMPRESSED_BYTES
 from storage.record.header import LOG_OVERHEAD, MAGIC_POSITION, SMALLEST_SIZE, size_at
 
@@ -37,8 +38,8 @@ class Produced:
 
     def __str__(self) -> str:
         where = f"offsets {self.first_offset} to {self.last_offset}" if self.batches else "nothing"
-        known = f", {self.duplicates} duplicates left out" if self.duplicates else ""
-        return f"{self.batches} batches, {where}{known}"
+        known = f", {counted(self.duplicates, 'duplicate')} left out" if self.duplicates else ""
+        return f"{counted(self.batches, 'batch')}, {where}{known}"
 
 
 class StreamAppender:

@@ -22,6 +22,7 @@ from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.index.offset_index import OffsetIndex
 from storage.log.log import Log
+from storage.plural import counted
 from storage.record.header import HEADER_SIZE, BatchHeader
 from storage.record.plain import first_offset
 from storage.record.scan import batches
@@ -51,7 +52,8 @@ class Salvaged:
     def text(self, verb: str) -> str:
         """The figures in a line, and one for each part that is left."""
         lines = [
-            f"{self.path}: {verb} {self.records} records in {self.batches} batches, "
+            f"{self.path}: {verb} {counted(self.records, 'record')} in "
+            f"{counted(self.batches, 'batch')}, "
             f"{self.bytes} of {self.size} bytes",
             *(f"{self.path}: left {part}" for part in self.left),
         ]

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from storage.adopt.staged import parse_name
 from storage.directory.manager import LogManager
 from storage.log.log import Log
+from storage.plural import counted
 from storage.task import Task
 
 UnderWay = Callable[[str, int, str], bool]
@@ -32,7 +33,8 @@ class Removed(NamedTuple):
     size: int = 0
 
     def __str__(self) -> str:
-        return f"removed {self.files} staged files that nobody has asked for, {self.size} bytes"
+        files = counted(self.files, "staged file")
+        return f"removed {files} that nobody has asked for, {self.size} bytes"
 
 
 def remove_orphans(manager: LogManager, task: Task, under_way: UnderWay) -> Removed:

@@ -24,6 +24,7 @@ from storage.errors import CorruptCheckpoint
 from storage.files import Files
 from storage.index import txn_index
 from storage.index.txn_index import TxnEntry
+from storage.plural import counted
 from storage.record._batch import Rebuild
 from storage.record.control import ABORT
 from storage.segment.walk import feed
@@ -217,17 +218,17 @@ class _Partition:
         try:
             data = self.files.read_whole(path)
         except FileNotFoundError:
-            self._replace(path, right[0], f"missing, {len(right[0]) // size} entries")
+            self._replace(path, right[0], f"missing, {counted(len(right[0]) // size, 'entry')}")
             return
         used = without_zero_tail(data, size) if is_last else data
         if used not in right:
-            reason = f"{len(used) // size} entries, {len(right[0]) // size} are right"
+            reason = f"{counted(len(used) // size, 'entry')}, not {len(right[0]) // size}"
             if len(used) == len(right[0]):
                 wrong = sum(
                     used[at : at + size] != right[0][at : at + size]
                     for at in range(0, len(used), size)
                 )
-                reason = f"{wrong} of {len(used) // size} entries differ"
+                reason = f"{wrong} of {counted(len(used) // size, 'entry')} wrong"
             self._replace(path, right[0], reason)
 
     def _transactions(self, base: int, rebuild: Rebuild) -> None:

@@ -200,7 +200,7 @@ def test_repair_is_told_where_a_log_begins(mount: Mount, orders: Path) -> None:
 
     done = repair()
     assert done.returncode == 1
-    assert b"1 partitions cannot be opened" in done.stderr
+    assert b"1 partition cannot be opened" in done.stderr
     assert repair("--log-start", "orders-0=x").returncode == 2
     assert repair("--log-start", "orders-0=2").returncode == 0
     mount.start()

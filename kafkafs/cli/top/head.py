@@ -7,16 +7,17 @@ import math
 from kafkafs.cli.output import human_size
 from kafkafs.cli.top.rates import JobProgress, Latency, Rates
 from kafkafs.cli.top.table import count_text, size_text
+from storage.plural import plural
 
 
 def lines(rates: Rates) -> list[str]:
     """What there is, what goes in and out, how long the disk takes, what the daemon uses."""
     now = rates.now
     what = [
-        f"{count_text(now.value('topics'))} topics",
-        f"{count_text(now.value('partitions'))} partitions",
+        _counted(now.value("topics"), "topic"),
+        _counted(now.value("partitions"), "partition"),
         f"{human_size(sum(each.bytes for each in now.partitions.values()))} on the disk",
-        f"{count_text(now.value('open_handles'))} open files",
+        _counted(now.value("open_handles"), "open file"),
     ]
     if rates.is_read_only:
         what.append("read-only")
@@ -37,9 +38,13 @@ def lines(rates: Rates) -> list[str]:
     daemon = [
         f"daemon cpu {'-' if cpu is None else f'{cpu:.0%}'}",
         f"memory {human_size(int(now.value('process_resident_memory_bytes')))}",
-        f"{count_text(now.value('events_total'))} events",
+        _counted(now.value("events_total"), "event"),
     ]
     return [", ".join(what), ", ".join(flow), ", ".join(disk), ", ".join(daemon)]
+
+
+def _counted(number: float, thing: str) -> str:
+    return f"{count_text(number)} {plural(number, thing)}"
 
 
 def _latency(name: str, latency: Latency) -> str:

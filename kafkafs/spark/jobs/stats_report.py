@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.spark.jobs.report import JobReport, Table, Value
+from storage.plural import plural
 from storage.record.compression import CODECS
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def fill(report: JobReport, counted: TopicStats) -> None:
         report.figures["keys_are_exact"] = counted.is_exact
     gone = sum(stats.gone for stats in partitions)
     if gone:
-        report.notes.append(f"retention deleted {gone} offsets before they were read")
+        report.notes.append(
+            f"retention deleted {gone} {plural(gone, 'offset')} before they were read"
+        )
 
 
 def _topics(counted: TopicStats) -> Table:

@@ -22,6 +22,7 @@ from kafkafs.tree.append.append_target import PartitionTarget
 from kafkafs.tree.handles import Handle, NotExamined
 from storage.errors import InvalidRecord, LogClosed, StorageError
 from storage.log.validator import Admitted, admitted
+from storage.plural import counted
 from storage.record.header import parse_header
 from storage.record.scan import whole_batches
 from storage.settings.config import LogConfig
@@ -105,8 +106,9 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         raise InvalidRecord(self._incomplete())
 
     def _incomplete(self) -> str:
-        of = f" of {self._needed}" if self._needed else ""
-        return f"an incomplete batch, {len(self._rest)}{of} bytes"
+        if self._needed:
+            return f"an incomplete batch, {len(self._rest)} of {self._needed} bytes"
+        return f"an incomplete batch, {counted(len(self._rest), 'byte')}"
 
     def _drop_rest(self, data: bytes) -> None:
         self._rest = bytearray()

@@ -15,6 +15,7 @@ from kafkafs.tree.control.retention import totals
 from storage.directory.manager import LogManager
 from storage.directory.retain import plan_retention
 from storage.errors import InvalidConfig
+from storage.plural import counted
 from storage.settings.settings import Settings, parse_written
 
 
@@ -62,8 +63,8 @@ def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> str |
         return None
     given = ", ".join(f"{name}={value or ''}" for name, value in changes.items())
     return (
-        f"{given} lets go of {segments} segments with {size} bytes and {offsets} records, at the "
-        "next turn of retention"
+        f"{given} lets go of {counted(segments, 'segment')} with {size} bytes and "
+        f"{counted(offsets, 'record')}, at the next turn of retention"
     )
 
 

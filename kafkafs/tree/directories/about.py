@@ -42,6 +42,7 @@ from storage.directory.deleted import DeletedTopic
 from storage.directory.manager import LogManager, Topic
 from storage.modes import Ownership
 from storage.paths import ABOUT
+from storage.plural import counted
 from storage.settings.config import format_value
 from storage.settings.settings import SETTINGS_FILE, Settings
 
@@ -195,7 +196,7 @@ def deleted_line(manager: LogManager, deleted: DeletedTopic) -> str:
     deletion = deleted.deletion
     left_s = max(deleted.due_ms - manager.monotonic_ms(), 0) / 1000
     return (
-        f"{deletion.topic} was deleted, {len(deletion.partitions)} partitions: undelete "
+        f"{deletion.topic} was deleted, {counted(len(deletion.partitions), 'partition')}: undelete "
         f"{deletion.topic} {deletion.id} takes that back for {left_s:.0f} s"
     )
 

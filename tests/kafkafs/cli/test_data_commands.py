@@ -146,7 +146,7 @@ def test_what_is_refused_is_told_with_its_position(data: Path) -> None:
     done = run("produce", data, "orders:1", stdin=good + good[:-1])
     assert done.returncode == 1
     assert done.stderr.decode().splitlines() == [
-        "orders:1: 1 batches, offsets 0 to 0",
+        "orders:1: 1 batch, offsets 0 to 0",
         f"kafkafs: the last batch is incomplete, {len(good) - 1} bytes of {len(good)} "
         f"(position {len(good)})",
     ]
@@ -241,7 +241,7 @@ def test_verify_names_faults_and_changes_nothing(data: Path) -> None:
     position = len(batch([b"one"]))
     lines = done.stdout.splitlines()
     assert lines[0] == f"{path}: position {position}: offset 1: the CRC is wrong"
-    assert lines[1].endswith("B: 1 faults")
+    assert lines[1].endswith("B: 1 fault")
     assert content(data) == before
     assert kafkafs("verify", data / "nothing").returncode == 1
 
@@ -298,13 +298,13 @@ def test_reindex(data: Path) -> None:
     times.unlink()
     done = kafkafs("reindex", "--check", data)
     assert done.returncode == 1
-    assert f"{times}: missing, 1 entries\n" in done.stdout
+    assert f"{times}: missing, 1 entry\n" in done.stdout
     assert not times.exists()
     done = kafkafs("reindex", data)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("2 segments read, 2 files made anew\n")
     assert (index.read_bytes(), times.read_bytes()) == (b"", before)
-    assert kafkafs("reindex", "--check", index).stdout == "1 segments read, 0 files differ\n"
+    assert kafkafs("reindex", "--check", index).stdout == "1 segment read, 0 files different\n"
     assert kafkafs("reindex", data / "nothing").returncode == 1
 
 

@@ -50,7 +50,7 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
     assert content(broker) == before
     done = kafkafs("handover", data, broker, "plain", "old")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "3 partitions were handed over" in done.stdout
+    assert "3 partitions handed over" in done.stdout
     assert done.stdout.endswith("# now start the broker\n")
     ours, theirs = shown(data), shown(broker)
     for item in (("plain", 0), ("plain", 1), ("old", 0)):

@@ -127,7 +127,7 @@ def test_repair_of_what_is_whole(place: Place) -> None:
         append(manager.create_topic("orders").partitions[0], b"one", b"two")
     done = kafkafs("repair", place.data)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "1 partitions with 2 offsets: whole\n"
+    assert done.stdout == "1 partition with 2 offsets: whole\n"
 
 
 def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> None:
@@ -137,7 +137,7 @@ def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> N
     assert f"{path}: cut " in done.stdout
     assert kept(place) == [b"one"]
     done = kafkafs("repair", place.data, "--salvage")
-    assert "took back 1 records in 1 batches" in done.stdout
+    assert "took back 1 record in 1 batch" in done.stdout
     assert kept(place) == [b"one", b"three"]
     done = kafkafs("repair", place.data, "--purge")
     assert done.stdout.endswith(".cut: removed\n")

@@ -70,8 +70,8 @@ def test_what_is_wrong_is_made_anew(tmp_path: Path) -> None:
     said = {Path(difference.path).name: difference.reason for difference in outcome.different}
     count = len(before[times.name]) // 12
     assert said == {
-        index.name: f"1 of {len(before[index.name]) // 8} entries differ",
-        times.name: f"{count - 1} entries, {count} are right",
+        index.name: f"1 of {len(before[index.name]) // 8} entries wrong",
+        times.name: f"{count - 1} entries, not {count}",
         aborted.name: said[aborted.name],
         producers.name: "not readable",
     }
