@@ -1,4 +1,4 @@
-"""The README's commands do what it shows, and the tree's documents name all that a mount has."""
+"""README and recipes do what they show, and the documents of the tree name all that a mount has."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.mount.programs import program
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+RECIPES = ROOT / "kafkafs/RECIPES.md"
 BIN = Path(sys.executable).parent
 TREE = ROOT / "kafkafs/tree/REFERENCE.md"
 CONTROL = ROOT / "kafkafs/tree/CONTROL.md"
@@ -65,9 +66,10 @@ def first_screen() -> str:
 
 
 def uses() -> dict[str, str]:
-    """What is pasted for each of the uses, by its heading."""
+    """What is pasted for each of the uses and recipes, by its heading."""
     _, *parts = re.split(r"^### ", chapter(README, "What people do with it"), flags=re.M)
-    return {part.partition("\n")[0]: blocks(part) for part in parts}
+    _, *recipes = re.split(r"^## ", RECIPES.read_text(), flags=re.M)
+    return {part.partition("\n")[0]: blocks(part) for part in (*parts, *recipes)}
 
 
 class Terminal:
