@@ -21,13 +21,18 @@ from storage.state import owner_file
 
 
 class Mistake(NamedTuple):
-    """Why a path is no data directory; `instead`: the path to give, where that is known.
-    `is_missing`: nothing is there.
+    """Why a path is no data directory; `number`: the errno that says the same; `instead`: the path
+    to give, where that is known.
     """
 
     reason: str
+    number: int | None
     instead: str | None = None
-    is_missing: bool = False
+
+    @property
+    def is_missing(self) -> bool:
+        """Nothing is there."""
+        return self.number == errno.ENOENT
 
 
 def find_mistake(path: str) -> Mistake | None:
@@ -43,21 +48,22 @@ def find_mistake(path: str) -> Mistake | None:
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        return Mistake("there is no such data directory", is_missing=True)
+        return Mistake("there is no such data directory", errno.ENOENT)
     except OSError as error:
+        reason = error.strerror or str(error)
         if error.errno == errno.ENOTCONN:
-            return Mistake(f"its file system is dead ({error.strerror}): fusermount3 -u clears it")
-        return Mistake(error.strerror or str(error))
+            reason = f"its file system is dead ({reason}): fusermount3 -u clears it"
+        return Mistake(reason, error.errno)
     if not stat.S_ISDIR(found.st_mode):
-        return Mistake("a file, and no data directory")
+        return Mistake("a file, and no data directory", errno.ENOTDIR)
     return None
 
 
 def _shown(path: str, mounted: Mounted) -> Mistake:
     where = "a mount of kafkafs" if path == mounted.path else "inside a mount of kafkafs"
     if not os.path.isabs(mounted.source):
-        return Mistake(f"{where}; give the data directory that it shows")
-    return Mistake(f"{where}, which shows {mounted.source}", mounted.source)
+        return Mistake(f"{where}; give the data directory that it shows", errno.EINVAL)
+    return Mistake(f"{where}, which shows {mounted.source}", errno.EINVAL, mounted.source)
 
 
 def in_use(error: LogLocked) -> str:
@@ -80,4 +86,4 @@ def contents_or_mistake(path: str) -> Contents | Mistake:
     try:
         return contents_of(Files(), os.path.realpath(path))
     except OSError as error:
-        return Mistake(error.strerror or str(error))
+        return Mistake(error.strerror or str(error), error.errno)

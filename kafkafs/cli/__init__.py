@@ -195,9 +195,11 @@ class _Failure(click.ClickException):
         say(f"kafkafs: {self.message}", err=True)
 
 
-def fail(message: str) -> click.ClickException:
-    """An exception that prints one line on standard error and exits with status 1."""
-    return _Failure(message)
+def fail(message: str, status: int = 1) -> click.ClickException:
+    """An exception that prints one line on standard error and exits with this status."""
+    failure = _Failure(message)
+    failure.exit_code = status  # type: ignore[misc]  # which click looks up in the instance
+    return failure
 
 
 def failure(error: Exception) -> click.ClickException:

@@ -11,6 +11,7 @@ import click
 
 from kafkafs.cli import examples, fail, say
 from kafkafs.cli.progress import opening_shown
+from storage.plural import counted
 
 if TYPE_CHECKING:
     from kafkafs.mount_options import MountOptions
@@ -80,19 +81,18 @@ def mount(
 ) -> None:
     """Start the daemon, and say what is mounted unless `quiet`."""
     from kafkafs.fuse.background import run_in_background
-    from kafkafs.fuse.mount_point import MountError, resolve
+    from kafkafs.fuse.mount_point import ConfigurationError, MountError, resolve
     from kafkafs.fuse.user import become
 
-    for name, given in (("DATA_DIR", data_dir), ("MOUNT", mount_point)):
-        if not given:
-            raise fail(f"{name} is an empty name: is a variable not set?")
     mode = "read-only" if options.read_only else "read-write"
 
     def mounted(topics: int) -> str:
-        of = "topic" if topics == 1 else "topics"
-        return f"mounted {data_dir} on {mount_point}, {topics} {of}, {mode}"
+        return f"mounted {data_dir} on {mount_point}, {counted(topics, 'topic')}, {mode}"
 
     try:
+        for name, given in (("DATA_DIR", data_dir), ("MOUNT", mount_point)):
+            if not given:
+                raise ConfigurationError(f"{name} is an empty name: is a variable not set?")
         if options.setuid is not None:
             become(options.setuid)
         data, path = resolve(data_dir), resolve(mount_point)
@@ -121,4 +121,8 @@ def mount(
 
         sys.exit(serve(ready))
     except MountError as error:
-        raise fail(str(error)) from None
+        if foreground:
+            from kafkafs.fuse import service_manager
+
+            service_manager.tell(f"STATUS={error}")
+        raise fail(str(error), error.exit_status) from None

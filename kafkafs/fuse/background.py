@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from kafkafs.fuse.mount_point import MountError
+from kafkafs.fuse.mount_point import ConfigurationError, MountError
 from kafkafs.printable import one_line
 
 #: Runs to its end; calls its argument with a line for the caller when it is ready; raises
@@ -61,9 +61,10 @@ def run_in_background(program: Program) -> str:
     if outcome.startswith(_READY):
         return outcome.removeprefix(_READY).decode(errors="surrogateescape")
     _, status = os.waitpid(pid, 0)
-    if outcome:
-        raise MountError(outcome.decode(errors="replace"))
     code = os.waitstatus_to_exitcode(status)
+    if outcome:
+        kind = ConfigurationError if code == ConfigurationError.exit_status else MountError
+        raise kind(outcome.decode(errors="replace"))
     how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
     raise MountError(f"the daemon {how} before it was ready")
 
@@ -95,7 +96,7 @@ def _run_child(program: Program, pipe: int) -> int:
     except BaseException as error:
         if waiting:
             os.write(pipe, one_line(_what(error)).encode())
-        return 1
+        return error.exit_status if isinstance(error, MountError) else 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -37,7 +37,7 @@ from kafkafs import mount_table
 from kafkafs.data_directory import Mistake, contents_or_mistake, find_mistake, in_use
 from kafkafs.fuse import mount_point, next_command, service_manager, session_loop, utab
 from kafkafs.fuse.housekeeping import Housekeeping
-from kafkafs.fuse.mount_point import MountError
+from kafkafs.fuse.mount_point import ConfigurationError, MountError, refusal
 from kafkafs.fuse.notify import KernelNotices
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.schedule import Schedule
@@ -141,7 +141,10 @@ class Daemon:
                 # libfuse and fusermount3 write the reason to standard error.
                 reason = next(iter(lines()), str(error))
                 command = next_command.where_mounting_failed(reason, self._mount.path)
-                raise MountError(f"{self._mount.path}: cannot mount: {reason}: {command}") from None
+                # Of the device and its rights doctor knows all there is.
+                more = command or "kafkafs doctor says what is missing"
+                kind = ConfigurationError if command else MountError
+                raise kind(f"{self._mount.path}: cannot mount: {reason}: {more}") from None
             said = lines()
         for line in said:
             self._tree.mount.events(line)
@@ -279,7 +282,7 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     data, path = mount.data_directory, mount.path
     if os.path.commonpath([data, path]) in (data, path):
-        raise MountError(f"{path}: the mount point and {data} must not lie in one another")
+        raise ConfigurationError(f"{path}: the mount point and {data} must not lie in one another")
     if not mount_point.is_dead(path):
         _check_mount_point(mount)
     _check_data_directory(mount)
@@ -295,7 +298,7 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
     except OSError as error:
         command = next_command.where_opening_failed(error.errno or 0, data)
         more = f": {command}" if command else ""
-        raise MountError(f"{error.filename or data}: {error.strerror}{more}") from error
+        raise refusal(error.errno, f"{error.filename or data}: {error.strerror}{more}") from error
     except LogLocked as error:
         raise MountError(in_use(error)) from error
     except StorageError as error:
@@ -312,7 +315,7 @@ def _check_mount_point(mount: Mount) -> None:
                 f"{path}: {around.source} is mounted here already; "
                 f"kafkafs umount {shlex.quote(path)} ends that"
             )
-        raise MountError(
+        raise ConfigurationError(
             f"{path}: lies inside the mount of kafkafs at {around.path}, which would detach it: "
             "mount it elsewhere"
         )
@@ -320,25 +323,25 @@ def _check_mount_point(mount: Mount) -> None:
         is_directory = stat.S_ISDIR(os.stat(path).st_mode)
     except FileNotFoundError:
         reason = f"no such directory to mount on: mkdir {shlex.quote(path)} makes it"
-        raise MountError(f"{path}: {reason}") from None
+        raise ConfigurationError(f"{path}: {reason}") from None
     except OSError as error:
         clear = f"fusermount3 -u {shlex.quote(path)} clears a dead mount"
         more = f": {clear}" if error.errno == errno.ENOTCONN else ""
-        raise MountError(f"{path}: {error.strerror}{more}") from None
+        raise refusal(error.errno, f"{path}: {error.strerror}{more}") from None
     if not is_directory:
-        raise MountError(f"{path}: is a file; no such directory to mount on")
+        raise ConfigurationError(f"{path}: is a file; no such directory to mount on")
     if mount.options.nonempty:
         return
     try:
         contents = contents_of(Files(), path)
     except OSError as error:
-        raise MountError(f"{path}: {error.strerror}") from None
+        raise refusal(error.errno, f"{path}: {error.strerror}") from None
     if contents is Contents.NOTHING:
         return
     if contents in (Contents.PARTITIONS, Contents.SMALL_FILES):
         swapped = f"kafkafs mount {shlex.quote(path)} {shlex.quote(data)}"
-        raise MountError(f"{path}: is itself a data directory; to mount it: {swapped}")
-    raise MountError(
+        raise ConfigurationError(f"{path}: is itself a data directory; to mount it: {swapped}")
+    raise ConfigurationError(
         f"{path}: is not empty, and the mount would cover what lies there (-o nonempty does)"
     )
 
@@ -355,7 +358,8 @@ def _check_data_directory(mount: Mount) -> None:
         except OSError as error:
             command = next_command.where_making_failed(error.errno or 0, data)
             more = f": {command}" if command else ""
-            raise MountError(f"{data}: cannot be made: {error.strerror}{more}") from None
+            said = f"{data}: cannot be made: {error.strerror}{more}"
+            raise refusal(error.errno, said) from None
     contents = contents_or_mistake(data)
     shown, quoted = f"{data}:", shlex.quote(data)
     if isinstance(contents, Mistake):
@@ -366,15 +370,17 @@ def _check_data_directory(mount: Mount) -> None:
             more = f": mkdir {quoted} makes it, or -o create"
         elif os.path.isdir(data) and not os.access(data, os.R_OK | os.X_OK):
             more = f": {next_command.where_opening_failed(errno.EACCES, data)}"
-        raise MountError(f"{shown} {contents.reason}{more}")
+        raise refusal(contents.number, f"{shown} {contents.reason}{more}")
     if contents is Contents.LOG:
         parent = os.path.dirname(data)
         again = f"kafkafs mount {shlex.quote(parent)} {shlex.quote(mount.path)}"
-        raise MountError(f"{shown} one partition's directory, and no data directory: {again}")
+        raise ConfigurationError(
+            f"{shown} one partition's directory, and no data directory: {again}"
+        )
     if contents is Contents.OTHERS and not may_make:
         why = "has files, and none of Kafka's or kafkafs': is it the right directory?"
         more = "" if mount.options.read_only else " -o create puts a log beside them"
-        raise MountError(f"{shown} {why}{more}")
+        raise ConfigurationError(f"{shown} {why}{more}")
 
 
 def _keep_reserve(manager: LogManager, events: Events) -> None:

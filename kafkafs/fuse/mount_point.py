@@ -43,6 +43,30 @@ _MAX_LINKS = 40
 class MountError(Exception):
     """A file system cannot be mounted or unmounted; the message has one line."""
 
+    #: Of `kafkafs mount`.
+    exit_status = 1
+
+
+class ConfigurationError(MountError):
+    """A `MountError` that lasts until somebody mends a name, a right or a setting: to try again is
+    no use."""
+
+    exit_status = os.EX_CONFIG
+
+
+#: What the system says of a path for as long as nobody mends it.
+_LASTING = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL),
+        *(errno.EACCES, errno.EPERM, errno.EROFS),
+    }
+)
+
+
+def refusal(number: int | None, message: str) -> MountError:
+    """The error for an errno of a path."""
+    return (ConfigurationError if number in _LASTING else MountError)(message)
+
 
 class Answer(Enum):
     """The result of asking the daemon of a mount."""
@@ -311,10 +335,10 @@ def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) 
 def resolve(path: str) -> str:
     """`path` absolute and without symbolic links, without touching a mount that it leads to.
 
-    MountError where it is empty, which a shell makes of a variable that is not set.
+    ConfigurationError where it is empty, which a shell makes of a variable that is not set.
     """
     if not path:
-        raise MountError("an empty name: is a variable not set?")
+        raise ConfigurationError("an empty name: is a variable not set?")
     for _ in range(_MAX_LINKS):
         parent, name = os.path.split(path.rstrip("/"))
         if name in ("", os.curdir, os.pardir):
@@ -326,7 +350,7 @@ def resolve(path: str) -> str:
             path = os.path.join(os.path.dirname(here), os.readlink(here))
         except OSError:
             return here
-    raise MountError(f"{path}: too many symbolic links")
+    raise ConfigurationError(f"{path}: too many symbolic links")
 
 
 def raise_read_ahead(device: str, kib: int) -> bool:

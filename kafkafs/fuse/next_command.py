@@ -11,7 +11,7 @@ _CONFIGURATION = "/etc/fuse.conf"
 
 
 def where_mounting_failed(reason: str, path: str) -> str:
-    """For what libfuse or fusermount3 have said of mounting at `path`."""
+    """For what libfuse or fusermount3 have said of mounting at `path`; empty: for nothing known."""
     place = shlex.quote(path)
     if "no write access to mountpoint" in reason:
         return f"as root: chown {_user()} {place}"
@@ -19,8 +19,7 @@ def where_mounting_failed(reason: str, path: str) -> str:
         return f"as root: echo user_allow_other >> {_CONFIGURATION}"
     if "failed to exec fusermount3" in reason:
         return "as root: apt-get install fuse3"
-    # Of the device and its rights doctor knows all there is.
-    return "kafkafs doctor says what is missing"
+    return ""
 
 
 def where_opening_failed(number: int, directory: str) -> str:

@@ -7,26 +7,27 @@ import os
 import pwd
 import shlex
 
-from kafkafs.fuse.mount_point import MountError
+from kafkafs.fuse.mount_point import ConfigurationError
 
 _PR_SET_DUMPABLE = 4  # prctl.h
 
 
 def become(name: str) -> None:
-    """Take a user's identity, groups and home directory. MountError. Before any thread starts.
+    """Take a user's identity, groups and home directory, before any thread starts.
 
-    Who is that user already stays as it is, root's capabilities and groups included.
+    ConfigurationError. Who is that user already stays as it is, root's capabilities and groups
+    included.
     """
     try:
         user = pwd.getpwnam(name)
     except KeyError:
-        raise MountError(
+        raise ConfigurationError(
             f"setuid={name}: there is no such user: useradd --system {shlex.quote(name)} makes it"
         ) from None
     if user.pw_uid == os.geteuid():
         return
     if os.geteuid() != 0:
-        raise MountError(f"setuid={name}: only root mounts as another user")
+        raise ConfigurationError(f"setuid={name}: only root mounts as another user")
     os.initgroups(name, user.pw_gid)
     os.setgid(user.pw_gid)
     os.setuid(user.pw_uid)

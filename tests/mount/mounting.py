@@ -29,9 +29,14 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files
 KAFKAFS = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
 
-def kafkafs(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, however long that takes."""
-    return subprocess.run([*KAFKAFS, *map(str, arguments)], capture_output=True, text=True)
+def kafkafs(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, however long that takes, with these variables too."""
+    return subprocess.run(
+        [*KAFKAFS, *map(str, arguments)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+    )
 
 
 #: A daemon under test begins no retention by itself: records of old dates would go at any moment.

@@ -118,6 +118,32 @@ def test_beginning_and_end(served: Served) -> None:
     served.wait()
 
 
+def test_why_it_does_not_begin(tmp_path: Path, manager: Manager) -> None:
+    """The status tells apart what trying again may mend."""
+    mount = Mount(tmp_path)
+
+    def refused(data: Path) -> tuple[int, str]:
+        done = kafkafs("mount", "-f", data, other, NOTIFY_SOCKET=manager.address)
+        (told,) = manager.until("STATUS")
+        assert done.stderr == f"kafkafs: {told['STATUS']}\n"
+        return done.returncode, told["STATUS"]
+
+    other = tmp_path / "other"
+    other.mkdir()
+    try:
+        mount.start()
+        status, said = refused(mount.data)
+        assert (status, "in use by process" in said) == (1, True)
+        missing = tmp_path / "missing"
+        assert refused(missing) == (
+            os.EX_CONFIG,
+            f"{missing}: there is no such data directory: mkdir {missing} makes it, or -o create",
+        )
+    finally:
+        mount.end()
+    check_data(mount.data)
+
+
 def test_an_unmount_from_outside_is_an_end_too(served: Served) -> None:
     served.start()
     subprocess.run(["fusermount3", "-u", str(served.path)], check=True)
@@ -214,7 +240,7 @@ def test_what_cannot_be_mounted_over_is_found_below_a_dead_mount(tmp_path: Path)
         mount.start("nonempty")
         mount.kill()
         done = kafkafs("mount", mount.data, mount.path)
-        assert done.returncode == 1
+        assert done.returncode == os.EX_CONFIG
         assert "is not empty, and the mount would cover what lies there" in done.stderr
     finally:
         mount.end()

@@ -202,7 +202,10 @@ def test_a_directory_that_is_another_users_is_refused_by_one_line(user: User) ->
     done = user.run("kafkafs mount data mnt")
     assert done.returncode != 0
     assert done.stdout == ""
-    assert done.stderr == f"kafkafs: {data}/.lock: Permission denied\n"
+    assert done.stderr == (
+        f"kafkafs: {data}/.lock: Permission denied: {data} is root's, "
+        f"and the daemon runs as nobody; as root: chown -R nobody {data}\n"
+    )
     assert list(data.iterdir()) == []
 
 

@@ -28,12 +28,17 @@ from tests.kafkafs.cli.conftest import (
 )
 
 
-def failed(done: subprocess.CompletedProcess[str]) -> str:
+def failed(done: subprocess.CompletedProcess[str], status: int = 1) -> str:
     """The one line that a failed command has for the user."""
-    assert done.returncode == 1
+    assert done.returncode == status
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     return done.stderr.removesuffix("\n")
+
+
+def misconfigured(done: subprocess.CompletedProcess[str]) -> str:
+    """The same where trying again changes nothing: nobody's service manager should."""
+    return failed(done, os.EX_CONFIG)
 
 
 # -- beginning -----------------------------------------------------------------------------------
@@ -138,12 +143,13 @@ def test_what_cannot_be_mounted(place: Place, tmp_path: Path) -> None:
     file.touch()
     inside = place.data / "inside"
     inside.mkdir()
-    assert failed(kafkafs("mount", missing, place.path)).startswith(f"kafkafs: {missing}: ")
-    assert failed(kafkafs("mount", file, place.path)).startswith(f"kafkafs: {file}: ")
-    for path in (missing, file):
-        assert failed(kafkafs("mount", place.data, path)).startswith(f"kafkafs: {path}: ")
+    for wrong in (missing, file):
+        line = misconfigured(kafkafs("mount", wrong, place.path))
+        assert line.startswith(f"kafkafs: {wrong}: ")
+        line = misconfigured(kafkafs("mount", place.data, wrong))
+        assert line.startswith(f"kafkafs: {wrong}: ")
     for data, path in ((place.data, inside), (inside, place.data), (place.data, place.data)):
-        assert "must not lie in one another" in failed(kafkafs("mount", data, path))
+        assert "must not lie in one another" in misconfigured(kafkafs("mount", data, path))
     assert not (place.data / ".lock").exists()
 
 

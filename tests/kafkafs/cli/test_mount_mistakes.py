@@ -11,7 +11,7 @@ import pytest
 
 from storage import LogManager
 from tests.kafkafs.cli.conftest import Place, kafkafs
-from tests.kafkafs.cli.test_mount import failed
+from tests.kafkafs.cli.test_mount import failed, misconfigured
 from tests.storage.logs import append
 
 
@@ -33,8 +33,8 @@ def fill(data: Path) -> None:
 def refused(place: Place, data: Path, path: Path, *options: str) -> str:
     """Why such a mount was refused; nothing has changed, also not with `-f`."""
     before = tree(place.data.parent)
-    line = failed(kafkafs("mount", data, path, *options))
-    assert failed(kafkafs("mount", "-f", data, path, *options)) == line
+    line = misconfigured(kafkafs("mount", data, path, *options))
+    assert misconfigured(kafkafs("mount", "-f", data, path, *options)) == line
     assert tree(place.data.parent) == before
     return line
 
@@ -154,7 +154,7 @@ def test_a_mount_in_the_place_of_the_data_directory(place: Place) -> None:
         (place.path, "a mount of kafkafs"),
         (place.path / "orders", "inside a mount of kafkafs"),
     ):
-        line = failed(kafkafs("mount", given, other))
+        line = misconfigured(kafkafs("mount", given, other))
         assert line == (
             f"kafkafs: {given}: {where}, which shows {place.data}: "
             f"kafkafs mount {place.data} {other}"
@@ -210,7 +210,7 @@ def test_create_makes_nothing_inside_a_mount(place: Place, given: str) -> None:
     other = place.data.parent / "other"
     other.mkdir()
     place.mount()
-    line = failed(kafkafs("mount", "-o", "create", f"{place.path}/new{given}", other))
+    line = misconfigured(kafkafs("mount", "-o", "create", f"{place.path}/new{given}", other))
     assert f"new: inside a mount of kafkafs, which shows {place.data}" in line
     assert os.listdir(place.path) == ["orders"]
 
@@ -222,7 +222,7 @@ def test_a_mount_inside_a_mount(place: Place, options: tuple[str, ...]) -> None:
     other = place.data.parent / "other"
     other.mkdir()
     place.mount()
-    line = failed(kafkafs("mount", other, place.path / "orders", *options))
+    line = misconfigured(kafkafs("mount", other, place.path / "orders", *options))
     assert line == (
         f"kafkafs: {place.path / 'orders'}: lies inside the mount of kafkafs at {place.path}, "
         "which would detach it: mount it elsewhere"
@@ -240,5 +240,6 @@ def test_a_mount_inside_a_mount(place: Place, options: tuple[str, ...]) -> None:
 def test_an_empty_name(place: Place, words: list[str], what: str) -> None:
     """… of a variable that is not set, say, does not mean the working directory."""
     names = {"DATA": place.data, "MNT": place.path}
-    line = failed(kafkafs(*(names.get(word, word) for word in words)))
+    status = os.EX_CONFIG if words[0] == "mount" else 1
+    line = failed(kafkafs(*(names.get(word, word) for word in words)), status)
     assert line == f"kafkafs: {what} empty name: is a variable not set?"

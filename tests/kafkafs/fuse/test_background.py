@@ -18,7 +18,7 @@ from tests.kafkafs.fuse.conftest import ROOT
 START = """
 import os, signal, sys
 from kafkafs.fuse.background import run_in_background
-from kafkafs.fuse.mount_point import MountError
+from kafkafs.fuse.mount_point import ConfigurationError, MountError
 
 def program(ready):
     {body}
@@ -26,7 +26,8 @@ def program(ready):
 try:
     line = run_in_background(program)
 except MountError as error:
-    sys.exit(f"not started: {{error}}")
+    print(f"not started: {{error}}", file=sys.stderr)
+    sys.exit(error.exit_status)
 print("started:", line)
 """
 
@@ -70,6 +71,8 @@ def test_the_caller_returns_when_the_daemon_is_ready(tmp_path: Path) -> None:
 def test_what_keeps_it_from_starting_is_one_line() -> None:
     done = start("raise MountError('it rains')")
     assert (done.returncode, done.stderr) == (1, "not started: it rains\n")
+    done = start("raise ConfigurationError('it never rains')")
+    assert (done.returncode, done.stderr) == (os.EX_CONFIG, "not started: it never rains\n")
 
 
 def test_a_bug_shows_its_traceback_too() -> None:
