@@ -7,6 +7,9 @@ it has stopped, and when it was killed.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from storage import LogManager, encode
+from storage import LogManager
 from storage.follow.follow_directory import DirectoryFollower
 from storage.groups.group import Group
 from storage.groups.offset_records import (
@@ -31,8 +34,8 @@ from storage.groups.offset_records import (
 from tests.interop.brokers import Broker, eventually
 from tests.interop.clients import SECONDS, Sender, create_topic
 from tests.interop.kafka_tools import java_command
-from tests.interop.workload import T, values
-from tests.mount.mounting import kafkafs
+from tests.interop.workload import values
+from tests.mount.mounting import Mount, fails, kafkafs
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -73,6 +76,27 @@ def shown(manager: LogManager) -> Lags:
             end = manager.log(topic, partition).high_watermark
             found[name, topic, partition] = each.position, end, end - each.position
     return found
+
+
+def shown_by(mount: Mount) -> Lags:
+    """The same, of a mount's table of lags, but for names with a blank."""
+    lines = (mount / ".groups/.lag").read_text().splitlines()
+    rows = [line.split() for line in lines[1:] if not line.startswith("#")]
+    return {
+        (group, topic, int(number)): (int(position), int(end), int(lag))
+        for group, topic, number, position, end, lag, _ in rows
+        # The tool prints a name with a blank as two columns.
+        if "%20" not in group
+    }
+
+
+@contextlib.contextmanager
+def mount_of(base: Path, *options: str) -> Iterator[Mount]:
+    mount = Mount(base, options)
+    try:
+        yield mount.start()
+    finally:
+        mount.end()
 
 
 def group_of(manager: LogManager, name: str) -> Group:
@@ -270,16 +294,52 @@ def test_groups_committed_here_are_the_brokers(served: Broker) -> None:
     assert described(broker)["made-here", "orders", 0] == (40, 40, 0)
 
 
+def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
+    served: Broker, tmp_path: Path
+) -> None:
+    """Beside the running broker; when it was killed; in its place, and it goes on from there."""
+    broker = served
+    eventually(lambda: described(broker))
+    (tmp_path / "data").symlink_to(broker.data)
+    with mount_of(tmp_path, "ro") as mount:
+        member = consumer(broker, "beside")
+        member.subscribe(["orders"])
+        takes(member, 6)
+        assert shown_by(mount) == described(broker)
+        assert shown_by(mount)["beside", "orders", 0] == (6, 40, 34)
+        assert b" client-of-beside " in mount.run("cat .groups/beside/.members")
+        takes(member, 3)
+        assert b"position 9\n" in mount.run("cat .groups/beside/orders/0")
+        assert mount.run("cat orders/0@group=beside..10") == b"value 9\n"
+        member.close()
+        fails(errno.EROFS, os.mkdir, mount / ".groups/new")
+        theirs = described(broker)
+        broker.kill()
+        assert shown_by(mount) == theirs
+    with mount_of(tmp_path) as mount:
+        mount.run("mkdir .groups/by-a-mount; echo 33 > .groups/by-a-mount/orders/0")
+        mount.run("printf 'earliest\\tby us\\n' > .groups/by-a-mount/orders/1")
+        mount.run("echo -2 > .groups/new-protocol/orders/0; rm -r .groups/exactly-once")
+        expected = shown_by(mount)
+    assert expected["new-protocol", "orders", 0] == (9, 40, 31)
+    broker.start()
+    eventually(lambda: described(broker))
+    assert described(broker) == expected
+    assert not [each for each in expected if each[0] == "exactly-once"]
+    read = console(broker, "by-a-mount", "orders", 7, "classic")
+    assert read == [f"value {n}" for n in range(33, 40)]
+    broker.stop()
+
+
 def test_groups_that_are_handed_over_are_the_brokers(tmp_path: Path) -> None:
+    """Committed through a mount."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "kafkafs.properties").write_text(f"offsets.topic.num.partitions={OFFSETS_PARTITIONS}\n")
-    with LogManager.open(str(data)) as manager:
-        log = manager.create_topic("orders").partitions[0]
-        for record in values(0, 40):
-            log.append(bytearray(encode([record])), now_ns=T * 1_000_000)
+    with mount_of(tmp_path) as mount:
+        mount.run("mkdir orders; seq -f 'value %g' 0 39 >> orders/0; mkdir .groups/of-ours{,-too}")
         for name in ("of-ours", "of-ours-too"):
-            manager.groups.commit(name, "orders", {0: Committed(31, metadata="by us")})
+            mount.run(f"printf '31\\tby us\\n' > .groups/{name}/orders/0")
     broker = Broker(tmp_path / "broker", offsets_topic_num_partitions=OFFSETS_PARTITIONS)
     try:
         broker.start()

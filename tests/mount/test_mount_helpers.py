@@ -241,7 +241,7 @@ def test_fstab(machine: Machine) -> None:
         umount "$MNT"
         ls mnt
         """
-    ) == [".kafkafs", "orders", "1"]
+    ) == [".groups", ".kafkafs", "orders", "1"]
 
 
 def test_fstabs_user_mounts_and_unmounts(machine: Machine) -> None:

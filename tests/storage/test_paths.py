@@ -45,6 +45,7 @@ def test_refused_topic_names(topic: str, reason: str) -> None:
         ("__transaction_state", "a cluster makes"),
         ("__share_group_state", "a cluster makes"),
         (".kafkafs", "a mount shows itself"),
+        (".groups", "a mount shows itself"),
         ("x-delete", ".*way out or in"),
         ("-stray", ".*way out or in"),
         ("a.b-future", ".*way out or in"),

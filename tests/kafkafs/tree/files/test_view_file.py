@@ -593,6 +593,7 @@ def test_extended_attributes(tree: Tree) -> None:
     assert facts == {
         "log_start": b"0",
         "log_end": b"3",
+        "last_stable": b"3",
         "records": b"3",
         "bytes": b"%d" % tree.log().size,
         "segments": b"2",
