@@ -126,7 +126,7 @@ class Daemon:
         self._asked = trio.Event()
         tree.mount.manager.take_turns()
         self._operations = Operations(tree, self._spinner, self._asked.set)
-        self._ticks = Housekeeping(tree.partitions, self._operations)
+        self._ticks = Housekeeping(tree, self._operations)
         self._workers = JobThreads(tree.mount, self._operations.as_owner)
 
     def mount(self) -> None:

@@ -22,7 +22,7 @@ from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.retries import Retries
 from kafkafs.fuse.threads import in_thread
 from kafkafs.line_index.encoded import long_lines
-from kafkafs.tree.partition.partitions import Partitions
+from kafkafs.tree.filesystem import FileSystem
 from storage import descriptors
 from storage.directory.manager import LogManager
 from storage.log.log import Log
@@ -43,9 +43,10 @@ FLUSH_AGAIN_S = 1.0, 16.0
 class Housekeeping:
     """Runs until it is cancelled. `now_ms` is the manager's clock."""
 
-    def __init__(self, partitions: Partitions, operations: Operations) -> None:
-        self._partitions = partitions
-        self._manager: LogManager = partitions.mount.manager
+    def __init__(self, tree: FileSystem, operations: Operations) -> None:
+        self._partitions = tree.partitions
+        self._claims = tree.claims
+        self._manager: LogManager = tree.mount.manager
         self._operations = operations
         self._flushing: set[Log] = set()
         self._flushers = trio.Semaphore(FLUSHES)
@@ -126,6 +127,8 @@ class Housekeeping:
     async def _tick(self) -> None:
         with self._duties.attempt("saving of what is shown"):
             self._partitions.tick()
+        with self._duties.attempt("sharing of partitions"):
+            self._claims.look()
         await in_thread(None, self._partitions.housekeeping)
 
     async def _sweep(self) -> None:

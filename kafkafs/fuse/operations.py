@@ -45,7 +45,7 @@ from kafkafs.fuse.turns import Turns
 from kafkafs.mount_options import MOUNT_ATTRIBUTE, PID_ATTRIBUTE, written
 from kafkafs.tree.events import FAULTS
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined
+from kafkafs.tree.handles import FlushPlan, Handle, LoggedError, NotExamined, Opener
 from kafkafs.tree.inodes import Attributes, Caller, Change, Node
 from storage.errors import NoThread, SegmentGone, StorageError, reason_of
 from storage.log.log import Log
@@ -491,7 +491,8 @@ class Operations(pyfuse3.Operations):
     # -- files ---------------------------------------------------------------------------------
 
     def _opened(self, handle: Handle, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        handle.opened_by(ctx.uid)
+        groups = _groups(ctx.pid) if handle.asks_groups else ()
+        handle.opened_by(Opener(ctx.uid, ctx.gid, groups, ctx.pid))
         return pyfuse3.FileInfo(
             fh=self._handles.add(handle),
             direct_io=handle.direct_io,

@@ -15,6 +15,7 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.root import Root
 from kafkafs.tree.files.start_names import is_snapshot_name
+from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import Directory, Node
 from kafkafs.tree.owner.owner_requests import OwnerRequests
@@ -35,7 +36,8 @@ class FileSystem:
         self.partitions = Partitions(self.mount)
         self.owner_requests = OwnerRequests(self.mount)
         self.about = AboutDirectory(self.partitions, self.handles, self.owner_requests)
-        self.root = Root(self.partitions, self.about)
+        self.claims = Claims(self.mount)
+        self.root = Root(self.partitions, self.about, self.claims)
         self.inodes.remember(self.root)
         self.is_stopped = False
 

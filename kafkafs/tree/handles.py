@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import itertools
 import select
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from kafkafs.metrics import Traffic
 from kafkafs.tree.jobs import Job
@@ -22,6 +22,17 @@ READY = select.POLLIN | select.POLLRDNORM | select.POLLOUT | select.POLLWRNORM
 """The events of poll(2) that each file has at any time, as the kernel says of plain files: reading
 and writing answer at once, be it with the end of the file or an error.
 """
+
+
+class Opener(NamedTuple):
+    """Who has opened a file. `groups`: the supplementary ones, where the handle `asks_groups`;
+    `thread`: 0 where it is not known.
+    """
+
+    uid: int
+    gid: int
+    groups: Collection[int]
+    thread: int
 
 
 class FlushPlan(Protocol):
@@ -56,6 +67,8 @@ class Handle:
     """Where its reads count: that of a partition in a view."""
     sync_due = False
     """Set by a write: answer it only after `sync_plan()` has run (O_SYNC, flush.messages)."""
+    asks_groups = False
+    """`opened_by` needs the supplementary groups."""
     awaited: Sequence[Job] = ()
     """Set by a write: answer it when these jobs have ended, or after a while, by `awaited_over`."""
 
@@ -64,8 +77,8 @@ class Handle:
         """As `Node.pace`."""
         return None
 
-    def opened_by(self, uid: int) -> None:
-        """The user who has opened it; called once, before all others."""
+    def opened_by(self, opener: Opener) -> None:
+        """Who has opened it; called once, before all others."""
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """`size` bytes from `position` on, fewer only at the end of the file.
@@ -130,8 +143,8 @@ class WritingHandle(Handle):
         self._budget = unfinished
         self._uid = 0
 
-    def opened_by(self, uid: int) -> None:
-        self._uid = uid
+    def opened_by(self, opener: Opener) -> None:
+        self._uid = opener.uid
 
     @property
     def _rest(self) -> bytearray:

@@ -21,6 +21,7 @@ import shlex
 import stat
 from collections.abc import Iterable, Sequence
 
+from kafkafs.tree.handles import Opener
 from kafkafs.tree.inodes import Caller, Change, file_mode
 from storage.directory.manager import LogManager, Topic
 from storage.errors import StorageError
@@ -193,6 +194,15 @@ class Permissions:
     def _check_writable(self) -> None:
         if self._manager.read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def may_write(shown: Ownership, opener: Opener) -> bool:
+    """Whether a user may write what has this mode and owner."""
+    mode, uid, gid = shown
+    if opener.uid in (0, uid):
+        return opener.uid == 0 or bool(mode & 0o200)
+    is_member = gid == opener.gid or gid in opener.groups
+    return bool(mode & (0o020 if is_member else 0o002))
 
 
 def _changed(now: Ownership, change: Change) -> TopicOwner:

@@ -22,6 +22,9 @@ from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.group_names import file_name, group_name, spelt_group
 from kafkafs.tree.files.virtual_file import FactsFile, Text
 from kafkafs.tree.groups import group_facts
+from kafkafs.tree.groups.claim_file import NAME as CLAIMS
+from kafkafs.tree.groups.claim_file import ClaimFile
+from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.groups.group_files import (
     ALL,
     LAG,
@@ -44,13 +47,18 @@ from storage.waiting import may_wait
 class _Uncached(TreeDirectory):
     """A directory of which the kernel keeps neither attributes nor the name."""
 
-    __slots__ = ("_path", "_removals", "partitions")
+    __slots__ = ("_path", "_removals", "claims", "partitions")
 
     kind = "group"
     appends = True
 
     def __init__(
-        self, partitions: Partitions, removals: Counter[str], path: str, what: str = ""
+        self,
+        partitions: Partitions,
+        claims: Claims,
+        removals: Counter[str],
+        path: str,
+        what: str = "",
     ) -> None:
         """`removals`: how often each path was removed. The kernel finds nothing in a directory that
         was removed, while somebody is in it; so the next one of the name is another inode, and also
@@ -58,6 +66,7 @@ class _Uncached(TreeDirectory):
         """
         super().__init__(partitions.mount, inode_number(path, what, removals[path]))
         self.partitions = partitions
+        self.claims = claims
         self._path = path
         self._removals = removals
 
@@ -86,6 +95,7 @@ class _Uncached(TreeDirectory):
     def _forget(self, group: str, topic: str | None = None, partition: int | None = None) -> None:
         """Take commits back. On the owner's thread. OutOfTurn: nothing has changed."""
         groups = self.mount.manager.groups
+        self.claims.check_free(group, topic, partition)
         self._find(group)  # what is read here `forget` need not read
         if topic is not None:
             # The directory stays though it is empty; one whose name is not UTF-8 cannot.
@@ -105,8 +115,8 @@ class GroupsDirectory(_Uncached):
 
     __slots__ = ("_lag",)
 
-    def __init__(self, partitions: Partitions) -> None:
-        super().__init__(partitions, Counter(), paths.GROUPS)
+    def __init__(self, partitions: Partitions, claims: Claims) -> None:
+        super().__init__(partitions, claims, Counter(), paths.GROUPS)
         manager = partitions.mount.manager
         self._lag = lag_file(
             partitions,
@@ -133,7 +143,7 @@ class GroupsDirectory(_Uncached):
         return self._directory(group)
 
     def _directory(self, group: str) -> Node:
-        made = GroupDirectory(self.partitions, self._removals, group)
+        made = GroupDirectory(self.partitions, self.claims, self._removals, group)
         return self.mount.inodes.find(made.inode) or made
 
     def names(self) -> list[str]:
@@ -167,8 +177,10 @@ class GroupDirectory(_Uncached):
 
     __slots__ = ("group",)
 
-    def __init__(self, partitions: Partitions, removals: Counter[str], group: str) -> None:
-        super().__init__(partitions, removals, self._below(group))
+    def __init__(
+        self, partitions: Partitions, claims: Claims, removals: Counter[str], group: str
+    ) -> None:
+        super().__init__(partitions, claims, removals, self._below(group))
         self.group = group
 
     def owner(self) -> Ownership:
@@ -187,14 +199,15 @@ class GroupDirectory(_Uncached):
             return self._lag_file()
         if name == MEMBERS:
             return self._members_file()
+        if name == CLAIMS:
+            return ClaimFile(self.partitions, self.claims, self.group, self.path).node()
         if not may_wait():
             self.partitions.look_for_partitions()
         topic = self.mount.manager.topics.get(name)
         if topic is None and name not in self._topics():
             raise missing(name)
-        made = PositionsDirectory(
-            self.partitions, self._removals, GroupTopic(self.partitions, self.group, name, topic)
-        )
+        of = GroupTopic(self.partitions, self.claims, self.group, name, topic)
+        made = PositionsDirectory(self.partitions, self._removals, of)
         return self.mount.inodes.find(made.inode) or made
 
     def _topics(self) -> set[str]:
@@ -255,7 +268,7 @@ class PositionsDirectory(_Uncached):
 
     def __init__(self, partitions: Partitions, removals: Counter[str], of: GroupTopic) -> None:
         topic_id = "" if of.topic is None else of.topic.id
-        super().__init__(partitions, removals, of.path, topic_id)
+        super().__init__(partitions, of.claims, removals, of.path, topic_id)
         self.of = of
 
     def owner(self) -> Ownership:

@@ -17,6 +17,7 @@ from kafkafs.tree.directories.group_directories import GroupsDirectory
 from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.start_file import StartNames
+from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.inodes import ROOT_INODE, Caller, Node, inode_number, missing
 from kafkafs.tree.partition.partitions import OWN_NAMES, Partitions
 from storage.directory.manager import Topic
@@ -32,12 +33,12 @@ class Root(TreeDirectory):
 
     kind = "mount"
 
-    def __init__(self, partitions: Partitions, about: AboutDirectory) -> None:
+    def __init__(self, partitions: Partitions, about: AboutDirectory, claims: Claims) -> None:
         super().__init__(partitions.mount, ROOT_INODE)
         self.partitions = partitions
         self.start_names = StartNames(partitions)
         # The file system's own directories.
-        self._own: dict[str, Node] = {ABOUT: about, GROUPS: GroupsDirectory(partitions)}
+        self._own: dict[str, Node] = {ABOUT: about, GROUPS: GroupsDirectory(partitions, claims)}
         assert set(self._own) == set(OWN_NAMES)
 
     def owner(self) -> Ownership:

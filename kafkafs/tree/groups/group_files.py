@@ -21,7 +21,8 @@ from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
 from kafkafs.tree.files.group_names import file_name
 from kafkafs.tree.files.virtual_file import FactsFile, MadeFile, Text, VirtualFile
 from kafkafs.tree.groups import group_facts
-from kafkafs.tree.groups.positions import offset_of, parse
+from kafkafs.tree.groups.claims import Claims
+from kafkafs.tree.groups.positions import Wanted, offset_of, parse
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node, inode_number
 from kafkafs.tree.partition.partition import Partition
@@ -47,8 +48,16 @@ _FOLLOW_S = 0.02
 class GroupTopic:
     """One group's positions in one topic. `topic`: None where that is not here."""
 
-    def __init__(self, partitions: Partitions, group: str, name: str, topic: Topic | None) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        claims: Claims,
+        group: str,
+        name: str,
+        topic: Topic | None,
+    ) -> None:
         self.partitions = partitions
+        self.claims = claims
         self.mount: MountContext = partitions.mount
         self.group = group
         self.name = name
@@ -141,16 +150,22 @@ class GroupTopic:
         def say(reason: str) -> None:
             mount.events.of_request(f"{self.path}/{name}: {reason}")
 
-        act = partial(self._commit, numbers)
+        act = partial(self._commit_lines, numbers)
         return ControlHandle(act, say, flags, mount.unfinished, reader, structural=False)
 
-    def _commit(self, numbers: Sequence[int], lines: Sequence[str]) -> CommandEffects:
-        """Commit what the last line says, in these partitions. On the owner's thread."""
+    def _commit_lines(self, numbers: Sequence[int], lines: Sequence[str]) -> CommandEffects:
+        """Commit what the last line says, in partitions that nobody has claimed."""
+        now_ms = self.mount.clock_ns() // 1_000_000
+        wanted = [parse(line, now_ms) for line in lines][-1]
+        for number in numbers:
+            self.claims.check_free(self.group, self.name, number)
+        return self.commit(numbers, wanted)
+
+    def commit(self, numbers: Sequence[int], wanted: Wanted) -> CommandEffects:
+        """Commit in these partitions. On the owner's thread. OutOfTurn: nothing has changed."""
         mount = self.mount
         if mount.stopping:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-        now_ms = mount.clock_ns() // 1_000_000
-        wanted = [parse(line, now_ms) for line in lines][-1]
         partitions = {number: self._partition(number) for number in numbers}
         if not partitions:
             raise UnknownTopicOrPartition(f"there is no partition of {self.name} here")

@@ -125,7 +125,7 @@ class World:
             )
         )
         self.operations = Operations(self.tree, Spinner(), lambda: None)
-        self.ticks = Housekeeping(self.tree.partitions, self.operations)
+        self.ticks = Housekeeping(self.tree, self.operations)
         self.workers = JobThreads(self.tree.mount, self.operations.as_owner)
         self.schedule = Schedule(self.tree, self.workers)
 

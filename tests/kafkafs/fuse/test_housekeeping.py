@@ -52,7 +52,7 @@ class World:
         events.forward = self.said.append
         self.tree = FileSystem(MountContext(self.manager, events=events))
         self.operations = Operations(self.tree, Spinner(), lambda: None)
-        self.ticks = Housekeeping(self.tree.partitions, self.operations)
+        self.ticks = Housekeeping(self.tree, self.operations)
 
     def now_ms(self) -> int:
         return self.wall_ms + self.monotonic_ms()
@@ -275,7 +275,7 @@ def test_a_read_only_directory_is_left_alone(tmp_path: Path) -> None:
             tree = FileSystem(MountContext(manager, events=events))
             operations = Operations(tree, Spinner(), lambda: None)
             with trio.move_on_after(20):
-                await Housekeeping(tree.partitions, operations).run()
+                await Housekeeping(tree, operations).run()
             assert events.text() == ""
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))

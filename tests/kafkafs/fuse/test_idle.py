@@ -103,7 +103,7 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
         workers = JobThreads(tree.mount, operations.as_owner)
         async with trio.open_nursery() as nursery:
             await nursery.start(workers.run)
-            nursery.start_soon(Housekeeping(tree.partitions, operations).run)
+            nursery.start_soon(Housekeeping(tree, operations).run)
             if not follows:
                 nursery.start_soon(Schedule(tree, workers).run)
             for log in manager.logs():

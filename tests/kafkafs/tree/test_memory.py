@@ -12,7 +12,7 @@ import pytest
 
 from kafkafs.line_index.encoded import long_lines
 from kafkafs.mount_options import MountOptions
-from kafkafs.tree.handles import Handle
+from kafkafs.tree.handles import Handle, Opener
 from storage import Record, encode
 from storage.errors import InvalidConfig, InvalidRecord, RecordTooLarge
 from storage.plain_forms import plain_forms
@@ -159,7 +159,7 @@ def small(tmp_path: Path) -> Iterator[Tree]:
 
 def opened(tree: Tree, uid: int, path: str = "t/0") -> Handle:
     handle = tree.open(path, APPEND)
-    handle.opened_by(uid)
+    handle.opened_by(Opener(uid, uid, (), 0))
     return handle
 
 

@@ -1,0 +1,233 @@
+"""`.groups/G/.claims`: how consumers share a group's partitions (`claims`).
+
+Opened for reading and writing, the open file is a consumer until its last descriptor is closed.
+Lines that it takes:
+
+    claim TOPIC [PARTITION]                 it wants this partition, or all of the topic
+    commit TOPIC PARTITION POSITION         as in `.groups/G/T/N`, with metadata behind a TAB; only
+                                            of a partition that it holds
+    return TOPIC PARTITION                  it gives this partition back
+
+Read from its beginning it shows `TOPIC PARTITION STATE TOPIC_ID` for each partition that is its, or
+will be (`State`). poll(2) says POLLPRI when that has changed since.
+
+Opened for reading only, it is a table of all claims. An open one gives no right to commit where its
+user has none: that is asked for each topic.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from kafkafs.printable import one_line
+from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
+from kafkafs.tree.files.virtual_file import Text, VirtualFile, text_table
+from kafkafs.tree.groups.claims import Claims, Consumer
+from kafkafs.tree.groups.group_files import GroupTopic
+from kafkafs.tree.groups.positions import Change, Wanted, parse
+from kafkafs.tree.handles import READY, Handle, Opener
+from kafkafs.tree.inodes import Node, inode_number
+from kafkafs.tree.notices import Waiter
+from kafkafs.tree.partition.partitions import Partitions
+from kafkafs.tree.permissions import may_write
+from kafkafs.tree.recent_lookups import process_of
+from storage import paths
+from storage.errors import InvalidRecord
+
+NAME = ".claims"
+_COLUMNS = (("topic", 24), ("partition", 9), ("state", 6), ("consumer", 0))
+_COMMAND_BYTES = 200
+
+
+class ClaimFile:
+    """The file of one group."""
+
+    def __init__(self, partitions: Partitions, claims: Claims, group: str, path: str) -> None:
+        self.partitions = partitions
+        self.mount = partitions.mount
+        self.claims = claims
+        self.group = group
+        self.path = f"{path}/{NAME}"
+
+    def node(self) -> Node:
+        permissions = self.mount.permissions
+
+        def owner() -> tuple[int, int, int]:
+            mode, uid, gid = permissions.group(self.group)
+            return mode & 0o666, uid, gid
+
+        return VirtualFile(
+            inode_number(self.path),
+            lambda: Text(self._table()),
+            owner,
+            self.mount.clock_ns,
+            take=self._take,
+            path=self.path,
+        )
+
+    def _table(self) -> str:
+        """All claims, for people."""
+        found = self.claims.of(self.group)
+        rows = [
+            (claimed.topic, claimed.partition, state, consumer.name)
+            for consumer in found.consumers
+            for claimed, state in found.partitions_of(consumer)
+        ]
+        self.claims.left(self.group)
+        return "".join(f"{line}\n" for line in text_table(_COLUMNS, rows))
+
+    def _take(self, flags: int, reader: Handle | None) -> ControlHandle:
+        if self.mount.manager.read_only or self.mount.options.read_only:
+            raise OSError(errno.EROFS, "nothing is committed through a read-only mount")
+        if flags & os.O_ACCMODE != os.O_RDWR:
+            raise OSError(errno.EINVAL, "a consumer opens it for reading and writing")
+        return ClaimHandle(self, flags)
+
+    def say(self, reason: str) -> None:
+        self.mount.events.of_request(f"{self.path}: {reason}")
+
+    def topic(self, name: str) -> GroupTopic:
+        """The group's positions in a topic."""
+        known = self.mount.manager.topics.get(name)
+        return GroupTopic(self.partitions, self.claims, self.group, name, known)
+
+
+class ClaimHandle(ControlHandle):
+    """A consumer."""
+
+    __slots__ = ("_consumer", "_file", "_opener", "_text")
+
+    asks_groups = True
+
+    def __init__(self, file: ClaimFile, flags: int) -> None:
+        super().__init__(
+            self._carry_out_all,
+            file.say,
+            flags,
+            file.mount.unfinished,
+            None,
+            structural=False,
+        )
+        self._file = file
+        self._consumer = Consumer()
+        # What a reader has begun to read.
+        self._text = Text("")
+
+    def opened_by(self, opener: Opener) -> None:
+        super().opened_by(opener)
+        self._opener = opener
+        self._consumer.name = _process_name(process_of(opener.thread))
+
+    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
+        if position == 0:
+            self._consumer.has_news = False
+            self._text = Text(self._shown())
+        return self._text.read(position, size)
+
+    def _shown(self) -> str:
+        found = self._file.claims.of(self._file.group)
+        return "".join(
+            f"{claimed.topic} {claimed.partition} {state} {claimed.topic_id}".rstrip() + "\n"
+            for claimed, state in found.partitions_of(self._consumer)
+        )
+
+    def poll(self, waiter: Waiter | None) -> int:
+        if waiter is not None:
+            self._consumer.waiter = waiter
+        return READY | (select.POLLPRI if self._consumer.has_news else 0)
+
+    def release(self) -> None:
+        self._rest = bytearray()
+        self._file.claims.of(self._file.group).leave(self._consumer)
+        self._file.claims.left(self._file.group)
+
+    # -- lines ---------------------------------------------------------------------------------
+
+    def _carry_out_all(self, lines: Sequence[str]) -> CommandEffects:
+        """Carry out lines; a wrong one changes nothing. Commits come first: only they are refused,
+        or have to wait.
+        """
+        if self._file.mount.stopping:
+            raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+        commits: list[Callable[[], CommandEffects]] = []
+        others: list[Callable[[], None]] = []
+        for line in lines:
+            command, _, rest = line.partition(" ")
+            if command == "commit":
+                commits.append(self._commit(rest))
+            elif command in ("claim", "return"):
+                others.append(self._other(command, rest))
+            else:
+                raise _wrong(line)
+        grown = [each for commit in commits for each in commit().grown]
+        for change in others:
+            change()
+        return CommandEffects(grown=list(dict.fromkeys(grown)))
+
+    def _commit(self, text: str) -> Callable[[], CommandEffects]:
+        words = text.split(" ", 2)
+        if len(words) != 3:
+            raise _wrong(f"commit {text}")
+        topic, number = words[0], _number(words[1], f"commit {text}")
+        wanted = parse(words[2], self._file.mount.clock_ns() // 1_000_000)
+        if isinstance(wanted.where, Change):
+            raise _wrong(f"commit {text}")  # a commit may be carried out twice
+        self._file.claims.of(self._file.group).check_holds(self._consumer, topic, number)
+        self._check_rights(topic, [number])
+        return partial(self._committed, topic, number, wanted)
+
+    def _committed(self, topic: str, number: int, wanted: Wanted) -> CommandEffects:
+        return self._file.topic(topic).commit([number], wanted)
+
+    def _other(self, command: str, text: str) -> Callable[[], None]:
+        words = text.split(" ")
+        claims = self._file.claims.of(self._file.group)
+        number = _number(words[1], f"{command} {text}") if len(words) == 2 else None
+        if len(words) > 2 or not paths.is_topic_name(words[0]):
+            raise _wrong(f"{command} {text}")
+        if command == "claim":
+            known = self._file.mount.manager.topics.get(words[0])
+            there = [] if known is None else known.numbers
+            self._check_rights(words[0], [each for each in there if number in (None, each)])
+            return partial(claims.want, self._consumer, words[0], number)
+        if number is None:
+            raise _wrong(f"{command} {text}")
+        claims.check_holds(self._consumer, words[0], number)
+        return partial(claims.give_back, self._consumer, words[0], number)
+
+    def _check_rights(self, topic: str, numbers: Sequence[int]) -> None:
+        """EACCES unless the user may commit in these partitions."""
+        permissions = self._file.mount.permissions
+        shown = permissions.positions(self._file.group, topic, numbers)
+        if not may_write(shown, self._opener):
+            raise OSError(errno.EACCES, f"the group may not commit in {topic}, or not by this user")
+
+
+def _number(text: str, line: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 10:
+        raise _wrong(line)
+    return int(text)
+
+
+def _wrong(line: str) -> InvalidRecord:
+    return InvalidRecord(
+        f"{one_line(line[:80])!r} is none of claim TOPIC [PARTITION], commit TOPIC PARTITION "
+        "POSITION, return TOPIC PARTITION"
+    )
+
+
+def _process_name(process: int) -> str:
+    """A process and its command, as far as it can be seen from here."""
+    if not process:
+        return "a process of another pid namespace"
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as file:
+            words = file.read(_COMMAND_BYTES).rstrip(b"\0").split(b"\0")
+    except OSError:
+        return f"process {process}"
+    command = one_line(b" ".join(words).decode(errors="replace"))
+    return f"process {process} ({command})"
