@@ -32,6 +32,7 @@ _COMMANDS = {
     "cat": "Print records.",
     "append": "Append lines as records.",
     "tail": "Print the last lines of files in a mount, and what is appended.",
+    "consume": "Read topics as a consumer, alone or in a group.",
     "wait": "Wait for the job of a file in .control.",
     "repair": "Mend a data directory that is not mounted.",
     "verify": "Check everything in a data directory, also one in use.",

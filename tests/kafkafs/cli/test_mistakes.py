@@ -59,7 +59,18 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
 }
 #: Those that take none; `mount` and `top`, whose mistakes are in tests of their own; and `doctor`,
 #: which says what is wrong with what it is given.
-OTHERS = {"doctor", "dump", "mount", "mounts", "tail", "top", "umount", "version", "wait"}
+OTHERS = {
+    "consume",
+    "doctor",
+    "dump",
+    "mount",
+    "mounts",
+    "tail",
+    "top",
+    "umount",
+    "version",
+    "wait",
+}
 #: Those that read one partition's directory, too.
 OF_A_PARTITION = {"verify", "reindex", "reindex --check"}
 #: Those that make a topic, or look at what is beside the topics, in a directory without any.

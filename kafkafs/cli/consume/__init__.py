@@ -1,0 +1,232 @@
+"""`kafkafs consume`: reads topics of a mount as a consumer, alone or in a group.
+
+`sources` says what is read, `reader` reads it in batches, `outputs` takes them, `positions` keeps
+how far it has come, and `consumer` is the loop.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples, fail, one_line_errors, say
+from kafkafs.cli.views import view_option
+
+if TYPE_CHECKING:
+    from kafkafs.cli.consume.positions import Positions
+    from kafkafs.cli.consume.sources import Directories, Sources
+
+_COUNT = click.IntRange(min=1)
+
+
+@click.command(
+    "consume",
+    epilog=examples(
+        "kafkafs consume mnt/orders",
+        "kafkafs consume -g billing mnt/orders --exec 'load-orders'",
+        "kafkafs consume -g billing mnt/orders --follow --exec 'load-orders' --on-failure retry",
+        "kafkafs consume mnt/orders --from -15m --follow --view jsonl | jq .value",
+        "kafkafs consume -g billing mnt/orders --reset --from 2026-11-21",
+    ),
+)
+@click.option("-g", "--group", metavar="GROUP", help="Go on where this group has come to.")
+@click.option("--positions", "file", metavar="FILE", help="As -g, with positions in this file.")
+@view_option(("values", "kv", "jsonl", "batches"))
+@click.option(
+    "--from",
+    "start",
+    metavar="START",
+    default="earliest",
+    show_default=True,
+    help="Where to begin without a position: earliest, latest, an offset or a time (-15m).",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@click.option("--max-records", type=_COUNT, metavar="N", help="End after so many records.")
+@click.option("--exec", "shell", metavar="COMMAND", help="Run this for each batch.")
+@click.option(
+    "--batch-records",
+    type=_COUNT,
+    metavar="N",
+    default=10_000,
+    show_default=True,
+    help="Records of a batch at most.",
+)
+@click.option(
+    "--batch-bytes",
+    type=_COUNT,
+    metavar="N",
+    default=1 << 20,
+    show_default=True,
+    help="Bytes of a batch at most, if it has more than one record.",
+)
+@click.option(
+    "--batch-wait",
+    type=click.IntRange(min=0),
+    metavar="MS",
+    default=0,
+    show_default=True,
+    help="With --follow: how long a batch that is not full waits for more.",
+)
+@click.option(
+    "--on-failure",
+    type=click.Choice(["stop", "retry", "skip"]),
+    default="stop",
+    show_default=True,
+    help="When COMMAND does not exit with 0: end, try again, or go on behind the batch.",
+)
+@click.option("--dead-letter", metavar="TOPIC", help="Where --on-failure skip appends the batch.")
+@click.option("--reset", is_flag=True, help="Set the group's positions to START, and end.")
+@click.argument("paths", metavar="SOURCE...", nargs=-1, required=True)
+def command(
+    group: str | None,
+    file: str | None,
+    view: str,
+    start: str,
+    follow: bool,
+    max_records: int | None,
+    shell: str | None,
+    batch_records: int,
+    batch_bytes: int,
+    batch_wait: int,
+    on_failure: str,
+    dead_letter: str | None,
+    reset: bool,
+    paths: Sequence[str],
+) -> None:
+    """Read topics or partitions of a mount: SOURCE is MOUNT/TOPIC or MOUNT/TOPIC/PARTITION.
+
+    Without -g it prints the records that are there. With -g it goes on behind the position that
+    the group has committed, and commits how far it has come; several that run with one -g at once
+    share the partitions.
+
+    --exec runs COMMAND for each batch, with its lines on standard input and KAFKAFS_TOPIC,
+    KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its environment, and commits
+    when it exits with 0: each record is handled at least once.
+
+    With -g and without --exec it commits what the reader of its output has taken. What that has
+    not finished when it fails is not read again: each record is handled at most once there.
+
+    Ctrl-C and SIGTERM finish the batch (status 130 or 143), a second one does not wait for that.
+    """
+    from kafkafs.cli.consume.consumer import Consumer, Rules
+    from kafkafs.cli.consume.dead_letters import DeadLetters
+    from kafkafs.cli.consume.outputs import Command, Output, StandardOutput
+    from kafkafs.cli.consume.reader import Limits
+    from kafkafs.cli.consume.sources import Directories, sources_of
+
+    _check(group, file, shell, on_failure, dead_letter, reset=reset)
+    sources = sources_of(paths)
+    point = _point(start)
+    if reset:
+        assert group is not None
+        with one_line_errors():
+            _reset(sources, group, start)
+        return
+    keeps = group is not None or file is not None
+    rules = Rules(
+        view=view,
+        point=point,
+        follow=follow,
+        max_records=max_records,
+        limits=Limits(batch_records, batch_bytes),
+        wait_s=batch_wait / 1000,
+        on_failure=on_failure,
+        with_offsets=keeps or shell is not None or max_records is not None,
+    )
+    with one_line_errors():
+        letters = None
+        if dead_letter is not None:
+            letters = DeadLetters(sources.mount, dead_letter, group or "")
+        output: Output = StandardOutput(is_taken=keeps) if shell is None else Command(shell)
+        directories = Directories(sources)
+        positions = _positions(directories, sources, group, file)
+        try:
+            status = Consumer(rules, positions, directories, output, letters).run()
+        finally:
+            positions.close()
+    sys.exit(status)
+
+
+def _check(
+    group: str | None,
+    file: str | None,
+    shell: str | None,
+    on_failure: str,
+    dead_letter: str | None,
+    *,
+    reset: bool,
+) -> None:
+    """UsageError for options that do not go together."""
+    if group is not None and file is not None:
+        raise click.UsageError("give -g GROUP or --positions FILE")
+    if group == "":
+        raise click.UsageError("a group has a name")
+    if reset and group is None:
+        raise click.UsageError("--reset needs -g GROUP")
+    if shell is None and on_failure != "stop":
+        raise click.UsageError("--on-failure is about --exec COMMAND")
+    if (on_failure == "skip") != (dead_letter is not None):
+        raise click.UsageError("--on-failure skip and --dead-letter TOPIC go together")
+
+
+def _point(start: str) -> str:
+    """The word of `N@START`. BadParameter."""
+    from time import time_ns
+
+    from kafkafs.tree.files.start_names import Offset, Time, parse_point
+
+    if start in ("earliest", "latest"):
+        return "start" if start == "earliest" else start
+    if not isinstance(parse_point(start, time_ns() // 1_000_000), Offset | Time):
+        raise click.BadParameter(f"{start!r} is none of earliest, latest, an offset, a time")
+    return start
+
+
+def _positions(
+    directories: Directories, sources: Sources, group: str | None, file: str | None
+) -> Positions:
+    from kafkafs.cli.consume.positions import FilePositions, GroupPositions, Positions
+
+    if file is not None:
+        return FilePositions(directories, file)
+    if group is not None:
+        return GroupPositions(directories, sources, group)
+    return Positions(directories)
+
+
+def _reset(sources: Sources, group: str, start: str) -> None:
+    """Set the positions of a group that nobody consumes at present. OSError; click's error."""
+    import errno
+    import os
+    from contextlib import suppress
+
+    from kafkafs.cli.consume.sources import Directories
+    from kafkafs.tree.files.group_names import file_name
+
+    path = os.path.join(sources.mount, ".groups", file_name(group))
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    for partition in Directories(sources).present():
+        try:
+            with open(os.path.join(path, partition.name), "w") as file:
+                file.write(f"{start}\n")
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                whose = _holder(path, partition.topic, partition.number)
+                raise fail(f"{partition.name}: nothing is set, it is claimed{whose}") from None
+            reason = f"{error.strerror} ({sources.mount}/.kafkafs/log says more)"
+            raise fail(f"{partition.name}: {start} cannot be set: {reason}") from None
+        say(f"{partition.name} {start}")
+
+
+def _holder(path: str, topic: str, number: int) -> str:
+    """By whom a partition is claimed, as far as it is known."""
+    with open(f"{path}/.claims") as file:
+        for line in file:
+            words = line.split(None, 3)
+            if words[:2] == [topic, str(number)] and words[2] != "wait":
+                return f" by {words[3].strip()}"
+    return ""

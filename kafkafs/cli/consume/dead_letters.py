@@ -1,0 +1,48 @@
+"""Appends batches that a command has refused to a topic of their own, each record with headers that
+say where it comes from and why.
+
+    kafkafs.topic, kafkafs.partition, kafkafs.offset, kafkafs.group, kafkafs.reason
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from kafkafs.cli import fail
+from kafkafs.cli.consume.reader import Batch
+
+
+class DeadLetters:
+    """A topic of the same mount. Keys, values, headers and timestamps stay as they are."""
+
+    def __init__(self, mount: str, topic: str, group: str) -> None:
+        """click's error where there is no such topic."""
+        self._path = os.path.join(mount, topic, ".jsonl", "append")
+        self._group = group
+        if not os.path.exists(self._path):
+            raise fail(f"{mount}/{topic}: there is no such topic for dead letters: mkdir makes it")
+
+    def put(self, batch: Batch, reason: str) -> None:
+        """Append a batch; it is on the disk then. OSError."""
+        text = "".join(self._line(line, batch, reason) for line in batch.lines.splitlines())
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        try:
+            left = memoryview(text.encode())
+            while left:
+                left = left[os.write(fd, left) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _line(self, line: bytes, batch: Batch, reason: str) -> str:
+        record = json.loads(line)
+        said = {
+            "kafkafs.topic": batch.partition.topic,
+            "kafkafs.partition": str(batch.partition.number),
+            "kafkafs.offset": str(record["offset"]),
+            "kafkafs.group": self._group,
+            "kafkafs.reason": reason,
+        }
+        record["headers"] += [[name, value] for name, value in said.items() if value]
+        return json.dumps(record, ensure_ascii=False) + "\n"

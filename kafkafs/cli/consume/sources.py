@@ -1,0 +1,155 @@
+"""What is consumed: topics and partitions of a mount, and their directories.
+
+A topic's directory is kept open: names are looked up in it, so that they never lead to records of
+a topic that was made anew under the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from kafkafs.cli import fail
+from kafkafs.cli.addresses import mount_around
+from kafkafs.cli.patience import patiently
+
+_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+_VIEWS = frozenset({".kv", ".jsonl", ".batches"})
+
+
+class Partition(NamedTuple):
+    """A partition. A topic that is made again has another id."""
+
+    topic: str
+    number: int
+    topic_id: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}/{self.number}"
+
+
+class Sources(NamedTuple):
+    """What was given: of each topic the partitions; None: all that there are."""
+
+    mount: str
+    topics: dict[str, frozenset[int] | None]
+
+
+def sources_of(paths: Sequence[str]) -> Sources:
+    """The topics and partitions of paths in one mount. click's error."""
+    mounts: set[str] = set()
+    topics: dict[str, frozenset[int] | None] = {}
+    for path in paths:
+        mount, topic, number = _place(path)
+        mounts.add(mount)
+        known = topics.get(topic, frozenset())
+        topics[topic] = None if number is None or known is None else known | {number}
+    if len(mounts) > 1:
+        raise fail(f"{' and '.join(sorted(mounts))} are two mounts: consume one at a time")
+    return Sources(mounts.pop(), topics)
+
+
+def _place(given: str) -> tuple[str, str, int | None]:
+    """A mount, a topic in it, and perhaps a partition. click's error."""
+    mounted, path = mount_around(given)
+    if mounted is None:
+        hint = ": kafkafs mount DATA MOUNT shows a data directory" if os.path.isdir(given) else ""
+        raise fail(f"{given}: is not in a mount of kafkafs{hint}")
+    names = os.path.relpath(path, mounted.path).split(os.sep)
+    if len(names) > 1 and names[1] in _VIEWS:
+        view = names[1].removeprefix(".")
+        raise fail(f"{given}: give the topic or its partition, and --view {view}")
+    try:
+        is_directory = stat.S_ISDIR(patiently(lambda: os.stat(path)).st_mode)
+    except OSError as error:
+        raise fail(f"{given}: {error.strerror}") from None
+    if len(names) == 1 and names[0][0] != "." and is_directory:
+        return mounted.path, names[0], None
+    if len(names) == 2 and _NUMBER.fullmatch(names[1]) and not is_directory:
+        return mounted.path, names[0], int(names[1])
+    raise fail(f"{given}: neither a topic nor a partition of a mount, like {mounted.path}/TOPIC")
+
+
+class TopicDirectory:
+    """An open directory of a topic."""
+
+    def __init__(self, mount: str, topic: str) -> None:
+        """OSError"""
+        self.name = topic
+        self.fd = os.open(os.path.join(mount, topic), os.O_RDONLY | os.O_DIRECTORY)
+        self.id = self._id()
+
+    def _id(self) -> str:
+        """The topic's id; "" where it has none, as topics of old brokers."""
+        for number in self.numbers():
+            with suppress(OSError):
+                for line in self.read(f".raw/{number}/partition.metadata").decode().splitlines():
+                    name, _, value = line.partition(":")
+                    if name == "topic_id":
+                        return value.strip()
+        return ""
+
+    def numbers(self) -> list[int]:
+        """Its partitions. OSError."""
+        return sorted(int(name) for name in os.listdir(self.fd) if _NUMBER.fullmatch(name))
+
+    def open(self, name: str) -> int:
+        """Open a file in it to be read, without waiting for others. OSError."""
+        return os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self.fd)
+
+    def read(self, name: str) -> bytes:
+        """All of a small file. OSError."""
+        fd = self.open(name)
+        try:
+            return b"".join(iter(lambda: os.read(fd, 1 << 16), b""))
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.close(self.fd)
+
+
+class Directories:
+    """The directories of the topics that are consumed, each opened once."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._open: dict[tuple[str, str], TopicDirectory] = {}
+
+    def of(self, partition: Partition) -> TopicDirectory:
+        """OSError, also where the topic is another one by now."""
+        key = partition.topic, partition.topic_id
+        found = self._open.get(key)
+        if found is None:
+            made = TopicDirectory(self._sources.mount, partition.topic)
+            if made.id != partition.topic_id:
+                made.close()
+                raise FileNotFoundError(2, "was deleted, and made anew")
+            found = self._open[key] = made
+        return found
+
+    def present(self) -> list[Partition]:
+        """The partitions that are there now of what was given. OSError."""
+        found = []
+        for topic, wanted in self._sources.topics.items():
+            try:
+                directory = TopicDirectory(self._sources.mount, topic)
+            except FileNotFoundError:
+                continue
+            known = self._open.get((topic, directory.id))
+            if known is None:
+                self._open[topic, directory.id] = known = directory
+            else:
+                directory.close()
+            found += [
+                Partition(topic, number, known.id)
+                for number in known.numbers()
+                if wanted is None or number in wanted
+            ]
+        return found

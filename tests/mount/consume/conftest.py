@@ -1,0 +1,105 @@
+"""A mount for all tests of a module, and a topic and a group for each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mount.contract.writing import append
+from tests.mount.mounting import KAFKAFS, Mount, mounted
+from tests.mount.programs import Running
+
+_numbers = itertools.count()
+
+Done = subprocess.CompletedProcess[bytes]
+
+
+class Topic:
+    """A topic of two partitions, whose records are `a0`, `a1`, … and `b0`, `b1`, …; and a group."""
+
+    def __init__(self, mount: Mount, records: int) -> None:
+        number = next(_numbers)
+        self.mount = mount
+        self.name = f"topic{number}"
+        self.group = f"group{number}"
+        self.path = mount.topic(self.name, 2).parent
+        self.append("a", 0, records)
+        self.append("b", 0, records)
+
+    def append(self, letter: str, first: int, count: int) -> None:
+        """Records `LETTERn` to a partition, a or b."""
+        append(self.path / str("ab".index(letter)), self.lines(letter, first, count))
+
+    def lines(self, letter: str, first: int, count: int) -> bytes:
+        return b"".join(b"%s%d\n" % (letter.encode(), n) for n in range(first, first + count))
+
+    def command(self, *options: object, group: bool = True) -> list[str]:
+        """The command for the whole topic, by its group."""
+        by = ["-g", self.group] if group else []
+        return [*KAFKAFS, "consume", *by, str(self.path), *map(str, options)]
+
+    def consume(self, *options: object, group: bool = True, **settings: Any) -> Done:
+        """Run it to its end."""
+        return subprocess.run(
+            self.command(*options, group=group), capture_output=True, check=False, **settings
+        )
+
+    def output(self, *options: object, group: bool = True) -> bytes:
+        """What it prints; it must succeed and say nothing else."""
+        done = self.consume(*options, group=group)
+        assert (done.returncode, done.stderr) == (0, b""), done
+        return done.stdout
+
+    def running(self, *options: object, group: bool = True) -> Running:
+        return Running(self.command(*options, group=group))
+
+    def position(self, letter: str = "a", *, group: str | None = None) -> int | None:
+        """What is committed."""
+        path = self.mount / ".groups" / (group or self.group) / self.name / str("ab".index(letter))
+        found = path.read_text().partition("\n")[0].split()[1]
+        return None if found == "none" else int(found)
+
+    def commit(self, letter: str, position: int) -> None:
+        (self.mount / ".groups" / self.group).mkdir(exist_ok=True)
+        path = self.mount / ".groups" / self.group / self.name / str("ab".index(letter))
+        path.write_text(f"{position}\n")
+
+    @property
+    def claims(self) -> list[list[str]]:
+        """Partition, state and process of each claim."""
+        rows = (self.mount / ".groups" / self.group / ".claims").read_text().splitlines()[1:]
+        return [[row.split()[number] for number in (1, 2, 4)] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    with mounted(tmp_path_factory.mktemp("mount")) as started:
+        yield started
+
+
+@pytest.fixture
+def topic(mount: Mount) -> Topic:
+    """Ten records in each partition."""
+    return Topic(mount, 10)
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """Its reading and its writing end."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        with suppress(OSError):
+            os.close(end)
+
+
+def words(path: Path) -> list[str]:
+    """What a command has noted in a file."""
+    return path.read_text().split() if path.exists() else []

@@ -1,0 +1,239 @@
+"""`kafkafs consume` to standard output, without and with a group."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.hang import HANG_S
+from tests.mount.consume.conftest import Topic
+from tests.mount.contract.writing import append
+from tests.mount.control import until
+from tests.mount.mounting import Mount, mounted
+from tests.storage.producers import Producer
+
+
+def of(letter: str, data: bytes) -> bytes:
+    """The lines of one partition."""
+    return b"".join(line for line in data.splitlines(keepends=True) if line[:1] == letter.encode())
+
+
+# -- without a group -------------------------------------------------------------------------------
+
+
+def test_all_partitions_are_printed_each_in_order(topic: Topic) -> None:
+    shown = topic.output(group=False)
+    assert of("a", shown) == topic.lines("a", 0, 10)
+    assert of("b", shown) == topic.lines("b", 0, 10)
+    assert len(shown) == 60
+    only = subprocess.run(
+        [*topic.command(group=False)[:-1], f"{topic.path}/1"], capture_output=True, check=True
+    )
+    assert only.stdout == topic.lines("b", 0, 10)
+
+
+@pytest.mark.parametrize(
+    ("start", "count"), [("earliest", 10), ("latest", 0), ("7", 3), ("12", 0), ("-15m", 10)]
+)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_where_it_begins(topic: Topic, start: str, count: int, grouped: bool) -> None:
+    shown = topic.output("--from", start, group=grouped)
+    assert of("a", shown) == topic.lines("a", 10 - count, count)
+    assert of("b", shown) == topic.lines("b", 10 - count, count)
+    if grouped:
+        assert topic.position() == topic.position("b") == 10
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("view", ["values", "kv", "jsonl", "batches"])
+def test_every_view(topic: Topic, view: str, grouped: bool) -> None:
+    path = topic.path if view == "values" else topic.path / f".{view}"
+    append(topic.path / ".kv/0", b"key\tvalue\\nof two lines\nkey\t\\N\n")
+    expected = (path / "0").read_bytes(), (path / "1").read_bytes()
+    shown = topic.output("--view", view, group=grouped)
+    assert shown in (b"".join(expected), b"".join(reversed(expected)))
+    if grouped:
+        assert (topic.position(), topic.position("b")) == (12, 10)
+
+
+def test_large_lines_and_large_logs(topic: Topic) -> None:
+    lines = [b"a%d " % number + b"x" * (number * 7919 % 300_000) + b"\n" for number in range(64)]
+    for number in range(0, 64, 2):
+        append(topic.path / "0", b"".join(lines[number : number + 2]))
+    for grouped in (False, True):
+        shown = topic.output(group=grouped)
+        assert of("a", shown) == topic.lines("a", 0, 10) + b"".join(lines)
+        assert of("b", shown) == topic.lines("b", 0, 10)
+
+
+def test_what_comes_is_printed_also_of_new_partitions(topic: Topic) -> None:
+    with topic.running("--follow", "--from", "latest") as consumer:
+        path = topic.mount / ".groups" / topic.group
+        until(lambda: path.exists() and topic.position() == topic.position("b") == 10)
+        topic.append("a", 10, 2)
+        consumer.read_until(b"a10\na11\n")
+        # What was there before it was told of the partition is not missed.
+        (topic.path / "2").touch()
+        append(topic.path / "2", b"new\n")
+        shown = consumer.read_until(b"new\n")
+        assert shown == b"a10\na11\nnew\n"
+
+
+def test_without_a_group_new_partitions_are_found(topic: Topic) -> None:
+    with topic.running("--follow", group=False) as consumer:
+        consumer.wait(lambda data: len(data) == 60)
+        (topic.path / "2").touch()
+        append(topic.path / "2", b"new\n")
+        consumer.read_until(b"new\n")
+
+
+def test_a_deleted_topic_ends_alone(topic: Topic) -> None:
+    other = Topic(topic.mount, 1)
+    with topic.running("--follow", other.path) as consumer:
+        consumer.wait(lambda data: len(data) == 66)
+        topic.path.rmdir()
+        other.append("a", 1, 1)
+        consumer.read_until(b"a1\n")
+        # A topic of that name is another one, which begins anew.
+        topic.mount.topic(topic.name)
+        topic.append("a", 0, 1)
+        consumer.read_until(b"a1\na0\n")
+        assert "was deleted" in consumer.errors()
+
+
+def test_only_so_many_records(topic: Topic) -> None:
+    for grouped in (False, True):
+        assert len(topic.output("--max-records", 7, group=grouped).splitlines()) == 7
+    assert len(topic.output("--max-records", 100).splitlines()) == 13
+
+
+# -- what a transaction, a cleaner, and retention leave --------------------------------------------
+
+
+def test_an_open_transaction_is_waited_for_and_what_is_no_record_is_passed(mount: Mount) -> None:
+    topic = Topic(mount, 0)
+    one = Producer(1, transactional=True)
+    batches = topic.path / ".batches/0"
+    append(batches, one.batch(b"a0") + one.commit() + one.batch(b"a1"))
+    append(topic.path / "0", b"a2\n")
+    for view in ("values", "batches"):
+        done = topic.consume("--view", view, "-g", view)
+        assert done.returncode == 0, done
+        assert topic.position(group=view) == 2
+    append(batches, one.abort())
+    for view in ("values", "jsonl"):
+        assert topic.output("-g", "values", "--view", view) == (
+            b"a2\n" if view == "values" else b""
+        )
+    assert topic.position(group="values") == 5
+
+
+def test_offsets_that_a_cleaner_has_left_out(mount: Mount) -> None:
+    topic = Topic(mount, 0)
+    mount.run(f"echo cleanup.policy=compact >> {topic.name}/.config")
+    append(topic.path / ".kv/0", b"".join(b"k%d\tv%d\n" % (n % 3, n) for n in range(3000)))
+    mount.run(f"echo run > {topic.name}/.control/roll; echo run > {topic.name}/.control/compaction")
+    append(topic.path / ".kv/0", b"k9\tlast\n")
+    subprocess.run(
+        [*topic.command()[:3], "wait", str(topic.path / ".control/compaction")], check=True
+    )
+    done = topic.consume(
+        "--batch-records", 2, "--exec", "echo $KAFKAFS_FIRST_OFFSET $KAFKAFS_LAST_OFFSET; cat"
+    )
+    assert done.stdout == b"2997 2998\nv2997\nv2998\n2999 3000\nv2999\nlast\n"
+    assert topic.position() == 3001
+
+
+def test_retention_that_was_faster_is_named(topic: Topic) -> None:
+    topic.commit("a", 2)
+    topic.mount.run(f"echo '0 6' > {topic.name}/.control/delete-records")
+    done = topic.consume()
+    assert (done.returncode, of("a", done.stdout)) == (0, topic.lines("a", 6, 4))
+    assert done.stderr.decode() == f"kafkafs: {topic.name}/0: 2..6 is gone: deleted unread\n"
+    assert topic.position() == 10
+
+
+def test_retention_under_an_open_consumer_loses_nothing_else(topic: Topic) -> None:
+    with topic.running("--follow") as consumer:
+        consumer.wait(lambda data: len(data) == 60)
+        topic.mount.run(f"echo '0 10' > {topic.name}/.control/delete-records")
+        topic.append("a", 10, 1)
+        consumer.read_until(b"a10\n")
+
+
+# -- a group's output ------------------------------------------------------------------------------
+
+
+def test_a_group_goes_on_where_it_was(topic: Topic) -> None:
+    assert len(topic.output()) == 60
+    assert topic.output() == b""
+    topic.append("b", 10, 2)
+    assert topic.output() == b"b10\nb11\n"
+    assert json.loads(topic.output("--view", "jsonl", "-g", "x").splitlines()[0])["offset"] == 0
+    assert topic.position("b") == 12
+
+
+def test_what_the_reader_has_not_taken_is_not_committed(
+    topic: Topic, pipe: tuple[int, int]
+) -> None:
+    reads, writes = pipe
+    process = subprocess.Popen(topic.command("--follow"), stdout=writes)
+    os.close(writes)
+    assert os.read(reads, 1) in b"ab"
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert topic.position() is topic.position("b") is None
+    os.close(reads)
+
+
+def test_a_reader_that_goes_takes_nothing_more(topic: Topic) -> None:
+    reads, writes = os.pipe()
+    process = subprocess.Popen(topic.command("--follow"), stdout=writes, stderr=subprocess.PIPE)
+    os.close(writes)
+    os.read(reads, 1)
+    os.close(reads)
+    _, errors = process.communicate(timeout=HANG_S)
+    assert (process.returncode, errors) == (128 + signal.SIGPIPE, b"")
+    assert topic.position() is topic.position("b") is None
+
+
+def test_what_the_reader_has_taken_is_committed(topic: Topic) -> None:
+    with topic.running("--follow") as consumer:
+        consumer.wait(lambda data: len(data) == 60)
+        until(lambda: topic.position() == topic.position("b") == 10)
+        topic.append("a", 10, 1)
+        consumer.read_until(b"a10\n")
+        until(lambda: topic.position() == 11)
+
+
+def test_a_file_takes_all(topic: Topic, tmp_path: Path) -> None:
+    with open(tmp_path / "out", "wb") as out:
+        subprocess.run(topic.command(), stdout=out, check=True)
+    assert (tmp_path / "out").stat().st_size == 60
+    assert topic.position() == topic.position("b") == 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it(topic: Topic, number: signal.Signals) -> None:
+    with topic.running("--follow") as consumer:
+        consumer.wait(lambda data: len(data) == 60)
+        os.kill(consumer.pid, number)
+        assert consumer.status() == 128 + number
+        assert topic.position() == topic.position("b") == 10
+        assert consumer.errors() == ""
+
+
+def test_an_unmount_ends_it(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        topic = Topic(mount, 10)
+        with topic.running("--follow") as consumer:
+            consumer.wait(lambda data: len(data) == 60)
+            mount.kill()
+            assert consumer.status() == 1
+            assert consumer.errors() == "kafkafs: the file system was unmounted\n"
+            mount.start()

@@ -1,0 +1,223 @@
+"""Several consumers of a group; and positions that are kept in a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.mount.consume.conftest import Topic
+from tests.mount.contract.writing import append
+from tests.mount.control import until
+from tests.mount.mounting import KAFKAFS, Mount, fails, mounted
+from tests.mount.programs import Running
+
+#: Adds `CONSUMER PARTITION FIRST LAST begin` and the same with `end` to a file.
+HANDLER = (
+    'note() {{ echo "$PPID $KAFKAFS_PARTITION $KAFKAFS_FIRST_OFFSET $KAFKAFS_LAST_OFFSET $1" '
+    ">> {notes}; }}; note begin; cat > /dev/null; note end"
+)
+
+
+def test_two_share_the_partitions(topic: Topic) -> None:
+    with topic.running("--follow") as one:
+        one.wait(lambda data: len(data) == 60)
+        with topic.running("--follow") as two:
+            until(lambda: {(row[1], row[2]) for row in topic.claims} == both(one, two))
+            topic.append("a", 10, 1)
+            topic.append("b", 10, 1)
+            one.wait(lambda data: len(data) == 64)
+            two.wait(lambda data: len(data) == 4)
+            until(lambda: topic.position() == topic.position("b") == 11)
+        # It is killed: the other one takes its partition over.
+        topic.append("a", 11, 1)
+        topic.append("b", 11, 1)
+        one.wait(lambda data: data.count(b"11\n") == 2)
+        assert one.errors() == ""
+
+
+def both(one: Running, two: Running) -> set[tuple[str, str]]:
+    return {("held", str(one.pid)), ("held", str(two.pid))}
+
+
+def test_a_partition_is_given_back_when_its_batch_is_done(topic: Topic, tmp_path: Path) -> None:
+    gate, passed = tmp_path / "gate", tmp_path / "passed"
+    os.mkfifo(gate)
+    script = f"[ -e {passed} ] || {{ touch {passed}; echo begun; cat {gate}; }}"
+    with topic.running("--exec", script, "--batch-records", 5) as one:
+        one.read_until(b"begun\n")
+        with topic.running("--exec", "cat") as two:
+            until(lambda: ["return", str(one.pid)] in [row[1:] for row in topic.claims])
+            assert two.is_running()
+            assert two.size == 0
+            gate.write_bytes(b"")
+            assert two.wait(lambda data: len(data) == 15) == topic.lines("a", 5, 5)
+            assert one.status() == two.status() == 0
+    assert topic.position() == topic.position("b") == 10
+
+
+def test_what_is_claimed_is_nobody_elses(topic: Topic) -> None:
+    with topic.running("--follow") as consumer:
+        consumer.wait(lambda data: len(data) == 60)
+        until(lambda: topic.position() == topic.position("b") == 10)
+        position = topic.mount / ".groups" / topic.group / topic.name / "0"
+        fails(errno.EBUSY, position.write_text, "0\n")
+        fails(errno.EBUSY, os.unlink, position)
+        done = topic.consume("--reset")
+        assert done.returncode == 1
+        text = done.stderr.decode()
+        assert text.startswith(f"kafkafs: {topic.name}/0: nothing is set, it is claimed by process")
+        assert f"process {consumer.pid} (" in text
+        assert topic.position() == 10
+    until(lambda: not topic.claims)
+    assert topic.output("--reset", "--from", 3).decode() == (
+        f"{topic.name}/0 3\n{topic.name}/1 3\n"
+    )
+    assert topic.position() == topic.position("b") == 3
+
+
+def consumed(notes: Path) -> list[list[str]]:
+    return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+def has_begun(notes: Path, count: int) -> bool:
+    return len(consumed(notes)) >= count
+
+
+def check_handled(rows: Sequence[Sequence[str]], records: int, kills: int) -> None:
+    """Each record at least once; each consumer's in order; a batch for each kill again."""
+    batches: dict[str, list[tuple[str, int, int]]] = {}
+    for consumer, partition, first, last, state in rows:
+        if state == "begin":
+            batches.setdefault(partition, []).append((consumer, int(first), int(last)))
+    repeated = 0
+    for each in batches.values():
+        reached = -1
+        by_consumer: dict[str, int] = {}
+        for consumer, begin, end in each:
+            assert begin <= reached + 1, "records were left out"
+            repeated += begin <= reached
+            reached = max(reached, end)
+            assert by_consumer.get(consumer, -1) < begin, "a consumer went back"
+            by_consumer[consumer] = end
+        assert reached == records - 1
+    assert repeated <= kills
+
+
+def test_kills_lose_nothing_and_repeat_one_batch_each(mount: Mount, tmp_path: Path) -> None:
+    """Four consumers of eight partitions; the long form is in the soak tests."""
+    records, kills, chance = 200, 6, random.Random(0)
+    topic = Topic(mount, 0)
+    for number in range(8):
+        if number > 1:
+            (topic.path / str(number)).touch()
+        append(topic.path / str(number), b"x\n" * records)
+    notes = tmp_path / "notes"
+    script = HANDLER.format(notes=notes)
+    with ExitStack() as stack:
+
+        def start() -> Running:
+            options = ("--follow", "--batch-records", 20, "--exec", script)
+            return stack.enter_context(topic.running(*options))
+
+        running = [start() for _ in range(4)]
+        for count in range(kills):
+            # Wherever in a batch they are by then.
+            until(partial(has_begun, notes, 8 + 16 * count))
+            victim = running.pop(chance.randrange(len(running)))
+            os.kill(victim.pid, signal.SIGKILL)
+            running.append(start())
+        table = topic.mount / ".groups" / topic.group / ".lag"
+        until(lambda: "# lag 0, partitions 8\n" in table.read_text())
+        assert [consumer.errors() for consumer in running] == [""] * 4
+    check_handled(consumed(notes), records, kills)
+
+
+# -- positions in a file ---------------------------------------------------------------------------
+
+
+def test_positions_in_a_file(topic: Topic, tmp_path: Path) -> None:
+    file = tmp_path / "positions"
+    options = ("--positions", file)
+    assert len(topic.output(*options, group=False)) == 60
+    head, first, second = (line.split() for line in file.read_text().splitlines())
+    assert head == ["topic", "partition", "position", "committed", "topic_id"]
+    assert (first[:3], second[:3]) == ([topic.name, "0", "10"], [topic.name, "1", "10"])
+    topic.append("b", 10, 1)
+    assert topic.output(*options, group=False) == b"b10\n"
+    with topic.running("--follow", *options, group=False) as other:
+        topic.append("b", 11, 1)
+        other.read_until(b"b11\n")
+        done = topic.consume(*options, group=False)
+        assert (done.returncode, b"another consumer" in done.stderr) == (1, True)
+    assert topic.consume(*options, "--exec", "false", group=False).returncode == 0
+    # A topic that was made anew begins anew.
+    topic.path.rmdir()
+    topic.mount.topic(topic.name)
+    topic.append("a", 0, 3)
+    assert topic.output(*options, group=False) == topic.lines("a", 0, 3)
+
+
+def test_a_wrong_file_of_positions_is_refused(topic: Topic, tmp_path: Path) -> None:
+    file = tmp_path / "positions"
+    file.write_text("something else\n")
+    done = topic.consume("--positions", file, group=False)
+    assert (done.returncode, b"line 1 is not topic partition" in done.stderr) == (1, True)
+    assert file.read_text() == "something else\n"
+
+
+def test_a_read_only_mount_says_what_to_type(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        topic = Topic(mount, 10)
+        topic.commit("a", 3)
+        mount.restart("ro")
+        for group in (topic.group, "other"):
+            done = topic.consume("-g", group)
+            assert done.returncode == 1
+            expected = (
+                f"kafkafs: {mount.path}: is read-only, so it keeps no positions: --positions FILE "
+                f"in place of -g {group} keeps them in a file of yours\n"
+            )
+            assert done.stderr.decode() == expected
+        options = ("--positions", tmp_path / "positions")
+        assert len(topic.output(*options, group=False)) == 60
+        assert topic.output(*options, group=False) == b""
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-g", "G", "--positions", "f", "{topic}"], "-g GROUP or --positions FILE"),
+        (["-g", "", "{topic}"], "a group has a name"),
+        (["--reset", "{topic}"], "--reset needs -g"),
+        (["--on-failure", "retry", "{topic}"], "--exec COMMAND"),
+        (["--on-failure", "skip", "--exec", "x", "{topic}"], "--dead-letter TOPIC go together"),
+        (["--dead-letter", "x", "--exec", "x", "{topic}"], "--dead-letter TOPIC go together"),
+        (["--from", "soon", "{topic}"], "none of earliest, latest"),
+        (["--from", "-10", "{topic}"], "none of earliest, latest"),
+        (["--from", "1..2", "{topic}"], "none of earliest, latest"),
+        (["{topic}/7"], "No such file"),
+        (["{topic}/.kv/0"], "--view kv"),
+        (["{topic}/.raw"], "neither a topic nor a partition"),
+        (["{mount}"], "neither a topic nor a partition"),
+        (["/"], "is not in a mount of kafkafs"),
+        (["/nowhere"], "is not in a mount of kafkafs"),
+    ],
+)
+def test_mistakes_are_named(topic: Topic, words: list[str], said: str) -> None:
+    given = [word.format(topic=topic.path, mount=topic.mount.path) for word in words]
+    done = subprocess.run([*KAFKAFS, "consume", *given], capture_output=True, check=False)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr.decode()
+    assert done.stdout == b""
