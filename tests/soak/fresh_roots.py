@@ -1,4 +1,4 @@
-"""Fresh roots of Debian releases, and the packages that are installed in them.
+"""Fresh roots of releases of Debian and Ubuntu, and the packages that are installed in them.
 
 A root has processes and mounts of its own. First it has just a shell in the place of init;
 `Root.boot` starts systemd there, as on a machine, in a container of systemd-nspawn.
@@ -7,6 +7,7 @@ A root has processes and mounts of its own. First it has just a shell in the pla
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import secrets
@@ -170,8 +171,9 @@ class Root:
         return Path(maps).parent
 
 
+@functools.cache
 def package(clone: Path, release: str) -> Path:
-    """The package of a clone's last commit."""
+    """The package of a clone's last commit, made once."""
     done = subprocess.run(
         ["scripts/package", "deb", "--output", clone.parent / release, release],
         cwd=clone,

@@ -1,7 +1,9 @@
-"""The Debian packages, their unit, and installing from source, in fresh roots of Debian 12 and 13.
+"""The packages, their unit, and installing from source, in fresh roots of Debian 12, 13 and Ubuntu
+24.04.
 
 Each test has a root in which nothing is installed, with processes and mounts of its own. They take
-root, debootstrap, systemd-nspawn, the network and half an hour. They run in scripts/soak, or by
+root, debootstrap, the keys of Ubuntu's archive, systemd-nspawn, the network and an hour. They run
+in scripts/soak, or by
 
     .venv/bin/pytest tests/soak/test_package.py -m soak --soak-hours 1
 """
@@ -21,7 +23,14 @@ from tests.soak.fresh_roots import CACHE, PROJECT, Packages, Root, dpkg_field, l
 
 pytestmark = pytest.mark.soak
 
-OTHER = {"bookworm": "trixie", "trixie": "bookworm"}
+#: Of each release: its Python, its libfuse, and another release.
+RELEASES = {
+    "bookworm": ("3.11", "libfuse3-3", "trixie"),
+    "trixie": ("3.13", "libfuse3-4", "bookworm"),
+    "noble": ("3.12", "libfuse3-3", "bookworm"),
+}
+
+README = (PROJECT / "README.md").read_text()
 
 #: Whether a daemon runs.
 DAEMONS = "grep -qs '/usr/lib/kafkafs/versions/' /proc/[0-9]*/maps"
@@ -29,7 +38,7 @@ DAEMONS = "grep -qs '/usr/lib/kafkafs/versions/' /proc/[0-9]*/maps"
 Figures = Callable[[str, object], None]
 
 
-@pytest.fixture(scope="module", params=sorted(OTHER))
+@pytest.fixture(scope="module", params=RELEASES)
 def release(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -66,6 +75,8 @@ def test_from_nothing_to_a_mounted_log(root: Root, packages: Packages, figures: 
     figures("s from nothing to a mounted log", round(time.monotonic() - began, 1))
     for shell in ("bash-completion/completions/kafkafs", "fish/vendor_completions.d/kafkafs.fish"):
         assert "_KAFKAFS_COMPLETE" in root.run(f"cat /usr/share/{shell}")
+    for page in ("man1/kafkafs.1", "man1/kafkafs-topics.1", "man8/mount.kafkafs.8"):
+        assert "NAME" in root.run(f"zcat /usr/share/man/{page}.gz")
     assert root.run("dpkg --verify kafkafs") == ""
     root.run("kafkafs umount mnt")
 
@@ -164,15 +175,18 @@ def test_what_a_package_lacks_is_named(root: Root, packages: Packages, release: 
     root.run("apt-get install -y --no-install-recommends --fix-broken; kafkafs version")
     # Another release's Python and libfuse are others.
     depends = dpkg_field(packages.old, "Depends")
-    python, soname = ("3.11", "libfuse3-3") if release == "bookworm" else ("3.13", "libfuse3-4")
+    python, soname, _ = RELEASES[release]
     assert f"python3 (>= {python})" in depends
     assert soname in depends
 
 
 def test_a_package_of_another_release_is_refused(
-    root: Root, packages: Packages, release: str, tmp_path: Path
+    root: Root, packages: Packages, clone: Path, release: str, tmp_path: Path
 ) -> None:
-    other = Root(CACHE / f"{OTHER[release]}.tar", tmp_path / "other")
+    # Which puts the archive of that release's root into the cache.
+    *_, name = RELEASES[release]
+    package(clone, name)
+    other = Root(CACHE / f"{name}.tar", tmp_path / "other")
     try:
         shutil.copy(packages.old, other.path / "root")
         status, printed = other.attempt(f"apt-get install -y ./{packages.old.name}")
@@ -183,22 +197,29 @@ def test_a_package_of_another_release_is_refused(
         other.end()
 
 
+def pasted(text: str, language: str) -> list[str]:
+    """The blocks of a document."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
 # -- from source -----------------------------------------------------------------------------------
 
 
 def test_the_readmes_install_can_be_pasted(root: Root, clone: Path, figures: Figures) -> None:
-    """Its first block, and then its first example."""
-    install = (PROJECT / "README.md").read_text().partition("\n## Install\n")[2]
-    block = re.search(r"^```sh\n(.*?)^```$", install, re.M | re.S)
-    assert block is not None
+    """The block of its chapter, and then the first screen."""
+    first, _, rest = README.partition("\n## Install\n")
+    (*_, example), (install, *_) = pasted(first, "sh"), pasted(rest, "sh")
     subprocess.run(["git", "clone", "--quiet", clone, root.path / "root/kafkafs"], check=True)
     began = time.monotonic()
     # Root of a fresh system has no sudo, and needs none.
-    root.run("cd kafkafs\n" + block[1].replace("sudo ", ""))
-    root.run("mkdir data mnt; kafkafs mount data mnt; mkdir mnt/orders; echo 1 >> mnt/orders/0")
-    figures("s from nothing to a mounted log, from source", round(time.monotonic() - began, 1))
-    assert root.run("cat mnt/orders/0") == "1\n"
-    root.run("kafkafs umount mnt")
+    root.run("cd kafkafs\n" + install.replace("sudo ", ""))
+    printed = root.run(example)
+    figures(
+        "s from nothing to a log that was used, from source", round(time.monotonic() - began, 1)
+    )
+    assert "\n998\n999\n1000\n" in printed
+    assert '"value":"1 pear"' in printed
+    root.run("apt-get install -y --no-install-recommends man-db; man kafkafs-topics")
 
 
 def test_setup_shows_how_far_it_is(root: Root, clone: Path) -> None:
@@ -217,6 +238,9 @@ def test_setup_shows_how_far_it_is(root: Root, clone: Path) -> None:
 # -- with systemd ----------------------------------------------------------------------------------
 
 UNIT = "kafkafs@log"
+(SERVICES,) = re.findall(r"^### A service logs into it\n(.*?)^### ", README, re.M | re.S)
+#: What the README has for cron, rsyslog and nginx, and for a unit.
+LINES = pasted(SERVICES, "ini")[0].split("\n", 3)
 #: From nothing to a mounted log whose unit has been restarted.
 COMMANDS = (
     "apt-get install -y ./kafkafs_*.deb",
@@ -318,11 +342,15 @@ def test_the_unit_serves_another_user(booted: Root) -> None:
     using.communicate()
 
 
-def test_what_a_unit_lacks_is_in_its_journal(booted: Root) -> None:
-    def started(unit: str = UNIT) -> str:
+def test_a_mistake_ends_the_unit_and_is_in_its_status(booted: Root) -> None:
+    def status_of(unit: str) -> str:
         assert booted.attempt(f"systemctl start {unit}")[0] != 0
-        booted.run(f"systemctl stop {unit}")
-        return journal(booted, unit)
+        assert booted.attempt(f"systemctl is-failed {unit}")[1] == "failed\n"
+        assert booted.run(f"systemctl show --property=NRestarts --value {unit}") == "0\n"
+        status, printed = booted.attempt(f"systemctl status --no-pager --full {unit}")
+        assert status == 3, printed
+        booted.run(f"systemctl reset-failed {unit}")
+        return printed
 
     place = "DATA=/srv/log\nMOUNT=/mnt/log"
     for settings, said in (
@@ -334,18 +362,78 @@ def test_what_a_unit_lacks_is_in_its_journal(booted: Root) -> None:
         (f"{place}\nOPTIONS=alow_other", "did you mean 'allow_other'?"),
     ):
         booted.run(f"printf '{settings}\n' > /etc/kafkafs/log.conf")
-        assert said in started()
-    # A wrong option is no reason to try again.
+        assert said in status_of(UNIT)
+    booted.run("chown nobody /srv/log")
+    for options, said in (
+        ("", "as root: chown nobody /mnt/log"),
+        ("allow_other", "as root: echo user_allow_other >> /etc/fuse.conf"),
+    ):
+        settings = f"{place}\nUSER=nobody\nOPTIONS={options}"
+        booted.run(f"printf '{settings}\n' > /etc/kafkafs/log.conf")
+        assert said in status_of(UNIT)
+        booted.run("chown nobody /mnt/log")
+    assert "there is no /etc/kafkafs/none.conf; an example is in " in status_of("kafkafs@none")
+
+
+def test_what_may_pass_by_itself_is_tried_again(booted: Root) -> None:
+    booted.run("mkdir /mnt/other; kafkafs mount /srv/log /mnt/other; mkdir /mnt/other/t")
     assert booted.attempt(f"systemctl start {UNIT}")[0] != 0
-    assert booted.attempt(f"systemctl is-failed {UNIT}")[1] == "failed\n"
-    assert "there is no /etc/kafkafs/none.conf; an example is in " in started("kafkafs@none")
+    restarts = f"systemctl show --property=NRestarts --value {UNIT}"
+    booted.run(f"until [ $({restarts}) -ge 2 ]; do sleep 0.1; done")
+    assert "mounted at /mnt/other; kafkafs umount /mnt/other ends that" in journal(booted)
+    booted.run("kafkafs umount /mnt/other")
+    booted.run(f"until systemctl is-active --quiet {UNIT}; do sleep 0.1; done")
+    assert booted.run("ls /mnt/log") == "t\n"
+
+
+def test_services_log_as_the_readme_has_it(booted: Root) -> None:
+    """cron, nginx, whose workers have a user of their own, and a unit."""
+    (begin,) = pasted(SERVICES, "bash")
+    cron, _, nginx, unit = LINES
+    booted.run("apt-get install -y --no-install-recommends cron curl nginx")
+    booted.run("rm -r /etc/kafkafs/log.conf /srv/log /mnt/log /etc/nginx/sites-enabled/default")
+    booted.run(begin)
+
+    write(booted, "etc/nginx/conf.d/log.conf", nginx, "server { listen unix:/run/nginx-test; }")
+    booted.run(f"printf '%s\\n' '* * * * *{cron.removeprefix('0 * * * *')}' | crontab -")
+    command = "ExecStart=sh -c 'echo out; echo err >&2'"
+    write(booted, "etc/systemd/system/myservice.service", unit, command)
+    notices = "error_log /var/log/nginx/error.log notice;"
+    write(booted, "etc/nginx/modules-enabled/99-notices.conf", notices)
+    booted.run("systemctl restart nginx; systemctl start myservice")
+    wait = "until [ -s {} ]; do sleep 0.1; done; cat {}".replace("{}", "/mnt/log/{0}/0")
+    assert sorted(booted.run(wait.format("myservice")).splitlines()) == ["err", "out"]
+
+    def ask(name: str) -> None:
+        booted.run(f"curl --silent --unix-socket /run/nginx-test http://localhost/{name}")
+
+    def answered(count: int) -> list[str]:
+        logged = "until [ $(wc -l < /mnt/log/nginx/0) = {0} ]; do sleep 0.1; done"
+        booted.run(logged.format(count))
+        return re.findall(r'"GET /(\w+) HTTP/1.1" 404 ', booted.run("cat /mnt/log/nginx/0"))
+
+    # What rotates logs for others: every process opens its files again.
+    reopened = "grep -c '[0-9]: reopening logs' /var/log/nginx/error.log || true"
+    workers = booted.run("cd /proc/$(cat /run/nginx.pid); cat task/*/children").split()
+    for turn in range(3):
+        ask(f"before{turn}")
+        assert answered(2 * turn + 1)[-1] == f"before{turn}"
+        booted.run("nginx -s reopen")
+        booted.run(
+            f"until [ $({reopened}) = {(turn + 1) * (1 + len(workers))} ]; do sleep 0.1; done"
+        )
+        ask(f"after{turn}")
+        assert answered(2 * turn + 2)[-1] == f"after{turn}"
+    assert "Permission denied" not in booted.run("cat /var/log/nginx/error.log")
+    assert booted.run(wait.format("disk")).count("Filesystem") == 1
 
 
 def test_at_boot_and_at_the_end(booted: Root) -> None:
     """By the unit, and by fstab; services that log into a mount start after it and stop before."""
+    after_unit = LINES[3].partition("[Unit]\n")[2].partition("[Service]")[0]
     places = {
-        "log": ("Requires=kafkafs@log.service", "After=kafkafs@log.service"),
-        "tab": ("RequiresMountsFor=/mnt/tab",),
+        "log": after_unit.splitlines(),
+        "tab": ["RequiresMountsFor=/mnt/tab"],
     }
     booted.run("mkdir -p /srv/tab /mnt/tab")
     write(booted, "etc/fstab", "/srv/tab /mnt/tab kafkafs nofail 0 0")
