@@ -30,6 +30,7 @@ HOT_LOOPS = (
     "storage/record/_codec.pyx",
     "storage/record/_plain.pyx",
     "storage/record/_seek.pyx",
+    "storage/record/columns/_predicate.pyx",
     "storage/record/columns/_columns.pyx",
     "storage/record/_stamp.pyx",
     "storage/record/_route.pyx",

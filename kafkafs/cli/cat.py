@@ -7,16 +7,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from kafkafs.cli import examples, one_line_errors
 from kafkafs.cli.addresses import Address, partitions_at, resolve
+from kafkafs.cli.matching import matching_lines, where_option
 from kafkafs.cli.output import binary_stdout
 from kafkafs.cli.patience import patiently
 from kafkafs.cli.progress import opening_shown
 from kafkafs.cli.views import find, path_in_topic, tree_of, view_option
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from storage.condition.condition import Condition
 
 _READ_BYTES = 1 << 20
 
@@ -33,19 +38,27 @@ _Open = Callable[[Sequence[str]], _Read]
         "kafkafs cat mnt/orders/0@-10",
         "kafkafs cat data orders:0@08:00..09:00 --view kv",
         "kafkafs cat data orders@-15m --view jsonl",
+        "kafkafs cat data orders --where \"key = 'alice' and value like '%apples%'\"",
     ),
 )
 @click.argument(
     "words", metavar="DATA|MOUNT TOPIC[:PARTITION][@START[..END]]...", nargs=-1, required=True
 )
 @view_option(("values", "kv", "jsonl", "batches"))
+@where_option
 @click.pass_context
-def command(context: click.Context, words: Sequence[str], view: str) -> None:
+def command(
+    context: click.Context, words: Sequence[str], view: str, where: Condition | None
+) -> None:
     """Print the records of partitions; of a topic, one partition after the other.
 
     START and END are those of the files N@START..END of a mount: an offset, -10 for the last ten
     records, a time, -15m, start, end. Without them everything is printed that is there now. Paths
     below a mount will do, too: mnt/orders/0@-10.
+
+    CONDITION is SQL: and, or, not, =, <>, <, <=, >, >=, between, in, like, is [not] null, over
+    topic, partition, offset, timestamp ('2026-11-22T08:00', '-15m'), timestampType, key, value and
+    header('NAME'); X'61' is bytes.
 
     The directory may be in use. Where records are damaged it ends, with status 1.
     """
@@ -53,15 +66,24 @@ def command(context: click.Context, words: Sequence[str], view: str) -> None:
     address = resolve(context, plain)
     if not address.places:
         raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")
+    if where is not None and view == "batches":
+        raise click.UsageError("--where chooses records, and --view batches shows none")
     starts = points[-len(address.places) :]
     with one_line_errors():
         found = [
-            (topic, f"{number}@{point}")
+            (topic, number, point)
             for place, point in zip(address.places, starts, strict=True)
             for topic, number in partitions_at(address._replace(places=(place,)))
         ]
+        if where is not None:
+            with _opened_tree(address.data_dir) as tree, binary_stdout() as out:
+                for topic, number, point in found:
+                    for text in matching_lines(tree, topic, number, view, point, where):
+                        out.write(text)
+            return
         with _opener(address) as open_file, binary_stdout() as out:
-            for topic, name in found:
+            for topic, number, point in found:
+                name = f"{number}@{point}"
                 _copy(open_file((topic, *path_in_topic(view, name))), out)
 
 
@@ -119,16 +141,21 @@ def _opener(address: Address) -> Iterator[_Open]:
 
 @contextmanager
 def _tree_opener(data_dir: str) -> Iterator[_Open]:
-    from storage.directory.manager import LogManager
-
-    with (
-        opening_shown() as progress,
-        LogManager.open(data_dir, read_only=True, keeps_faulty=True, progress=progress) as manager,
-    ):
-        tree = tree_of(manager)
+    with _opened_tree(data_dir) as tree:
 
         def open_node(names: Sequence[str]) -> _Read:
             handle = patiently(lambda: find(tree, *names).open(os.O_RDONLY))
             return lambda position, size: bytes(handle.read(position, size))
 
         yield open_node
+
+
+@contextmanager
+def _opened_tree(data_dir: str) -> Iterator[FileSystem]:
+    from storage.directory.manager import LogManager
+
+    with (
+        opening_shown() as progress,
+        LogManager.open(data_dir, read_only=True, keeps_faulty=True, progress=progress) as manager,
+    ):
+        yield tree_of(manager)

@@ -15,7 +15,7 @@ from storage.log.core import LogCore
 from storage.log.transactions import Transactions
 from storage.record._seek import find_record
 from storage.record.batch import Record, decode_plain
-from storage.record.header import BatchHeader, Buffer, parse_header
+from storage.record.header import MAGIC_POSITION, BatchHeader, Buffer, parse_header
 from storage.segment.segment import Segment
 from storage.segment.walk import Walk
 
@@ -88,22 +88,31 @@ class Reader:
         """
         at = self._log.log_start_offset if offset is None else offset
         end = self._bound(isolation)
-        self._check_within(at)
-        for segment in self._log.segments_from(at):
+        for made, _ in self.batches(at, end, isolation):
+            for record in decode_plain(made):
+                if at <= record.offset < end:
+                    yield record
+
+    def batches(
+        self, start: int, end: int, isolation: Isolation = "read_committed"
+    ) -> Iterator[tuple[Buffer, BatchHeader]]:
+        """The batches with records from ``start`` to before ``end`` in plain form; as
+        ``plain_batches`` and ``records``.  The first and the last may have others, too.
+        """
+        self._check_within(start)
+        end = min(end, self._bound(isolation))
+        for segment in self._log.segments_from(start):
             if segment.base_offset >= end:
                 return
-            found = segment.locate(max(at, segment.base_offset))
+            found = segment.locate(max(start, segment.base_offset))
             if found is None:
                 continue
             for made, header in plain_batches(segment, found[0], segment.size):
                 if header.base_offset >= end:
                     # The bound, or a damaged offset of this segment: no CRC covers them.
                     break
-                if header.is_control or self._is_hidden(header, isolation):
-                    continue
-                for record in decode_plain(made):
-                    if at <= record.offset < end:
-                        yield record
+                if not header.is_control and not self._is_hidden(header, isolation):
+                    yield made, header
 
     def _is_hidden(self, header: BatchHeader, isolation: Isolation) -> bool:
         return (
@@ -177,6 +186,7 @@ def plain_batches(
 ) -> Iterator[tuple[Buffer, BatchHeader]]:
     """The plain form and its header of each batch from ``position``, a batch's start, to ``end``.
 
+    The header has the magic of the stored batch, 0 for an entry of Kafka 0.7.
     CorruptRecord, with path and position in the log, where a batch is damaged.
     """
 
@@ -199,6 +209,7 @@ def plain_batches(
             if not made:
                 walk.needed = size
                 break
-            yield made, parse_header(made)
+            magic = data[at + MAGIC_POSITION] if segment.holds_batches else 0
+            yield made, parse_header(made)._replace(magic=magic)
             at += size
         walk.position += at

@@ -22,6 +22,7 @@ from storage.index.txn_index import TxnEntry
 from storage.log.log import Log
 from storage.log.read import Isolation
 from storage.segment.segment import Segment
+from storage.split.narrow import segment_ranges
 from storage.split.split_finder import AbortedSpan, Lost, Split
 from storage.split.split_reader import CHUNK_BYTES, Wanted, read_split
 
@@ -60,7 +61,7 @@ def plan_splits(
     splits: list[Split] = []
     parts: list[_Part] = []
     room = target_bytes
-    for segment, start, end, is_whole in _ranges(log.segments, from_offset, to_offset):
+    for segment, start, end, is_whole in segment_ranges(log.segments, from_offset, to_offset):
         for part in _parts(segment, start, end, is_whole, room, target_bytes):
             parts.append(part)
             room -= part.size
@@ -102,20 +103,6 @@ def _lost(segment: Segment, start: int, end: int) -> Lost | None:
     if damage.next_offset <= start or damage.first_offset >= end:
         return None
     return Lost(damage.first_offset, segment.log_path, damage.start, damage.message)
-
-
-def _ranges(
-    segments: Sequence[Segment], from_offset: int, to_offset: int
-) -> Iterator[tuple[Segment, int, int, bool]]:
-    """Each segment that the range touches, with the first and the last offset (exclusive) of the
-    range in it, and whether the range goes to the segment's end.
-    """
-    for number, segment in enumerate(segments):
-        last = number + 1 == len(segments)
-        following = segment.next_offset if last else segments[number + 1].base_offset
-        start, end = max(from_offset, segment.base_offset), min(to_offset, following)
-        if start < end:
-            yield segment, start, end, end == following
 
 
 def _parts(

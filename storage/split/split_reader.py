@@ -6,7 +6,8 @@ takes a position, from the split or from an index, only where a sound batch lies
 before the wanted offset.
 
 ``read_split`` yields ``Columns``, each of one row or more, in the order of offsets, timestamps in
-µs.  Control records and those of aborted transactions are left out; every CRC is checked.
+µs.  Control records and those of aborted transactions are left out; every CRC is checked, but for
+batches that a condition rules out by their headers.
 
 Works on any ``Files`` that can list a directory and read: no maps, no locks.  Not here: planning
 (``split``), which file is a segment's (``split_finder``).
@@ -25,6 +26,7 @@ from storage.files import ByteSource, Files, FileSource
 from storage.index.offset_index import OffsetIndex
 from storage.record._batch import walk_batches
 from storage.record.columns._columns import AbortedSpans, Columns, decode_columns
+from storage.record.columns._predicate import Predicate
 from storage.record.header import (
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -63,8 +65,12 @@ def read_split(
     *,
     chunk_bytes: int = CHUNK_BYTES,
     seen: Seen = lambda data, position, size: None,
+    predicate: Predicate | None = None,
 ) -> Iterator[Columns]:
     """The records of a split, some ``chunk_bytes`` of log at a time.
+
+    ``predicate``: only those for which it holds; columns without rows are yielded then, too, for
+    what they say of the records that were decoded.
 
     ``seen(data, position, size)`` is called before columns are yielded, with the batches that they
     were made of: whole and back to back, perhaps some of before the split among them.  It is not
@@ -79,7 +85,7 @@ def read_split(
         end = max(min(lost.offset, split.to_offset), split.from_offset)
         before = tuple(base for base in split.segments if base < lost.offset)
         sound = split._replace(to_offset=end, segments=before)
-    yield from _Reader(files, sound, wanted or Wanted(), chunk_bytes, seen).run()
+    yield from _Reader(files, sound, wanted or Wanted(), chunk_bytes, seen, predicate).run()
     if lost is not None and lost.offset < split.to_offset:
         raise CorruptRecord(
             lost.message, path=lost.path, position=lost.position, offset=lost.offset
@@ -90,7 +96,13 @@ class _Reader:
     """Reads one split; ``next_offset``: all before it has been read."""
 
     def __init__(
-        self, files: Files, split: Split, wanted: Wanted, chunk_bytes: int, seen: Seen
+        self,
+        files: Files,
+        split: Split,
+        wanted: Wanted,
+        chunk_bytes: int,
+        seen: Seen,
+        predicate: Predicate | None,
     ) -> None:
         self._files = files
         self._split = split
@@ -98,6 +110,7 @@ class _Reader:
         self._wanted = wanted
         self._window_bytes = max(chunk_bytes, HEADER_SIZE)
         self._seen = seen
+        self._predicate = predicate
         self._aborted = AbortedSpans(split.aborted)
         self.next_offset = split.from_offset
 
@@ -233,7 +246,7 @@ class _Reader:
                 if ended and size and place.entries is None:
                     self._check_last(fd, place, data[at - size : at], start + at - size, first)
                 self.next_offset = max(self.next_offset, lowest)
-                if columns.rows:
+                if columns.rows or columns.judged:
                     yield columns
                 if ended:
                     return
@@ -324,6 +337,7 @@ class _Reader:
             **self._wanted._asdict(),
             timestamps_us=True,
             aborted=self._aborted,
+            predicate=self._predicate,
             check_crc=True,
             stop=True,
             lowest_offset=lowest,
@@ -352,6 +366,7 @@ class _Reader:
             to_offset=self._split.to_offset,
             **self._wanted._asdict(),
             timestamps_us=True,
+            predicate=self._predicate,
             without_times=True,
         )
         return columns, lowest - start, lowest, lowest >= self._split.to_offset

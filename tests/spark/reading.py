@@ -41,7 +41,7 @@ def read(parts: Iterable[InputPartition]) -> list[Seen]:
     return found
 
 
-def batch_parts(data: Path, **options: object) -> list[planning.SplitPartition]:
+def batch_parts(data: Path, **options: object) -> list[InputPartition]:
     """What a batch query plans, of all topics where none is named."""
     return batch_reader(data, **options).partitions()
 

@@ -9,7 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StructField,
+    StructType,
+)
 
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import rows
@@ -138,7 +145,7 @@ def test_names_may_be_in_any_case(tmp_path: Path) -> None:
         ([], "the schema has no columns; there are: key, value, topic"),
         ([("ofset", LongType())], "there is no column 'ofset'; there are: key, value, topic"),
         ([("offset", IntegerType())], "'offset' has type bigint, not int; choose it as it is"),
-        ([("value", StringType())], "'value' has type binary, not string"),
+        ([("topic", BinaryType())], "'topic' has type string, not binary"),
         ([("offset", LongType()), ("Offset", LongType())], "'Offset' is there twice"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples
+from kafkafs.cli.matching import where_option
 from kafkafs.cli.spark.job import (
     choice_argument,
     job_options,
@@ -17,6 +18,7 @@ from kafkafs.cli.spark.job import (
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
+    from storage.condition.condition import Condition
 
 
 @click.command(
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     callback=name_and_value,
     help="An option of the source, such as startingTimestamp=1790000000000.",
 )
+@where_option
 @job_options
 def command(
     data_dir: str,
@@ -56,6 +59,7 @@ def command(
     snapshot: bool,
     as_text: bool,
     options: dict[str, str],
+    where: Condition | None,
     dry_run: bool,
     **spark: Any,
 ) -> None:
@@ -63,11 +67,17 @@ def command(
 
     Each record is written once: a further run goes on where the last one has stopped, however that
     ended, with what has been appended since. What it needs to know lies in OUT/_kafkafs.
+
+    CONDITION is that of kafkafs cat, its times in Spark's time zone: UTC, unless --conf sets it.
     """
     from kafkafs.spark.jobs import export
 
     if follow and snapshot:
         raise click.UsageError("--follow and --snapshot exclude each other")
+    if where is not None:
+        if where.is_relative and not snapshot:
+            raise click.UsageError("--where with a time before now needs --snapshot")
+        options = {**options, "where": where.text}
     chosen = export.ExportOptions(choice, as_text, interval if follow else None, snapshot, options)
     run_job(
         "export",

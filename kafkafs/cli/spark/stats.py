@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples
+from kafkafs.cli.matching import where_option
 from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
+    from storage.condition.condition import Condition
 
 _DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -50,6 +52,7 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
     show_default=True,
     help="Whether aborted and open transactions count.",
 )
+@where_option
 @job_options
 def command(
     data_dir: str,
@@ -58,6 +61,7 @@ def command(
     gap_ms: int,
     no_keys: bool,
     isolation: Any,
+    where: Condition | None,
     dry_run: bool,
     **spark: Any,
 ) -> None:
@@ -67,10 +71,13 @@ def command(
     quantiles are within 1 %. Different keys are counted exactly up to some millions, and estimated
     within 1 % or so above; the report says which. Offsets are missing where transactions were
     marked or aborted, and where a cleaner was.
+
+    CONDITION is that of kafkafs cat. With it the log's own bytes, batches, codecs and missing
+    offsets are not shown.
     """
     from kafkafs.spark.jobs import stats
 
-    options = stats.StatsOptions(choice, gap_ms, not no_keys, isolation)
+    options = stats.StatsOptions(choice, gap_ms, not no_keys, isolation, where)
     run_job(
         "stats",
         spark,

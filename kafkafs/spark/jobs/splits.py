@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from storage.condition.condition import Condition
 from storage.log.log import Log
 from storage.log.read import Isolation
+from storage.split.narrow import narrowed
 from storage.split.split import Split, plan_splits
 
 LARGEST = 128 << 20
@@ -17,14 +19,24 @@ def fair_bytes(total: int, slots: int) -> int:
     return min(max(total // max(slots * A_SLOT, 1), SMALLEST), LARGEST)
 
 
-def all_splits(logs: list[Log], slots: int, isolation: Isolation) -> list[Split]:
-    """Splits of all records that `isolation` shows, by topic, partition and offset."""
+def all_splits(
+    logs: list[Log], slots: int, isolation: Isolation, where: Condition | None = None
+) -> list[Split]:
+    """Splits of all records that `isolation` shows, by topic, partition and offset.
+
+    `where`: without those for which it cannot hold.
+    """
     target_bytes = fair_bytes(sum(log.size for log in logs), slots)
     splits = []
     for log in logs:
         committed = isolation == "read_committed"
         end = log.last_stable_offset if committed else log.high_watermark
-        splits += plan_splits(
-            log, log.log_start_offset, end, target_bytes=target_bytes, isolation=isolation
-        )
+        ranges = [(log.log_start_offset, end)]
+        if where is not None:
+            left = where.of_partition(log.topic, log.partition)
+            ranges = narrowed(log, log.log_start_offset, end, left)
+        for start, behind in ranges:
+            splits += plan_splits(
+                log, start, behind, target_bytes=target_bytes, isolation=isolation
+            )
     return splits

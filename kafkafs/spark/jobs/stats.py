@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from kafkafs.spark.jobs.range_stats import RangeStats
+    from storage.condition.condition import Condition
     from storage.log.read import Isolation
 
 #: Up to this sum of the splits' different keys the job counts a topic's different keys exactly.
@@ -36,12 +37,17 @@ _SCHEMA = "topic string, stats string, key binary"
 
 
 class StatsOptions(NamedTuple):
-    """What to count. `gap_ms`: the shortest time gap; `keys`: whether to count different keys."""
+    """What to count. `gap_ms`: the shortest time gap; `keys`: whether to count different keys.
+
+    `where`: only records for which the condition holds. Gaps in time are then between them, and the
+    log's own bytes, batches, codecs and gaps between offsets are not reported.
+    """
 
     choice: Choice = EVERYTHING
     gap_ms: int = 3_600_000
     keys: bool = True
     isolation: Isolation = "read_committed"
+    where: Condition | None = None
 
 
 ALL = StatsOptions()
@@ -79,7 +85,7 @@ def plan(path: str, options: StatsOptions = ALL) -> JobReport:
     """What `run` would read, without Spark. OSError, StorageError."""
     with _opened(path, options) as opened:
         logs = options.choice.logs(opened.manager)
-        splits = all_splits(logs, 1, options.isolation)
+        splits = all_splits(logs, 1, options.isolation, options.where)
     figures: dict[str, Value] = {
         "partitions": len(logs),
         "offsets": sum(split.to_offset - split.from_offset for split in splits),
@@ -94,12 +100,13 @@ def count(session: SparkSession, path: str, options: StatsOptions) -> TopicStats
 
     with _opened(path, options) as opened:
         logs = options.choice.logs(opened.manager)
-        splits = all_splits(logs, session.sparkContext.defaultParallelism, options.isolation)
+        slots = session.sparkContext.defaultParallelism
+        splits = all_splits(logs, slots, options.isolation, options.where)
         log_bytes = {(log.topic, log.partition): log.size for log in logs}
         starts = {(log.topic, log.partition): log.log_start_offset for log in logs}
     totals = {key: RangeStats(*key, start, start) for key, start in starts.items()}
     if not splits:
-        return TopicStats(list(totals.values()), log_bytes, {}, True)
+        return TopicStats(list(totals.values()), log_bytes, {}, True, options.where is None)
     with working(session, "counting") as progress:
         task = partial(_count_splits, opened.location, splits, options)
         rows = session.range(0, len(splits), 1, len(splits)).mapInArrow(task, _SCHEMA)
@@ -116,7 +123,8 @@ def count(session: SparkSession, path: str, options: StatsOptions) -> TopicStats
                 rows.unpersist()
     for stats in sorted(found, key=lambda stats: (stats.topic, stats.partition, stats.from_offset)):
         totals[stats.topic, stats.partition].add(stats, options.gap_ms)
-    return TopicStats(list(totals.values()), log_bytes, keys, is_exact)
+    is_whole = options.where is None
+    return TopicStats(list(totals.values()), log_bytes, keys, is_exact, is_whole)
 
 
 def _opened(path: str, options: StatsOptions) -> FollowedDirectory:
@@ -189,9 +197,14 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
     census = Census(split.from_offset, split.to_offset)
     wanted = Wanted(headers=False, timestamp_types=False)
     keys: list[pa.Array] = [pa.array([], pa.binary())]
+    predicate = None
+    if options.where is not None:
+        predicate = options.where.of_partition(split.topic, split.partition).predicate()
     while split.from_offset < split.to_offset:
         try:
-            for columns in read_split(files, split, wanted, seen=census.add):
+            for columns in read_split(files, split, wanted, seen=census.add, predicate=predicate):
+                if not columns.rows:
+                    continue
                 stats.count(columns, options.gap_ms)
                 assert columns.keys is not None
                 if options.keys and columns.keys.nulls < columns.rows:
@@ -205,7 +218,8 @@ def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[Ran
                 raise
             stats.gone += start - split.from_offset
             split = split._replace(from_offset=start)
-    stats.batches = census.batches
+    if predicate is None:
+        stats.batches = census.batches
     different = pa.compute.unique(pa.concat_arrays(keys))
     stats.keys = len(different)
     return stats, different

@@ -24,12 +24,14 @@ class TopicStats(NamedTuple):
     """The figures of each partition, by topic and number, and the different keys of each topic.
 
     `is_exact`: the keys are counted, not estimated. `keys` is empty without the option for keys.
+    `is_whole`: of all records; else what is the log's own is left out of the report.
     """
 
     partitions: list[RangeStats]
     log_bytes: dict[tuple[str, int], int]
     keys: dict[str, int]
     is_exact: bool
+    is_whole: bool = True
 
 
 def fill(report: JobReport, counted: TopicStats) -> None:
@@ -49,6 +51,9 @@ def fill(report: JobReport, counted: TopicStats) -> None:
         "time_gaps": sum(len(stats.gaps) + stats.more_gaps for stats in partitions),
         "offset_gaps": sum(stats.offset_gaps for stats in partitions),
     }
+    if not counted.is_whole:
+        for name in ("bytes", "batches", "offset_gaps"):
+            del report.figures[name]
     if counted.keys:
         report.figures["keys_are_exact"] = counted.is_exact
     gone = sum(stats.gone for stats in partitions)
@@ -67,7 +72,9 @@ def _topics(counted: TopicStats) -> Table:
     for topic, group in groupby(counted.partitions, key=lambda stats: stats.topic):
         parts = list(group)
         total = total_of(topic, parts)
-        size = sum(counted.log_bytes[topic, stats.partition] for stats in parts)
+        size: Value = None
+        if counted.is_whole:
+            size = sum(counted.log_bytes[topic, stats.partition] for stats in parts)
         sizes = (len(parts), total.records, size, counted.keys.get(topic))
         table.rows.append(
             (topic, *sizes, total.without_key, total.tombstones, _codecs(total.batches))
@@ -90,13 +97,16 @@ def _partitions(counted: TopicStats) -> Table:
     columns = ("topic", "partition", "records", "bytes", "batches", *sizes)
     table = Table("partitions", (*columns, "offset_gaps", "missing_offsets"))
     for stats in counted.partitions:
-        log_bytes = counted.log_bytes[stats.topic, stats.partition]
+        log_bytes: Value = counted.log_bytes[stats.topic, stats.partition]
         measured: tuple[Value, ...] = (None, None, None, None)
         if stats.records:
             average = (stats.key_bytes + stats.value_bytes) / stats.records
             measured = (average, *map(stats.quantile, (0.5, 0.95, 1.0)))
-        counts = (stats.records, log_bytes, sum(stats.batches))
-        gaps = (stats.offset_gaps, stats.missing_offsets)
+        batches: Value = sum(stats.batches)
+        gaps: tuple[Value, ...] = (stats.offset_gaps, stats.missing_offsets)
+        if not counted.is_whole:
+            log_bytes, batches, gaps = None, None, (None, None)
+        counts = (stats.records, log_bytes, batches)
         table.rows.append((stats.topic, stats.partition, *counts, *measured, *gaps))
     return table
 

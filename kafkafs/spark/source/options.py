@@ -19,6 +19,7 @@ from kafkafs.spark import option_values as values
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from storage.condition.condition import Condition
 from storage.log.read import Isolation
 from storage.paths import INTERNAL_TOPICS
 
@@ -34,6 +35,7 @@ KNOWN = {
         *("failOnDataLoss", "minPartitions", "maxRecordsPerPartition"),
         *STREAMING_ONLY,
         *("includeHeaders", "isolationLevel", "path", "maxPartitionBytes", "untilHighWatermark"),
+        *("where", "timeZone"),
     )
 }
 # Only a consumer of brokers needs these.
@@ -100,7 +102,10 @@ class Limit:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The checked options; `remarks` are warnings about options without effect."""
+    """The checked options; `remarks` are warnings about options without effect.
+
+    `has_zone`: the option `timeZone` says of which zone the times in `where` are.
+    """
 
     path: str
     subscription: Subscription
@@ -116,6 +121,8 @@ class SourceOptions:
     max_delay_ms: int = MAX_TRIGGER_DELAY_MS
     partition_bytes: int = PARTITION_BYTES
     until_high_watermark: bool = False
+    where: Condition | None = None
+    has_zone: bool = False
     remarks: tuple[str, ...] = ()
 
 
@@ -175,8 +182,32 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
         max_delay_ms=values.duration_ms(options, "maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
         partition_bytes=values.positive(options, "maxPartitionBytes") or PARTITION_BYTES,
         until_high_watermark=values.flag(options, "untilHighWatermark", False),
+        where=_condition(options, mode),
+        has_zone="timezone" in options,
         remarks=tuple(remarks),
     )
+
+
+def _condition(options: Mapping[str, str], mode: Mode) -> Condition | None:
+    text, name = options.get("where"), options.get("timezone")
+    if text is None:
+        if name is not None:
+            raise InvalidOption("Option 'timeZone' is of the times in 'where', which is not given")
+        return None
+    # The parser takes a tenth of a second to import.
+    from storage.condition.literals import zone_named
+    from storage.condition.parse import parse as parse_condition
+
+    try:
+        found = parse_condition(text, zone=None if name is None else zone_named(name))
+    except ValueError as error:
+        raise InvalidOption(f"Option 'where': {error}") from None
+    if found.is_relative and mode == "stream":
+        raise InvalidOption(
+            "Option 'where' has a time before now, which a batch that is repeated would not read "
+            f"again as it was: give a time such as 2026-11-22T08:00, got {text!r}"
+        )
+    return found
 
 
 def _check_names(options: Mapping[str, str]) -> list[str]:

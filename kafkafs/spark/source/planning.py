@@ -1,12 +1,15 @@
 """Makes tasks of ranges of offsets, and reads the split of a task.
 
+The option `where` leaves out partitions, and the offsets that the indexes rule out; the rest of it
+goes with each task, which decodes no other records. `conditions` says more.
+
 `minPartitions` and `maxRecordsPerPartition` divide ranges first, then the size of splits does.
 Offsets that are gone are data loss: planning sees it, or the task if retention deletes them later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -14,39 +17,88 @@ from pyspark.sql.datasource import InputPartition
 from kafkafs.spark.location.followed_directory import Location
 from kafkafs.spark.source import offsets, rows
 from kafkafs.spark.source.assigned import Assigned
+from kafkafs.spark.source.conditions import Where, ZoneCheck, inform, report
 from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
 from kafkafs.spark.source.options import SourceOptions
 from storage.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from storage.log.log import Log
+from storage.split.narrow import narrowed
 from storage.split.split import Split, plan_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from storage.record.columns._predicate import Predicate
+
 
 class SplitPartition(InputPartition):
     """The input of a task: one split."""
 
-    def __init__(self, location: Location, split: Split, fail_on_data_loss: bool) -> None:
+    def __init__(
+        self,
+        location: Location,
+        split: Split,
+        fail_on_data_loss: bool,
+        where: Where | None = None,
+    ) -> None:
         super().__init__(split)
         self.location = location
         self.split = split
         self.fail_on_data_loss = fail_on_data_loss
+        self.where = where
 
 
 def plan(
-    options: SourceOptions, assigned: Assigned, ranges: Iterable[OffsetRange], policy: LossPolicy
-) -> list[SplitPartition]:
-    """The tasks for these ranges, by partition and offset. DataLoss."""
+    options: SourceOptions,
+    assigned: Assigned,
+    ranges: Iterable[OffsetRange],
+    policy: LossPolicy,
+    *,
+    informs: bool = True,
+) -> list[InputPartition]:
+    """The tasks for these ranges, by partition and offset. DataLoss.
+
+    `informs`: what `where` has left out goes to the driver's log.
+    """
     logs = assigned.logs()
     readable = [
         _readable(each, logs.get(each.partition), assigned, policy) for each in sorted(ranges)
     ]
+    whole = readable
+    if options.where is not None:
+        readable = [
+            OffsetRange(name, first, behind)
+            for name, start, end in whole
+            if start < end
+            for first, behind in narrowed(logs[name], start, end, options.where.of_partition(*name))
+        ]
+    where = None
+    if options.where is not None:
+        where = Where(options.where, is_checked=not options.has_zone)
+    parts: list[InputPartition] = [
+        SplitPartition(assigned.location, split, options.fail_on_data_loss, where)
+        for split in _splits(options, logs, readable)
+    ]
+    if where is not None:
+        if informs:
+            inform(
+                where,
+                [part.split for part in parts if isinstance(part, SplitPartition)],
+                _splits(options, logs, whole),
+            )
+        if not parts and where.needs_check:
+            parts.append(ZoneCheck(where))
+    return parts
+
+
+def _splits(
+    options: SourceOptions, logs: Mapping[TopicPartition, Log], ranges: Iterable[OffsetRange]
+) -> list[Split]:
     return [
-        SplitPartition(assigned.location, split, options.fail_on_data_loss)
+        split
         for name, start, end in offsets.divided(
-            readable, at_least=options.min_partitions, most_records=options.max_records
+            ranges, at_least=options.min_partitions, most_records=options.max_records
         )
         for split in plan_splits(
             logs[name],
@@ -81,16 +133,37 @@ def _readable(
 
 
 def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a task. DataLoss, StorageError, OSError."""
+    """The rows of a task. DataLoss, InvalidOption, StorageError, OSError."""
+    if isinstance(part, ZoneCheck):
+        part.where.check_zone()
+        return
     if not isinstance(part, SplitPartition):
         # Spark calls this once if there are no partitions at all.
         return
+    if part.where is None:
+        yield from _read(part, schema)
+        return
+    part.where.check_zone()
+    split, figures = part.split, rows.Figures()
+    predicate = part.where.condition.of_partition(split.topic, split.partition).predicate()
+    yield from rows.joined(_read(part, schema, predicate, figures))
+    report(split, figures.kept, figures.decoded)
+
+
+def _read(
+    part: SplitPartition,
+    schema: pa.Schema,
+    predicate: Predicate | None = None,
+    figures: rows.Figures | None = None,
+) -> Iterator[pa.RecordBatch]:
     files, split = part.location.files(), part.split
     name = TopicPartition(split.topic, split.partition)
     policy = LossPolicy(part.fail_on_data_loss)
     while split.from_offset < split.to_offset:
         try:
-            yield from rows.record_batches(files, split, schema)
+            yield from rows.record_batches(
+                files, split, schema, predicate=predicate, figures=figures
+            )
         except UnknownTopicOrPartition as error:
             policy.report_offsets(name, split.from_offset, split.to_offset, error.message)
         except OffsetOutOfRange as error:

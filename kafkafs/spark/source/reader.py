@@ -28,7 +28,7 @@ class BatchReader(DataSourceReader):
         self._options = options.parse(given, "batch")
         self._schema = rows.chosen(schema)
 
-    def partitions(self) -> list[planning.SplitPartition]:
+    def partitions(self) -> list[InputPartition]:
         chosen = self._options
         for remark in chosen.remarks:
             _log.warning("%s", remark)

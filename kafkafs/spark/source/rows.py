@@ -4,7 +4,7 @@ The columns are those of Spark's Kafka source. A query may choose some of them, 
 only these are decoded. Arrow takes over the decoder's buffers without a copy:
 
     column         Arrow                            from
-    key, value     binary                           validity, positions, bytes
+    key, value     binary, or string                validity, positions, bytes
     topic          string                           the split
     partition      int32                            the split
     offset         int64                            i64
@@ -13,7 +13,8 @@ only these are decoded. Arrow takes over the decoder's buffers without a copy:
     headers        list<struct<key: string,         positions; of both parts of the struct validity,
                    value: binary>>                  positions, bytes
 
-A record without timestamp has -1 ms, as in Kafka's clients.
+A record without timestamp has -1 ms, as in Kafka's clients. A key or a value as a string has the
+same bytes, whether they are UTF-8 or not, as Spark's cast gives them: nothing looks at them.
 
 Only reading imports Arrow: a process that plans or writes starts a fifth of a second earlier
 without it. `storage.split.split` reads and decodes.
@@ -37,6 +38,7 @@ from pyspark.sql.types import (
 )
 
 from kafkafs.spark.option_values import InvalidOption
+from storage.errors import StorageError
 from storage.split.split import CHUNK_BYTES, Split, Wanted, read_split
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from storage.files import Files
     from storage.record.columns._columns import Columns, VariableColumn
+    from storage.record.columns._predicate import Predicate
 
 HEADERS = "headers"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -57,6 +60,9 @@ TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     HEADERS: ArrayType(_HEADER),
 }
+_BYTES = ("key", "value")
+_ENOUGH_ROWS = 8192
+_ENOUGH_BYTES = 1 << 20
 _NAMES = {name.lower(): name for name in TYPES}
 
 
@@ -85,7 +91,8 @@ def chosen(schema: StructType) -> pa.Schema:
         name = _NAMES.get(field.name.lower())
         if name is None:
             raise InvalidOption(f"there is no column {field.name!r}; there are: {', '.join(TYPES)}")
-        if not _is_alike(field.dataType, TYPES[name]):
+        is_text = name in _BYTES and field.dataType == StringType()
+        if not is_text and not _is_alike(field.dataType, TYPES[name]):
             raise InvalidOption(
                 f"column {field.name!r} has type {TYPES[name].simpleString()}, not "
                 f"{field.dataType.simpleString()}; choose it as it is and cast it afterwards"
@@ -106,10 +113,26 @@ def _is_alike(one: DataType, other: DataType) -> bool:
 # -- rows --------------------------------------------------------------------------------------
 
 
+class Figures:
+    """Of the records of a split: how many were decoded, and for how many a condition held."""
+
+    def __init__(self) -> None:
+        self.decoded = self.kept = 0
+
+
 def record_batches(
-    files: Files, split: Split, schema: pa.Schema, *, chunk_bytes: int = CHUNK_BYTES
+    files: Files,
+    split: Split,
+    schema: pa.Schema,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    predicate: Predicate | None = None,
+    figures: Figures | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a split, in the order of offsets. Errors as `read_split`."""
+    """The records of a split, in the order of offsets; those for which `predicate` holds.
+
+    Errors as `read_split`.
+    """
     import pyarrow as pa
 
     names = [_NAMES[name.lower()] for name in schema.names]
@@ -126,12 +149,50 @@ def record_batches(
             same[name] = pa.repeat(same[name][0], rows)
         return same[name][:rows]
 
-    for columns in read_split(files, split, wanted, chunk_bytes=chunk_bytes):
+    for columns in read_split(files, split, wanted, chunk_bytes=chunk_bytes, predicate=predicate):
+        if figures is not None:
+            figures.decoded += columns.judged
+            figures.kept += columns.rows
+        if not columns.rows:
+            continue
         arrays = [
             repeated(name, columns.rows) if name in same else _DECODED[name][1](columns, type_)
             for name, type_ in zip(names, schema.types, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: each one costs as much as thousands of rows.
+
+    The first row goes on at once. Rows that were read before an error go on before it is raised.
+    """
+    import pyarrow as pa
+
+    def together() -> Iterator[pa.RecordBatch]:
+        if len(held) == 1:
+            yield held[0]
+        else:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    enough = 1
+    try:
+        for batch in batches:
+            held.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= enough or size >= _ENOUGH_BYTES:
+                yield from together()
+                held, rows, size = [], 0, 0
+                enough = min(2 * enough, _ENOUGH_ROWS)
+    except (StorageError, OSError):
+        if held:
+            yield from together()
+        raise
+    if held:
+        yield from together()
 
 
 def _fixed(buffer: bytearray | None, rows: int, type_: pa.DataType) -> pa.Array:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pyspark.sql.datasource import InputPartition
+
 from kafkafs.spark.source import offsets, planning
 from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy
@@ -40,6 +42,7 @@ class StreamPlan:
         self._opening: object = None
         self._initial: Offsets | None = None
         self._has_begun = False
+        self._has_informed = False
         # The first batch does not wait for more records.
         self._triggered_ms = -options.max_delay_ms
         self._target: Offsets | None = None
@@ -146,7 +149,7 @@ class StreamPlan:
 
     # -- what it reads -------------------------------------------------------------------------
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[planning.SplitPartition]:
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """The tasks of a batch. DataLoss, StorageError, OSError."""
         is_first_again = not self._has_begun and start == self._initial
         self._has_begun = True
@@ -165,7 +168,9 @@ class StreamPlan:
                 self._policy.report(name, f"The topic of partition {name} was recreated.")
             else:
                 ranges.append(self._range(name, start.get(name), end[name], logs.get(name)))
-        return planning.plan(self._options, self._assigned, ranges, self._policy)
+        informs = not self._has_informed and any(each.size > 0 for each in ranges)
+        self._has_informed |= informs
+        return planning.plan(self._options, self._assigned, ranges, self._policy, informs=informs)
 
     def _range(
         self, name: TopicPartition, start: int | None, end: int, log: Log | None

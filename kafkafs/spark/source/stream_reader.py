@@ -71,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Nested | None:
         return offsets.nested(self._plan.latest) if self._plan.latest else None
 
-    def partitions(self, start: Nested, end: Nested) -> list[planning.SplitPartition]:
+    def partitions(self, start: Nested, end: Nested) -> list[InputPartition]:
         return self._plan.partitions(offsets.from_nested(start), offsets.from_nested(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

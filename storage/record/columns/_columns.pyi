@@ -2,6 +2,8 @@ from collections.abc import Iterable
 
 from typing_extensions import Buffer
 
+from storage.record.columns._predicate import Predicate
+
 class AbortedSpans:
     def __init__(self, spans: Iterable[tuple[int, int, int]]) -> None: ...
     def __len__(self) -> int: ...
@@ -19,6 +21,8 @@ class VariableColumn:
 class Columns:
     @property
     def rows(self) -> int: ...
+    @property
+    def judged(self) -> int: ...
     @property
     def consumed(self) -> int: ...
     @property
@@ -60,6 +64,7 @@ def decode_columns(
     timestamps_us: bool = False,
     without_times: bool = False,
     aborted: AbortedSpans | None = None,
+    predicate: Predicate | None = None,
     check_crc: bool = False,
     stop: bool = False,
     lowest_offset: int = -1,

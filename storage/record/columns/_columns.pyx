@@ -28,6 +28,7 @@ from storage.record._batch cimport (
     headers_fill, hold_part, judge_batch, last_offset_of, load32, load64, read_fields, read_head,
     size_of, sum_of,
 )
+from storage.record.columns._predicate cimport Limits, Predicate, Subject, limits_of, subject_of
 from storage.record.columns._header_column cimport (
     ADDED, MALFORMED, NAMES_TOO_LONG, Grown, Headers, Outcome, begin_headers, free_headers,
     put_headers,
@@ -81,6 +82,8 @@ cdef struct Rows:
     Headers headers
     const Span *aborted  # in rising order
     int64_t aborted_count
+    void *predicate  # a Predicate; NULL: every record is wanted
+    int64_t judged  # how many records have been decoded
     int64_t refused_offset  # offset and timestamp of the record that has a LATE_TIMESTAMP
     int64_t refused_timestamp
 
@@ -114,6 +117,7 @@ cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noex
     cdef int64_t row = rows.count
     cdef int32_t type_
     cdef bint wanted
+    cdef Subject subject
     cdef Fault fault
     if count > rows.room - rows.count:
         return BAD_RECORDS_COUNT
@@ -126,6 +130,12 @@ cdef inline Fault add_batch(Rows *rows, const uint8_t *batch, int64_t size) noex
         at = fields.end
         offset = sum_of(base_offset, head.offset_delta)
         wanted = rows.from_offset <= offset < rows.to_offset
+        if wanted and rows.predicate != NULL:
+            if not headers_fill(fields.headers, fields.end):
+                return BAD_HEADERS
+            subject = subject_of(batch, rows.without_times, &head, &fields)
+            rows.judged += 1
+            wanted = (<Predicate> rows.predicate).holds(&subject)
         if wanted and rows.headers.positions != NULL:
             fault = add_headers(rows, fields.headers, fields.end)
             if fault != NO_FAULT:
@@ -189,12 +199,23 @@ cdef inline bint is_aborted(const Rows *rows, int64_t producer_id, int64_t offse
     return span.producer_id == producer_id and offset <= span.last_offset
 
 
+cdef inline bint is_ruled_out(const Rows *rows, const uint8_t *batch) noexcept nogil:
+    """Whether the header of a v2 batch says that no record of it is wanted."""
+    cdef Limits limits
+    if rows.predicate == NULL:
+        return False
+    limits = limits_of(batch, rows.without_times)
+    return not (<Predicate> rows.predicate).may_hold(&limits)
+
+
 cdef inline Fault judge(const Rows *rows, const uint8_t *batch) noexcept nogil:
     """Judge a batch as `judge_batch` does, but accept a transactional one that is not aborted.
 
     Returns CONTROL_BATCH for every batch of which no record becomes a row.
     """
     cdef Fault fault = judge_batch(batch)
+    if (fault == NO_FAULT or fault == ENCODED) and batch[MAGIC] == 2 and is_ruled_out(rows, batch):
+        return CONTROL_BATCH
     if fault == ENCODED and batch[MAGIC] == 2:
         if (
             rows.aborted_count and batch[ATTRIBUTES + 1] & TRANSACTIONAL_BIT
@@ -283,6 +304,10 @@ cdef Fault fill(Rows *rows, const uint8_t *data, int64_t size, int64_t *position
         batch_size = size_of(batch)
         if batch_size < HEADER_SIZE or batch_size > size - position[0]:
             return BAD_BATCH_LENGTH
+        if is_ruled_out(rows, batch):
+            # What is not read is not checked, here as where an index rules it out.
+            position[0] += batch_size
+            continue
         if rows.check_crc and crc_of(batch, batch_size) != load32(batch + CRC):
             return <Fault> WRONG_CRC
         if judge(rows, batch) == NO_FAULT:
@@ -372,6 +397,7 @@ cdef class Columns:
     """The records of some batches, column by column.
 
     rows         how many records
+    judged       how many records a predicate has decided about; 0 without one
     consumed     bytes of the whole batches that were decoded
     next_offset  the offset after these batches; without a batch `lowest_offset` with `stop`, or -1
     ended        whether decoding ended at `to_offset`, with `stop`
@@ -387,6 +413,7 @@ cdef class Columns:
     """
 
     cdef readonly long long rows
+    cdef readonly long long judged
     cdef readonly long long consumed
     cdef readonly long long next_offset
     cdef readonly bint ended
@@ -432,6 +459,7 @@ cdef class Columns:
         """Shrink the columns to the decoded rows."""
         cdef const Headers *headers = &rows.headers
         self.rows = rows.count
+        self.judged = rows.judged
         if rows.offsets != NULL:
             PyByteArray_Resize(self.offsets, 8 * rows.count)
         if rows.timestamps != NULL:
@@ -518,7 +546,7 @@ cdef class Parts:
         if not made or self.total + len(made) > LARGEST_INPUT:
             return False
         self.found.position = 0
-        fault = survey_plain(rows, made, &self.found)
+        fault = survey_plain(rows, made, batch[MAGIC] == 0, &self.found)
         self.found.position = at + <int64_t> taken
         if fault != NO_FAULT:
             raise refusal(fault, position + at)
@@ -569,7 +597,7 @@ cdef class Parts:
         return 0
 
 
-cdef Fault survey_plain(const Rows *rows, bytearray made, Survey *found):
+cdef Fault survey_plain(const Rows *rows, bytearray made, bint without_times, Survey *found):
     """Survey a plain form, without the checks of offsets.
 
     `add_plain` has checked the stored batch: a wrapper gives its last offset, not its base offset.
@@ -578,6 +606,7 @@ cdef Fault survey_plain(const Rows *rows, bytearray made, Survey *found):
     cdef Rows loose = rows[0]
     cdef Fault fault
     loose.stops = False
+    loose.without_times = loose.without_times or without_times
     fault = survey(&loose, batch, len(made), found)
     return fault
 
@@ -611,7 +640,7 @@ def decode_columns(
     bint keys=True, bint values=True, bint headers=False,
     bint offsets=True, bint timestamps=True, bint timestamp_types=False,
     bint timestamps_us=False, bint without_times=False,
-    AbortedSpans aborted=None, bint check_crc=False,
+    AbortedSpans aborted=None, Predicate predicate=None, bint check_crc=False,
     bint stop=False, long long lowest_offset=-1, long long plain_bytes=LARGEST_INPUT,
 ):
     """Decode the whole batches in `data[position:position + size]`, the first at its start.
@@ -626,7 +655,8 @@ def decode_columns(
     ends behind the batch with the last offset before `to_offset`. `check_crc`: check the CRC of
     every batch, not only of those that need their plain form. `timestamps_us`: return timestamps in
     microseconds, not in ms. `without_times`: the batches are the plain form of a format that has no
-    timestamps.
+    timestamps. `predicate`: only records for which it holds become rows, and a batch whose header
+    rules that out is neither checked nor decoded.
 
     Raises CorruptRecord, with the batch's position in `data`; also, with `timestamps_us`, for a
     timestamp that does not fit an i64 in microseconds.
@@ -647,6 +677,8 @@ def decode_columns(
         if aborted is not None:
             rows.aborted = <const Span *> PyByteArray_AS_STRING(aborted.spans)
             rows.aborted_count = aborted.count
+        if predicate is not None:
+            rows.predicate = <void *> predicate
         parts.collect(data, &rows, start, position, size)
         columns.consumed = parts.found.position
         columns.next_offset = parts.found.next_offset

@@ -1,0 +1,93 @@
+"""Records for which a condition holds: the option `--where`, and their text for `kafkafs cat`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kafkafs.cli.patience import patiently
+from kafkafs.cli.views import find, path_in_topic
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.views import TextView
+    from storage.condition.condition import Condition
+    from storage.record.header import Buffer
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _parsed(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+    if text is None:
+        return None
+    from storage.condition.parse import InvalidCondition, parse
+
+    try:
+        return parse(text)
+    except InvalidCondition as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def where_option(function: _F) -> _F:
+    """The option `--where`; the parameter `where` is a Condition, or None."""
+    return click.option(
+        "--where",
+        metavar="CONDITION",
+        callback=_parsed,
+        help="Only records for which it holds: key = 'alice' and timestamp >= '-15m'.",
+    )(function)
+
+
+def matching_lines(
+    tree: FileSystem, topic: str, number: int, view: str, points: str, condition: Condition
+) -> Iterator[bytes]:
+    """The text of a partition's records between two points, `START..END`, batch by batch.
+
+    StorageError, OSError.
+    """
+    from kafkafs.tree.files.start_names import parse_start_name
+    from kafkafs.tree.files.start_points import end_of, start_offset
+    from kafkafs.tree.files.view_file import ViewFile
+    from storage.record.columns._predicate import kept
+    from storage.split.narrow import narrowed
+
+    left = condition.of_partition(topic, number)
+    if left.is_impossible:
+        return
+    node = find(tree, topic, *path_in_topic(view, str(number)))
+    parsed = parse_start_name(f"{number}@{points}", time.time_ns() // 1_000_000)
+    assert isinstance(node, ViewFile)
+    assert parsed is not None
+    partition, shown = node.partition, node.view
+    text_view = shown.layout.view
+    assert text_view.is_text
+    start = patiently(lambda: start_offset(partition, shown, parsed.start, strict=False))
+    end = patiently(lambda: end_of(partition, shown, parsed.end)).offset
+    bound = shown.layout.bound
+    predicate = left.predicate()
+    for first, behind in narrowed(partition.log, start, bound if end is None else end, left):
+        for batch, header in partition.log.reader.batches(first, behind):
+            some = kept(batch, predicate, first, behind, header.magic == 0)
+            if some is not None:
+                yield _text(text_view, some)
+
+
+def _text(view: TextView, batch: Buffer) -> bytes:
+    """The text of a plain batch."""
+    from kafkafs.views._measure import Cursor, Measure
+
+    measure = Measure()
+    view.measure(batch, 0, len(batch), measure)
+    out = bytearray(measure.text_length)
+    cursor, done, skip = Cursor(0), 0, 0
+    while done < len(out):
+        done, skip = view.render(batch, 0, len(batch), cursor, out, done, len(out), skip)
+        if cursor.long_line:
+            # The cursor stays before a line of some MiB, which the next turn skips.
+            skip = cursor.long_line
+            out[done : done + skip] = view.line(batch, 0, len(batch), cursor)[:skip]
+            done += skip
+    return bytes(out)

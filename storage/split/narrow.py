@@ -1,0 +1,97 @@
+"""Leaves out the offsets of a range for which a condition cannot hold, by the indexes alone.
+
+A segment whose largest timestamp is too small is left out, wherever it lies, and the start of one
+as far as its time index says the same. No index says how small the timestamps of records are that
+come later: timestamps need not rise, so the rest of a log is read. The header of a batch then may
+say more (`storage.record.columns._columns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from storage.condition.condition import Condition
+from storage.condition.intervals import LOWEST, Intervals, intersection, interval, union
+from storage.errors import CorruptRecord
+from storage.log.log import Log
+from storage.segment.segment import Segment
+
+# More ranges than that are joined where the gaps between them are smallest.
+_MOST_RANGES = 100
+
+
+def narrowed(
+    log: Log, from_offset: int, to_offset: int, condition: Condition
+) -> list[tuple[int, int]]:
+    """The ranges, each of a first offset and one behind it, for which the condition may hold.
+
+    `condition` is a result of `of_partition`. OSError.
+    """
+    offsets, times = condition.offsets(), condition.times()
+    if condition.is_impossible or not times:
+        return []
+    found: list[Intervals] = []
+    for segment, start, end, _ in segment_ranges(log.segments, from_offset, to_offset):
+        wanted = intersection((offsets, ((start, end - 1),)))
+        if segment.holds_batches and wanted and times[0][0] > LOWEST:
+            first = _first_since(segment, times[0][0])
+            wanted = intersection((wanted, interval(first, end - 1)))
+        found.append(wanted)
+    return [(low, high + 1) for low, high in _fewer(union(found))]
+
+
+def segment_ranges(
+    segments: Sequence[Segment], from_offset: int, to_offset: int
+) -> Iterator[tuple[Segment, int, int, bool]]:
+    """Each segment that the range touches, with the first and the last offset (exclusive) of the
+    range in it, and whether the range goes to the segment's end.
+    """
+    for number, segment in enumerate(segments):
+        last = number + 1 == len(segments)
+        following = segment.next_offset if last else segments[number + 1].base_offset
+        start, end = max(from_offset, segment.base_offset), min(to_offset, following)
+        if start < end:
+            yield segment, start, end, end == following
+
+
+def _first_since(segment: Segment, timestamp_ms: int) -> int:
+    """No record before this offset of the segment has that timestamp or a later one."""
+    if segment.files.is_missing:
+        return segment.base_offset
+    was_open = segment.files.is_open
+    segment.files.lease()
+    try:
+        if segment.max_timestamp < timestamp_ms:
+            largest, offset = segment.max_timestamp, segment.max_timestamp_offset
+            following = segment.next_offset
+        else:
+            largest, offset = segment.files.time_index.lookup(timestamp_ms - 1)
+            following = offset + 1
+        if largest < 0:
+            # No index says anything of records without timestamps.
+            return segment.base_offset
+        if not segment.files.writable:
+            # Nobody has checked the index of a directory that is only read: an entry counts where
+            # a batch is as it says.
+            found = segment.locate(offset)
+            if found is None or found[1].max_timestamp != largest:
+                return segment.base_offset
+        return following
+    except CorruptRecord:
+        return segment.base_offset
+    finally:
+        segment.files.release()
+        # A log may have thousands of segments.
+        if segment.files.sealed and not was_open:
+            segment.files.close_descriptors()
+
+
+def _fewer(ranges: Intervals) -> Intervals:
+    """At most `_MOST_RANGES` ranges, which have all of these."""
+    if len(ranges) <= _MOST_RANGES:
+        return ranges
+    gaps = range(1, len(ranges))
+    widest = sorted(gaps, key=lambda at: ranges[at - 1][1] - ranges[at][0])[: _MOST_RANGES - 1]
+    cuts = [0, *sorted(widest), len(ranges)]
+    return tuple((ranges[first][0], ranges[behind - 1][1]) for first, behind in pairwise(cuts))

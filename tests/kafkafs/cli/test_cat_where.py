@@ -1,0 +1,155 @@
+"""`kafkafs cat --where`: the same text as without it, of the records for which it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kafkafs.cli import main
+from storage import LogManager, Record, encode
+from storage.record.plain import recompress
+from tests.storage import old_logs
+from tests.storage.compaction import cleaned
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, write_settings
+from tests.storage.transactions import Client
+
+VIEWS = ("values", "kv", "jsonl")
+
+
+def cat(data: Path, place: str, *more: str) -> bytes:
+    done = CliRunner().invoke(main, ["cat", str(data), place, *more])
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout_bytes
+
+
+def compacted(data: Path) -> None:
+    """Every codec, and gaps."""
+    with cleaned.compacted(data) as (manager, log):
+        for codec in range(5):
+            cleaned.put(log, (b"k%d" % codec, b"v%d" % codec), (b"\xff", b"\0\n"), codec=codec)
+            cleaned.roll(log)
+        cleaned.put(log, (b"k1", None), (b"k2", b"newer"))
+        cleaned.roll(log)
+        cleaned.clean(manager, log)
+
+
+def transactional(data: Path) -> None:
+    """An aborted and an open transaction, null keys and values, headers, an old time."""
+    with opened(data) as manager:
+        (log,) = manager.create_topic("t", 1).partitions.values()
+        done, lost = Client(log, 7), Client(log, 8)
+        done.send(b"done")
+        lost.send(b"lost")
+        append(log, b"plain", None)
+        done.commit()
+        lost.abort()
+        headers = (("h", b"1"), ("g", None))
+        records = [Record(0, NOW_MS, 0, None, b"with", headers), Record(1, 5, 0, b"", b"")]
+        log.appender.append_batches(bytearray(encode(records)), now_ns=NOW_NS)
+        Client(log, 9).send(b"open")
+
+
+def long_lines(data: Path) -> None:
+    write_settings(data, message_max_bytes=64 << 20)
+    with opened(data) as manager:
+        (log,) = manager.create_topic("t", 1).partitions.values()
+        for codec in (0, 4):
+            records = [
+                Record(n, NOW_MS, 0, b"k", b"\t" * (size << 20)) for n, size in enumerate((5, 6))
+            ]
+            batch = recompress(encode(records), codec)
+            log.appender.append_batches(bytearray(batch), now_ns=NOW_NS)
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "compacted": compacted,
+    "transactional": transactional,
+    "long": long_lines,
+    "v0": lambda data: old_logs.write_legacy(data, "t", 0),
+    "v1": lambda data: old_logs.write_legacy(data, "t", 1),
+    "0.7": lambda data: old_logs.write_old(data, "t", old_logs.old_file(b"1", b"22")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_always_holds_leaves_nothing_out(tmp_path: Path, kind: str) -> None:
+    KINDS[kind](tmp_path)
+    for view in VIEWS:
+        whole = cat(tmp_path, "t", "--view", view)
+        assert whole
+        for condition in ("offset >= 0", "key is null or key is not null"):
+            assert cat(tmp_path, "t", "--view", view, "--where", condition) == whole
+        assert cat(tmp_path, "t", "--view", view, "--where", "offset < 0") == b""
+
+
+@pytest.mark.parametrize(
+    ("made", "condition", "found"),
+    [
+        (compacted, "key = 'k4'", b"k4\tv4\n"),
+        (compacted, "key = X'ff'", b"\xff\t\0\\n\n"),
+        (compacted, "value is null", b"k1\t\\N\n"),
+        (compacted, "key in ('k3', 'k2') and not value like 'v%'", b"k2\tnewer\n"),
+        (transactional, "value like '_o%e'", b"k\tdone\n"),
+        (transactional, "header('h') = '1' or value is null", b"\\N\nwith\n"),
+        (transactional, "header('g') is not null or header('x') = ''", b""),
+        (transactional, "timestamp < '1970-01-01T00:00:00.006Z'", b"\t\n"),
+        (transactional, "topic = 'other' or partition <> 0", b""),
+        (transactional, "value = 'lost' or value = 'open'", b""),
+        (KINDS["v0"], "timestampType <> -1 or timestamp >= '1970-01-01T00Z'", b""),
+        (KINDS["v1"], "timestampType = 0 and key = 'k6'", b"k6\t\\N\n"),
+    ],
+)
+def test_only_records_that_match(
+    tmp_path: Path, made: Callable[[Path], object], condition: str, found: bytes
+) -> None:
+    made(tmp_path)
+    assert cat(tmp_path, "t", "--view", "kv", "--where", condition) == found
+
+
+def test_a_part_of_a_partition(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 2)
+        for number in range(2):
+            append(manager.log("t", number), *[b"%d" % value for value in range(100)])
+    some = ("--where", "value like '%5'")
+    assert cat(tmp_path, "t:0@10..40", *some) == b"15\n25\n35\n"
+    assert cat(tmp_path, "t:1@-20", *some) == b"85\n95\n"
+    assert cat(tmp_path, "t@90", *some) == b"95\n95\n"
+    assert cat(tmp_path, "t@90", "--where", "partition = 1 and value like '%5'") == b"95\n"
+
+
+def test_a_wrong_condition_is_refused_with_its_place(tmp_path: Path) -> None:
+    compacted(tmp_path)
+    for more, message in (
+        (["--where", "colour = 'red'"], "there is no column 'colour'"),
+        (["--where", "key = 'a' and"], "at character 11"),
+        (["--where", "key = 'a'", "--view", "batches"], "--view batches shows none"),
+    ):
+        done = CliRunner().invoke(main, ["cat", str(tmp_path), "t", *more])
+        assert done.exit_code == 2
+        assert message in done.stderr
+        assert done.stdout == ""
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_damage_ends_the_text_as_without_a_condition(tmp_path: Path, is_sealed: bool) -> None:
+    with LogManager.open(str(tmp_path)) as manager:
+        (log,) = manager.create_topic("t", 1).partitions.values()
+        append(log, b"good")
+        append(log, b"bad" * 10)
+        append(log, b"good")
+        if is_sealed:
+            log.roll(NOW_MS)
+            append(log, b"good")
+    path = tmp_path / "t-0" / f"{0:020}.log"
+    data = path.read_bytes()
+    at = data.index(b"badbad")
+    path.write_bytes(data[:at] + b"B" + data[at + 1 :])
+    plain = CliRunner().invoke(main, ["cat", str(tmp_path), "t"])
+    done = CliRunner().invoke(main, ["cat", str(tmp_path), "t", "--where", "value like 'g%'"])
+    assert done.stdout == "good\n"
+    assert done.exit_code == plain.exit_code == is_sealed
+    assert (str(path) in done.stderr) == is_sealed

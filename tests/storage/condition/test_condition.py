@@ -1,0 +1,164 @@
+"""storage.condition: for which records a condition is true, beside SQL's logic of three values."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.condition import intervals
+from storage.condition.condition import NEVER, Condition
+from storage.condition.parse import parse
+from storage.record.batch import Record, decode_plain, encode
+from storage.record.columns._predicate import kept, matches
+from tests.storage.condition.three_values import Words, conditions, is_true, records
+
+
+class Place(NamedTuple):
+    topic: str
+    partition: int
+
+
+PLACES = (Place("orders", 0), Place("orders", 1), Place("events", 0))
+
+
+@given(words=conditions(), found=st.lists(records(), min_size=1, max_size=6))
+def test_the_same_records_as_by_three_values(words: Words, found: list[Record]) -> None:
+    found = [record._replace(offset=number) for number, record in enumerate(found)]
+    condition = parse(words.text)
+    batch = encode(found)
+    stored = list(decode_plain(batch))
+    for place in PLACES:
+        left = condition.of_partition(*place)
+        expected = [record for record in stored if is_true(words, place, record)]
+        assert kept_of(batch, left) == expected
+        if expected:
+            assert not left.is_impossible
+            assert all(holds(left.offsets(), record.offset) for record in expected)
+            assert all(holds(left.times(), record.timestamp) for record in expected)
+
+
+def kept_of(batch: bytes, condition: Condition) -> list[Record]:
+    some = kept(batch, condition.predicate(), 0, 1 << 62)
+    return [] if some is None else list(decode_plain(some))
+
+
+def holds(numbers: intervals.Intervals, number: int) -> bool:
+    return intervals.meet(numbers, number, number)
+
+
+def test_partitions_are_known_beforehand() -> None:
+    condition = parse("topic = 'orders' and (partition = 1 or key = 'a')")
+    assert condition.of_partition("events", 1).part == NEVER
+    assert condition.of_partition("orders", 1).offsets() == intervals.EVERYTHING
+    assert condition.of_partition("orders", 1).part != condition.of_partition("orders", 0).part
+
+
+def test_a_part_of_the_range_only() -> None:
+    batch = encode([Record(n, 1, 0, None, b"%d" % n) for n in range(5)])
+    some = kept(batch, parse("value <> '2'").predicate(), 1, 4)
+    assert some is not None
+    assert [record.offset for record in decode_plain(some)] == [1, 3]
+    assert kept(batch, parse("value = '0'").predicate(), 1, 4) is None
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+texts = st.text("ab%_ä\U0001f600\n", max_size=6)
+runs = st.binary(max_size=8) | st.lists(
+    st.sampled_from(
+        [b"a", b"b", "ä".encode(), "\U0001f600".encode(), b"\xff", b"\xe4\xb8", b"\xed"]
+    )
+).map(b"".join)
+
+
+@given(pattern=texts, run=runs)
+def test_like_is_as_a_regular_expression_over_characters(pattern: str, run: bytes) -> None:
+    """Malformed bytes are as many characters as Java makes of them; text has no such character."""
+    signs = {"%": ".*", "_": "."}
+    wanted = "".join(signs.get(char) or re.escape(char) for char in pattern)
+    quoted = pattern.replace("\n", "\\n")
+    part = parse(f"key like '{quoted}'").predicate()
+    batch = encode([Record(0, 1, 0, run, None)])
+    found = kept(batch, part, 0, 1) is not None
+    assert found == (re.fullmatch(wanted, as_java(run), re.DOTALL) is not None)
+
+
+def as_java(run: bytes) -> str:
+    # A surrogate's three bytes are one malformed character to Java, and three to Python.
+    return re.sub(rb"\xed[\xa0-\xbf][\x80-\xbf]", b"\xff", run).decode(errors="replace")
+
+
+@given(run=st.binary(max_size=80), at=st.integers(0, 70), size=st.integers(0, 40))
+def test_contains_finds_bytes_wherever_they_are(run: bytes, at: int, size: int) -> None:
+    needle = run[at : at + size]
+    tokens: tuple[Any, ...] = ("%", needle, "%") if needle else ("%",)
+    assert matches(("like", "key", b"", False, *tokens), run)
+
+
+@given(run=st.binary(max_size=80), needle=st.binary(min_size=1, max_size=3))
+def test_contains_finds_nothing_else(run: bytes, needle: bytes) -> None:
+    assert matches(("like", "key", b"", False, "%", needle, "%"), run) == (needle in run)
+
+
+ORDERS: dict[str, Callable[[bytes, bytes], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@given(one=st.binary(max_size=3), other=st.binary(max_size=3))
+def test_bytes_compare_without_a_sign(one: bytes, other: bytes) -> None:
+    for order, compare in ORDERS.items():
+        assert matches(("ordered", "key", b"", order, other), one) == compare(one, other)
+    assert not matches(("ordered", "key", b"", "<", other), None)
+
+
+def test_the_last_header_of_a_name_counts() -> None:
+    headers = (("n", b"1"), ("m", None), ("n", b"2"), ("n2", b"3"))
+    batch = encode([Record(0, 1, 0, None, None, headers)])
+    for text, found in (
+        ("header('n') = '2'", True),
+        ("header('n') = '1'", False),
+        ("header('m') is null", True),
+        ("header('') is null", True),
+        ("header('n2') = '3'", True),
+        ("header('n2') <> '4'", True),
+        ("header('none') <> '4'", False),
+    ):
+        assert bool(kept_of(batch, parse(text))) == found, text
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+sets = st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9))).map(
+    lambda pairs: intervals.union(intervals.interval(*pair) for pair in pairs)
+)
+
+
+@given(one=sets, other=sets)
+def test_intervals_are_sets(one: intervals.Intervals, other: intervals.Intervals) -> None:
+    def members(numbers: intervals.Intervals) -> set[int]:
+        return {number for number in range(-12, 12) if holds(numbers, number)}
+
+    everything = set(range(-12, 12))
+    assert members(intervals.union([one, other])) == members(one) | members(other)
+    assert members(intervals.intersection([one, other])) == members(one) & members(other)
+    assert members(intervals.complement(one)) == everything - members(one)
+    assert intervals.complement(intervals.complement(one)) == one
+    assert intervals.intersection([]) == intervals.EVERYTHING
+
+
+def test_a_tree_that_is_too_deep_is_refused() -> None:
+    tree: tuple[Any, ...] = ("every",)
+    for _ in range(300):
+        tree = ("every", tree)
+    with pytest.raises(ValueError, match="too deeply"):
+        matches(tree, None)

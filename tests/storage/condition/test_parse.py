@@ -1,0 +1,189 @@
+"""storage.condition.parse: what a condition's words mean, and where one is wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from storage.condition.condition import (
+    Among,
+    AnyOf,
+    Every,
+    IsNull,
+    Like,
+    Ordered,
+    Part,
+    Within,
+)
+from storage.condition.intervals import HIGHEST, LOWEST
+from storage.condition.parse import InvalidCondition, parse
+
+EIGHT = 1_795_334_400_000  # 2026-11-22T08:00Z
+
+
+def part(text: str) -> Part:
+    return parse(text, zone=UTC, now_ms=EIGHT).part
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("offset = 5", Within("offset", ((5, 5),))),
+        ("5 >= offset", Within("offset", ((LOWEST, 5),))),
+        ("offset <> 5", Within("offset", ((LOWEST, 4), (6, HIGHEST)))),
+        ("offset != 5", Within("offset", ((LOWEST, 4), (6, HIGHEST)))),
+        ("OFFSET > -5", Within("offset", ((-4, HIGHEST),))),
+        ("offset < 99999999999999999999", Within("offset", ((LOWEST, HIGHEST),))),
+        ("offset > 9223372036854775807", Within("offset", ())),
+        ("partition in (2, 1, 4)", Within("partition", ((1, 2), (4, 4)))),
+        ("timestamptype not in (0)", Within("timestampType", ((LOWEST, -1), (1, HIGHEST)))),
+        ("offset is null", Within("offset", ())),
+        ("offset is not null", Within("offset", ((LOWEST, HIGHEST),))),
+        ("key = 'alice'", Among("key", (b"alice",))),
+        ('`KEY` = "alice"', Among("key", (b"alice",))),
+        ("key <> X'6a'", Among("key", (b"j",), is_not=True)),
+        ("X'6' < value", Ordered("value", ">", b"\x06")),
+        ("value in ('b', 'a', 'b')", Among("value", (b"a", b"b"))),
+        (
+            "key between 'a' and 'b'",
+            Every((Ordered("key", ">=", b"a"), Ordered("key", "<=", b"b"))),
+        ),
+        (
+            "key not between 'a' and 'b'",
+            AnyOf((Ordered("key", "<", b"a"), Ordered("key", ">", b"b"))),
+        ),
+        ("header('n') is null", IsNull("header", b"n")),
+        ("not (header('n') is null)", IsNull("header", b"n", is_not=True)),
+        ("topic like 'a%_b'", Like("topic", (b"a", "%", "_", b"b"))),
+        ("value like '%%a%%'", Like("value", ("%", b"a", "%"))),
+        ("value like '100\\%'", Like("value", (b"100%",))),
+        ("value not like '!%!!' escape '!'", Like("value", (b"%!",), is_not=True)),
+        ("key = 'it\\'s \\u0041\\n\\101'", Among("key", (b"it's A\nA",))),
+        ("key = r'a\\b'", Among("key", (b"a\\b",))),
+        ("key = 'ä'", Among("key", ("ä".encode(),))),
+        (
+            "not (offset = 1 and (key = 'a' or value is null))",
+            AnyOf(
+                (
+                    Within("offset", ((LOWEST, 0), (2, HIGHEST))),
+                    Every(
+                        (Among("key", (b"a",), is_not=True), IsNull("value", is_not=True)),
+                    ),
+                )
+            ),
+        ),
+    ],
+)
+def test_words_and_what_they_mean(text: str, meaning: Part) -> None:
+    assert part(text) == meaning
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        ("timestamp = '2026-11-22T08:00'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22 08'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22T08:00:00.000Z'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22T17:00+09:00'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22 17:00:00 Asia/Tokyo'", (EIGHT, EIGHT)),
+        ("timestamp >= '2026-11-22T08:00:00.0001'", (EIGHT + 1, HIGHEST)),
+        ("timestamp <= '2026-11-22T08:00:00.0001'", (LOWEST, EIGHT)),
+        ("timestamp < '2026-11-22T08:00:00.0001'", (LOWEST, EIGHT)),
+        ("timestamp > '2026-11-22T08:00:00.0000009'", (EIGHT + 1, HIGHEST)),
+        ("timestamp >= '-15m'", (EIGHT - 900_000, HIGHEST)),
+        ("timestamp < '-2d'", (LOWEST, EIGHT - 2 * 86_400_000 - 1)),
+        ("timestamp < '1970-01-01'", (LOWEST, -1)),
+    ],
+)
+def test_times(text: str, bounds: tuple[int, int]) -> None:
+    assert part(text) == Within("timestamp", (bounds,))
+
+
+def test_a_time_that_no_record_can_have() -> None:
+    assert part("timestamp = '2026-11-22T08:00:00.0001'") == Within("timestamp", ())
+
+
+def test_a_time_without_a_zone_is_in_the_callers() -> None:
+    text = "timestamp = '2026-11-22T08:00'"
+    east = parse(text, zone=timezone(timedelta(hours=1)))
+    assert east.part == Within("timestamp", ((EIGHT - 3_600_000,) * 2,))
+    assert east.is_local
+    assert not east.is_relative
+    assert not parse("timestamp = '2026-11-22T08:00Z'").is_local
+    assert parse("timestamp = '-1h'").is_relative
+
+
+def test_hours_that_a_zone_skips_or_has_twice() -> None:
+    """As java.time has it, and so Spark."""
+    berlin = ZoneInfo("Europe/Berlin")
+    skipped = parse("timestamp = '2026-03-29T02:30'", zone=berlin).part
+    assert skipped == part("timestamp = '2026-03-29T01:30Z'")
+    twice = parse("timestamp = '2026-10-25T02:30'", zone=berlin).part
+    assert twice == part("timestamp = '2026-10-25T00:30Z'")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "reason"),
+    [
+        ("", 1, "no condition"),
+        ("   ", 1, "no condition"),
+        ("key", 1, "not a condition"),
+        ("key = ", 5, "unexpected '='"),
+        ("key = 'a' value = 'b'", 11, "unexpected 'value'"),
+        ("key = 'a", 7, "a quote without its end"),
+        ("key = 'a'; offset = 1", 10, "unexpected ';'"),
+        ("key = 'a' -- b", 7, "a comment"),
+        ("offset = 1 and colour = 'a'", 16, "no column 'colour', but topic"),
+        ("orders.key = 'a'", 1, "a column belongs"),
+        ("key = value", 7, "text in quotes"),
+        ("key = null", 1, "text in quotes"),
+        ("key = 5", 7, "text in quotes"),
+        ("key = lower('A')", 7, "text in quotes"),
+        ("lower(key) = 'a'", 1, "a column belongs"),
+        ("offset = '5'", 10, "whole numbers"),
+        ("offset = 5.0", 10, "whole numbers"),
+        ("offset = 1 + 1", 10, "whole numbers"),
+        ("offset = 1L", 10, "whole numbers"),
+        ("offset like '5'", 1, "like compares text"),
+        ("timestamp = 5", 13, "a time in quotes"),
+        ("timestamp = 'noon'", 13, "not a time"),
+        ("timestamp = '2026-13-01'", 13, "month"),
+        ("timestamp = '2026-11-22T08:00 Mars/Base'", 13, "no time zone 'Mars/Base'"),
+        ("timestamp = '2026-11-22T08:00+25:00'", 13, "offset"),
+        ("key <=> 'a'", 1, "not a condition"),
+        ("key ilike 'a'", 1, "not a condition"),
+        ("key rlike 'a'", 1, "not a condition"),
+        ("key like 'a\\\\b'", 10, "neither %, _ nor itself"),
+        ("key like 'a\\\\'", 10, "neither %, _ nor itself"),
+        ("key like 'a' escape 'xx'", 21, "one character"),
+        ("key like all ('a')", 15, "text in quotes"),
+        ("key like '\ufffd'", 10, "U\\+FFFD"),
+        ("key in (select 1)", 1, "not a condition"),
+        ("key in ()", 1, ""),
+        ("key = 'a' 'b'", 7, "side by side"),
+        ("key = 'it''s'", 7, "side by side"),
+        ("key = X'0g'", 7, ""),
+        ("key = '\\ud800'", 7, "no text of Unicode"),
+        ("header(name) = 'a'", 1, "one name in quotes"),
+        ("header('a', 'b') = 'a'", 1, "one name in quotes"),
+        ("key is true", 1, "only null"),
+        ("key between symmetric 'a' and 'b'", 1, "not a condition"),
+        ("select 1", 1, ""),
+        ("exists (select 1)", 1, ""),
+        ("case when key = 'a' then true end", 1, ""),
+        ("(" * 5000 + "offset = 1" + ")" * 5000, 1, ""),
+    ],
+)
+def test_what_is_wrong_and_where(text: str, place: int, reason: str) -> None:
+    with pytest.raises(InvalidCondition, match=f"{reason}.*at character") as error:
+        part(text)
+    if reason:
+        assert error.value.at == place - 1
+
+
+def test_a_long_chain_is_flat() -> None:
+    found = part(" or ".join(f"key = '{number}'" for number in range(3000)))
+    assert isinstance(found, AnyOf)
+    assert len(found.parts) == 3000
