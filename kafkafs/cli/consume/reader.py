@@ -232,8 +232,11 @@ class LinesReader(Reader):
                 self.open()
                 return None
             if len(data) > limits.bytes and records > 1:
-                fewer = max(records * limits.bytes // len(data), 1)
-                size = _of_lines(lines, min(fewer, records - 1))
+                if data.count(b"\n") == records:
+                    fewer = data.count(b"\n", 0, limits.bytes)
+                else:  # a value has several lines
+                    fewer = records * limits.bytes // len(data)
+                size = _of_lines(lines, min(max(fewer, 1), records - 1))
                 continue
             del self._unread[:size]
             self.position = self._end(last)
