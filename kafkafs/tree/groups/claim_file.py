@@ -75,7 +75,7 @@ class ClaimFile:
         rows = [
             (claimed.topic, claimed.partition, state, consumer.name)
             for consumer in found.consumers
-            for claimed, state in found.partitions_of(consumer)
+            for claimed, state in found.share_of(consumer)
         ]
         self.claims.left(self.group)
         return "".join(f"{line}\n" for line in text_table(_COLUMNS, rows))
@@ -132,7 +132,7 @@ class ClaimHandle(ControlHandle):
         found = self._file.claims.of(self._file.group)
         return "".join(
             f"{claimed.topic} {claimed.partition} {state} {claimed.topic_id}".rstrip() + "\n"
-            for claimed, state in found.partitions_of(self._consumer)
+            for claimed, state in found.share_of(self._consumer)
         )
 
     def poll(self, waiter: Waiter | None) -> int:

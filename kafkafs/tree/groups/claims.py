@@ -20,7 +20,6 @@ from typing import NamedTuple, TypeVar
 
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.notices import Waiter
-from storage.directory.manager import Topic
 
 M = TypeVar("M")
 
@@ -56,6 +55,9 @@ class Consumer:
         """Whether its partitions have changed since they were last read."""
 
 
+Share = list[tuple[Claimed, State]]
+
+
 class GroupClaims:
     """Those of one group."""
 
@@ -65,6 +67,9 @@ class GroupClaims:
         # Who holds each partition, and who is to hold it.
         self._holders: dict[Claimed, Consumer] = {}
         self._granted: dict[Claimed, Consumer] = {}
+        self._shares: dict[Consumer, Share] = {}
+        # What the shares were made of.
+        self._topics: dict[str, tuple[str, Sequence[int]]] = {}
 
     # -- the consumers -------------------------------------------------------------------------
 
@@ -99,19 +104,20 @@ class GroupClaims:
             raise OSError(errno.EPERM, f"{topic}/{partition} is not claimed by this open file")
         return claimed
 
-    def partitions_of(self, consumer: Consumer) -> Iterator[tuple[Claimed, State]]:
+    def share_of(self, consumer: Consumer) -> Share:
         """What a consumer holds, or is to get."""
-        for claimed, granted in sorted(self._granted.items(), key=lambda item: item[0]):
-            holder = self._holders.get(claimed)
-            if holder is consumer:
-                yield claimed, State.HELD if granted is consumer else State.RETURN
-            elif granted is consumer:
-                yield claimed, State.WAIT
+        return self._shares.get(consumer, [])
 
     # -- everybody else ------------------------------------------------------------------------
 
-    def held(self, topic: str | None = None) -> Iterator[tuple[Claimed, Consumer]]:
-        """What is held, of a topic or (None) of all, by whom."""
+    def held(self, topic: str | None, partition: int | None) -> Iterator[tuple[Claimed, Consumer]]:
+        """Who holds a partition; what is held of a topic, or (None) of all, and by whom."""
+        if topic is not None and partition is not None:
+            known = self._mount.manager.topics.get(topic)
+            claimed = Claimed(topic, partition, "" if known is None else known.id)
+            if claimed in self._holders:
+                yield claimed, self._holders[claimed]
+            return
         for claimed, consumer in self._holders.items():
             if topic in (None, claimed.topic):
                 yield claimed, consumer
@@ -120,46 +126,71 @@ class GroupClaims:
 
     def look(self) -> None:
         """Grant what is there now to those who want it, and wake those for whom that is new."""
-        before = {consumer: list(self.partitions_of(consumer)) for consumer in self.consumers}
-        there = self._there()
+        before, there = self._shares, self._there()
         self._granted = shared(there, self._granted)
         self._holders = {
             claimed: holder if holder in wanting else self._granted[claimed]
             for claimed, wanting in there.items()
             for holder in (self._holders.get(claimed),)
         }
-        for consumer, partitions in before.items():
-            if list(self.partitions_of(consumer)) != partitions:
+        self._shares = self._made_shares()
+        for consumer in self.consumers:
+            if self.share_of(consumer) != before.get(consumer, []):
                 consumer.has_news = True
                 waiter, consumer.waiter = consumer.waiter, None
                 if waiter is not None:
                     self._mount.notices.wake(waiter)
 
+    def look_again(self) -> None:
+        """As `look`, where topics or partitions were made or deleted."""
+        if self._wanted_topics() != self._topics:
+            self.look()
+
+    def _wanted_topics(self) -> dict[str, tuple[str, Sequence[int]]]:
+        """The id and the partitions of each topic that is there and wanted."""
+        names = {name for consumer in self.consumers for name in consumer.wanted}
+        found = {name: self._mount.manager.topics.get(name) for name in sorted(names)}
+        return {
+            name: (topic.id, tuple(topic.numbers))
+            for name, topic in found.items()
+            if topic is not None
+        }
+
+    def _made_shares(self) -> dict[Consumer, Share]:
+        shares: dict[Consumer, Share] = {consumer: [] for consumer in self.consumers}
+        for claimed, granted in self._granted.items():
+            holder = self._holders[claimed]
+            if holder is granted:
+                shares[holder].append((claimed, State.HELD))
+            else:
+                shares[holder].append((claimed, State.RETURN))
+                shares[granted].append((claimed, State.WAIT))
+        return shares
+
     def _there(self) -> dict[Claimed, list[Consumer]]:
         """The partitions that are there and wanted, and who wants each."""
-        found: dict[Claimed, list[Consumer]] = {}
-        topics = self._mount.manager.topics
-        for name in sorted({name for consumer in self.consumers for name in consumer.wanted}):
-            topic = topics.get(name)
-            if topic is not None:
-                found.update(_wanted(topic, self.consumers))
-        return found
+        self._topics = self._wanted_topics()
+        return {
+            Claimed(name, number, topic_id): those
+            for name, (topic_id, numbers) in self._topics.items()
+            for number, those in _wanting(name, numbers, self.consumers)
+        }
 
 
-def _wanted(
-    topic: Topic, consumers: Sequence[Consumer]
-) -> Iterator[tuple[Claimed, list[Consumer]]]:
+def _wanting(
+    topic: str, numbers: Sequence[int], consumers: Sequence[Consumer]
+) -> Iterator[tuple[int, list[Consumer]]]:
     """The partitions of a topic that somebody wants, and who that is."""
-    whole = frozenset(topic.numbers)
+    whole = frozenset(numbers)
     wanting = {
-        consumer: whole if (numbers := consumer.wanted[topic.name]) is None else numbers
+        consumer: whole if (wanted := consumer.wanted[topic]) is None else wanted
         for consumer in consumers
-        if topic.name in consumer.wanted
+        if topic in consumer.wanted
     }
-    for number in topic.numbers:
-        those = [consumer for consumer, numbers in wanting.items() if number in numbers]
+    for number in numbers:
+        those = [consumer for consumer, wanted in wanting.items() if number in wanted]
         if those:
-            yield Claimed(topic.name, number, topic.id), those
+            yield number, those
 
 
 def shared(wanted: Mapping[Claimed, Sequence[M]], before: Mapping[Claimed, M]) -> dict[Claimed, M]:
@@ -176,17 +207,21 @@ def shared(wanted: Mapping[Claimed, Sequence[M]], before: Mapping[Claimed, M]) -
         if claimed not in given:
             given[claimed] = least = min(wanting, key=loads.__getitem__)
             loads[least] += 1
-    has_moved = True
-    while has_moved:
-        has_moved = False
-        for claimed, wanting in wanted.items():
-            most, least = given[claimed], min(wanting, key=loads.__getitem__)
-            # Each such move makes the shares more even, so there is an end.
-            if loads[least] + 1 < loads[most]:
-                given[claimed] = least
-                loads[most] -= 1
-                loads[least] += 1
-                has_moved = True
+    # First those give who have most of all that want the same, so that nobody gives too much.
+    for only_most in (True, False):
+        has_moved = True
+        while has_moved:
+            has_moved = False
+            for claimed, wanting in wanted.items():
+                most, least = given[claimed], min(wanting, key=loads.__getitem__)
+                if only_most and loads[most] < max(map(loads.__getitem__, wanting)):
+                    continue
+                # Each such move makes the shares more even, so there is an end.
+                if loads[least] + 1 < loads[most]:
+                    given[claimed] = least
+                    loads[most] -= 1
+                    loads[least] += 1
+                    has_moved = True
     return given
 
 
@@ -209,14 +244,13 @@ class Claims:
     def look(self) -> None:
         """Once a second: grant what was made meanwhile, and forget what was deleted."""
         for group in self._groups.values():
-            group.look()
+            group.look_again()
 
     def check_free(
         self, group: str, topic: str | None = None, partition: int | None = None
     ) -> None:
         """EBUSY where a partition of a group, of one of its topics, or this one, is claimed."""
         known = self._groups.get(group)
-        for claimed, consumer in () if known is None else known.held(topic):
-            if partition in (None, claimed.partition):
-                what = f"{claimed.topic}/{claimed.partition}"
-                raise OSError(errno.EBUSY, f"{what} is claimed by {consumer.name}")
+        for claimed, consumer in () if known is None else known.held(topic, partition):
+            what = f"{claimed.topic}/{claimed.partition}"
+            raise OSError(errno.EBUSY, f"{what} is claimed by {consumer.name}")

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-import random
-import signal
 import subprocess
-from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.mount.consume.conftest import Topic
+from tests.mount.consume.crowd import Crowd
 from tests.mount.contract.writing import append
 from tests.mount.control import until
 from tests.mount.mounting import KAFKAFS, Mount, fails, mounted
 from tests.mount.programs import Running
-
-#: Adds `CONSUMER PARTITION FIRST LAST begin` and the same with `end` to a file.
-HANDLER = (
-    'note() {{ echo "$PPID $KAFKAFS_PARTITION $KAFKAFS_FIRST_OFFSET $KAFKAFS_LAST_OFFSET $1" '
-    ">> {notes}; }}; note begin; cat > /dev/null; note end"
-)
 
 
 def test_two_share_the_partitions(topic: Topic) -> None:
@@ -84,61 +75,24 @@ def test_what_is_claimed_is_nobody_elses(topic: Topic) -> None:
     assert topic.position() == topic.position("b") == 3
 
 
-def consumed(notes: Path) -> list[list[str]]:
-    return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
-
-
-def has_begun(notes: Path, count: int) -> bool:
-    return len(consumed(notes)) >= count
-
-
-def check_handled(rows: Sequence[Sequence[str]], records: int, kills: int) -> None:
-    """Each record at least once; each consumer's in order; a batch for each kill again."""
-    batches: dict[str, list[tuple[str, int, int]]] = {}
-    for consumer, partition, first, last, state in rows:
-        if state == "begin":
-            batches.setdefault(partition, []).append((consumer, int(first), int(last)))
-    repeated = 0
-    for each in batches.values():
-        reached = -1
-        by_consumer: dict[str, int] = {}
-        for consumer, begin, end in each:
-            assert begin <= reached + 1, "records were left out"
-            repeated += begin <= reached
-            reached = max(reached, end)
-            assert by_consumer.get(consumer, -1) < begin, "a consumer went back"
-            by_consumer[consumer] = end
-        assert reached == records - 1
-    assert repeated <= kills
-
-
 def test_kills_lose_nothing_and_repeat_one_batch_each(mount: Mount, tmp_path: Path) -> None:
     """Four consumers of eight partitions; the long form is in the soak tests."""
-    records, kills, chance = 200, 6, random.Random(0)
+    records, kills = 200, 6
     topic = Topic(mount, 0)
+    crowd = Crowd(topic, tmp_path / "notes", batch=20)
     for number in range(8):
         if number > 1:
             (topic.path / str(number)).touch()
         append(topic.path / str(number), b"x\n" * records)
-    notes = tmp_path / "notes"
-    script = HANDLER.format(notes=notes)
-    with ExitStack() as stack:
-
-        def start() -> Running:
-            options = ("--follow", "--batch-records", 20, "--exec", script)
-            return stack.enter_context(topic.running(*options))
-
-        running = [start() for _ in range(4)]
+    with crowd:
+        for _ in range(4):
+            crowd.start()
         for count in range(kills):
             # Wherever in a batch they are by then.
-            until(partial(has_begun, notes, 8 + 16 * count))
-            victim = running.pop(chance.randrange(len(running)))
-            os.kill(victim.pid, signal.SIGKILL)
-            running.append(start())
-        table = topic.mount / ".groups" / topic.group / ".lag"
-        until(lambda: "# lag 0, partitions 8\n" in table.read_text())
-        assert [consumer.errors() for consumer in running] == [""] * 4
-    check_handled(consumed(notes), records, kills)
+            until(partial(crowd.has_noted, 8 + 16 * count))
+            crowd.kill_one()
+        crowd.wait_until_done(8)
+    crowd.check(dict.fromkeys(range(8), records))
 
 
 # -- positions in a file ---------------------------------------------------------------------------

@@ -181,18 +181,18 @@ def test_only_its_holder_commits_through_a_claim(group: Group) -> None:
     assert position_in(group.path / "orders/1") == "3"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("claim", "claim ", "claim a/b", "claim orders x", "claim orders 1 2", "claims orders"),
-        *("commit orders 0", "commit orders 0 x", "commit orders 0 +1", "commit orders x 1"),
-        *("return orders", "return", "", "x"),
-    ],
-)
-def test_a_wrong_line_changes_nothing(group: Group, line: str) -> None:
+WRONG = [
+    *("claim", "claim ", "claim a/b", "claim orders x", "claim orders 1 2", "claims orders"),
+    *("commit orders 0", "commit orders 0 x", "commit orders 0 +1", "commit orders x 1"),
+    *("return orders", "return", "", "x"),
+]
+
+
+def test_a_wrong_line_changes_nothing(group: Group) -> None:
     consumer = group.consumer("orders 0")
     consumer.write("commit orders 0 1")
-    fails(errno.EINVAL, consumer.write, "commit orders 0 2", line)
+    for line in WRONG:
+        fails(errno.EINVAL, consumer.write, "commit orders 0 2", line)
     assert position_in(group.path / "orders/0") == "1"
     assert consumer.held() == names(0)
 
