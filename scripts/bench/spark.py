@@ -17,6 +17,9 @@ The works are, each on the same rows for all of its peers (``spark_data.py``):
 - The rows from our source and from a local broker by Spark's Kafka source: all columns to `noop`,
   and grouped.
 - Keys and values from Parquet into our sink, and into Parquet. The sink's are on the disk then.
+- The rows of an hour of a day, by time and by offset, and one in a thousand by key and by a part
+  of the value: by the source's option `where`, by `.where` behind Parquet and behind Spark's Kafka
+  source, and by a load of only those offsets. Speeds are of all rows that there are.
 - Compaction: the job, from planning to the new segments in their place, and the plain group-by
   of the latest row of each key, to `noop`; a tenth of the rows are different keys.
 - The job on logs of a tenth, of all and of three times the rows.
@@ -51,6 +54,7 @@ from spark_works import (
     kafka,
     scan,
     sink,
+    where,
     with_broker,
     write_parquet,
 )
@@ -68,6 +72,14 @@ ROWS = [
     Row("parquet", "jobs' path to Parquet", MROWS, JOBS, PARQUET, at_least=0.75),
     Row("kafka", "source to noop", MROWS, SOURCE, KAFKA, at_least=8),
     Row("kafka", "source, grouped", MROWS, f"{SOURCE}, grouped", f"{KAFKA}, grouped", at_least=8),
+    Row("where", "an hour by time", MROWS, "by time", "only those", at_least=0.67),
+    Row("where", "an hour by offset", MROWS, "by offset", "only those", at_least=0.67),
+    Row("where", "one in 1,000 by key", MROWS, "by key", f"by key, {PARQUET}", at_least=1),
+    Row("where", "by a part of the value", MROWS, "by value", f"by value, {PARQUET}", at_least=1),
+    Row("kafka", "an hour by time", MROWS, "by time", f"by time, {KAFKA}", at_least=20),
+    Row("kafka", "an hour by offset", MROWS, "by offset", f"by offset, {KAFKA}", at_least=20),
+    Row("kafka", "one in 1,000 by key", MROWS, "by key", f"by key, {KAFKA}", at_least=10),
+    Row("kafka", "by a part of the value", MROWS, "by value", f"by value, {KAFKA}", at_least=10),
     Row("sink", "sink", MROWS, SINK, PARQUET, at_least=0.8),
     Row("compact", "compaction", MROWS, "compact", "group-by", at_least=3),
     Row("growth", "compaction of all", "µs a row", "1 ×", "0.1 ×"),
@@ -85,6 +97,7 @@ PLAIN = {
     "scan": scan,
     "group": group,
     "parquet": write_parquet,
+    "where": where,
     "sink": sink,
     "compact": compaction,
     "growth": growth,

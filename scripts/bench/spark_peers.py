@@ -126,9 +126,14 @@ def python_mib(session: SparkSession) -> float:
 # -- the same rows from each ---------------------------------------------------------------------
 
 
-def from_source(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
+def from_source(session: SparkSession, topic: Topic, names: list[str], **options: str) -> DataFrame:
     reader = session.read.format("kafkafs").schema(spark_rows.spark_schema(names))
-    return reader.option("path", str(topic.data)).option("subscribe", topic.name).load()
+    return (
+        reader.options(**options)
+        .option("path", str(topic.data))
+        .option("subscribe", topic.name)
+        .load()
+    )
 
 
 def from_splits(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:

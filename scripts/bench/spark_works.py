@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from spark_peers import (
 )
 
 from kafkafs.spark.jobs import compact
+from storage import LogManager
 from tests.interop.brokers import Broker
 
 if TYPE_CHECKING:
@@ -105,6 +107,47 @@ def write_parquet(bench: Bench, session: SparkSession) -> Found:
     return found
 
 
+def hour_of(topic: Topic) -> tuple[tuple[int, int], dict[str, str]]:
+    """The offsets of the twelfth hour of 24, and conditions by what they compare."""
+    with LogManager.open(str(topic.data), read_only=True) as manager:
+        reader = manager.log(topic.name, 0).reader
+        hours = [next(reader.records(topic.rows * hour // 24)) for hour in (11, 12)]
+        times = [datetime.fromtimestamp(each.timestamp / 1000, UTC) for each in hours]
+        ends = [reader.offset_for_timestamp(each.timestamp) for each in hours]
+    first, behind = (0 if end is None else end[1] for end in ends)
+    start, stop = (each.strftime("%Y-%m-%dT%H:%M:%S.%fZ") for each in times)
+    return (first, behind), {
+        "by time": f"timestamp >= '{start}' and timestamp < '{stop}'",
+        "by offset": f"offset >= {first} and offset < {behind}",
+        "by key": "key < '0041'",
+        "by value": "value like '%abcd%'",
+    }
+
+
+def where(bench: Bench, session: SparkSession) -> Found:
+    """Some of the rows, by conditions of each kind."""
+    topic = bench.all_rows
+    (first, behind), conditions = hour_of(topic)
+    only = {
+        "startingOffsets": json.dumps({topic.name: {"0": first}}),
+        "endingOffsets": json.dumps({topic.name: {"0": behind}}),
+    }
+    parquet = from_parquet(bench, session, topic, ALL)
+    found = {
+        "only those": speed(topic.rows, partial(to_noop, from_source(session, topic, ALL, **only)))
+    }
+    for name, words in conditions.items():
+        frames = {
+            name: from_source(session, topic, ALL, where=words),
+            f"{name}, {PARQUET}": parquet.where(words),
+        }
+        for key, frame in frames.items():
+            found[key] = speed(topic.rows, partial(to_noop, frame))
+        counts = [frame.count() for frame in frames.values()]
+        check(*counts)
+    return found
+
+
 def sink(bench: Bench, session: SparkSession) -> Found:
     """Keys and values, read from Parquet, into two partitions, durably; and into Parquet."""
     frame = from_parquet(bench, session, bench.all_rows, ["key", "value"])
@@ -176,6 +219,12 @@ def kafka(bench: Bench, session: SparkSession, broker: str, topic: Topic) -> Fou
         found[name] = speed(topic.rows, partial(to_noop, frame.select(*ALL)))
         count = frame.count()
         check(count, topic.rows)
+    for name, words in hour_of(topic)[1].items():
+        ours = from_source(session, topic, ALL, where=words)
+        found[name] = speed(topic.rows, partial(to_noop, ours))
+        found[f"{name}, {KAFKA}"] = speed(
+            topic.rows, partial(to_noop, theirs.select(*ALL).where(words))
+        )
     ours, theirs = from_source(session, topic, list(GROUPED)), theirs.select(*GROUPED)
     for name, frame in ((SOURCE, ours), (KAFKA, theirs)):
         found[f"{name}, grouped"] = speed(topic.rows, partial(grouped, frame))

@@ -25,6 +25,8 @@ def test_the_table_has_every_work(tmp_path: Path) -> None:
         "source to noop",
         "jobs' path, grouped",
         "source to Parquet",
+        "an hour by time",
+        "by a part of the value",
         "sink",
         "compaction",
         "of three times that",

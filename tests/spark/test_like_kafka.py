@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,29 @@ def test_everything_there_is(both: Both, isolation: str) -> None:
     values = {row[1] for row in got if row[2] == "transactions"}
     assert (b"value 10" in values) == (isolation == "read_uncommitted")
     assert {row[2] for row in got} >= {"zstd", "compacted", "append-time", "retained", "spread"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "key = '3' or value like '%1'",
+        "key is null and not value like '%a%'",
+        "value is null or key < X'33'",
+        "topic like 'z%' and offset between 20 and 90",
+        "partition in (1, 2) and key not in ('1', '2')",
+        f"timestamp >= '{datetime.fromtimestamp(T // 1000 + 40, UTC):%Y-%m-%dT%H:%M:%SZ}'"
+        f" and timestamp < '{datetime.fromtimestamp(T // 1000 + 60, UTC):%Y-%m-%dT%H:%M:%SZ}'",
+        "timestampType <> 0",
+    ],
+)
+def test_conditions(both: Both, words: str) -> None:
+    """Our `where`, and Spark's behind its own source."""
+    options = {"subscribePattern": EVERYTHING, "includeHeaders": "true"}
+    theirs, _ = both.frames(options)
+    _, ours = both.frames({**options, "where": words})
+    expected = rows(theirs.where(words))
+    assert expected
+    assert rows(ours) == expected
 
 
 def test_offsets_in_json(both: Both) -> None:
