@@ -118,7 +118,9 @@ class ParallelBuild(build_ext):
         super().build_extension(ext)
         if self.verbose:
             count = f"[{next(self._compiled):2}/{len(self.extensions)}]"
-            print(f"{count} Compiled {ext.name}", flush=True)
+            # In one write, as others write too.
+            sys.stdout.write(f"{count} Compiled {ext.name}\n")
+            sys.stdout.flush()
 
 
 class BuildWithManualPages(build_py):
