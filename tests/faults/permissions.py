@@ -243,8 +243,8 @@ FAULTS = [
     Fault(
         "modes-that-are-not-known-are-everybodys",
         "kafkafs/tree/permissions.py",
-        "            return mode & 0o700, uid, gid",
-        "            return mode, uid, gid",
+        "            return mode & 0o700, uid, gid\n        return self.default",
+        "            return mode, uid, gid\n        return self.default",
         "With a bad file of owners everybody reads everything.",
         (DIRECTORIES,),
     ),
@@ -363,10 +363,8 @@ FAULTS = [
     Fault(
         "chmod-on-a-read-only-mount",
         "kafkafs/tree/permissions.py",
-        "        if self._manager.read_only:\n"
-        "            raise OSError(errno.EROFS, os.strerror(errno.EROFS))\n"
-        "        mode, uid, gid = now",
-        "        mode, uid, gid = now",
+        "        if self._manager.read_only:\n            raise OSError(errno.EROFS",
+        "        if self._manager is None:\n            raise OSError(errno.EROFS",
         "A read-only mount writes into a broker's directory.",
         (DIRECTORIES,),
     ),
@@ -413,8 +411,8 @@ FAULTS = [
     Fault(
         "partition-can-be-unlinked-quietly",
         "kafkafs/fuse/operations.py",
-        "            self._inodes.directory(parent_inode).unlink(os.fsdecode(name))",
-        "            self._inodes.directory(parent_inode)",
+        "            await self.turns.call(directory.unlink, os.fsdecode(name))",
+        "            _ = directory.unlink",
         "rm says that a partition is gone, and it is there.",
         (MOUNT_DIRECTORIES,),
     ),

@@ -37,7 +37,7 @@ def instance(directory: Path) -> Path:
 def unit() -> dict[str, set[str]]:
     """The unit's settings of all sections."""
     found: dict[str, set[str]] = {}
-    for line in UNIT.read_text().splitlines():
+    for line in UNIT.read_text().replace("\\\n", "").splitlines():
         name, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
             found.setdefault(name, set()).add(value)

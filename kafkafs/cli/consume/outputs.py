@@ -86,6 +86,9 @@ class Command(Output):
     def __init__(self, command: str) -> None:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
+        # While a process is started a signal waits here, so that no command is left behind.
+        self._is_starting = False
+        self._stopped_by = 0
 
     def put(self, batch: Batch) -> int:
         environment = {
@@ -101,21 +104,32 @@ class Command(Output):
             while left:
                 left = left[os.write(fd, left) :]
             os.lseek(fd, 0, os.SEEK_SET)
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", self._command], stdin=fd, env=environment, process_group=0
-            )
+            self._start(fd, environment)
         finally:
             os.close(fd)
+        assert self._process is not None
         status = self._process.wait()
         self._process = None
         return 128 - status if status < 0 else status
 
+    def _start(self, fd: int, environment: dict[str, str]) -> None:
+        self._is_starting = True
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", self._command], stdin=fd, env=environment, process_group=0
+        )
+        self._is_starting = False
+        if self._stopped_by:
+            self.stop(self._stopped_by)
+
     def stop(self, number: int) -> None:
         process = self._process
-        if process is None:
+        if self._is_starting:
+            self._stopped_by = number
+        elif process is None:
             raise SystemExit(128 + number)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
 
 
 class Interrupts:

@@ -32,6 +32,7 @@ from kafkafs.mount_options import MountOptions
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
+from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.handles import FlushPlan, Handle, HandleTable
 from kafkafs.tree.inodes import (
     KEEP_S,
@@ -329,6 +330,7 @@ class OddTree:
             watches=DirectoryWatches[object](lambda _: None),
         )
         self.owner_requests = OwnerRequests(self.mount)
+        self.claims = Claims(self.mount)
         self.is_stopped = False
 
     def lookup(self, parent: int, name: str, process: int = 0) -> Node:

@@ -112,6 +112,7 @@ def test_positions_in_a_file(topic: Topic, tmp_path: Path) -> None:
         other.read_until(b"b11\n")
         done = topic.consume(*options, group=False)
         assert (done.returncode, b"another consumer" in done.stderr) == (1, True)
+        until(lambda: file.read_text().splitlines()[2].split()[2] == "12")
     assert topic.consume(*options, "--exec", "false", group=False).returncode == 0
     # A topic that was made anew begins anew.
     topic.path.rmdir()

@@ -1,0 +1,28 @@
+"""What `kafkafs consume` gives its batches to."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from kafkafs.cli.consume.outputs import Command
+from kafkafs.cli.consume.reader import Batch
+from kafkafs.cli.consume.sources import Partition
+
+
+def test_a_signal_ends_a_command_that_is_just_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may write before it is known here that it has started."""
+    output = Command("exec sleep 1000")
+    popen = subprocess.Popen
+
+    def start(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = popen(*words, **options)
+        output.stop(signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    batch = Batch(Partition("orders", 0, "id"), b"a line\n", 1, 0, 0, 1)
+    assert output.put(batch) == 128 + signal.SIGTERM
