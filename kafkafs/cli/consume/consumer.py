@@ -122,6 +122,7 @@ class Consumer:
         granted = set(self._positions.granted())
         for partition in self._turns.keys() - granted:
             self._drop(partition)
+        for partition in self._positions.asked_back:
             with suppress(PermissionError, FileNotFoundError):  # it is deleted
                 self._positions.give_back(partition)
         self._gone &= granted

@@ -13,7 +13,7 @@ import fcntl
 import os
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class Positions:
     """Whether `commit` keeps anything."""
     is_waiting = False
     """Whether partitions are promised that others hold still."""
+    asked_back: Collection[Partition] = ()
+    """What others are to get; known after `granted`. Also what was never begun with."""
 
     def __init__(self, directories: Directories) -> None:
         self._directories = directories
@@ -173,7 +175,7 @@ class GroupPositions(Positions):
             topic, number, state, *rest = line.split(" ")
             states[Partition(topic, int(number), rest[0] if rest else "")] = state
         self.is_waiting = "wait" in states.values()
-        # What is to be given back is none of these; who drops it says so.
+        self.asked_back = [partition for partition, state in states.items() if state == "return"]
         return [partition for partition, state in states.items() if state == "held"]
 
     def position(self, partition: Partition) -> int | None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kafkafs.cli.consume.consumer import Consumer, Rules
+from kafkafs.cli.consume.outputs import Command
+from kafkafs.cli.consume.positions import GroupPositions
+from kafkafs.cli.consume.reader import Limits
+from kafkafs.cli.consume.sources import Directories, sources_of
 from tests.mount.consume.conftest import Topic
 from tests.mount.consume.crowd import Crowd
 from tests.mount.contract.writing import append
@@ -53,6 +60,33 @@ def test_a_partition_is_given_back_when_its_batch_is_done(topic: Topic, tmp_path
             assert two.wait(lambda data: len(data) == 15) == topic.lines("a", 5, 5)
             assert one.status() == two.status() == 0
     assert topic.position() == topic.position("b") == 10
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """A consumer in this process takes them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_what_is_asked_back_before_it_was_begun_with_is_given_back(topic: Topic) -> None:
+    sources = sources_of([str(topic.path)])
+    directories = Directories(sources)
+    positions = GroupPositions(directories, sources, topic.group)
+    rules = Rules("values", "start", False, None, Limits(100, 1 << 20), 0.0, "stop", True)
+    # It has claimed both partitions, and comes to look at them only after another consumer.
+    claims = topic.mount / ".groups" / topic.group / ".claims"
+    with open(claims, "rb+", buffering=0) as other:
+        other.write(f"claim {topic.name}\n".encode())
+        assert sorted(row[1] for row in topic.claims) == ["held", "return", "wait"]
+        consumer = Consumer(rules, positions, directories, Command("cat > /dev/null"), None)
+        assert consumer.run() == 0
+        assert sorted(row[1] for row in topic.claims) == ["held", "held"]
+    positions.close()
+    assert {topic.position(), topic.position("b")} == {10, None}
 
 
 def test_what_is_claimed_is_nobody_elses(topic: Topic) -> None:
