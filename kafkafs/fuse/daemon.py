@@ -8,7 +8,8 @@ writes its process id and the mount point into the data directory (`storage.stat
 
 End, by SIGTERM, SIGINT or SIGHUP: it makes records of unfinished lines, refuses later writes with
 ESHUTDOWN, stops long work and flushes everything, while reads continue. Then it ends the session,
-closes the logs with their checkpoints and the clean-shutdown marker, and unmounts. An unmount from
+releases what is still open, closes the logs with their checkpoints and the clean-shutdown marker,
+and unmounts. An unmount from
 outside ends the session first, and the rest follows. The order matters: nobody serves requests
 while descriptors close, the owner file goes after them, and the lock last.
 """
@@ -162,22 +163,30 @@ class Daemon:
             self._tree.mount.events("the daemon failed", traceback.format_exc())
             status = 1
         finally:
-            self._tell_end()
-            if not self._tree.is_stopped:
-                self._tree.stop()
-            self._notices.stop()
-            self._remove_owner()
             try:
-                self._tree.mount.manager.close()
-            except (OSError, StorageError) as error:
-                self._tree.mount.events(f"the data directory was not closed cleanly: {error}")
-                status = 1
+                self._tell_end()
+                if not self._tree.is_stopped:
+                    self._tree.stop()
+                self._tree.release_all()
+                self._notices.stop()
+                self._remove_owner()
             finally:
-                is_mounted = mount_table.find(self._mount.path) is not None
-                pyfuse3.close()
-                if is_mounted:
-                    utab.leave(self._mount.path)
+                status = self._close() or status
         return status
+
+    def _close(self) -> int:
+        """Close the logs, and unmount; the exit status."""
+        try:
+            self._tree.mount.manager.close()
+        except (OSError, StorageError) as error:
+            self._tree.mount.events(f"the data directory was not closed cleanly: {error}")
+            return 1
+        finally:
+            is_mounted = mount_table.find(self._mount.path) is not None
+            pyfuse3.close()
+            if is_mounted:
+                utab.leave(self._mount.path)
+        return 0
 
     async def _serve(self) -> None:
         # A signal that the caller has ignored (nohup: SIGHUP) stays ignored.

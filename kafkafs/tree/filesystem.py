@@ -6,6 +6,7 @@ most requests; this object answers statfs, and shuts down.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
@@ -95,3 +96,10 @@ class FileSystem:
         self.partitions.stop()
         plain_forms.clear()
         long_lines.clear()
+
+    def release_all(self) -> None:
+        """Release what is still open: the session has ended, and nobody else will."""
+        for number in list(self.handles.handles):
+            # The event log has its line already.
+            with contextlib.suppress(StorageError, OSError):
+                self.handles.remove(number).release()

@@ -888,16 +888,17 @@ class LogManager:
             with self.duties.attempt("flush", log.name):
                 self.rescue(log, Task())
 
-    def _close_log(self, log: Log) -> OSError | None:
-        """Close a log, or abandon it: then this is the error."""
-        if not (self.read_only or log.closed or log.lost_end):
-            with contextlib.suppress(OSError, StorageError):
-                log.check_active()
-        self._rescue(log)
+    def _close_log(self, log: Log) -> Exception | None:
+        """Close a log, or abandon it, whatever goes wrong: then this is the error."""
         try:
+            if not (self.read_only or log.closed or log.lost_end):
+                with contextlib.suppress(OSError, StorageError):
+                    log.check_active()
+            self._rescue(log)
             self.files.with_reserve(log.close)
-        except OSError as error:
-            log.abandon()
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                log.abandon()
             return error
         return None
 

@@ -167,6 +167,66 @@ def test_signals(own: Mount, number: signal.Signals) -> None:
     assert orders.read_bytes() == b"one\ntwo\n"
 
 
+def files_of(topic: Path) -> list[Path]:
+    """The files of a topic with one partition, of all kinds."""
+    names = ("0", ".snapshot/0", "0@1", "0@0..2", "0@0..9")
+    views = [topic / view for view in ("", ".kv", ".jsonl", ".batches")]
+    directories = [topic / name for name in (".raw/0", ".meta/0", ".control")]
+    return [
+        *(view / name for view in views for name in names),
+        *(topic / name for name in (".follow/0", ".config")),
+        *(path for directory in directories for path in directory.iterdir()),
+    ]
+
+
+def close(fd: int) -> None:
+    """Close what may be of a mount that has ended."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+@pytest.mark.parametrize("options", [[], ["ro"]])
+def test_whatever_is_open_at_the_end(own: Mount, options: list[str]) -> None:
+    """… all of it is closed in order, and the next mount has nothing to recover."""
+    topics = [own / name for name in ("a", "b", "c")]
+    for topic in topics:
+        append(own.topic(topic.name), b"one\ntwo\n")
+        own.run('echo run > "$T/.control/roll"', T=topic)
+        append(topic / "0", b"three\n")
+    own.run("mkdir .groups/G; for t in a b c; do echo 1 > .groups/G/$t/0; done")
+    own.restart(*options)
+    paths = [path for topic in topics for path in files_of(topic)]
+    paths += [own / ".groups/G" / topic.name / "0" for topic in topics]
+    paths += (own / ".kafkafs").iterdir()
+    flags = os.O_WRONLY | os.O_APPEND
+    with contextlib.ExitStack() as stack:
+
+        def keep(path: Path, flags: int) -> int:
+            fd = os.open(path, flags)
+            stack.callback(close, fd)
+            return fd
+
+        for path in paths:
+            if path.stat().st_mode & 0o444:
+                os.read(keep(path, os.O_RDONLY), 10)
+        if not options:
+            os.write(keep(own / "b/0", flags), b"unfinished")
+            os.write(keep(own / "b/.config", flags), b"retention.ms=4711")
+            os.write(keep(own / "b/.control/verify", flags), b"ru")
+            os.write(keep(own / ".groups/G/b/0", flags), b"2")
+            os.write(keep(own / ".groups/G/.claims", os.O_RDWR), b"claim a\n")
+        own.stop()
+    assert marker(own.data)
+    lines = (own.data / "recovery-point-offset-checkpoint").read_text().splitlines()
+    ends = ["a 0 3", "b 0 3" if options else "b 0 4", "c 0 3"]
+    assert [line for line in lines if line[1:3] == " 0"] == ends
+    own.start()
+    assert "kafkafs_recovery_clean 1.0\n" in (own / ".kafkafs/metrics").read_text()
+    if not options:
+        assert (own / "b/0").read_bytes().endswith(b"\nunfinished\n")
+        assert "retention.ms=4711\n" in (own / "b/.config").read_text()
+
+
 def test_a_killed_daemon_leaves_no_marker(own: Mount) -> None:
     """… clean-shutdown marker …: there is one after a clean end only."""
     own.topic()

@@ -58,26 +58,27 @@ def test_a_directory_must_exist(tmp_path: Path) -> None:
         LogManager.open(str(tmp_path / "none"))
 
 
+def still_open(base: Path) -> list[str]:
+    """What this process has open or mapped there."""
+    links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    names = [os.readlink(link) for link in links if os.path.lexists(link)]
+    names += Path("/proc/self/maps").read_text().splitlines()
+    return [name for name in names if str(base) in name]
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("end", ["close", "abandon"])
 def test_nothing_is_open_after_the_end(tmp_path: Path, read_only: bool, end: str) -> None:
     """The file system can be unmounted, whatever still refers to the manager."""
-
-    def still_open() -> list[str]:
-        links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
-        names = [os.readlink(link) for link in links if os.path.lexists(link)]
-        names += Path("/proc/self/maps").read_text().splitlines()
-        return [name for name in names if str(tmp_path) in name]
-
     with opened(tmp_path) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         append(log, b"a")
         log.roll(NOW_MS)
     manager = LogManager.open(str(tmp_path), read_only=read_only)
     assert values(manager.log("t", 0)) == [b"a"]
-    assert still_open()
+    assert still_open(tmp_path)
     getattr(manager, end)()
-    assert still_open() == []
+    assert still_open(tmp_path) == []
 
 
 def test_topics_and_partitions(tmp_path: Path) -> None:
@@ -543,6 +544,44 @@ def test_a_log_that_cannot_be_closed_keeps_the_marker_from_being_written(tmp_pat
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         manager.close()
     assert not checkpoint_file.has_marker(Files(), str(tmp_path))
+
+
+def test_a_log_that_cannot_be_closed_keeps_none_from_being_closed(tmp_path: Path) -> None:
+    """… by whatever error, also one that is our own bug."""
+
+    class Broken(Files):
+        def fdatasync(self, fd: int) -> None:
+            if "/t-1/" in os.readlink(f"/proc/self/fd/{fd}"):
+                raise ZeroDivisionError
+            super().fdatasync(fd)
+
+    manager = LogManager.open(str(tmp_path), files=Broken(), clock_ms=lambda: NOW_MS)
+    logs = manager.create_topic("t", 3).partitions.values()
+    for log in logs:
+        append(log, b"a")
+    with pytest.raises(ZeroDivisionError):
+        manager.close()
+    assert all(log.closed for log in logs)
+    assert not checkpoint_file.has_marker(Files(), str(tmp_path))
+    points = read_offsets(Files(), str(tmp_path / "recovery-point-offset-checkpoint"))
+    assert points == {("t", 0): 1, ("t", 1): 0, ("t", 2): 1}
+
+
+def test_a_log_is_closed_though_somebody_has_a_lease(tmp_path: Path) -> None:
+    manager = LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS)
+    log = manager.create_topic("t", 1).partitions[0]
+    append(log, b"a")
+    log.roll(NOW_MS)
+    append(log, b"b")
+    segments = log.segments
+    for segment in segments:
+        segment.files.lease()
+    remove_head(log, 1, NOW_MS)
+    manager.close()
+    assert checkpoint_file.has_marker(Files(), str(tmp_path))
+    for segment in segments:
+        segment.files.release()
+    assert still_open(tmp_path) == []
 
 
 def test_a_checkpoint_that_comes_late_says_nothing(tmp_path: Path) -> None:
