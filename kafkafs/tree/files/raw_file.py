@@ -9,14 +9,14 @@ holds a lease on its segment, whose log it reads by the segment's descriptor. An
 memory where it is small, else each read opens it. A segment is told by its file's identity, not by
 its name: what replaces it is in the log before its files have their names.
 
-The log of a sealed segment is *fixed*: neither its bytes nor its attributes change until another
-file replaces it, so the page cache serves it on every mount. The active segment's log grows. A
-sealed index may be cut by another process and is then made anew in place; it is small, so like the
-rest of what may change it is read past the page cache. What was cached of a log before its segment
-was sealed may end in zeros: once it is sealed its name leads to another inode.
-A broker may cut a log down into a sealed segment, which then grows again. Handles that were opened
-before read no more of it: ESTALE. When it is sealed once more, the first open drops what was cached
-before.
+The log of a sealed segment is *fixed*: neither its bytes nor its attributes change, so the page
+cache serves it on every mount. Its inode number hashes the file's size and time, too: what was
+cached of it before it was sealed, which may end in zeros, is of another inode, and so is what it
+holds after a broker has cut the log down into it and let it grow again. Who has it open from before
+that keeps the size and what the kernel has, and reads no more: ESTALE.
+
+The active segment's log grows. A sealed index may be cut by another process and is then made anew
+in place; it is small, so like the rest of what may change it is read past the page cache.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import KEEP_S, Attributes, Node, file_mode, inode_number
 from kafkafs.tree.partition.partition import Partition
 from storage import paths
+from storage.errors import StorageError
 from storage.files import Identity
 from storage.log.pace import Pace
 from storage.segment.segment import Segment
@@ -58,10 +59,12 @@ def _segment_of(partition: Partition, name: str, identity: Identity) -> Segment 
         base = paths.old_base_offset_of(name)
     if base is None or name.endswith(paths.SNAPSHOT):
         return None
-    log = partition.log
-    at = bisect_left(log.segments, base, key=lambda each: each.base_offset)
+    # Before the retired ones: a segment is among those before it leaves these.
+    segments = partition.log.segments
+    at = bisect_left(segments, base, key=lambda each: each.base_offset)
     kind = paths.LOG if _is_log(name) else name[20:]
-    for segment in (*log.segments[at : at + 1], *(segment for _, segment in log.retired)):
+    retired = (segment for _, segment in partition.log.retired)
+    for segment in (*segments[at : at + 1], *retired):
         if segment.base_offset == base and segment.files.identity_of(kind) == identity:
             return segment
     return None
@@ -80,41 +83,57 @@ def _is_fixed(partition: Partition, name: str, segment: Segment | None) -> bool:
     return is_sealed and _is_log(name)
 
 
+def _follow(partition: Partition) -> None:
+    """Look at what another process has written, on the owner's thread."""
+    if not may_wait():
+        partition.follow()
+
+
+def _facts(found: os.stat_result) -> tuple[int, int]:
+    """By which a file that is fixed is known to be the same: a write changes the time."""
+    return found.st_size, found.st_mtime_ns
+
+
 class RawFile(Node):
     """One file of the partition's directory."""
 
-    __slots__ = (
-        *("_cached", "_found", "_identity", "_is_fixed", "_name", "cached_readers"),
-        "partition",
-    )
+    __slots__ = ("_found", "_identity", "_is_fixed", "_name", "handles", "partition")
 
     def __init__(
-        self, inode: int, partition: Partition, name: str, identity: Identity, is_fixed: bool
+        self,
+        inode: int,
+        partition: Partition,
+        name: str,
+        identity: Identity,
+        found: os.stat_result,
+        *,
+        is_fixed: bool,
     ) -> None:
+        """`found`: the stat of the file, which stays that of one that is fixed."""
         super().__init__(inode)
         self.partition = partition
         self._name = name
         self._identity = identity
+        self._found = found
         self._is_fixed = is_fixed
-        # The sealed segment of which the kernel may have pages, and the file's stat then.
-        self._cached: Segment | None = None
-        self._found: os.stat_result | None = None
-        # How many handles read through the page cache.
-        self.cached_readers = 0
+        self.handles: set[RawHandle] = set()
 
     @classmethod
     def named(cls, partition: Partition, name: str) -> RawFile:
         """The file that has this name now. ENOENT."""
+        _follow(partition)
         log = partition.log
-        identity = log.files.identity(os.path.join(log.directory, name))
+        path = os.path.join(log.directory, name)
+        identity, found = log.files.identity(path), log.files.file_stat(path)
         is_fixed = _is_fixed(partition, name, _segment_of(partition, name, identity))
+        state = ("fixed", *_facts(found)) if is_fixed else ("",)
         where = (log.topic, log.topic_id, log.partition, ".raw", name)
-        inode = inode_number(*where, *identity, "fixed" if is_fixed else "")
-        found = partition.mount.inodes.find(inode)
-        if found is None:
-            return cls(inode, partition, name, identity, is_fixed)
-        assert isinstance(found, cls)
-        return found
+        inode = inode_number(*where, *identity, *state)
+        known = partition.mount.inodes.find(inode)
+        if known is None:
+            return cls(inode, partition, name, identity, found, is_fixed=is_fixed)
+        assert isinstance(known, cls)
+        return known
 
     @property
     def path(self) -> str:
@@ -131,42 +150,59 @@ class RawFile(Node):
     def attributes(self) -> Attributes:
         """The disk's attributes; an index has the time of its log, as it changes with that.
 
-        A read through the page cache may ask for them: while such a handle is open, a file that is
-        fixed has them also when it has been deleted or replaced.
+        While it is open it has attributes also when it has been deleted, replaced, or cut.
         """
-        self._follow()
+        _follow(self.partition)
         found, links = self._stat(), 1
-        if found is None and self.cached_readers:
-            found, links = self._found, 0
         if found is None:
-            raise self._stale()
+            found, links = self._nameless_stat(), 0
         mode, uid, gid = self.partition.owner
-        is_fixed = not links or self._is_fixed
+        is_constant = not links or self._is_fixed
         return Attributes(
             self.inode,
             file_mode(mode & 0o444),
             found.st_size,
-            found.st_mtime_ns if is_fixed else self._mtime_ns(found),
+            found.st_mtime_ns if is_constant else self._mtime_ns(found),
             links,
             uid,
             gid,
             found.st_blocks,
-            KEEP_S if is_fixed else self.partition.keep_s(self.inode),
+            KEEP_S if is_constant else self.partition.keep_s(self.inode),
             0.0,
         )
 
     def _stat(self) -> os.stat_result | None:
-        """The disk's; None where its name leads to no file by now, or to another one."""
+        """The disk's; None where its name leads to no file by now, to another one, or to one that
+        is fixed and was cut.
+        """
         files, path = self.partition.log.files, self._path()
         try:
             found = files.file_stat(path)
-            return found if files.identity(path) == self._identity else None
+            if files.identity(path) != self._identity or self._has_changed(found):
+                return None
         except FileNotFoundError:
             return None
+        self._found = found
+        return found
 
-    def _follow(self) -> None:
-        if not may_wait():
-            self.partition.follow()
+    def _nameless_stat(self) -> os.stat_result:
+        """What the name does not lead to any more, while it is open. ESTALE."""
+        handle = next(iter(tuple(self.handles)), None)
+        if handle is None:
+            raise self._stale()
+        if not self._is_fixed and handle.log is not None:
+            # It may have grown since the last look.
+            with contextlib.suppress(StorageError, OSError):
+                self._found = handle.log.log_stat()
+        return self._found
+
+    def _has_changed(self, found: os.stat_result) -> bool:
+        return self._is_fixed and _facts(found) != _facts(self._found)
+
+    def check_unchanged(self, segment: Segment) -> None:
+        """ESTALE unless the segment's file is as it was: what was read before this is of it."""
+        if self._has_changed(segment.log_stat()):
+            raise OSError(errno.ESTALE, "another process has cut the file")
 
     def _mtime_ns(self, found: os.stat_result) -> int:
         shown, log = self.partition.mtime_ns, self.partition.log
@@ -189,19 +225,17 @@ class RawFile(Node):
         """EROFS for writing."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise OSError(errno.EROFS, "segment files can only be read here")
-        self._follow()
+        _follow(self.partition)
         segment = _segment_of(self.partition, self._name, self._identity)
         if segment is not None:
             segment.files.lease()
         try:
-            found = self._stat()
             is_fixed = _is_fixed(self.partition, self._name, segment)
-            if found is None or (self._is_fixed and not is_fixed):
+            if self._stat() is None or (self._is_fixed and not is_fixed):
                 raise self._stale()
-            if segment is None or not self._is_fixed:
-                return RawHandle(self, segment)
-            was_cached, self._cached, self._found = self._cached, segment, found
-            return FixedHandle(self, segment, found.st_size, keep_cache=segment is was_cached)
+            handle = RawHandle(self, segment)
+            self.handles.add(handle)
+            return handle
         except BaseException:
             if segment is not None:
                 segment.files.release()
@@ -245,16 +279,16 @@ class RawHandle(Handle):
     a checkpoint or a snapshot that is large, and a file that another process deletes, may be gone.
     """
 
-    __slots__ = ("_content", "_log", "_node", "_segment", "direct_io", "keep_cache", "traffic")
+    __slots__ = ("_content", "_node", "_segment", "direct_io", "keep_cache", "log", "traffic")
 
     def __init__(self, node: RawFile, segment: Segment | None) -> None:
         """`segment`: with a lease, which `release` ends. OSError."""
-        self.direct_io = node.partition.mount.files_grow
+        self.direct_io = node.partition.mount.files_grow and not node.is_fixed
         self.keep_cache = not self.direct_io
         self.traffic = node.partition.raw_traffic
         self._node = node
         self._segment = segment
-        self._log = segment if segment is not None and node.is_log else None
+        self.log = segment if segment is not None and node.is_log else None
         self._content: bytes | None = None
         if segment is None:
             files = node.partition.log.files
@@ -270,6 +304,7 @@ class RawHandle(Handle):
         return self._node.partition.log.pace
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
+        """As `Handle.read`; ESTALE where a file that is fixed was cut."""
         if self._content is not None:
             return self._content[position : position + size]
         buffer = bytearray(size)
@@ -282,12 +317,15 @@ class RawHandle(Handle):
                 if not got:
                     break
                 done += got
+        if self._node.is_fixed:
+            assert self.log is not None
+            self._node.check_unchanged(self.log)
         return buffer if done == size else memoryview(buffer)[:done]
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Callable[[memoryview, int], int | None]]:
-        if self._log is not None:
-            yield self._log.read_stored
+        if self.log is not None:
+            yield self.log.read_stored
             return
         files = self._node.partition.log.files
         read = files.preadv if may_wait() else files.preadv_nowait
@@ -298,41 +336,9 @@ class RawHandle(Handle):
             files.close(fd)
 
     def release(self) -> None:
+        self._node.handles.discard(self)
         if self._segment is not None:
             self._segment.files.release()
 
     def sync_plan(self) -> FlushPlan | None:
         return self._node.partition.flush_plan()
-
-
-class FixedHandle(RawHandle):
-    """The log of a sealed segment, read through the page cache.
-
-    A read that would end before the size that the kernel was told is ESTALE, never zeros.
-    """
-
-    __slots__ = ("_segment_size", "_size")
-
-    def __init__(self, node: RawFile, segment: Segment, size: int, *, keep_cache: bool) -> None:
-        """`segment`: with a lease. `size`: of the file. `keep_cache`: what the kernel has of the
-        file is of this segment, from when it was sealed.
-        """
-        super().__init__(node, segment)
-        self.direct_io = False
-        self.keep_cache = keep_cache
-        node.cached_readers += 1
-        self._size = size
-        # It falls where another process has cut the log.
-        self._segment_size = segment.size
-
-    def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        data = super().read(position, size)
-        assert self._segment is not None
-        is_short = len(data) < size and position + len(data) < self._size
-        if is_short or self._segment.size < self._segment_size:
-            raise OSError(errno.ESTALE, "another process has cut the file")
-        return data
-
-    def release(self) -> None:
-        self._node.cached_readers -= 1
-        super().release()

@@ -6,7 +6,8 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,14 @@ def spliced(fd: int) -> bytes:
 def mapped(fd: int, flags: int) -> bytes:
     with mmap.mmap(fd, 0, flags=flags, prot=mmap.PROT_READ) as pages:
         return pages[:]
+
+
+def answer(read: Callable[..., bytes], *arguments: object) -> bytes | int | None:
+    """What a call reads, or its errno."""
+    try:
+        return read(*arguments)
+    except OSError as error:
+        return error.errno
 
 
 def test_a_second_reader_asks_for_nothing(
@@ -157,6 +166,25 @@ def test_it_stays_readable_when_its_segment_goes(
         assert mapped(fd, mmap.MAP_SHARED) == content
 
 
+def test_a_log_that_grew_when_it_was_opened_stays_readable_when_it_goes(
+    steered_mount: SteeredMount, orders: Path
+) -> None:
+    append(orders, b"a line\n" * 1000)
+    with open(raw(orders), "rb", buffering=0) as reader:
+        fd = reader.fileno()
+        size = os.fstat(fd).st_size
+        append(orders, b"another line\n" * 1000)
+        content = on_disk(steered_mount, orders)
+        assert len(content) > size
+        steered_mount.daemon.roll(orders.parent.name)
+        steered_mount.daemon.remove_head(orders.parent.name, 1)
+        steered_mount.daemon.delete_retired()
+        assert not raw(orders).exists()
+        assert os.fstat(fd).st_size == len(content)
+        assert os.fstat(fd).st_nlink == 0
+        assert reader.readall() == content
+
+
 def test_what_replaces_it_is_read_instead(
     steered_mount: SteeredMount, orders: Path, sealed: Path
 ) -> None:
@@ -185,14 +213,8 @@ def test_an_error_of_the_disk_stays_one(
     content = on_disk(steered_mount, orders)
     append(orders, b"active\n")
 
-    def attempt() -> bytes | int | None:
-        try:
-            return sealed.read_bytes()
-        except OSError as error:
-            return error.errno
-
     steered_mount.daemon.fail("preadv_nowait", FIRST, "EIO", 20)
-    assert set(iter(attempt, content)) == {errno.EIO}
+    assert set(iter(partial(answer, sealed.read_bytes), content)) == {errno.EIO}
     assert sealed.read_bytes() == content
 
 
@@ -236,11 +258,52 @@ def test_a_broker_that_cuts_into_a_sealed_segment(
             with open(path, "rb", buffering=0) as reader:
                 assert os.fstat(reader.fileno()).st_size == disk.stat().st_size
                 assert reader.read() == disk.read_bytes()
-            # The old handle has no page of its own of what grows.
-            fails(errno.ESTALE, os.pread, fd, 1 << 20, 0)
+            # What the kernel does not have any more is no more to be had.
+            assert answer(os.pread, fd, 1 << 20, 0) in (before, errno.ESTALE)
         partition.roll()
         partition.append(b"active")
         for _ in range(3):
             assert path.read_bytes() == disk.read_bytes()
     partition.delete_head(1)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_sealed_log_that_a_broker_cuts_and_lets_grow_again(
+    beside: tuple[Mount, BrokerDirectory], is_seen: bool
+) -> None:
+    """It is another file once it is sealed again. `is_seen`: somebody looks at it in between."""
+    mount, broker = beside
+    partition = broker.partition()
+    for number in range(1000):
+        partition.append(b"value %d" % number * 100)
+    partition.roll()
+    partition.append(b"active")
+    mount.start()
+    path = mount.path / "t" / ".raw" / "0" / FIRST
+    disk = partition.directory / FIRST
+    before = disk.read_bytes()
+    far = len(before) * 3 // 4
+    with open(path, "rb", buffering=0) as early:
+        fd = early.fileno()
+        assert os.pread(fd, 1000, 0) == before[:1000]
+        first = os.fstat(fd)
+        partition.truncate(100)
+        if is_seen:
+            assert path.read_bytes() == disk.read_bytes()
+            assert path.stat().st_ino != first.st_ino
+        for number in range(2000):
+            partition.append(b"instead %d" % number * 100)
+        partition.roll()
+        partition.append(b"active")
+        fails(errno.ESTALE, os.pread, fd, 1000, far)
+        after = disk.read_bytes()
+        for _ in range(2):
+            with open(path, "rb", buffering=0) as late:
+                found = os.fstat(late.fileno())
+                assert (found.st_size, found.st_nlink) == (len(after), 1)
+                assert found.st_ino == path.stat().st_ino != first.st_ino
+                assert late.readall() == mapped(late.fileno(), mmap.MAP_SHARED) == after
+            fails(errno.ESTALE, os.pread, fd, 1000, far)
+            now = os.fstat(fd)
+            assert (now.st_ino, now.st_size) == (first.st_ino, first.st_size)
