@@ -509,7 +509,7 @@ class Operations(pyfuse3.Operations):
                 handle = at_once(node.open, flags)
             except BlockingIOError:
                 handle = await self._waited(node, lambda: node.open(flags))
-            self._tree.opened(node, ctx.pid)
+            self._tree.opened(node, flags, ctx.pid)
             return self._opened(handle, ctx)
         except Exception as error:
             self._fail("open", error, inode)

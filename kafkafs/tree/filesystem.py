@@ -71,10 +71,13 @@ class FileSystem:
         if process and known.is_passing:
             self.mount.recent.note((process, parent, name), known)
 
-    def opened(self, node: Node, thread: int) -> None:
+    def opened(self, node: Node, flags: int, thread: int) -> None:
         """A thread has opened what it has looked up."""
+        recent = self.mount.recent
         if node.is_passing and node.is_fixed:
-            self.mount.recent.opened(process_of(thread), node)
+            recent.opened(process_of(thread), node)
+        elif flags & os.O_ACCMODE != os.O_RDONLY and len(recent):
+            recent.writes(process_of(thread))
 
     def statfs(self) -> os.statvfs_result:
         """The disk's figures (statvfs of the data directory)."""

@@ -2,7 +2,8 @@
 
 A program asks for a file's attributes before it opens it, and compares both (cp, tar, rsync). So a
 process that has looked a name up and not opened it yet is led to the same file for `RECENT_S` after
-its last lookup. Any other lookup of that name leads to what is there then.
+its last lookup. Any other lookup of that name leads to what is there then: also after the process
+has opened a file to write, as who appends is to see it.
 
 The kernel names the thread that asks; its threads share what a process has looked up. A process of
 another pid namespace has no number here (0), and nothing is remembered for it.
@@ -62,6 +63,11 @@ class RecentLookups:
         """The process has opened what its last lookup has found."""
         lookup = self._last.get((process, node.inode))
         if lookup is not None:
+            self._drop(lookup)
+
+    def writes(self, process: int) -> None:
+        """The process has opened a file to write."""
+        for lookup in [each for each in self._lookups if each[0] == process]:
             self._drop(lookup)
 
     def expire(self) -> None:

@@ -630,6 +630,14 @@ FAULTS = [
         "A log that a broker has cut, and that is sealed again, shows what was cached before.",
         ("tests/mount/contract/test_sealed_files.py",),
     ),
+    Fault(
+        "who-appends-does-not-see-it-in-a-snapshot",
+        "kafkafs/tree/filesystem.py",
+        "            recent.writes(process_of(thread))",
+        "            process_of(thread)",
+        "A program that has looked at a snapshot, and then appends, opens it without its records.",
+        ("tests/mount/contract/test_snapshots.py::test_who_appends_sees_it",),
+    ),
     # -- a log that another process writes -----------------------------------------------------
     Fault(
         "what-is-opened-is-not-held",

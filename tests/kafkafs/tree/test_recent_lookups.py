@@ -75,6 +75,18 @@ def test_of_two_names_the_last_one_is_opened(recent: RecentLookups) -> None:
     assert recent.find((1, 3, "0@..end")) is node
 
 
+def test_until_it_writes(recent: RecentLookups) -> None:
+    nodes = [Found(5), Found(6)]
+    for node in nodes:
+        recent.note((1, 2, str(node.inode)), node)
+        recent.note((9, 2, str(node.inode)), node)
+    recent.writes(1)
+    assert [recent.find((1, 2, name)) for name in ("5", "6")] == [None, None]
+    assert [recent.find((9, 2, name)) for name in ("5", "6")] == nodes
+    recent.opened(1, nodes[0])
+    recent.writes(1)
+
+
 def test_what_is_not_there_any_more_is_looked_up_anew(recent: RecentLookups) -> None:
     node = Found(5)
     recent.note((1, 2, "0"), node)

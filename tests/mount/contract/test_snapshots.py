@@ -116,12 +116,17 @@ def test_an_empty_partition(orders: Path) -> None:
 
 # -- who gets which ------------------------------------------------------------------------------
 
-STAT_AND_OPEN = """
+APPEND_ELSEWHERE = """
+import subprocess
+def append(path):
+    subprocess.run(["bash", "-c", 'echo more >> "$0"', path], check=True)
+"""
+
+STAT_AND_OPEN = f"""{APPEND_ELSEWHERE}
 import threading
 name, appended = sys.argv[1:3]
 found = os.stat(name)
-with open(appended, "ab", buffering=0) as file:
-    file.write(b"more\\n")
+append(appended)
 opened = []
 def read():
     with open(name, "rb") as file:
@@ -130,7 +135,7 @@ for _ in range(2):
     thread = threading.Thread(target=read)
     thread.start()
     thread.join()
-assert opened[0] == (found.st_ino, found.st_size), (opened, found)
+assert opened[0] == (found.st_ino, found.st_size), opened
 assert opened[1] != opened[0] and opened[1][1] == found.st_size + 5, opened
 """
 
@@ -148,11 +153,11 @@ def test_a_stat_and_the_open_after_it_agree(orders: Path, name: str) -> None:
 def test_a_listing_and_the_open_after_it_agree(orders: Path) -> None:
     append(orders, numbered(0, 10))
     elsewhere(
-        """
+        APPEND_ELSEWHERE
+        + """
 with os.scandir(sys.argv[1]) as entries:
     found = {entry.name: entry.inode() for entry in entries}
-with open(sys.argv[2], "ab") as file:
-    file.write(b"more\\n")
+append(sys.argv[2])
 with open(sys.argv[1] + "/0") as file:
     assert os.fstat(file.fileno()).st_ino == found["0"]
 with open(sys.argv[1] + "/0") as file:
@@ -167,12 +172,29 @@ def test_another_process_gets_what_is_there(orders: Path) -> None:
     append(orders, numbered(0, 10))
     path = snapshot(orders)
     size = path.stat().st_size
-    append(orders, b"more\n")
+    elsewhere(f"{APPEND_ELSEWHERE}\nappend(sys.argv[1])", orders)
     assert int(elsewhere("print(os.stat(sys.argv[1]).st_size)", path)) == size + 5
     assert path.stat().st_size == size
     assert path.stat().st_size == size
     path.read_bytes()
     assert path.stat().st_size == size + 5
+
+
+@pytest.mark.parametrize("name", [".snapshot/0", "0@..end", "0@2..end", ".jsonl/.snapshot/0"])
+def test_who_appends_sees_it(orders: Path, name: str) -> None:
+    """… also right after a look at the name."""
+    append(orders, numbered(0, 10))
+    path = orders.parent / name
+    for _ in range(3):
+        found = path.stat()
+        append(orders, b"more\n")
+        with open(path, "rb") as file:
+            assert os.fstat(file.fileno()).st_ino != found.st_ino
+            assert len(file.read()) > found.st_size
+        os.listdir(path.parent)
+        before = path.stat().st_size
+        append(orders, b"more\n")
+        assert path.stat().st_size > before
 
 
 def test_while_nothing_is_appended_it_is_one_file(own: Mount) -> None:
