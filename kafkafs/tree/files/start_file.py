@@ -19,8 +19,9 @@ file that grows go there too (splice, private mappings). So a file that is made 
 has another inode than one that has to grow up to the same end, and only that keeps its pages from
 one open to the next.
 
-A snapshot begins at the log start and ends where the view ends when its name is looked up. Its
-names lead to the open file no longer than `recent_lookups.py` says.
+A snapshot ends where the view ends when its name is looked up: `.snapshot/N`, which begins at the
+log start, and each `N@START..end`. Its names lead to the open file no longer than
+`recent_lookups.py` says.
 
 Changes of the past are applied to its generation only while it is open.
 """

@@ -79,8 +79,8 @@ class StartName(NamedTuple):
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it is all that is there when the name is looked up."""
-        return self.start is Edge.START and self.end is Edge.END
+        """Whether it ends where the log does when the name is looked up."""
+        return self.end is Edge.END
 
     @property
     def has_group(self) -> bool:
@@ -90,7 +90,7 @@ class StartName(NamedTuple):
 
 def is_snapshot_name(name: str) -> bool:
     """Whether a name parses as a snapshot's."""
-    return name.partition("@")[2] in ("start..end", "..end")
+    return "@" in name and name.endswith("..end")
 
 
 def parse_start_name(name: str, now_ms: int, zone: tzinfo | None = None) -> StartName | None:

@@ -70,6 +70,22 @@ def test_a_range_from_the_start_to_the_end_is_a_snapshot(orders: Path) -> None:
         assert [name.read_bytes() for name in names] == [numbered(0, 11)] * 3
 
 
+@pytest.mark.parametrize("start", ["4", "-6", "2000-01-01"])
+def test_a_range_to_the_end_is_one_too(orders: Path, start: str) -> None:
+    """… as it is when the name is looked up, also while another one of that name is open."""
+    append(orders, numbered(0, 10))
+    name = orders.parent / f"0@{start}..end"
+    with open(name, "rb", buffering=0) as file:
+        before = file.read()
+        assert before.endswith(numbered(9, 10))
+        append(orders, numbered(10, 12))
+        assert name.read_bytes().endswith(numbered(9, 12))
+        assert elsewhere("print(os.stat(sys.argv[1]).st_ino)", name) != b"%d\n" % (
+            os.fstat(file.fileno()).st_ino
+        )
+        assert os.pread(file.fileno(), 1 << 16, 0) == before
+
+
 def test_a_start_or_an_end_may_be_left_out(orders: Path) -> None:
     append(orders, numbered(0, 10))
     topic = orders.parent
