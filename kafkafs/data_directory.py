@@ -13,7 +13,7 @@ import shlex
 import stat
 from typing import NamedTuple
 
-from kafkafs.mount_table import TYPE, Mounted, find_around
+from kafkafs.mount_table import TYPE, Mounted, find_around, resolve
 from storage.directory.contents import Contents, contents_of
 from storage.errors import LogLocked
 from storage.files import Files
@@ -40,12 +40,11 @@ def find_mistake(path: str) -> Mistake | None:
 
     It does not touch a mount of kafkafs that the path names, whose daemon may not answer.
     """
-    for place in (os.path.abspath, os.path.realpath):
-        where = place(path)
+    try:
+        where = resolve(path)
         mounted = find_around(where)
         if mounted is not None and mounted.type == TYPE:
             return _shown(where, mounted)
-    try:
         found = os.stat(path)
     except FileNotFoundError:
         return Mistake("there is no such data directory", errno.ENOENT)

@@ -1,17 +1,20 @@
 """The mount table: which file systems are mounted where.
 
-It reads /proc and touches no mounted file system.
+It reads /proc and touches no mount of kafkafs, whose daemon may not answer.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 #: The type of a kafkafs in the mount table.
 TYPE = "fuse.kafkafs"
+#: How many symbolic links the kernel follows in a path.
+_MAX_LINKS = 40
 
 
 class Mounted(NamedTuple):
@@ -50,13 +53,52 @@ def find(path: str) -> Mounted | None:
 
 def find_around(path: str) -> Mounted | None:
     """The mount on which `path` (absolute, without symbolic links) lies."""
+    return _around(mounts(), path)
+
+
+def _around(table: Iterable[Mounted], path: str) -> Mounted | None:
     found = None
-    for mounted in mounts():
+    for mounted in table:
         if os.path.commonpath([mounted.path, path]) == mounted.path and (
             found is None or len(mounted.path) >= len(found.path)
         ):
             found = mounted
     return found
+
+
+def resolve(path: str) -> str:
+    """`path` absolute and without symbolic links. OSError where there are too many of them.
+
+    As `os.path.realpath`, but it looks at no mount point, which is no link, and at nothing in a
+    mount of kafkafs, where there are none.
+    """
+    table = list(mounts())
+    here = os.sep if os.path.isabs(path) else os.getcwd()
+    left = path.split(os.sep)[::-1]
+    links = 0
+    while left:
+        name = left.pop()
+        if name in ("", os.curdir):
+            continue
+        if name == os.pardir:
+            here = os.path.dirname(here)
+            continue
+        below = os.path.join(here, name)
+        around = _around(table, below)
+        if around is not None and (around.path == below or around.type == TYPE):
+            here = below
+            continue
+        try:
+            target = os.readlink(below)
+        except OSError:
+            here = below
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        here = os.sep if os.path.isabs(target) else here
+        left += target.split(os.sep)[::-1]
+    return here
 
 
 def _unescape(text: str) -> str:

@@ -166,17 +166,18 @@ def resolve(
 
 
 def mount_around(text: str) -> tuple[Mounted | None, str]:
-    """(the mount of kafkafs on which a path lies, if it lies on one; the path as that has it)"""
-    from kafkafs.mount_table import TYPE, find_around
+    """(the mount of kafkafs on which a path lies, if it lies on one; the path without symbolic
+    links). OSError where there are too many of them.
+    """
+    from kafkafs import mount_table
 
     if not text:
         return None, text
-    for place in (os.path.abspath, os.path.realpath):
-        path = place(text)
-        mounted = find_around(path)
-        if mounted is not None and mounted.type == TYPE:
-            return mounted, path
-    return None, path
+    path = mount_table.resolve(text)
+    mounted = mount_table.find_around(path)
+    if mounted is not None and mounted.type != mount_table.TYPE:
+        mounted = None
+    return mounted, path
 
 
 def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:

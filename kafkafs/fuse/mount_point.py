@@ -14,11 +14,13 @@ import errno
 import os
 import select
 import shlex
-import signal
 import subprocess
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
+from kafkafs import mount_table
+from kafkafs.child import Child, NoAnswer
 from kafkafs.fuse import utab
 from kafkafs.fuse.users import users
 from kafkafs.mount_options import PID_ATTRIBUTE
@@ -31,13 +33,12 @@ ANSWER_S = 5.0
 #: A daemon that uses no processor time for so many turns of `ANSWER_S` while it ends is stuck.
 STUCK_TURNS = 12
 
+#: A daemon that has not answered for so long may be stopped: that is looked at then.
+SOON_S = 0.2
+
 # Of umount2(2).
 _MNT_FORCE = 1
 _UMOUNT_NOFOLLOW = 8
-#: What a process that asks says of a dead mount, and where it gets nothing.
-_DEAD, _NOTHING = b"dead", b"-"
-#: The kernel's limit for a path.
-_MAX_LINKS = 40
 
 
 class MountError(Exception):
@@ -85,34 +86,31 @@ def ask(path: str) -> tuple[Answer, int | None]:
 
 def attribute(path: str, name: str) -> tuple[Answer, bytes]:
     """Ask the daemon of a mount for an extended attribute of the root, with the patience of
-    `ANSWER_S`; empty where it is not there, or not for this user.
+    `ANSWER_S`, and with less where it is stopped; empty where the attribute is not there, or not
+    for this user.
 
     Another process asks: one that waits for the daemon's answer cannot be killed until the
     connection ends. MountError if no process can start.
     """
-    reader, writer = os.pipe()
     try:
-        child = os.fork()
+        child = Child(partial(os.getxattr, path, name))
     except OSError as error:
         raise MountError(f"{path}: no process can be started: {error.strerror}") from None
-    if child == 0:
-        try:
-            said = os.getxattr(path, name)
-        except OSError as error:
-            said = _DEAD if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else _NOTHING
-        os.write(writer, said)
-        os._exit(0)
-    os.close(writer)
-    with open(reader, "rb", buffering=0) as pipe:
-        readable, _, _ = select.select([pipe], [], [], ANSWER_S)
-        said = pipe.read() if readable else b""
-    if not said:
-        os.kill(child, signal.SIGKILL)
+    try:
+        for patience_s in (SOON_S, ANSWER_S):
+            try:
+                return Answer.GIVEN, child.result(patience_s)
+            except NoAnswer:
+                mounted = find(path)
+                daemon = None if mounted is None else find_daemon(mounted)[0]
+                if daemon is not None and is_stopped(daemon):
+                    break
         return Answer.NONE, b""
-    os.waitpid(child, 0)
-    if said == _DEAD:
-        return Answer.DEAD, b""
-    return Answer.GIVEN, said.removeprefix(_NOTHING)
+    except OSError as error:
+        is_dead = error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+        return Answer.DEAD if is_dead else Answer.GIVEN, b""
+    finally:
+        child.leave()
 
 
 def find_daemon(mounted: Mounted) -> tuple[int | None, bool]:
@@ -267,9 +265,10 @@ def unmount_and_wait(
             f"{path}: user {mounted.user} has mounted this, and only that user and root may "
             "unmount it"
         )
-    if os.path.commonpath([path, os.getcwd()]) == path:
-        # A process whose working directory lies in it keeps the mount busy.
-        os.chdir("/")
+    with contextlib.suppress(FileNotFoundError):  # the working directory was deleted
+        if os.path.commonpath([path, os.getcwd()]) == path:
+            # A process whose working directory lies in it keeps the mount busy.
+            os.chdir("/")
     if lazy and not force:
         unmount(path, lazy=True)
         return
@@ -333,24 +332,16 @@ def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) 
 
 
 def resolve(path: str) -> str:
-    """`path` absolute and without symbolic links, without touching a mount that it leads to.
+    """As `mount_table.resolve`.
 
     ConfigurationError where it is empty, which a shell makes of a variable that is not set.
     """
     if not path:
         raise ConfigurationError("an empty name: is a variable not set?")
-    for _ in range(_MAX_LINKS):
-        parent, name = os.path.split(path.rstrip("/"))
-        if name in ("", os.curdir, os.pardir):
-            return os.path.realpath(path)
-        here = os.path.join(os.path.realpath(parent), name)
-        if find(here) is not None:
-            return here
-        try:
-            path = os.path.join(os.path.dirname(here), os.readlink(here))
-        except OSError:
-            return here
-    raise ConfigurationError(f"{path}: too many symbolic links")
+    try:
+        return mount_table.resolve(path)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
 
 
 def raise_read_ahead(device: str, kib: int) -> bool:
