@@ -5,10 +5,11 @@
 
 Without a topic all logs are meant. A command takes logs by `logs_argument`, or by `resolve` where
 other words follow, and gets an `Address`. It works on `data_dir`; what would change a directory
-that is mounted goes through `mount`.
+that is mounted goes through `mount_to_change`.
 
 What is no data directory is refused before the command looks at it, with the command to type where
-that is known. A mount is not touched for that, since its daemon may not answer.
+that is known. A mount is not touched for that, since its daemon may not answer: whether it does say
+`mount_to_change`, `mount_to_read` and `check_paths` (`serving`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
-from kafkafs.cli import did_you_mean, fail
+from kafkafs.cli import did_you_mean, fail, say
 
 if TYPE_CHECKING:
     from kafkafs.mount_table import Mounted
@@ -209,12 +210,51 @@ def _place(text: str) -> Place:
 def mount_to_change(address: Address) -> str | None:
     """The mount through which the logs must be changed; None: `data_dir` is to be opened.
 
-    click's error for a mount that is read-only.
+    click's error for a mount that is read-only, or whose daemon does not answer.
     """
+    from kafkafs.cli.serving import check_served
+
+    _refuse_read_only(address)
+    if address.mount is not None:
+        check_served(address.mount)
+    return address.mount
+
+
+def _refuse_read_only(address: Address) -> None:
     if address.read_only:
         command = click.get_current_context().command_path
         raise fail(f"{address.mount}: is mounted read-only: {command} {address.words()}")
-    return address.mount
+
+
+def mount_to_read(address: Address, needed: str = "") -> str | None:
+    """The mount through which the logs can be read; None: `data_dir` is to be opened, as there is
+    none, or its daemon does not answer, which is said, or it is not for this user.
+
+    `needed`: the path in the mount that this user must be able to read.
+    """
+    from kafkafs.cli.serving import why_silent
+    from kafkafs.mount_table import find
+
+    mounted = None if address.mount is None else find(address.mount)
+    if mounted is None:
+        return None
+    why = why_silent(mounted)
+    if why is not None:
+        say(f"kafkafs: {why}; {address.data_dir} is read instead", err=True)
+        return None
+    is_ours = os.access(os.path.join(mounted.path, needed), os.R_OK if needed else os.X_OK)
+    return mounted.path if is_ours else None
+
+
+def check_paths(paths: Iterable[str]) -> None:
+    """Before a command touches paths that may lie in mounts: click's error where a daemon does not
+    answer. OSError.
+    """
+    from kafkafs.cli.serving import check_served
+
+    found = (mount_around(path)[0] for path in paths)
+    for mount in dict.fromkeys(mounted.path for mounted in found if mounted is not None):
+        check_served(mount)
 
 
 def mount_that_writes(data_dir: str) -> str | None:
@@ -239,7 +279,7 @@ def directory_to_open(address: Address) -> str:
     """The data directory, for a command that needs it for itself. click's error for a read-only
     mount; who opens what is mounted by a daemon that writes gets LogLocked.
     """
-    mount_to_change(address)
+    _refuse_read_only(address)
     return address.data_dir
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from kafkafs.cli import examples, one_line_errors
-from kafkafs.cli.addresses import Address, partitions_at, resolve
+from kafkafs.cli.addresses import mount_around, mount_to_read, partitions_at, resolve
 from kafkafs.cli.matching import matching_lines, where_option
 from kafkafs.cli.output import binary_stdout
 from kafkafs.cli.patience import patiently
@@ -81,7 +81,7 @@ def command(
                     for text in matching_lines(tree, topic, number, view, point, where):
                         out.write(text)
             return
-        with _opener(address) as open_file, binary_stdout() as out:
+        with _opener(address.data_dir, mount_to_read(address)) as open_file, binary_stdout() as out:
             for topic, number, point in found:
                 name = f"{number}@{point}"
                 _copy(open_file((topic, *path_in_topic(view, name))), out)
@@ -95,7 +95,7 @@ def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
     for number, word in enumerate(words):
         directory, slash, last = word.rpartition("/")
         name, at, point = last.partition("@")
-        if not at or (number == 0 and os.path.isdir(word)):
+        if not at or (number == 0 and _is_directory(word)):
             plain.append(word)
             points.append("start..end")
             continue
@@ -104,6 +104,12 @@ def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
         plain.append(f"{directory}{slash}{name}")
         points.append(point if ".." in point else f"{point}..end")
     return plain, points
+
+
+def _is_directory(word: str) -> bool:
+    """Whether a name with @ is a directory's: there is none below a mount."""
+    mounted, path = mount_around(word)
+    return os.path.isdir(word) if mounted is None else path == mounted.path
 
 
 def _copy(read: _Read, out: BinaryIO) -> None:
@@ -115,13 +121,13 @@ def _copy(read: _Read, out: BinaryIO) -> None:
 
 
 @contextmanager
-def _opener(address: Address) -> Iterator[_Open]:
+def _opener(data_dir: str, mount: str | None) -> Iterator[_Open]:
     """Opens files of the mount or, where there is none, of the tree that one would show."""
-    if address.mount is None:
-        with _tree_opener(address.data_dir) as open_file:
+    if mount is None:
+        with _tree_opener(data_dir) as open_file:
             yield open_file
         return
-    mount, opened = address.mount, [-1]
+    opened = [-1]
 
     def close() -> None:
         file, opened[0] = opened[0], -1

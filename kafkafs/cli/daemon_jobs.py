@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 
 from kafkafs.cli import fail
+from kafkafs.cli.serving import has_gone, why_gone
 from kafkafs.cli.wait import Facts, last_facts, wait_for
 
 Show = Callable[[str, int, int], None]
@@ -35,8 +36,8 @@ def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Fa
             write_line(path, "cancel")
         raise
     except OSError as error:
-        if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
-            raise fail(f"{mount}: the file system was unmounted") from None
+        if has_gone(error):
+            raise fail(f"{mount}: {why_gone(mount)}") from None
         reason = f"{error.strerror}; {mount}/.kafkafs/log says why"
         if error.errno == errno.EBUSY:
             reason = f"another one is at work: kafkafs wait {path}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples, fail
+from kafkafs.cli.addresses import check_paths
 from kafkafs.cli.output import binary_stdout
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
     names = [*_split(files), *paths]
     if not names:
         raise click.UsageError("no files")
+    check_paths(names)
     options = _options(given)
     try:
         with binary_stdout() as out:

@@ -23,7 +23,10 @@ from functools import partial
 import click
 
 from kafkafs.cli import examples, fail, say
+from kafkafs.cli.addresses import check_paths
 from kafkafs.cli.patience import patiently
+from kafkafs.cli.serving import has_gone, why_gone
+from kafkafs.mount_table import resolve
 
 _READ_BYTES = 1 << 20
 #: What is read at first to find the last lines.
@@ -35,9 +38,8 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 #: Only files of partitions have it.
 _MARK = "user.kafkafs.log_end"
 
-#: The errors of a dead mount, and all that `-F` waits out.
-_DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
-_PASSING = (*_DEAD, errno.ENOENT, errno.ESTALE)
+#: The errors that `-F` waits out, besides those of a mount that has gone.
+_PASSING = (errno.ENOENT, errno.ESTALE)
 
 _COUNT = re.compile(r"([+-]?)([0-9]{1,18})([A-Za-z]*)")
 _UNITS: dict[str, int] = {"": 1, "b": 512, "kB": 1000, "K": 1024} | {
@@ -157,6 +159,12 @@ def command(
     """
     start = _Start(lines, "lines") if size is None else _Start(size, "bytes")
     has_headers = not quiet and (verbose or len(paths) > 1)
+    try:
+        check_paths(paths)
+    except click.ClickException as error:
+        if not by_name:
+            raise
+        error.show()
     tail = _Tail(start, by_name=by_name, has_headers=has_headers)
     sys.exit(tail.run([_File(path) for path in paths], pid))
 
@@ -261,8 +269,8 @@ class _Tail:
     def _lose(self, file: _File, error: OSError) -> None:
         """A file cannot be read: wait for it to come back, or end it."""
         self._close(file)
-        waits = self._by_name and error.errno in _PASSING
-        what = _reason_of(error) + (", which is waited for" if waits else "")
+        waits = self._by_name and (has_gone(error) or error.errno in _PASSING)
+        what = _reason_of(error, file.path) + (", which is waited for" if waits else "")
         if file.told != what:
             file.told = what
             say(f"kafkafs: {file.path}: {what}", err=True)
@@ -276,10 +284,10 @@ class _Tail:
             file.close()
 
 
-def _reason_of(error: OSError) -> str:
+def _reason_of(error: OSError, path: str) -> str:
     reason = error.strerror or str(error)
-    if error.errno in _DEAD:
-        return "the file system was unmounted"
+    if has_gone(error):
+        return why_gone(resolve(path))
     return "is not there" if reason == os.strerror(errno.ENOENT) else reason
 
 

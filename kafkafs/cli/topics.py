@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import click
 
 from kafkafs.cli import examples, one_line_errors
-from kafkafs.cli.addresses import Address, check_address, logs_argument
+from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_read
 from kafkafs.cli.output import Output, Size, TimeMs, Value, objects, output_options
 from kafkafs.cli.progress import opening_shown
+from kafkafs.cli.serving import check_served
 
 _COLUMNS = ("topic", "partitions", "records", "size", "last_append", "cleanup_policy", "retention")
 _RATES = ("records_per_s", "bytes_per_s")
@@ -45,11 +46,16 @@ def command(logs: Address, rates: bool, out: Output) -> None:
     """
     if any(partition is not None for _, partition in logs.places):
         raise click.UsageError("give whole topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
-    if rates and logs.mount is None:
+    mount = logs.mount
+    if rates and mount is None:
         raise click.UsageError("--rates: it is not mounted, and nothing is appended")
     with one_line_errors():
         check_address(logs)
-        with _looked_at(logs) as (text, config_of):
+        if rates and mount is not None:
+            check_served(mount)
+        else:
+            mount = mount_to_read(logs, os.path.join(".kafkafs", "topics"))
+        with _looked_at(logs.data_dir, mount) as (text, config_of):
             before = _parsed(text()) if rates else None
             if before is not None:
                 time.sleep(_RATE_S)
@@ -87,9 +93,8 @@ def _parsed(text: str) -> _Listing:
 
 
 @contextmanager
-def _looked_at(logs: Address) -> Iterator[tuple[Callable[[], str], _Config]]:
+def _looked_at(data_dir: str, mount: str | None) -> Iterator[tuple[Callable[[], str], _Config]]:
     """What makes the text of `.kafkafs/topics`, and of a topic's `.config`."""
-    mount = logs.mount
     if mount is not None:
 
         def read(*names: str) -> str:
@@ -105,9 +110,7 @@ def _looked_at(logs: Address) -> Iterator[tuple[Callable[[], str], _Config]]:
 
     with (
         opening_shown() as progress,
-        LogManager.open(
-            logs.data_dir, read_only=True, keeps_faulty=True, progress=progress
-        ) as manager,
+        LogManager.open(data_dir, read_only=True, keeps_faulty=True, progress=progress) as manager,
     ):
         yield lambda: topics_text(manager), lambda topic: config_text(manager.settings, topic)
 

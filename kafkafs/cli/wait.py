@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import sys
 import time
 from collections.abc import Callable
@@ -11,8 +10,11 @@ from collections.abc import Callable
 import click
 
 from kafkafs.cli import examples, fail, say
+from kafkafs.cli.addresses import check_paths
 from kafkafs.cli.output import Output, Size, TimeMs, Value, output_options
 from kafkafs.cli.progress import work_shown
+from kafkafs.cli.serving import has_gone, why_gone
+from kafkafs.mount_table import resolve
 
 #: Seconds between two reads of the file: at first, and at most.
 FIRST_S = 0.02
@@ -42,11 +44,12 @@ def command(path: str, out: Output) -> None:
     Exits with 0 where the job is done, and with 1 where it has failed or was cancelled.
     """
     try:
+        check_paths([path])
         with work_shown() as show:
             facts = wait_for(path, show)
     except OSError as error:
-        if error.errno == errno.ENOTCONN:
-            raise fail(f"{path}: the file system was unmounted") from None
+        if has_gone(error):
+            raise fail(f"{path}: {why_gone(resolve(path))}") from None
         raise fail(f"{path}: {error.strerror}") from None
     except KeyboardInterrupt:
         say(f"kafkafs: {path}: goes on", err=True)

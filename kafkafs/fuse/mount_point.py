@@ -78,16 +78,17 @@ class Answer(Enum):
     NONE = "none"
 
 
-def ask(path: str) -> tuple[Answer, int | None]:
+def ask(path: str, patience_s: float | None = None) -> tuple[Answer, int | None]:
     """Ask the daemon of a mount for its process id, as `attribute` does."""
-    answer, said = attribute(path, PID_ATTRIBUTE)
+    answer, said = attribute(path, PID_ATTRIBUTE, patience_s)
     return answer, int(said) if said.isdigit() else None
 
 
-def attribute(path: str, name: str) -> tuple[Answer, bytes]:
-    """Ask the daemon of a mount for an extended attribute of the root, with the patience of
-    `ANSWER_S`, and with less where it is stopped; empty where the attribute is not there, or not
-    for this user.
+def attribute(path: str, name: str, patience_s: float | None = None) -> tuple[Answer, bytes]:
+    """Ask the daemon of a mount for an extended attribute of the root; empty where that is not
+    there, or not for this user.
+
+    `patience_s`: how long the daemon may take, if it is not stopped; None: `ANSWER_S`.
 
     Another process asks: one that waits for the daemon's answer cannot be killed until the
     connection ends. MountError if no process can start.
@@ -97,9 +98,9 @@ def attribute(path: str, name: str) -> tuple[Answer, bytes]:
     except OSError as error:
         raise MountError(f"{path}: no process can be started: {error.strerror}") from None
     try:
-        for patience_s in (SOON_S, ANSWER_S):
+        for wait_s in (SOON_S, ANSWER_S if patience_s is None else patience_s):
             try:
-                return Answer.GIVEN, child.result(patience_s)
+                return Answer.GIVEN, child.result(wait_s)
             except NoAnswer:
                 mounted = find(path)
                 daemon = None if mounted is None else find_daemon(mounted)[0]

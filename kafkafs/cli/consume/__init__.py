@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, fail, one_line_errors, say
+from kafkafs.cli.addresses import check_paths
+from kafkafs.cli.serving import has_gone, why_gone
 from kafkafs.cli.views import view_option
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ def command(
     from kafkafs.cli.consume.sources import Directories, sources_of
 
     _check(group, file, shell, on_failure, dead_letter, reset=reset)
+    check_paths(paths)
     sources = sources_of(paths)
     point = _point(start)
     if reset:
@@ -145,6 +148,10 @@ def command(
         positions = _positions(directories, sources, group, file)
         try:
             status = Consumer(rules, positions, directories, output, letters).run()
+        except OSError as error:
+            if has_gone(error):
+                raise fail(f"{sources.mount}: {why_gone(sources.mount)}") from None
+            raise
         finally:
             positions.close()
     sys.exit(status)

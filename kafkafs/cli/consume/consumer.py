@@ -85,12 +85,7 @@ class Consumer:
 
     def run(self) -> int:
         """Consume; the exit status. click's error, OSError."""
-        try:
-            status = self._run()
-        except OSError as error:
-            if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
-                raise fail("the file system was unmounted") from None
-            raise
+        status = self._run()
         number = self._interrupts.number
         return 128 + number if number else status
 

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
+from kafkafs.cli.spark.job import (
+    check_owner,
+    choice_argument,
+    job_options,
+    location_argument,
+    run_job,
+)
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
@@ -39,6 +45,8 @@ def command(
     """
     from kafkafs.spark.jobs import compact
 
+    if not dry_run:
+        check_owner(data_dir)
     run_job(
         "compact",
         spark,

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.spark.job import job_options, location_argument, run_job
+from kafkafs.cli.spark.job import check_owner, job_options, location_argument, run_job
 
 
 @click.command(
@@ -55,6 +55,8 @@ def command(data_dir: str, dry_run: bool, **options: Any) -> None:
     from kafkafs.spark.jobs.import_records import ImportOptions
 
     spark = {name: options.pop(name) for name in ("master", "settings", "as_json", "verbose")}
+    if not dry_run:
+        check_owner(data_dir)
     chosen = ImportOptions(format=options.pop("kind"), **options)
     run_job(
         "import",

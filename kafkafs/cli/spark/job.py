@@ -67,6 +67,18 @@ def _checked_location(
     return address.data_dir
 
 
+def check_owner(data_dir: str) -> None:
+    """Before the owner of a data directory is asked to change it: click's error where that is the
+    daemon of a mount and does not answer.
+    """
+    from kafkafs.cli.addresses import mount_that_writes
+    from kafkafs.cli.serving import check_served
+
+    mount = mount_that_writes(data_dir)
+    if mount is not None:
+        check_served(mount)
+
+
 def location_argument(needs: Needs = "partitions", *, topics: bool = True) -> Callable[[_F], _F]:
     """The argument DATA|MOUNT, a data directory or a URI, with its option `--allow-empty`; a
     command's parameter is `data_dir`.

@@ -235,5 +235,8 @@ def test_an_unmount_ends_it(tmp_path: Path) -> None:
             consumer.wait(lambda data: len(data) == 60)
             mount.kill()
             assert consumer.status() == 1
-            assert consumer.errors() == "kafkafs: the file system was unmounted\n"
+            assert consumer.errors() == (
+                f"kafkafs: {mount.path}: its daemon has ended: "
+                f"kafkafs mount {mount.data} {mount.path} mounts it again\n"
+            )
             mount.start()

@@ -1,0 +1,70 @@
+"""Whether the daemon of a mount serves, and what to type where it does not.
+
+A command that works through a mount asks here first: a process that touches the mount of a daemon
+that is stopped or stuck waits for ever, and cannot be killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import shlex
+
+from kafkafs.cli import fail
+from kafkafs.mount_table import TYPE, Mounted, find, find_around
+
+#: How long a daemon may take to answer a command that cannot do without it, in seconds.
+PATIENCE_S = 20.0
+
+
+def check_served(path: str) -> None:
+    """click's error where a kafkafs is mounted at `path` and its daemon does not answer."""
+    mounted = find(path)
+    if mounted is not None and mounted.type == TYPE:
+        why = why_silent(mounted, PATIENCE_S)
+        if why is not None:
+            raise fail(why)
+
+
+def why_silent(mounted: Mounted, patience_s: float | None = None) -> str | None:
+    """Why the daemon of a mount does not answer, and what to type; None: it does.
+
+    `patience_s`: as of `mount_point.ask`. click's error if no process can start that asks.
+    """
+    from kafkafs.fuse import mount_point
+    from kafkafs.fuse.mount_point import Answer, MountError
+
+    try:
+        answer, _ = mount_point.ask(mounted.path, patience_s)
+    except MountError as error:
+        raise fail(str(error)) from None
+    if answer is Answer.GIVEN:
+        return None
+    if answer is Answer.DEAD:
+        return f"{mounted.path}: {_ended(mounted)}"
+    daemon, _ = mount_point.find_daemon(mounted)
+    which = "its daemon" if daemon is None else f"its daemon, process {daemon},"
+    if daemon is not None and mount_point.is_stopped(daemon):
+        return f"{mounted.path}: {which} is stopped: kill -CONT {daemon} lets it go on"
+    force = f"kafkafs umount --force {shlex.quote(mounted.path)}"
+    return f"{mounted.path}: {which} does not answer: {force} ends the mount"
+
+
+def has_gone(error: OSError) -> bool:
+    """Whether an error is that of a mount whose daemon has ended."""
+    return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+
+
+def why_gone(path: str) -> str:
+    """What has happened to a mount that `has_gone`, on which `path` (absolute, without symbolic
+    links) was, and what to type where it is not unmounted.
+    """
+    mounted = find_around(path)
+    if mounted is None or mounted.type != TYPE:
+        return "the file system was unmounted"
+    return _ended(mounted)
+
+
+def _ended(mounted: Mounted) -> str:
+    again = ["kafkafs", "mount", *(["-o", "ro"] if mounted.read_only else [])]
+    again += [mounted.source, mounted.path]
+    return f"its daemon has ended: {shlex.join(again)} mounts it again"

@@ -1,0 +1,147 @@
+"""Commands beside a mount whose daemon is stopped or was killed: none of them waits for it.
+
+What only reads has the data directory; all others say what to type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.hang import HANG_S
+from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, ending, kafkafs
+from tests.kafkafs.cli.test_mount import stopped
+
+#: What only reads, for a mount.
+READERS = {
+    "topics": ["MNT"],
+    "topics of a path": ["MNT/orders"],
+    "topics --json": ["MNT"],
+    "cat": ["MNT", "orders"],
+    "cat of a part": ["MNT/orders/0@-1"],
+    "cat --view kv": ["MNT/orders/0"],
+    "cat by a link": ["LINK/orders/0"],
+    "config": ["MNT/orders"],
+    "compact --dry-run": ["MNT/users"],
+    "expire --dry-run": ["MNT"],
+    "fetch": ["MNT/orders/0:earliest:1000"],
+    "reindex --check": ["MNT"],
+    "verify": ["MNT"],
+}
+#: What needs the daemon.
+OTHERS = {
+    "append": ["MNT/orders"],
+    "append by a link": ["LINK/orders/0"],
+    "create": ["MNT", "made"],
+    "delete": ["MNT/orders"],
+    "undelete": ["MNT", "orders"],
+    "compact": ["MNT/users"],
+    "expire": ["MNT/orders"],
+    "config": ["MNT/orders", "retention.ms=7d"],
+    "produce": ["MNT/orders/0"],
+    "topics --rates": ["MNT"],
+    "consume": ["MNT/orders"],
+    "consume --reset -g group": ["MNT/orders"],
+    "dump": ["MNT/orders/.raw/0/00000000000000000000.log"],
+    "spark compact": ["MNT/users"],
+    "spark import": ["MNT", "orders", os.devnull],
+    "tail": ["MNT/orders/0", "MNT/users/0"],
+    "wait": ["MNT/orders/.control/compaction"],
+}
+
+
+class Silent(NamedTuple):
+    """A mount whose daemon does not answer."""
+
+    place: Place
+    why: str
+    """What is said of it."""
+    shown: dict[str, str]
+    """What the readers have printed when it did."""
+    is_dead: bool
+
+
+def words(place: Place, command: str, arguments: list[str]) -> list[str]:
+    name = command.partition(" of ")[0].partition(" by ")[0]
+    link = place.path.parent / "link"
+    replaced = (
+        each.replace("MNT", str(place.path)).replace("LINK", str(link)) for each in arguments
+    )
+    return [*name.split(), *replaced]
+
+
+def run(place: Place, command: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *words(place, command, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="latin-1",
+        cwd=ROOT,
+        timeout=HANG_S,
+    )
+
+
+@pytest.fixture(scope="module", params=["stopped", "dead"])
+def silent(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Silent]:
+    place = Place(tmp_path_factory.mktemp("silent"))
+    (place.path.parent / "link").symlink_to("mnt")
+    place.mount()
+    pid = place.pid
+    try:
+        for topic in ("orders", "users"):
+            assert kafkafs("create", place.path, topic).returncode == 0
+        (place.path / "users/.config").write_text("cleanup.policy=compact\n")
+        with open(place.path / "orders/0", "ab") as file:
+            file.write(b"one\ntwo\n")
+        shown = {name: run(place, name, READERS[name]).stdout for name in READERS}
+        again = f"kafkafs mount {place.data} {place.path}"
+        with contextlib.ExitStack() as stack:
+            if request.param == "stopped":
+                why = f"its daemon, process {pid}, is stopped: kill -CONT {pid} lets it go on"
+                stack.enter_context(stopped(pid))
+            else:
+                why = f"its daemon has ended: {again} mounts it again"
+                with ending(pid):
+                    os.kill(pid, signal.SIGKILL)
+            yield Silent(place, f"{place.path}: {why}", shown, request.param == "dead")
+    finally:
+        place.end()
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_what_only_reads_has_the_data_directory(silent: Silent, command: str) -> None:
+    done = run(silent.place, command, READERS[command])
+    assert (done.returncode, done.stdout) == (0, silent.shown[command])
+    if command.split()[0] in ("topics", "cat"):
+        data = silent.place.data
+        assert done.stderr == f"kafkafs: {silent.why}; {data} is read instead\n"
+    else:
+        assert silent.why not in done.stderr
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_what_needs_the_daemon_says_what_to_type(silent: Silent, command: str) -> None:
+    if command.startswith("spark"):
+        pytest.importorskip("pyspark")
+        if silent.is_dead:
+            pytest.skip("the data directory is nobody's then, and Spark works on it")
+    done = run(silent.place, command, OTHERS[command])
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"kafkafs: {silent.why}\n")
+
+
+def test_the_data_directory_of_a_dead_mount_is_changed(silent: Silent) -> None:
+    """… and that of a stopped daemon is not."""
+    done = kafkafs("create", silent.place.data, "other")
+    if silent.is_dead:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert kafkafs("delete", silent.place.data, "other").returncode == 0
+    else:
+        assert (done.returncode, done.stderr) == (1, f"kafkafs: {silent.why}\n")

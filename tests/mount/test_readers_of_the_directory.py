@@ -1,0 +1,33 @@
+"""Who may read a data directory and not its mount: commands that only read have the directory."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tests.mount.machine import Machine
+from tests.mount.mounting import needs_root
+
+
+@needs_root
+def test_who_may_not_look_into_the_mount_has_the_data_directory() -> None:
+    """… whichever of the two is given."""
+    with tempfile.TemporaryDirectory(prefix="kafkafs-machine-") as directory:
+        Path(directory).chmod(0o755)
+        done = Machine(Path(directory)).run(
+            """
+            kafkafs mount data mnt > /dev/null
+            kafkafs create mnt orders > /dev/null
+            echo one | kafkafs append mnt orders
+            for words in "topics data" "topics mnt" "topics mnt/orders" "cat data orders" \\
+                "cat mnt/orders"; do
+                as_nobody "$PYTHON" -c "$PROGRAM" $words | tail -n 1 | sed 's/ .*//'
+            done
+            as_nobody "$PYTHON" -c "$PROGRAM" create mnt other 2>&1 || true
+            kafkafs umount mnt
+            """
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        *shown, refused = done.stdout.splitlines()
+        assert shown == ["orders"] * 3 + ["one"] * 2
+        assert refused == f"kafkafs: {directory}/mnt/.kafkafs/topics: Permission denied"
