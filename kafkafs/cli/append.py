@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import click
 from kafkafs.cli import examples, fail, one_line_errors
 from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
 from kafkafs.cli.changes import opened_to_change
+from kafkafs.cli.refusals import Request
 from kafkafs.cli.views import find, path_in_topic, tree_of, view_option
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ _WRITE_BYTES = 1 << 19
 # Errors of a line itself: without it, the others can be appended.
 _OF_A_LINE = frozenset({errno.EINVAL, errno.EMSGSIZE})
 _NEWLINE = b"\n"
+# In front of why one is refused: its place in a write.
+_LINE = re.compile(r"line \d+: ")
 
 _Write = Callable[[bytes], None]
 """Appends whole lines, all of them or none. StorageError, OSError."""
@@ -58,8 +62,17 @@ def command(logs: Address, view: str) -> None:
     with one_line_errors():
         check_address(logs)
         mount = mount_to_change(logs)
-        with _opened(logs, mount, (topic, *names)) as write:
-            _append(write, _whole_lines(), mount)
+        if mount is None:
+            with (
+                opened_to_change(logs.data_dir) as manager,
+                _opened_in_tree(manager, (topic, *names)) as write,
+            ):
+                _append(write, _whole_lines(), None)
+            return
+        path = os.path.join(topic, *names)
+        request = Request(mount, path, os.path.join(topic, names[-1]))
+        with _opened_in_mount(os.path.join(mount, path), request) as write:
+            _append(write, _whole_lines(), request)
 
 
 def _whole_lines() -> Iterator[list[bytes]]:
@@ -92,19 +105,26 @@ def _in_writes(lines: list[bytes]) -> Iterator[list[bytes]]:
     yield taken
 
 
-def _append(write: _Write, pieces: Iterator[list[bytes]], mount: str | None) -> None:
-    """Append lines, up to the first one that is refused; click's error says which it is."""
+def _append(write: _Write, pieces: Iterator[list[bytes]], request: Request | None) -> None:
+    """Append lines, up to the first one that is refused; click's error says which it is.
+
+    `request`: of a mount.
+    """
     from storage.errors import refusal_of
 
     done = 0
     for lines in pieces:
+        if request is not None:
+            request.begin()
         count, error = _written(write, lines)
         done += count
         if error is not None:
             before = "all lines before it are in the log" if done else "nothing is appended"
-            reason = refusal_of(error).removeprefix("line 1: ")
-            if mount is not None:
-                reason += f" ({mount}/.kafkafs/log says more)"
+            if request is not None and isinstance(error, OSError):
+                reason = request.refusal(error)
+            else:
+                reason = refusal_of(error)
+            reason = _LINE.sub("", reason, count=1)
             raise fail(f"line {done + 1} of standard input: {reason}; {before}")
 
 
@@ -134,13 +154,12 @@ def _written(write: _Write, lines: list[bytes]) -> tuple[int, Exception | None]:
 
 
 @contextmanager
-def _opened(logs: Address, mount: str | None, names: tuple[str, ...]) -> Iterator[_Write]:
-    """The file of a mount or, where there is none, of the tree that one would show."""
-    if mount is None:
-        with opened_to_change(logs.data_dir) as manager, _opened_in_tree(manager, names) as write:
-            yield write
-        return
-    file = os.open(os.path.join(mount, *names), os.O_WRONLY | os.O_APPEND)
+def _opened_in_mount(path: str, request: Request) -> Iterator[_Write]:
+    """The file of a mount. click's error."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    except OSError as error:
+        raise fail(f"{path}: {request.refusal(error)}") from None
 
     def write_all(data: bytes) -> None:
         left = memoryview(data)
@@ -155,6 +174,7 @@ def _opened(logs: Address, mount: str | None, names: tuple[str, ...]) -> Iterato
 
 @contextmanager
 def _opened_in_tree(manager: LogManager, names: tuple[str, ...]) -> Iterator[_Write]:
+    """The file of the tree that a mount would show."""
     from kafkafs.tree.handles import NotExamined
 
     tree = tree_of(manager)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +12,9 @@ import click
 
 from kafkafs.cli import fail
 from kafkafs.cli.addresses import Address, resolve
+from kafkafs.cli.daemon_jobs import write_line
 from kafkafs.cli.progress import opening_shown
+from kafkafs.cli.refusals import Request
 
 if TYPE_CHECKING:
     from storage.directory.manager import LogManager
@@ -46,24 +49,11 @@ def topic_and_rest(context: click.Context, words: Sequence[str]) -> tuple[Addres
 
 def ask_daemon(mount: str, line: str) -> None:
     """Write a line to `.kafkafs/topics` of a mount; click's error where it is refused."""
-    path = os.path.join(mount, ".kafkafs", "topics")
+    name = os.path.join(".kafkafs", "topics")
+    path = os.path.join(mount, name)
+    request = Request(mount, name)
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        write_line(path, line)
     except OSError as error:
-        raise fail(refused(error, mount, path)) from None
-
-
-def refused(error: OSError, mount: str, path: str) -> str:
-    """Why a mount refuses something: its log says more than an errno does."""
-    reason = f"{path}: {error.strerror}"
-    if isinstance(error, PermissionError):
-        return reason
-    with contextlib.suppress(OSError), open(os.path.join(mount, ".kafkafs", "log")) as log:
-        lines = log.read().splitlines()
-        if lines:
-            return f"{reason}; the last line of {mount}/.kafkafs/log: {lines[-1]}"
-    return f"{reason}; {mount}/.kafkafs/log says why"
+        where = path if error.errno == errno.EACCES else mount
+        raise fail(f"{where}: {request.refusal(error)}") from None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli import examples, fail, one_line_errors
 from kafkafs.cli.addresses import (
     Address,
     allow_empty_option,
@@ -129,6 +129,7 @@ def _show(address: Address, out: Output) -> None:
 def _change(address: Address, changes: _Changes) -> None:
     """Set a topic's settings. StorageError, OSError: nothing has changed."""
     from kafkafs.cli.daemon_jobs import write_line
+    from kafkafs.cli.refusals import Request
     from storage.directory.manager import LogManager
     from storage.files import Files
     from storage.retention.retention import check_policy
@@ -143,7 +144,12 @@ def _change(address: Address, changes: _Changes) -> None:
     # The daemon judges again, but a write can say no more than an errno.
     Settings(Files(address.data_dir), address.data_dir, check_policy).checked(topic, changes)
     written = (f"{name}={value or ''}" for name, value in changes.items())
-    write_line(os.path.join(mount, topic, ".config"), "\n".join(written))
+    name = os.path.join(topic, ".config")
+    request = Request(mount, name)
+    try:
+        write_line(os.path.join(mount, name), "\n".join(written))
+    except OSError as error:
+        raise fail(f"{os.path.join(mount, topic)}: {request.refusal(error)}") from None
 
 
 def _set_places(path: str, given: dict[str, str]) -> None:

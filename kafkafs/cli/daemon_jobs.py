@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 
 from kafkafs.cli import fail
+from kafkafs.cli.refusals import Request
 from kafkafs.cli.serving import has_gone, why_gone
 from kafkafs.cli.wait import Facts, last_facts, wait_for
 
@@ -27,7 +28,9 @@ def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Fa
     JobFailedError; click's error where the mount is gone. KeyboardInterrupt cancels the job where
     its kind can be cancelled.
     """
-    path = os.path.join(mount, topic, ".control", kind)
+    name = os.path.join(topic, ".control", kind)
+    path = os.path.join(mount, name)
+    request = Request(mount, name)
     try:
         write_line(path, f"run {partition}")
         facts = last_facts(wait_for(path, show))
@@ -38,8 +41,9 @@ def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Fa
     except OSError as error:
         if has_gone(error):
             raise fail(f"{mount}: {why_gone(mount)}") from None
-        reason = f"{error.strerror}; {mount}/.kafkafs/log says why"
-        if error.errno == errno.EBUSY:
+        if error.errno != errno.EBUSY:
+            reason = request.refusal(error)
+        else:
             reason = f"another one is at work: kafkafs wait {path}"
         raise JobFailedError(f"{topic}:{partition}: {reason}") from None
     if facts["outcome"] != "done":
@@ -53,6 +57,6 @@ def write_line(path: str, text: str) -> None:
     """Write lines to a control file, in one write. OSError."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
-        os.write(file, text.encode() + b"\n")
+        os.write(file, text.encode(errors="surrogateescape") + b"\n")
     finally:
         os.close(file)

@@ -10,8 +10,9 @@ import click
 
 from kafkafs.cli import examples, fail, one_line_errors
 from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
-from kafkafs.cli.changes import opened_to_change, refused
+from kafkafs.cli.changes import opened_to_change
 from kafkafs.cli.output import Output, TimeMs, Value, output_options
+from kafkafs.cli.refusals import Request
 
 
 @click.command(
@@ -75,8 +76,9 @@ def _have_deleted(mount: str, logs: Address, topics: Sequence[str], tell: _Tell)
     for topic in topics:
         delay_ms = settings.log_config(topic).file_delete_delay_ms
         path = os.path.join(mount, topic)
+        request = Request(mount, topic)
         try:
             os.rmdir(path)
         except OSError as error:
-            raise fail(refused(error, mount, path)) from None
+            raise fail(f"{path}: {request.refusal(error)}") from None
         tell(topic, time.time_ns() // 1_000_000, delay_ms)

@@ -11,6 +11,7 @@ import click
 from kafkafs.cli import examples, fail, one_line_errors, say
 from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
 from kafkafs.cli.progress import opening_shown
+from kafkafs.cli.refusals import Request
 from storage.plural import counted
 
 # Of one write.
@@ -74,15 +75,18 @@ def _append_here(data_dir: str, topic: str, partition: int) -> None:
 def _append_through(mount: str, directory: str, topic: str, partition: int) -> None:
     """Have the daemon append. `directory` is the partition's."""
     stdin = sys.stdin.fileno()
-    path = os.path.join(mount, topic, ".batches", str(partition))
+    name = os.path.join(topic, ".batches", str(partition))
+    path = os.path.join(mount, name)
     own = [path, *(each.path for each in os.scandir(directory))]
     if any(os.path.samestat(os.fstat(stdin), os.stat(each)) for each in own):
         raise fail("standard input is the log itself")
     size = 0
+    request = Request(mount, name, os.path.join(topic, str(partition)))
     try:
         # Closing it says where the last batch is incomplete.
         with open(path, "ab", buffering=0) as file:
             while data := os.read(stdin, _CHUNK_BYTES):
+                request.begin()
                 left = memoryview(data)
                 while left:
                     written = file.write(left)
@@ -90,8 +94,6 @@ def _append_through(mount: str, directory: str, topic: str, partition: int) -> N
                     left = left[written:]
             os.fsync(file)
     except OSError as error:
-        raise fail(
-            f"{topic}:{partition}: {error.strerror} after {counted(size, 'byte')}; "
-            f"{mount}/.kafkafs/log says why"
-        ) from None
+        reason = request.refusal(error)
+        raise fail(f"{topic}:{partition}: after {counted(size, 'byte')}: {reason}") from None
     say(f"{topic}:{partition}: {counted(size, 'byte')}", err=True)

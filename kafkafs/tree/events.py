@@ -59,11 +59,11 @@ class _Entry:
 
     def lines(self) -> list[tuple[int, str]]:
         """Its lines, each with the number that orders them."""
-        lines = [(self.first, f"{_time(self.first_ms)} {self.message}\n")]
+        lines = [(self.first, f"{time_text(self.first_ms)} {self.message}\n")]
         if self.more:
             took_s = (self.last_ms - self.first_ms) / 1000
             again = f"{self.message} … {self.more} more in {took_s:.1f} s"
-            lines.append((self.last, f"{_time(self.last_ms)} {again}\n"))
+            lines.append((self.last, f"{time_text(self.last_ms)} {again}\n"))
         return lines
 
 
@@ -146,6 +146,7 @@ class Events:
         return "".join(line for _, line in sorted(line for ring in rings for line in ring.lines()))
 
 
-def _time(ms: int) -> str:
+def time_text(ms: int) -> str:
+    """A time as it stands in front of a message; later ones are greater."""
     moment = datetime.fromtimestamp(ms / 1000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"

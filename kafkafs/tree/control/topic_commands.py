@@ -50,12 +50,12 @@ def create_line(
     """The line that creates a topic; `settings` are NAME=VALUE."""
     uid, gid, mode = owner
     words = [_CREATE, topic, f"partitions={partitions}", f"owner={uid}:{gid}:{mode:04o}"]
-    return " ".join([*words, *settings]) + "\n"
+    return " ".join([*words, *settings])
 
 
 def undelete_line(topic: str, topic_id: str | None) -> str:
     """The line that undeletes a topic."""
-    return " ".join(filter(None, (_UNDELETE, topic, topic_id))) + "\n"
+    return " ".join(filter(None, (_UNDELETE, topic, topic_id)))
 
 
 def _create(manager: LogManager, topic: str, *words: str) -> None:

@@ -1,0 +1,86 @@
+"""What a mount refuses, the command line gives the reason of: that of its own request."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.hang import HANG_S
+from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
+
+NO_KEY = "a topic whose cleanup.policy has compact takes no record without a key"
+
+
+def refusal(*words: object, stdin: str = "") -> str:
+    """Of a command that fails: the line that it prints, and nothing else."""
+    done = subprocess.run(
+        [*PROGRAM, *map(str, words)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=HANG_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+    return done.stderr.removeprefix("kafkafs: ").removesuffix("\n")
+
+
+@pytest.fixture
+def mount(place: Place) -> Path:
+    place.mount()
+    assert kafkafs("create", place.path, "orders").returncode == 0
+    assert kafkafs("create", place.path, "users", "cleanup.policy=compact").returncode == 0
+    return place.path
+
+
+def test_a_line_without_a_key(mount: Path) -> None:
+    for name in ("users", "users/0"):
+        for _ in range(2):  # the log counts the second one
+            assert refusal("append", mount / name, stdin="hi\n") == (
+                f"line 1 of standard input: {NO_KEY}; nothing is appended"
+            )
+
+
+def test_a_line_among_others_in_a_view(mount: Path) -> None:
+    lines = '{"value": "a"}\n' * 5 + "{\n" + '{"value": "b"}\n' * 3
+    for name in ("orders", "orders/0"):
+        said = refusal("append", mount / name, "--view", "jsonl", stdin=lines)
+        assert said == (
+            "line 6 of standard input: not JSON: it breaks off; all lines before it are in the log"
+        )
+
+
+def test_what_is_no_batch(mount: Path) -> None:
+    said = refusal("produce", mount / "orders/0", stdin="x" * 100)
+    assert said.startswith("orders:0: after 0 bytes: ")
+    assert "no batch begins here" in said
+
+
+def test_the_reason_is_not_that_of_another_request(mount: Path) -> None:
+    """… which came before, or is about something else."""
+    why = "can be undeleted: its files go when file.delete.delay.ms is over"
+    refusal("append", mount / "users", stdin="hi\n")
+    assert refusal("undelete", mount, "nope") == f"{mount}: no deleted topic 'nope' {why}"
+    refusal("append", mount / "users", stdin="hi\n")
+    assert refusal("undelete", mount, "other") == f"{mount}: no deleted topic 'other' {why}"
+    assert refusal("append", mount / "users", stdin="hi\n").endswith(
+        f"{NO_KEY}; nothing is appended"
+    )
+
+
+def test_topics_that_must_not_be_deleted(place: Place) -> None:
+    (place.data / "kafkafs.properties").write_text("delete.topic.enable=false\n")
+    place.mount()
+    assert kafkafs("create", place.path, "orders").returncode == 0
+    said = refusal("delete", place.path / "orders")
+    assert said == f"{place.path}/orders: delete.topic.enable is false"
+
+
+def test_a_brokers_directory(place: Place) -> None:
+    (place.data / "meta.properties").write_text("version=1\nnode.id=1\n")
+    assert kafkafs("mount", place.data, place.path).returncode == 0
+    said = refusal("create", place.path, "made")
+    assert said.startswith(f"{place.path}: a broker has written this directory")
+    assert said.endswith(f"kafkafs detach {place.data}")
