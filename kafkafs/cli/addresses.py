@@ -103,12 +103,13 @@ def checked_directory(
     *,
     needs: Needs = "partitions",
     may_be_partition: bool = False,
+    topic: str | None = None,
 ) -> str:
     """A data directory as an absolute path without symbolic links. click's error.
 
     `needs`: what it has at least, unless `--allow-empty` is given: partitions, files of Kafka's or
     kafkafs', or nothing, but then also nothing of others. `may_be_partition`: the directory of one
-    partition will do.
+    partition will do. `topic`: one that is wanted in it.
     """
     from kafkafs.data_directory import Mistake, contents_or_mistake
     from storage.directory.contents import Contents
@@ -119,6 +120,7 @@ def checked_directory(
             again = f": {context.command_path} {shlex.quote(instead)}"
         return fail(f"{text}: {reason}{again}")
 
+    _refuse_empty(text)
     path = os.path.realpath(text)
     found = contents_or_mistake(text)
     if isinstance(found, Mistake):
@@ -133,11 +135,18 @@ def checked_directory(
     )
     if not is_fine and not context.meta.get(_ALLOW_EMPTY):
         hint = ""
+        if found is not Contents.OTHERS:
+            hint = f" {_create_line(text, topic or 'TOPIC')} makes a topic in it"
         if _ALLOW_EMPTY in context.meta:
-            hint = " (--allow-empty takes it all the same)"
+            hint += " (--allow-empty takes it all the same)"
         what = "no partition" if found is Contents.SMALL_FILES else "neither a partition nor a file"
         raise wrong(f"{what} of Kafka's is here: is it the data directory?{hint}")
     return path
+
+
+def _refuse_empty(text: str) -> None:
+    if not text:
+        raise fail("an empty name: is a variable not set?")
 
 
 def resolve(
@@ -155,8 +164,12 @@ def resolve(
     first, *others = words
     mounted, path = mount_around(first)
     if mounted is None:
-        data_dir = checked_directory(context, first, needs=needs, may_be_partition=may_be_partition)
-        return Address(data_dir, tuple(map(_place, others)), mount_that_writes(data_dir))
+        places = tuple(map(_place, others))
+        topic = places[0][0] if places else None
+        data_dir = checked_directory(
+            context, first, needs=needs, may_be_partition=may_be_partition, topic=topic
+        )
+        return Address(data_dir, places, mount_that_writes(data_dir))
     if not os.path.isabs(mounted.source):
         raise fail(f"{first}: a mount of kafkafs; give the data directory that it shows")
     if path == mounted.path:
@@ -248,11 +261,14 @@ def mount_to_read(address: Address, needed: str = "") -> str | None:
 
 def check_paths(paths: Iterable[str]) -> None:
     """Before a command touches paths that may lie in mounts: click's error where a daemon does not
-    answer. OSError.
+    answer, or for an empty path. OSError.
     """
     from kafkafs.cli.serving import check_served
 
-    found = (mount_around(path)[0] for path in paths)
+    found = []
+    for path in paths:
+        _refuse_empty(path)
+        found.append(mount_around(path)[0])
     for mount in dict.fromkeys(mounted.path for mounted in found if mounted is not None):
         check_served(mount)
 
@@ -349,9 +365,17 @@ def parsed_places(
     return tuple(map(_place, texts))
 
 
-def check_address(address: Address) -> None:
-    """Before a command works on logs. UnknownTopicOrPartition, OSError."""
-    check_places(address.data_dir, address.places)
+def check_address(address: Address, *, or_create: bool = False) -> None:
+    """Before a command works on logs. UnknownTopicOrPartition, OSError.
+
+    `or_create`: who names a topic that is not there may want to create it.
+    """
+    place = (address.mount or address.data_dir) if or_create else None
+    check_places(address.data_dir, address.places, create_in=place)
+
+
+def _create_line(place: str, topic: str) -> str:
+    return shlex.join(["kafkafs", "create", place, topic])
 
 
 def partitions_at(address: Address) -> list[tuple[str, int]]:
@@ -365,9 +389,13 @@ def partitions_at(address: Address) -> list[tuple[str, int]]:
     ]
 
 
-def check_places(data_dir: str, places: Sequence[Place]) -> dict[str, list[int]]:
+def check_places(
+    data_dir: str, places: Sequence[Place], *, create_in: str | None = None
+) -> dict[str, list[int]]:
     """Before a command opens `data_dir`, which writes; returns the partitions that are there, by
     topic. UnknownTopicOrPartition, OSError.
+
+    `create_in`: the directory or mount in which a topic that is not there may be created.
     """
     from storage import paths
     from storage.errors import UnknownTopicOrPartition
@@ -378,7 +406,10 @@ def check_places(data_dir: str, places: Sequence[Place]) -> dict[str, list[int]]
         if topic not in there:
             partitions = {f"{name}:{number}" for name in there for number in there[name]}
             like = did_you_mean(topic, partitions if "/" in topic else there)
-            raise UnknownTopicOrPartition(f"there is no topic {topic!r}{like}", path=data_dir)
+            what = f"there is no topic {topic!r}{like}"
+            if create_in is not None:
+                what += f"{'' if like else ':'} {_create_line(create_in, topic)} makes it"
+            raise UnknownTopicOrPartition(what, path=data_dir)
         if partition is not None and partition not in there[topic]:
             what = f"topic {topic!r} has no partition {partition}"
             raise UnknownTopicOrPartition(what, path=data_dir)

@@ -60,7 +60,7 @@ def command(logs: Address, view: str) -> None:
     else:
         names = (".append",) if view == "values" else (f".{view}", "append")
     with one_line_errors():
-        check_address(logs)
+        check_address(logs, or_create=True)
         mount = mount_to_change(logs)
         if mount is None:
             with (

@@ -119,7 +119,7 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
     names = [*_split(files), *paths]
     if not names:
         raise click.UsageError("no files")
-    check_paths(names)
+    check_paths(filter(None, names))  # of an empty one it is said that it is unknown
     options = _options(given)
     try:
         with binary_stdout() as out:

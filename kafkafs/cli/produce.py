@@ -41,7 +41,7 @@ def command(logs: Address) -> None:
     if sys.stdin is None:
         raise fail("standard input is closed")
     with one_line_errors():
-        check_address(logs)
+        check_address(logs, or_create=True)
         mount = mount_to_change(logs)
         if mount is None:
             _append_here(logs.data_dir, topic, partition)

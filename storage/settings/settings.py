@@ -427,14 +427,23 @@ class Settings:
         self._save(topic, TopicFile(changed, self._topic(topic).owners))
 
     def checked(self, topic: str, values: Mapping[str, str | None]) -> dict[str, str]:
-        """What would be set on a topic after such a change.  InvalidConfig."""
+        """What would be set on a topic after such a change.  InvalidConfig, which names all that
+        is wrong.
+        """
         changed = dict(self._topic(topic).overrides)
+        wrong = []
         for name, text in values.items():
-            value = parse_written(name, text)
+            try:
+                value = parse_written(name, text)
+            except InvalidConfig as error:
+                wrong.append(str(error))
+                continue
             if value is None:
                 changed.pop(name, None)
             else:
                 changed[name] = value
+        if wrong:
+            raise InvalidConfig("; ".join(wrong))
         self._check_whole(_config_of(self._in_force(topic, changed, is_known=True)), None)
         return changed
 

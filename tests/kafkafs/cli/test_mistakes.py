@@ -223,6 +223,7 @@ def test_verify_of_a_directory_without_topics(tmp_path: Path) -> None:
     LogManager.open(str(tmp_path)).close()
     assert refused("verify", str(tmp_path)) == (
         "no partition of Kafka's is here: is it the data directory? "
+        f"kafkafs create {tmp_path} TOPIC makes a topic in it "
         "(--allow-empty takes it all the same)"
     )
     assert "of Kafka's is here" in refused("verify", "/etc")
@@ -342,3 +343,54 @@ def test_umount_by_another_user(mounted: Place, monkeypatch: pytest.MonkeyPatch)
             "may unmount it\n",
         )
     assert os.path.ismount(mounted.path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(name for name in TAKE_A_DIRECTORY if not name.startswith("spark")),
+        *("consume", "mount", "tail", "top --once", "umount", "wait"),
+    ],
+)
+def test_an_empty_name(command: str) -> None:
+    """… of a variable that is not set, say, does not mean the working directory."""
+    take = {**TAKE_A_DIRECTORY, "mount": lambda data: [data, "mnt"]}.get(
+        command, lambda data: [data]
+    )
+    done = run(command, *take(""))
+    assert done.exit_code == (os.EX_CONFIG if command == "mount" else 1)
+    assert done.stdout == ""
+    what = "DATA_DIR is an" if command == "mount" else "an"
+    assert done.stderr == f"kafkafs: {what} empty name: is a variable not set?\n"
+
+
+@pytest.mark.parametrize("command", ["append", "produce"])
+def test_a_topic_that_can_be_created(tmp_path: Path, command: str) -> None:
+    """… is proposed to be: in an empty directory, in one without topics, beside other topics."""
+    for given in (tmp_path / "empty", tmp_path / "a log"):
+        given.mkdir()
+    create = f"kafkafs create {tmp_path}/empty orders makes a topic in it"
+    assert create in refused(command, str(tmp_path / "empty"))
+    data = str(tmp_path / "a log")
+    LogManager.open(data).close()
+    assert f"kafkafs create '{data}' orders makes a topic in it" in refused(command, data)
+    fill(tmp_path / "a log")
+    assert run(command, data, "nope:0").stderr == (
+        f"kafkafs: there is no topic 'nope': kafkafs create '{data}' nope makes it\n"
+    )
+    assert run(command, data, "order:0").stderr == (
+        f"kafkafs: there is no topic 'order': did you mean 'orders'? "
+        f"kafkafs create '{data}' order makes it\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["config", "create"])
+def test_settings_of_which_several_are_wrong(tmp_path: Path, command: str) -> None:
+    """… are named, all of them."""
+    fill(tmp_path)
+    topic = "orders" if command == "config" else "made"
+    done = run(command, str(tmp_path), topic, "a=b", "retention.ms=7d", "segment.ms=x", "c=d")
+    assert (done.exit_code, done.stdout) == (1, "")
+    first, second, third = done.stderr.removeprefix("kafkafs: ").split("; ")
+    assert (first, third) == ("there is no setting 'a'", "there is no setting 'c'\n")
+    assert second.startswith("segment.ms=x is not ")
