@@ -18,6 +18,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
@@ -114,17 +115,17 @@ def checked_directory(
     from kafkafs.data_directory import Mistake, contents_or_mistake
     from storage.directory.contents import Contents
 
-    def wrong(reason: str, instead: str | None = None) -> click.ClickException:
-        again = ""
-        if instead is not None:
-            again = f": {context.command_path} {shlex.quote(instead)}"
+    def wrong(reason: str, *instead: str | None) -> click.ClickException:
+        words = [word for word in instead if word is not None]
+        again = f": {context.command_path} {shlex.join(words)}" if words else ""
         return fail(f"{text}: {reason}{again}")
 
     _refuse_empty(text)
     path = os.path.realpath(text)
     found = contents_or_mistake(text)
     if isinstance(found, Mistake):
-        raise wrong(found.reason, found.instead)
+        instead = _as_data_and_place(text) if found.is_missing else (found.instead,)
+        raise wrong(found.reason, *instead)
     if found is Contents.LOG and not may_be_partition:
         reason = "one partition's directory, where a data directory is wanted"
         raise wrong(reason, os.path.dirname(path))
@@ -149,6 +150,25 @@ def _refuse_empty(text: str) -> None:
         raise fail("an empty name: is a variable not set?")
 
 
+def _as_data_and_place(path: str) -> tuple[str, ...]:
+    """DATA and TOPIC[:PARTITION] for a path DATA/TOPIC[/PARTITION], as only a mount has it; nothing
+    where there is no such topic.
+    """
+    from storage import paths
+    from storage.files import Files
+
+    above, last = os.path.split(path.rstrip("/"))
+    ways = [(above, last, last)]
+    if _NUMBER.fullmatch(last) is not None:
+        data_dir, topic = os.path.split(above)
+        ways.append((data_dir, topic, f"{topic}:{last}"))
+    for data_dir, topic, place in ways:
+        with suppress(OSError):
+            if topic in paths.partitions_in(Files().scan(os.path.abspath(data_dir))):
+                return data_dir or ".", place
+    return ()
+
+
 def resolve(
     context: click.Context,
     words: Sequence[str],
@@ -164,7 +184,7 @@ def resolve(
     first, *others = words
     mounted, path = mount_around(first)
     if mounted is None:
-        places = tuple(map(_place, others))
+        places = tuple(_place_in(context, first, word) for word in others)
         topic = places[0][0] if places else None
         data_dir = checked_directory(
             context, first, needs=needs, may_be_partition=may_be_partition, topic=topic
@@ -173,7 +193,7 @@ def resolve(
     if not os.path.isabs(mounted.source):
         raise fail(f"{first}: a mount of kafkafs; give the data directory that it shows")
     if path == mounted.path:
-        places = tuple(map(_place, others))
+        places = tuple(_place_in(context, first, word) for word in others)
     else:
         places = tuple(_place_below(context, mounted, word) for word in words)
     return Address(mounted.source, places, mounted.path, mounted.read_only)
@@ -209,6 +229,22 @@ def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
     instead = mounted.path if topic == ABOUT else os.path.join(mounted.path, topic)
     raise fail(
         f"{text}: neither a topic nor a partition: {context.command_path} {shlex.quote(instead)}"
+    )
+
+
+def _place_in(context: click.Context, first: str, word: str) -> Place:
+    """TOPIC[:PARTITION] behind DATA or MOUNT, `first`. BadParameter, also for a path there."""
+    if "/" not in word:
+        return _place(word)
+    below = os.path.relpath(word, first).split(os.sep)
+    if mount_around(word)[0] is not None:
+        again = [word]
+    elif len(below) <= 2 and below[0] != os.pardir:
+        again = [first, ":".join(below)]
+    else:
+        return _place(word)
+    raise click.BadParameter(
+        f"{word!r} is not TOPIC[:PARTITION]: {context.command_path} {shlex.join(again)}"
     )
 
 

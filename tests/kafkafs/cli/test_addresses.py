@@ -104,6 +104,38 @@ def test_what_is_not_there(mounted: Place) -> None:
     assert (code, line.endswith("did you mean 'orders:1'?")) == (1, True)
 
 
+def test_a_path_where_a_topic_is_wanted(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words to type are found in the error: they name the same."""
+    monkeypatch.chdir(mounted.data.parent)
+    wrong = "{!r} is not TOPIC[:PARTITION]: kafkafs verify {}"
+    for words, instead in (
+        (("mnt", "mnt/orders"), "mnt/orders"),
+        (("data", "mnt/orders/1"), "mnt/orders/1"),
+        (("data", "data/orders"), "data orders"),
+        (("data", "data/orders/1"), "data orders:1"),
+    ):
+        code, line = refused(*words)
+        assert (code, line.partition("...': ")[2]) == (2, wrong.format(words[1], instead))
+        assert records(*instead.split()) == (2 if "1" in instead else 7)
+
+
+def test_a_path_of_a_topic_in_a_data_directory(
+    mounted: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mounted.data.parent)
+    missing = "kafkafs: {}: there is no such data directory"
+    for path, instead in (
+        ("data/orders", "data orders"),
+        ("data/orders/", "data orders"),
+        ("data/orders/2", "data orders:2"),
+    ):
+        assert refused(path) == (1, f"{missing.format(path)}: kafkafs verify {instead}")
+        assert records(*instead.split()) == (4 if "2" in instead else 7)
+    assert refused("data/order") == (1, missing.format("data/order"))
+    monkeypatch.chdir(mounted.data)
+    assert refused("orders") == (1, missing.format("orders") + ": kafkafs verify . orders")
+
+
 def test_what_is_neither_topic_nor_partition(mounted: Place) -> None:
     for path, instead in (
         ("orders/.kv/0", "/orders"),
