@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
 
@@ -41,7 +42,7 @@ def command(logs: Address, out: Output) -> None:
         else:
             out.say(
                 f"deleted {topic}; until {out.text(until)} this takes it back: kafkafs undelete "
-                f"{logs.mount or logs.data_dir} {topic}"
+                f"{shlex.quote(logs.mount or logs.data_dir)} {topic}"
             )
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ _COLUMNS = ("topic", "partitions", "records", "size", "last_append", "cleanup_po
 _RATES = ("records_per_s", "bytes_per_s")
 _RATE_S = 1.0
 _NOT_SET = "-1"
+# Of a line of a deleted topic, which names the command for the file it stands in.
+_TO_UNDELETE = re.compile(r"(?<=: )undelete (\S+) (\S+)(?= takes that back for \d+ s$)")
 _SETTING = re.compile(r"(?:# )?([a-z.]+)=(\S*)")
 
 _Config = Callable[[str], str]
@@ -61,11 +64,16 @@ def command(logs: Address, rates: bool, out: Output) -> None:
                 time.sleep(_RATE_S)
             now = _parsed(text())
             columns, rows = _table(logs, now, before, config_of)
+    where = shlex.quote(logs.mount or logs.data_dir)
+    notes = [
+        _TO_UNDELETE.sub(lambda found: f"kafkafs undelete {where} {found[1]} --id {found[2]}", note)
+        for note in now.notes
+    ]
     if out.as_json:
-        out.json({"topics": objects(columns, rows), "notes": now.notes})
+        out.json({"topics": objects(columns, rows), "notes": notes})
         return
     out.table(columns, rows)
-    for note in now.notes:
+    for note in notes:
         out.say(f"# {note}")
 
 
