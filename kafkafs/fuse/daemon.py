@@ -305,7 +305,9 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
             keeps_faulty=True,
         )
     except OSError as error:
-        command = next_command.where_opening_failed(error.errno or 0, data)
+        command = next_command.where_opening_failed(
+            error.errno or 0, data, read_only=mount.options.read_only
+        )
         more = f": {command}" if command else ""
         raise refusal(error.errno, f"{error.filename or data}: {error.strerror}{more}") from error
     except LogLocked as error:
@@ -378,7 +380,9 @@ def _check_data_directory(mount: Mount) -> None:
         elif contents.is_missing:
             more = f": mkdir {quoted} makes it, or -o create"
         elif os.path.isdir(data) and not os.access(data, os.R_OK | os.X_OK):
-            more = f": {next_command.where_opening_failed(errno.EACCES, data)}"
+            is_read_only = mount.options.read_only
+            command = next_command.where_opening_failed(errno.EACCES, data, read_only=is_read_only)
+            more = f": {command}"
         raise refusal(contents.number, f"{shown} {contents.reason}{more}")
     if contents is Contents.LOG:
         parent = os.path.dirname(data)

@@ -50,12 +50,48 @@ def test_a_data_directory_of_another_user(machine: Machine) -> None:
     )
 
 
-def test_a_data_directory_that_only_another_user_reads(machine: Machine) -> None:
-    data = machine.data
-    assert mended(machine, "chown nobody mnt; chmod 700 data") == (
-        f"{data}: Permission denied: {data} is root's, and the daemon runs as nobody; "
-        f"as root: chown -R nobody {data}"
+def refused(machine: Machine, break_it: str, options: str = "rw") -> str:
+    """The line of a mount by nobody that fails after `break_it`."""
+    done = machine.run(
+        f"""
+        {break_it}
+        as_nobody "$PYTHON" -c "$PROGRAM" mount -o {options} data mnt && exit 1 || [ $? = 78 ]
+        """
     )
+    assert (done.returncode, done.stdout) == (0, ""), done
+    (line,) = done.stderr.splitlines()
+    return line.removeprefix("kafkafs: ")
+
+
+@pytest.mark.parametrize("options", ["rw", "ro"])
+def test_a_directory_that_nobody_else_can_look_into(machine: Machine, options: str) -> None:
+    """It may be anything, like root's home: it is not given away."""
+    data = machine.data
+    assert refused(machine, "chown nobody mnt; chmod 700 data", options) == (
+        f"{data}: Permission denied: {data} is root's, and the daemon runs as nobody; "
+        "mount it as root"
+    )
+
+
+def test_a_brokers_directory_stays_the_brokers(machine: Machine) -> None:
+    data = machine.data
+    line = refused(machine, "chown nobody mnt; chown -R daemon data; touch data/meta.properties")
+    assert line == (
+        f"{data}/.lock: Permission denied: {data} is daemon's, and the daemon runs as nobody; "
+        "mount it as daemon"
+    )
+
+
+def test_a_brokers_directory_that_its_group_reads(machine: Machine) -> None:
+    data = machine.data
+    broken = "chown nobody mnt; mkdir data/orders-0; chown -R daemon:daemon data; chmod 750 data"
+    assert refused(machine, broken, "ro") == (
+        f"{data}: Permission denied: {data} is daemon's, and the daemon runs as nobody; "
+        "as root: usermod -aG daemon nobody  (and log in again)"
+    )
+    member = "setpriv --reuid=nobody --regid=nogroup --groups=daemon"
+    done = machine.run(f'{member} "$PYTHON" -c "$PROGRAM" mount -o ro data mnt; umount -i mnt')
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_ones_own_data_directory_without_the_right_to_write(machine: Machine) -> None:
