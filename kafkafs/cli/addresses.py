@@ -233,19 +233,17 @@ def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
 
 
 def _place_in(context: click.Context, first: str, word: str) -> Place:
-    """TOPIC[:PARTITION] behind DATA or MOUNT, `first`. BadParameter, also for a path there."""
+    """TOPIC[:PARTITION] behind DATA or MOUNT, `first`. BadParameter; click's error for a path."""
     if "/" not in word:
         return _place(word)
     below = os.path.relpath(word, first).split(os.sep)
     if mount_around(word)[0] is not None:
         again = [word]
-    elif len(below) <= 2 and below[0] != os.pardir:
+    elif len(below) <= 2 and below[0] not in (os.curdir, os.pardir):
         again = [first, ":".join(below)]
     else:
         return _place(word)
-    raise click.BadParameter(
-        f"{word!r} is not TOPIC[:PARTITION]: {context.command_path} {shlex.join(again)}"
-    )
+    raise fail(f"{word}: is not TOPIC[:PARTITION]: {context.command_path} {shlex.join(again)}")
 
 
 def _place(text: str) -> Place:

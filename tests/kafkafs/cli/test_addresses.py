@@ -107,15 +107,14 @@ def test_what_is_not_there(mounted: Place) -> None:
 def test_a_path_where_a_topic_is_wanted(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words to type are found in the error: they name the same."""
     monkeypatch.chdir(mounted.data.parent)
-    wrong = "{!r} is not TOPIC[:PARTITION]: kafkafs verify {}"
+    wrong = "kafkafs: {}: is not TOPIC[:PARTITION]: kafkafs verify {}"
     for words, instead in (
         (("mnt", "mnt/orders"), "mnt/orders"),
         (("data", "mnt/orders/1"), "mnt/orders/1"),
         (("data", "data/orders"), "data orders"),
         (("data", "data/orders/1"), "data orders:1"),
     ):
-        code, line = refused(*words)
-        assert (code, line.partition("...': ")[2]) == (2, wrong.format(words[1], instead))
+        assert refused(*words) == (1, wrong.format(words[1], instead))
         assert records(*instead.split()) == (2 if "1" in instead else 7)
 
 
