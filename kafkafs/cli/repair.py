@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -15,8 +18,11 @@ from storage.plural import counted
 
 if TYPE_CHECKING:
     from storage.directory.checkpoints import Mending
+    from storage.directory.manager import LogManager
+    from storage.log.log import Log
 
 _FIRST = "first"
+_NOTHING = "nothing to take back"
 
 
 @click.command(
@@ -31,7 +37,11 @@ _FIRST = "first"
 @click.option(
     "--salvage", "wants_salvage", is_flag=True, help="Take valid batches back from the cuts."
 )
-@click.option("--dry-run", is_flag=True, help="With --salvage: say what it would take and leave.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only say what would be cut; with --salvage, what it would take and leave.",
+)
 @click.option("--purge", "wants_purge", is_flag=True, help="Remove what was set aside.")
 @click.option("--accept-loss", is_flag=True, help="Give up lost records.")
 @click.option(
@@ -56,20 +66,24 @@ def command(
 
     A log ends at its first damaged batch, as Kafka has it; the bytes behind it are set aside in
     *.cut files beside it. --salvage takes valid batches back from those, with their offsets;
-    --purge removes them. --salvage --dry-run changes nothing, and names what would come back, what
-    would not, and why.
+    --purge removes them. --dry-run changes nothing, and says what would be cut; --salvage --dry-run
+    names what would come back, what would not, and why.
 
     A log that ends before its last flushed record takes no appends, since the lost offsets would be
     given out again; with --accept-loss they are. Where a segment's file is gone, or is shorter than
     it was, reading fails; with --accept-loss readers pass it.
 
-    A partition that cannot be opened is named, and the others are mended; the exit status is 1
-    then.
+    What is found is said on standard error. A partition that cannot be opened is named, and the
+    others are mended.
+
+    Exits with 1 where something was cut, or would be; where --salvage left what the log does not
+    have; where a log lacks a part; and where a partition cannot be opened.
     """
-    if dry_run and (wants_purge or accept_loss or log_starts or not wants_salvage):
-        raise click.UsageError("--dry-run goes with --salvage")
+    if dry_run and (wants_purge or accept_loss or log_starts):
+        raise click.UsageError("--dry-run goes alone, or with --salvage")
+    from storage import paths
     from storage.directory.manager import LogManager
-    from storage.log.salvage import plan_salvage, salvage
+    from storage.errors import LogLocked
     from storage.segment.cut import purge
 
     verify = wants_salvage or not wants_purge
@@ -84,7 +98,7 @@ def command(
         one_line_errors(),
         opening_shown() as progress,
         LogManager.open(
-            where.data_dir if dry_run else directory_to_open(where),
+            where.data_dir if dry_run and wants_salvage else directory_to_open(where),
             verify=verify,
             progress=progress,
             keeps_faulty=True,
@@ -92,37 +106,33 @@ def command(
             read_only=dry_run,
         ) as manager,
     ):
+        if dry_run and not wants_salvage:
+            # What another process appends meanwhile would look like what is to be cut.
+            lock = os.path.join(manager.path, paths.LOCK)
+            holder = manager.files.locked_by(lock)
+            if holder is not None:
+                raise LogLocked(holder, path=lock)
         logs = list(manager.logs())
-        for line in [*manager.faults, *manager.cuts]:
-            say(line)
+        # Opening has said them.
+        told += map(str, [*manager.faults, *manager.cuts])
         if dry_run:
-            for log in logs:
-                for planned in plan_salvage(log):
-                    say(planned.text("would take back"))
+            is_well = _plan(manager, say, wants_salvage=wants_salvage)
             out.json({"dry_run": True, "lines": told})
-            return
+            sys.exit(0 if is_well else 1)
+        cut = {os.path.dirname(each.path) for each in manager.cuts}
+        lacking = {log for log in logs if log.directory in cut}
         if wants_salvage:
-            for log in logs:
-                for salvaged in salvage(log, time.time_ns()):
-                    say(salvaged)
-        for log in logs:
-            if accept_loss:
-                for first, last in log.lost_ranges:
-                    say(f"{log.directory}: offsets {first} to {last} are given up")
-                log.accept_loss()
+            lacking = _salvage(logs, say)
         if accept_loss:
-            for line in manager.groups.pull_back(whole=True):
-                say(line)
+            _accept_loss(manager, say)
         if wants_purge:
-            for log in logs:
-                for path in purge(manager.files, log.directory):
+            for directory in [*(log.directory for log in logs), manager.path]:
+                for path in purge(manager.files, directory):
                     say(f"{path}: removed")
-            for path in purge(manager.files, manager.path):
-                say(f"{path}: removed")
-        short = [log for log in logs if log.lost_ranges]
+        lacking.update(log for log in logs if log.lost_ranges)
         if verify:
             offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
-            state = f"{len(short)} of them lacking a part" if short else "whole"
+            state = f"{len(lacking)} of them lacking a part" if lacking else "whole"
             say(f"{counted(len(logs), 'partition')} with {counted(offsets, 'offset')}: {state}")
         faulty = len(manager.topics.faulty)
         out.json(
@@ -130,12 +140,62 @@ def command(
                 "dry_run": False,
                 "lines": told,
                 "partitions": len(logs),
-                "lacking": len(short),
+                "lacking": len(lacking),
                 "cannot_be_opened": faulty,
             }
         )
     if faulty:
         raise fail(f"{counted(faulty, 'partition')} cannot be opened")
+    if cut or lacking:
+        sys.exit(1)
+
+
+def _plan(manager: LogManager, say: Callable[[str], None], *, wants_salvage: bool) -> bool:
+    """Say what a repair would cut, or take back; returns whether there is nothing wrong."""
+    from storage.log.salvage import plan_cuts, plan_salvage
+
+    logs = list(manager.logs())
+    cuts = [line for log in logs for line in plan_cuts(log)]
+    damaged = 0
+    if wants_salvage:
+        planned = [each for log in logs for each in plan_salvage(log)]
+        for line in (line for each in planned for line in each.lines("would take back")):
+            say(line)
+        if not any(each.records for each in planned):
+            say(_NOTHING)
+        damaged = sum(each.damaged for each in planned)
+    else:
+        for line in cuts or ["nothing to cut"]:
+            say(line)
+    is_short = any(log.lost_ranges for log in logs)
+    return not (cuts or damaged or is_short or manager.topics.faulty)
+
+
+def _salvage(logs: Sequence[Log], say: Callable[[str], None]) -> set[Log]:
+    """Take back what is valid in the cuts; returns the logs that do not have all that was cut."""
+    from storage.log.salvage import salvage
+
+    lacking, taken = set(), 0
+    for log in logs:
+        salvaged = salvage(log, time.time_ns())
+        taken += sum(each.records for each in salvaged)
+        for line in (line for each in salvaged for line in each.lines("took back")):
+            say(line)
+        if any(each.damaged for each in salvaged):
+            lacking.add(log)
+    if not taken:
+        say(_NOTHING)
+    return lacking
+
+
+def _accept_loss(manager: LogManager, say: Callable[[str], None]) -> None:
+    """Give up what is lost."""
+    for log in manager.logs():
+        for first, last in log.lost_ranges:
+            say(f"{log.directory}: offsets {first} to {last} are given up")
+        log.accept_loss()
+    for line in manager.groups.pull_back(whole=True):
+        say(str(line))
 
 
 def _mending(log_starts: tuple[str, ...]) -> Mending:

@@ -36,7 +36,8 @@ from storage.task import Task
 class Salvaged:
     """One file of bytes that were cut off: how many were appended again, and why the rest is left.
 
-    ``left``: a line for each part of the file that is left.
+    ``left``: a line for each part of the file that is left; ``damaged``: how many bytes of that
+    the log does not have.
     """
 
     path: str
@@ -44,20 +45,17 @@ class Salvaged:
     batches: int = 0
     records: int = 0
     bytes: int = 0
+    damaged: int = 0
     left: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        return self.text("took back")
-
-    def text(self, verb: str) -> str:
+    def lines(self, verb: str) -> list[str]:
         """The figures in a line, and one for each part that is left."""
-        lines = [
+        return [
             f"{self.path}: {verb} {counted(self.records, 'record')} in "
             f"{counted(self.batches, 'batch')}, "
             f"{self.bytes} of {self.size} bytes",
             *(f"{self.path}: left {part}" for part in self.left),
         ]
-        return "\n".join(lines)
 
 
 @dataclass(slots=True)
@@ -124,6 +122,17 @@ def plan_salvage(log: Log) -> list[Salvaged]:
         for _, header in _batches(log, source, end, salvaged):
             end = header.last_offset + 1
     return outcome
+
+
+def plan_cuts(log: Log) -> list[str]:
+    """A line for each file of which a recovery would cut something off.  OSError.
+
+    ``log``: as for ``plan_salvage``.
+    """
+    return [
+        f"{source.path}: would cut {source.end - source.start} bytes from position {source.start}"
+        for source in _to_be_cut(log)
+    ]
 
 
 def _set_aside(log: Log) -> Iterator[_CutBytes]:
@@ -197,6 +206,7 @@ def _batches(
                 position = place.end
                 why = "" if place.next_offset >= 0 else ", and no batch is known to begin behind it"
                 size = place.end - place.start
+                salvaged.damaged += size
                 left = f"{size} bytes from position {place.start}: {place.reason}{why}"
                 salvaged.left.append(left)
 

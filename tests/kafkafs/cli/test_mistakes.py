@@ -46,6 +46,7 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "reindex": lambda data: [data],
     "reindex --check": lambda data: [data],
     "repair": lambda data: [data],
+    "repair --dry-run": lambda data: [data],
     "repair --salvage --dry-run": lambda data: [data],
     "repair --purge": lambda data: [data],
     "expire": lambda data: [data],
@@ -86,7 +87,7 @@ TAKES_EMPTY = {
 #: Those that do not work on what is mounted.
 NOT_WHILE_MOUNTED = {
     *("config --broker-config x", "convert", "detach", "detach --undo", "reindex"),
-    *("repair", "repair --purge"),
+    *("repair", "repair --dry-run", "repair --purge"),
 }
 
 each_command = pytest.mark.parametrize("command", TAKE_A_DIRECTORY)

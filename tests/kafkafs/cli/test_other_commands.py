@@ -131,8 +131,8 @@ def test_repair_of_what_is_whole(place: Place) -> None:
 def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> None:
     path = damaged(place)
     done = kafkafs("repair", place.data)
-    assert done.returncode == 0
-    assert f"{path}: cut " in done.stdout
+    assert done.returncode == 1
+    assert f"{path}: cut " in done.stderr
     assert kept(place) == [b"one"]
     done = kafkafs("repair", place.data, "--salvage")
     assert "took back 1 record in 1 batch" in done.stdout
@@ -145,7 +145,7 @@ def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> N
 
 def test_salvage_and_purge_in_one(place: Place) -> None:
     damaged(place)
-    assert kafkafs("repair", place.data, "--salvage", "--purge").returncode == 0
+    assert kafkafs("repair", place.data, "--salvage", "--purge").returncode == 1
     assert kept(place) == [b"one", b"three"]
     assert list(place.data.rglob("*.cut")) == []
 
