@@ -334,6 +334,7 @@ def directory_to_open(address: Address) -> str:
 
 
 def logs_argument(
+    metavar: str = LOGS,
     *,
     allow_empty: bool = True,
     needs: Needs = "partitions",
@@ -342,8 +343,8 @@ def logs_argument(
 ) -> Callable[[_F], _F]:
     """The argument of logs; a command's parameter is `logs`, an `Address`.
 
-    `allow_empty`: with the option `--allow-empty`. `partitions`: single partitions, too, not only
-    whole topics.
+    `metavar`: the part of the grammar that the command takes, for its usage line. `allow_empty`:
+    with the option `--allow-empty`. `partitions`: single partitions, too, not only whole topics.
     """
 
     def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
@@ -352,7 +353,8 @@ def logs_argument(
             raise click.UsageError("it works on whole topics: DATA TOPIC, or MOUNT/TOPIC")
         return address
 
-    metavar = LOGS if partitions else LOGS.replace("[:PARTITION]", "")
+    if not partitions:
+        metavar = metavar.replace("[:PARTITION]", "")
     return _words_argument("logs", metavar, resolved, allow_empty=allow_empty)
 
 

@@ -6,17 +6,23 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from kafkafs.cli import examples, fail, one_line_errors
-from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
+from kafkafs.cli.addresses import (
+    Address,
+    allow_empty_option,
+    check_address,
+    mount_to_change,
+    resolve,
+)
 from kafkafs.cli.changes import opened_to_change
 from kafkafs.cli.refusals import Request
-from kafkafs.cli.views import find, path_in_topic, tree_of, view_option
+from kafkafs.cli.views import find, path_in_topic, taken_from_paths, tree_of, view_option
 
 if TYPE_CHECKING:
     from storage.directory.manager import LogManager
@@ -28,6 +34,7 @@ _OF_A_LINE = frozenset({errno.EINVAL, errno.EMSGSIZE})
 _NEWLINE = b"\n"
 # In front of why one is refused: its place in a write.
 _LINE = re.compile(r"line \d+: ")
+_VIEWS = ("values", "kv", "jsonl")
 
 _Write = Callable[[bytes], None]
 """Appends whole lines, all of them or none. StorageError, OSError."""
@@ -41,15 +48,20 @@ _Write = Callable[[bytes], None]
         "kafkafs append mnt/orders/0 --view jsonl < saved.jsonl",
     ),
 )
-@logs_argument()
-@view_option(("values", "kv", "jsonl"))
-def command(logs: Address, view: str) -> None:
+@click.argument("words", metavar="DATA|MOUNT TOPIC[:PARTITION]", nargs=-1, required=True)
+@allow_empty_option
+@view_option(_VIEWS)
+@click.pass_context
+def command(context: click.Context, words: Sequence[str], view: str) -> None:
     """Append each line of standard input as a record to a partition or, by key, over a topic's.
 
-    Lines of --view kv are KEY TAB VALUE, of jsonl JSON objects, as in a mount's .kv and .jsonl.
+    Lines of --view kv are KEY TAB VALUE, of jsonl JSON objects, as in a mount's .kv and .jsonl;
+    MOUNT/TOPIC/.kv/PARTITION says the same.
     They are appended as they come, through the mount where there is one. Where a line is refused,
     those in front of it are in the log; standard error says which one and why, and the status is 1.
     """
+    plain, view = taken_from_paths(context, words, _VIEWS)
+    logs = resolve(context, plain)
     if len(logs.places) != 1:
         raise click.UsageError("give one topic or partition: DATA TOPIC[:PARTITION], or a path")
     if sys.stdin is None:

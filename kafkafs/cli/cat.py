@@ -17,7 +17,7 @@ from kafkafs.cli.matching import matching_lines, where_option
 from kafkafs.cli.output import binary_stdout
 from kafkafs.cli.patience import patiently
 from kafkafs.cli.progress import opening_shown
-from kafkafs.cli.views import find, path_in_topic, tree_of, view_option
+from kafkafs.cli.views import VIEWS, find, path_in_topic, taken_from_paths, tree_of, view_option
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
@@ -44,7 +44,7 @@ _Open = Callable[[Sequence[str]], _Read]
 @click.argument(
     "words", metavar="DATA|MOUNT TOPIC[:PARTITION][@START[..END]]...", nargs=-1, required=True
 )
-@view_option(("values", "kv", "jsonl", "batches"))
+@view_option(VIEWS)
 @where_option
 @click.pass_context
 def command(
@@ -54,7 +54,7 @@ def command(
 
     START and END are those of the files N@START..END of a mount: an offset, -10 for the last ten
     records, a time, -15m, start, end. Without them everything is printed that is there now. Paths
-    below a mount will do, too: mnt/orders/0@-10.
+    below a mount will do, too: mnt/orders/0@-10, mnt/orders/.jsonl/0.
 
     CONDITION is SQL: and, or, not, =, <>, <, <=, >, >=, between, in, like, is [not] null, over
     topic, partition, offset, timestamp ('2026-11-22T08:00', '-15m'), timestampType, key, value and
@@ -63,6 +63,7 @@ def command(
     The directory may be in use. Where records are damaged it ends, with status 1.
     """
     plain, points = _divided(words)
+    plain, view = taken_from_paths(context, plain, VIEWS)
     address = resolve(context, plain)
     if not address.places:
         raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")

@@ -24,7 +24,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-_DIRECTORIES = frozenset({"DATA", "DATA_DIR", "MOUNT"})
+_DIRECTORIES = frozenset({"DATA", "MOUNT"})
 _OTHER_DIRECTORIES = frozenset({"DIR", "BROKER_DIR", "OUT"})
 _OPEN = (":", "=", ",")
 """What goes on behind these: the shell adds no blank."""

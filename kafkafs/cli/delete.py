@@ -20,7 +20,7 @@ from kafkafs.cli.refusals import Request
     "delete",
     epilog=examples("kafkafs delete data orders", "kafkafs delete mnt/orders mnt/users"),
 )
-@logs_argument()
+@logs_argument("DATA|MOUNT TOPIC...", partitions=False)
 @output_options(times=True)
 def command(logs: Address, out: Output) -> None:
     """Delete topics, with all their records. kafkafs undelete takes that back for a while.
@@ -29,8 +29,8 @@ def command(logs: Address, out: Output) -> None:
     daemon removes them, or the next command or mount that changes the directory. Where the topics
     are mounted, the daemon deletes them.
     """
-    if not logs.places or any(partition is not None for _, partition in logs.places):
-        raise click.UsageError("give whole topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
+    if not logs.places:
+        raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
     topics = list(dict.fromkeys(topic for topic, _ in logs.places))
     deleted: list[dict[str, Value]] = []
 

@@ -1,4 +1,4 @@
-"""`kafkafs mount DATA_DIR MOUNT`: starts the daemon."""
+"""`kafkafs mount DATA MOUNT`: starts the daemon."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ options_option = click.option(
         "kafkafs mount -o allow_other,create /srv/log /mnt/log",
     ),
 )
-@click.argument("data_dir", metavar="DATA_DIR")
+@click.argument("data_dir", metavar="DATA")
 @click.argument("mount_point", metavar="MOUNT")
 @options_option
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground.")
 def command(data_dir: str, mount_point: str, options: tuple[str, ...], foreground: bool) -> None:
-    """Mount the data directory DATA_DIR at the directory MOUNT.
+    """Mount the data directory DATA at the directory MOUNT.
 
-    MOUNT is an empty directory (with -o nonempty any). DATA_DIR is one too, or has Kafka's or
+    MOUNT is an empty directory (with -o nonempty any). DATA is one too, or has Kafka's or
     kafkafs' files; with -o create it is made, or may have files of others.
 
     Returns when the mount answers, and says what it shows; the daemon stays in the background.
@@ -90,7 +90,7 @@ def mount(
         return f"mounted {data_dir} on {mount_point}, {counted(topics, 'topic')}, {mode}"
 
     try:
-        for name, given in (("DATA_DIR", data_dir), ("MOUNT", mount_point)):
+        for name, given in (("DATA", data_dir), ("MOUNT", mount_point)):
             if not given:
                 raise ConfigurationError(f"{name} is an empty name: is a variable not set?")
         if options.setuid is not None:

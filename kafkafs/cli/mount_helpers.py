@@ -58,7 +58,7 @@ _verbose_option = click.option("-v", "verbose", is_flag=True, help="Say what was
 
 
 @click.command("mount.kafkafs", cls=MountCommand)
-@click.argument("data_dir", metavar="DATA_DIR")
+@click.argument("data_dir", metavar="DATA")
 @click.argument("mount_point", metavar="MOUNT")
 @options_option
 @click.option("-r", "read_only", is_flag=True, help="The option ro.")
@@ -77,7 +77,7 @@ def mount_command(
     fake: bool,
     verbose: bool,
 ) -> None:
-    """Mount the data directory DATA_DIR at the directory MOUNT, for mount(8) and fstab."""
+    """Mount the data directory DATA at the directory MOUNT, for mount(8) and fstab."""
     texts = (*options, "ro") if read_only else options
     parsed = parsed_options(texts, sloppy=sloppy)
     if not fake:

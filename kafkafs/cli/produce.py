@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1 << 20
         "kafkafs produce mnt/orders/0 < 00000000000000000000.log",
     ),
 )
-@logs_argument(allow_empty=False)
+@logs_argument("DATA|MOUNT TOPIC:PARTITION", allow_empty=False)
 def command(logs: Address) -> None:
     """Append the record batches on standard input, as they lie in a .log file, to a partition.
 

@@ -22,8 +22,9 @@ from functools import partial
 
 import click
 
-from kafkafs.cli import examples, fail, say
-from kafkafs.cli.addresses import check_paths
+from kafkafs.cli import examples, fail, one_line_errors, say
+from kafkafs.cli.addresses import LOGS, check_paths
+from kafkafs.cli.mounted_paths import files_of, paths_of
 from kafkafs.cli.patience import patiently
 from kafkafs.cli.serving import has_gone, why_gone
 from kafkafs.mount_table import resolve
@@ -127,6 +128,7 @@ class _File:
     "tail",
     epilog=examples(
         "kafkafs tail mnt/orders/0",
+        "kafkafs tail mnt orders:0 payments",
         "kafkafs tail -n +1 mnt/orders/.jsonl/0",
         "kafkafs tail -F -n 0 mnt/orders/* | grep --line-buffered error",
     ),
@@ -138,8 +140,10 @@ class _File:
 @click.option("-q", "--quiet", "--silent", is_flag=True, help="Never name the files.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the files, also a single one.")
 @click.option("--pid", type=click.IntRange(min=1), help="End when this process has ended.")
-@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+@click.argument("words", metavar=f"{LOGS}|FILE...", nargs=-1, required=True)
+@click.pass_context
 def command(
+    context: click.Context,
     lines: str,
     size: str | None,
     follow: bool,
@@ -147,9 +151,12 @@ def command(
     quiet: bool,
     verbose: bool,
     pid: int | None,
-    paths: Sequence[str],
+    words: Sequence[str],
 ) -> None:
-    """Print the last lines of partitions' files in a mount, and what is appended, at once.
+    """Print the last lines of partitions in a mount, and what is appended, at once.
+
+    Of a topic those of all partitions that it has now. FILE is a partition's file in the mount:
+    mnt/orders/0, mnt/orders/.jsonl/0, mnt/orders/0@-15m.
 
     As tail -f, with its options, but woken by each append instead of looking once a second. +N
     begins with the Nth line or byte.
@@ -158,13 +165,15 @@ def command(
     N@START..END is reached. With -F it waits for them to come back.
     """
     start = _Start(lines, "lines") if size is None else _Start(size, "bytes")
-    has_headers = not quiet and (verbose or len(paths) > 1)
     try:
-        check_paths(paths)
+        check_paths(words)
     except click.ClickException as error:
         if not by_name:
             raise
         error.show()
+    with one_line_errors():
+        paths = [file for path in paths_of(context, words) for file in files_of(path)]
+    has_headers = not quiet and (verbose or len(paths) > 1)
     tail = _Tail(start, by_name=by_name, has_headers=has_headers)
     sys.exit(tail.run([_File(path) for path in paths], pid))
 

@@ -37,7 +37,7 @@ _Config = Callable[[str], str]
         "kafkafs topics mnt/orders --json",
     ),
 )
-@logs_argument(needs="files")
+@logs_argument(needs="files", partitions=False)
 @click.option("--rates", is_flag=True, help="Of a mount: how much is appended; looks for a second.")
 @output_options(times=True, sizes=True)
 def command(logs: Address, rates: bool, out: Output) -> None:
@@ -47,8 +47,6 @@ def command(logs: Address, rates: bool, out: Output) -> None:
     deleted because their settings are not known, records that were lost, and deleted topics that
     can be undeleted.
     """
-    if any(partition is not None for _, partition in logs.places):
-        raise click.UsageError("give whole topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
     mount = logs.mount
     if rates and mount is None:
         raise click.UsageError("--rates: it is not mounted, and nothing is appended")

@@ -1,4 +1,5 @@
-"""What `kafkafs cat` and `kafkafs append` share: the files of a mount, also where there is none.
+"""What `kafkafs cat`, `append` and `consume` share: views, and the files of a mount, also where
+there is none.
 
 Without a mount they are those of the tree that a mount would show (`kafkafs.tree`), so that text,
 places and errors are the same.
@@ -6,10 +7,14 @@ places and errors are the same.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
+
+from kafkafs.cli.addresses import mount_around
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
@@ -17,6 +22,10 @@ if TYPE_CHECKING:
     from storage.directory.manager import LogManager
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+#: The views of `cat` and `consume`.
+VIEWS = ("values", "kv", "jsonl", "batches")
 
 
 def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
@@ -32,6 +41,32 @@ def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
         )(function)
 
     return decorate
+
+
+def taken_from_paths(
+    context: click.Context, words: Sequence[str], views: Sequence[str]
+) -> tuple[list[str], str]:
+    """(the words, in which paths MOUNT/TOPIC/.VIEW/PARTITION are MOUNT/TOPIC/PARTITION; the view:
+    theirs, else that of `--view`). `.append` and `.VIEW/append` are the topic. UsageError.
+    """
+    plain: list[str] = []
+    found: dict[str, None] = {}
+    for word in words:
+        mounted, path = mount_around(word)
+        names = [] if mounted is None else os.path.relpath(path, mounted.path).split(os.sep)
+        view = names[1].removeprefix(".") if len(names) > 1 and names[1][:1] == "." else ""
+        if mounted is None or view not in (*views, "append"):
+            plain.append(word)
+            continue
+        is_append = view == "append" or names[2:] == ["append"]
+        plain.append(os.path.join(mounted.path, names[0], *([] if is_append else names[2:])))
+        found[views[0] if view == "append" else view] = None
+    option: str = context.params["view"]
+    if context.get_parameter_source("view") is not ParameterSource.DEFAULT:
+        found[option] = None
+    if len(found) > 1:
+        raise click.UsageError(f"{' and '.join(found)} are two views: give one")
+    return plain, next(iter(found), option)
 
 
 def path_in_topic(view: str, name: str) -> tuple[str, ...]:

@@ -143,6 +143,25 @@ def test_it_names_the_file_that_a_line_is_of(mount: Mount) -> None:
 # -- ends ------------------------------------------------------------------------------------------
 
 
+def test_one_grammar_names_the_files(mount: Mount) -> None:
+    """A mount, its data directory, topics and partitions of these, and paths."""
+    one, two = mount.topic("first", 2).parent, mount.topic("second").parent
+    for path in (one / "0", one / "1", two / "0"):
+        append(path, b"k\tv %s\n" % path.name.encode())
+    every = [*mount.path.glob("*/[0-9]*")]
+    for words, files in (
+        ((mount.path, "first", "second:0"), [one / "0", one / "1", two / "0"]),
+        ((mount.data, "second", "first:1"), [two / "0", one / "1"]),
+        ((one, two / "0"), [one / "0", one / "1", two / "0"]),
+        ((one / ".jsonl", two), [one / ".jsonl/0", one / ".jsonl/1", two / "0"]),
+        ((mount.path,), sorted(every)),
+    ):
+        shown = "".join(f"==> {file} <==\n{file.read_text()}\n" for file in files)[:-1]
+        with Following(*words) as tail:
+            assert tail.read_until(shown.encode()) == shown.encode()
+            assert tail.errors() == ""
+
+
 def test_it_ends_with_its_topics(mount: Mount) -> None:
     one, two = mount.topic("one"), mount.topic("two")
     with Following("-q", one, two) as tail:
@@ -261,7 +280,8 @@ def test_what_it_cannot_wait_for_is_refused_with_what_does(mount: Mount, tmp_pat
     for path, reason in (
         (plain, f"tail -f '{plain}' follows it"),
         (mount / ".kafkafs/log", f"tail -f {mount / '.kafkafs/log'} follows it"),
-        (orders.parent, "Is a directory"),
+        (tmp_path, "Is a directory"),
+        (orders.parent / ".meta", "Is a directory"),
         (mount / "nowhere", "is not there"),
     ):
         done = subprocess.run([*TAIL, path], capture_output=True, text=True, timeout=HANG_S)

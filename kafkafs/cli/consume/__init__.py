@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, fail, one_line_errors, say
-from kafkafs.cli.addresses import check_paths
+from kafkafs.cli.addresses import LOGS, check_paths
+from kafkafs.cli.mounted_paths import paths_of
 from kafkafs.cli.serving import has_gone, why_gone
-from kafkafs.cli.views import view_option
+from kafkafs.cli.views import VIEWS, taken_from_paths, view_option
 
 if TYPE_CHECKING:
     from kafkafs.cli.consume.positions import Positions
@@ -28,6 +29,7 @@ _COUNT = click.IntRange(min=1)
     "consume",
     epilog=examples(
         "kafkafs consume mnt/orders",
+        "kafkafs consume mnt orders:0 payments",
         "kafkafs consume -g billing mnt/orders --exec 'load-orders'",
         "kafkafs consume -g billing mnt/orders --follow --exec 'load-orders' --on-failure retry",
         "kafkafs consume mnt/orders --from -15m --follow --view jsonl | jq .value",
@@ -36,7 +38,7 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option("-g", "--group", metavar="GROUP", help="Go on where this group has come to.")
 @click.option("--positions", "file", metavar="FILE", help="As -g, with positions in this file.")
-@view_option(("values", "kv", "jsonl", "batches"))
+@view_option(VIEWS)
 @click.option(
     "--from",
     "start",
@@ -81,8 +83,10 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option("--dead-letter", metavar="TOPIC", help="Where --on-failure skip appends the batch.")
 @click.option("--reset", is_flag=True, help="Set the group's positions to START, and end.")
-@click.argument("paths", metavar="SOURCE...", nargs=-1, required=True)
+@click.argument("words", metavar=LOGS, nargs=-1, required=True)
+@click.pass_context
 def command(
+    context: click.Context,
     group: str | None,
     file: str | None,
     view: str,
@@ -96,9 +100,9 @@ def command(
     on_failure: str,
     dead_letter: str | None,
     reset: bool,
-    paths: Sequence[str],
+    words: Sequence[str],
 ) -> None:
-    """Read topics or partitions of a mount: SOURCE is MOUNT/TOPIC or MOUNT/TOPIC/PARTITION.
+    """Read topics or partitions of a mount; without a name all topics that it has now.
 
     Without -g it prints the records that are there. With -g it goes on behind the position that
     the group has committed, and commits how far it has come; several that run with one -g at once
@@ -120,8 +124,10 @@ def command(
     from kafkafs.cli.consume.sources import Directories, sources_of
 
     _check(group, file, shell, on_failure, dead_letter, reset=reset)
-    check_paths(paths)
-    sources = sources_of(paths)
+    plain, view = taken_from_paths(context, words, VIEWS)
+    check_paths(plain)
+    with one_line_errors():
+        sources = sources_of(paths_of(context, plain))
     point = _point(start)
     if reset:
         assert group is not None

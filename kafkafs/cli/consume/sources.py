@@ -18,7 +18,6 @@ from kafkafs.cli.addresses import mount_around
 from kafkafs.cli.patience import patiently
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
-_VIEWS = frozenset({".kv", ".jsonl", ".batches"})
 
 
 class Partition(NamedTuple):
@@ -49,6 +48,8 @@ def sources_of(paths: Sequence[str]) -> Sources:
         mounts.add(mount)
         known = topics.get(topic, frozenset())
         topics[topic] = None if number is None or known is None else known | {number}
+    if not mounts:
+        raise fail("there is no topic to consume")
     if len(mounts) > 1:
         raise fail(f"{' and '.join(sorted(mounts))} are two mounts: consume one at a time")
     return Sources(mounts.pop(), topics)
@@ -61,9 +62,6 @@ def _place(given: str) -> tuple[str, str, int | None]:
         hint = ": kafkafs mount DATA MOUNT shows a data directory" if os.path.isdir(given) else ""
         raise fail(f"{given}: is not in a mount of kafkafs{hint}")
     names = os.path.relpath(path, mounted.path).split(os.sep)
-    if len(names) > 1 and names[1] in _VIEWS:
-        view = names[1].removeprefix(".")
-        raise fail(f"{given}: give the topic or its partition, and --view {view}")
     try:
         is_directory = stat.S_ISDIR(patiently(lambda: os.stat(path)).st_mode)
     except OSError as error:

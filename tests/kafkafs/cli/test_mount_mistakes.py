@@ -232,7 +232,7 @@ def test_a_mount_inside_a_mount(place: Place, options: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["mount", "", "MNT"], "DATA_DIR is an"),
+        (["mount", "", "MNT"], "DATA is an"),
         (["mount", "DATA", ""], "MOUNT is an"),
         (["umount", ""], "an"),
     ],

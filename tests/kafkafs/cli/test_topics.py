@@ -280,6 +280,48 @@ def test_cat_of_places_and_views(way: Way) -> None:
         assert (done.returncode, done.stdout) == (status, "")
 
 
+def test_paths_of_views(place: Place) -> None:
+    """… say the same as --view, to read and to append."""
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("t", 2)
+    way = Way(place, "path")
+    topic = place.path / "t"
+
+    def append(path: Path, text: str, *more: str) -> subprocess.CompletedProcess[str]:
+        words = [*PROGRAM, "append", str(path), *more]
+        return subprocess.run(words, input=text, capture_output=True, text=True, timeout=HANG_S)
+
+    for path, text in (
+        (topic / ".kv/0", "a\t1\n"),
+        (topic / ".jsonl/0", '{"value": "2"}\n'),
+        (topic / ".kv/append", "c\t3\n"),
+        (topic / ".kv", "d\t4\n"),
+        (topic / ".append", "5\n"),
+    ):
+        done = append(path, text)
+        assert (done.returncode, done.stderr) == (0, "")
+    lines = way.run("cat", "t", "--view", "kv").splitlines()
+    assert lines[:2] == ["a\t1", "2"]
+    assert sorted(lines) == ["2", "5", "a\t1", "c\t3", "d\t4"]
+    for path, words in (
+        (".kv", ["t", "--view", "kv"]),
+        (".jsonl/0@-2", ["t:0@-2", "--view", "jsonl"]),
+        (".kv/0@..1", ["t:0@..1", "--view", "kv"]),
+        (".batches/1", ["t:1", "--view", "batches"]),
+    ):
+        shown = [
+            CliRunner().invoke(main, ["cat", *each]).stdout_bytes
+            for each in ([f"{topic}/{path}"], [str(place.path), *words])
+        ]
+        assert shown[0] == shown[1] != b""
+    for done in (
+        run_here("cat", topic / ".kv/0", "--view", "jsonl"),
+        append(topic / ".kv/0", "a\t1\n", "--view", "jsonl"),
+    ):
+        assert done.returncode == 2
+        assert "kv and jsonl are two views: give one" in done.stderr
+
+
 def test_a_large_partition(way: Way) -> None:
     way.run("create", "t")
     text = numbers(0, 300_000)

@@ -14,7 +14,7 @@ from tests.hang import HANG_S
 from tests.mount.consume.conftest import Topic
 from tests.mount.contract.writing import append
 from tests.mount.control import until
-from tests.mount.mounting import Mount, mounted
+from tests.mount.mounting import KAFKAFS, Mount, mounted
 from tests.storage.producers import Producer
 
 
@@ -59,6 +59,26 @@ def test_every_view(topic: Topic, view: str, grouped: bool) -> None:
     assert shown in (b"".join(expected), b"".join(reversed(expected)))
     if grouped:
         assert (topic.position(), topic.position("b")) == (12, 10)
+
+
+def test_one_grammar_names_what_is_consumed(mount: Mount) -> None:
+    """A mount, its data directory, topics and partitions of these, and paths, of a view too."""
+    topic, other = Topic(mount, 2), Topic(mount, 1)
+
+    def output(*words: object) -> list[bytes]:
+        done = subprocess.run([*KAFKAFS, "consume", *map(str, words)], capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout.splitlines()
+
+    for words, lines in (
+        ((mount.path, f"{topic.name}:1"), [b"b0", b"b1"]),
+        ((mount.path, topic.name, f"{other.name}:0"), [b"a0", b"a1", b"b0", b"b1", b"a0"]),
+        ((mount.data, f"{topic.name}:0", other.name), [b"a0", b"a1", b"a0", b"b0"]),
+        ((f"{topic.path}/.jsonl/1",), (topic.path / ".jsonl/1").read_bytes().splitlines()),
+    ):
+        assert sorted(output(*words)) == sorted(lines)
+    everything = output(mount.path)
+    assert len(everything) == sum(len(output(path)) for path in mount.path.iterdir())
 
 
 def test_large_lines_and_large_logs(topic: Topic) -> None:

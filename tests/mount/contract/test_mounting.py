@@ -39,7 +39,7 @@ def marker(data: Path) -> bool:
 
 
 def test_mount_and_umount(tmp_path: Path) -> None:
-    """`kafkafs mount DATA_DIR MOUNT [-o options]` returns when the mount answers …, and the daemon
+    """`kafkafs mount DATA MOUNT [-o options]` returns when the mount answers …, and the daemon
     stays in the background … `kafkafs umount MOUNT`.
     """
     data, path = tmp_path / "data", tmp_path / "mnt"
