@@ -17,6 +17,7 @@ from kafkafs.cli.output import Output, output_options
 
 if TYPE_CHECKING:
     from kafkafs.cli.top.rates import Rates
+    from kafkafs.cli.top.table import Table
     from kafkafs.cli.top.watcher import Watcher
 
 #: How long a daemon may take for its first answer, in seconds.
@@ -35,6 +36,7 @@ PATIENCE_S = 10.0
 @click.argument("mount", metavar="MOUNT")
 @click.option("--once", is_flag=True, help="Print one look and end, as --json does.")
 @click.option("--partitions", is_flag=True, help="Each partition, instead of each topic.")
+@click.option("--internal", is_flag=True, help="Kafka's own topics, too: __consumer_offsets.")
 @click.option(
     "-d",
     "--delay",
@@ -45,8 +47,11 @@ PATIENCE_S = 10.0
     help="Between two looks.",
 )
 @output_options(sizes=True)
-def command(mount: str, once: bool, partitions: bool, delay: float, out: Output) -> None:
-    """Show what goes in and out of each topic of MOUNT, its size and its open files.
+def command(
+    mount: str, once: bool, partitions: bool, internal: bool, delay: float, out: Output
+) -> None:
+    """Show what goes in and out of each topic of MOUNT, its size, its open files, and how many
+    records its consumers are behind: the group that is most.
 
     Above stand the whole mount, how long flushes and fsyncs take, what is wrong, and the
     compactions, retentions and others under way; below the newest events. q ends it, h lists the
@@ -55,9 +60,11 @@ def command(mount: str, once: bool, partitions: bool, delay: float, out: Output)
     It looks less often where there are so many partitions that a look costs the daemon more than a
     twentieth of its time. Rates are those of the last DELAY seconds.
     """
+    from kafkafs.cli.top.table import Table
     from kafkafs.cli.top.watcher import Watcher, resolved
     from kafkafs.fuse.mount_point import MountError
 
+    table = Table(by_partition=partitions, shows_internal=internal)
     once = once or out.as_json
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("there is no terminal: --once prints one look")
@@ -73,9 +80,9 @@ def command(mount: str, once: bool, partitions: bool, delay: float, out: Output)
             if not watcher.wait(delay + PATIENCE_S):
                 raise fail(watcher.trouble or f"{path}: no answer for {PATIENCE_S:.0f} s")
             assert watcher.rates is not None
-            _print(path, watcher.rates, out, by_partition=partitions)
+            _print(path, watcher.rates, out, table)
         else:
-            _show(watcher, by_partition=partitions)
+            _show(watcher, table)
 
 
 @contextmanager
@@ -96,7 +103,7 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _show(watcher: Watcher, *, by_partition: bool) -> None:
+def _show(watcher: Watcher, table: Table) -> None:
     import locale
 
     try:
@@ -112,18 +119,17 @@ def _show(watcher: Watcher, *, by_partition: bool) -> None:
     # How long to wait behind Esc for the rest of a key's sequence, in ms: curses' own is a second.
     os.environ.setdefault("ESCDELAY", "25")
     try:
-        show(watcher, by_partition=by_partition)
+        show(watcher, table)
     except curses.error as error:
         raise fail(f"this terminal cannot show it ({error}): --once prints one look") from None
 
 
-def _print(path: str, rates: Rates, out: Output, *, by_partition: bool) -> None:
+def _print(path: str, rates: Rates, out: Output, table: Table) -> None:
     """One look, in either form."""
     from kafkafs.cli.output import Size, objects
     from kafkafs.cli.top import head
-    from kafkafs.cli.top.table import COLUMNS, NAME_KEY, Table
+    from kafkafs.cli.top.table import COLUMNS, NAME_KEY
 
-    table = Table(by_partition=by_partition)
     table.take(rates)
     out.say(path)
     for line in head.lines(rates):
@@ -166,7 +172,7 @@ def _facts(path: str, rates: Rates, rows: Sequence[object]) -> dict[str, Any]:
         "open_files": int(now.value("open_handles")),
         "records_in": rates.records_in,
         "bytes_in": rates.bytes_in,
-        "bytes_out": rates.rate("read_bytes_total"),
+        "bytes_out": rates.bytes_out,
         "requests": rates.rate("requests_total"),
         "errors": rates.rate("request_errors_total"),
         "refused_appends": rates.rate("refused_appends_total"),
@@ -175,6 +181,7 @@ def _facts(path: str, rates: Rates, rows: Sequence[object]) -> dict[str, Any]:
         **{name: latency._asdict() for name, latency in latencies.items()},
         "faults": dict(rates.faults()),
         "jobs": [job._asdict() for job in rates.jobs()],
+        "groups": [group._asdict() for group in rates.groups()],
         "rows": rows,
         "events": now.events,
     }

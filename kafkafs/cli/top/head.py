@@ -23,7 +23,7 @@ def lines(rates: Rates) -> list[str]:
         what.append("read-only")
     flow = [
         f"in {count_text(rates.records_in)} records/s {size_text(rates.bytes_in)}/s",
-        f"out {size_text(rates.rate('read_bytes_total'))}/s",
+        f"out {size_text(rates.bytes_out)}/s",
         f"{count_text(rates.rate('requests_total'))} requests/s",
         f"{count_text(rates.rate('request_errors_total'))} errors/s",
         f"{count_text(rates.rate('refused_appends_total'))} refused appends/s",

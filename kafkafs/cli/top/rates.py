@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kafkafs.cli.top.figures import PartitionFigures, Sample
+from kafkafs.cli.top.figures import PartitionFigures, Place, Sample
 
 #: The part of flushes or fsyncs that took no longer than what is shown as their slowest.
 MOST = 0.99
@@ -15,6 +15,7 @@ MOST = 0.99
 class Row(NamedTuple):
     """A topic, or one of its partitions. Rates are per second, None before the second look;
     records are counted by their offsets, and those that were read by the mean length of a record.
+    `lag` is that of the group which is most behind, None where no group has a position.
     """
 
     topic: str
@@ -27,6 +28,7 @@ class Row(NamedTuple):
     records: int
     segments: int
     open_handles: int
+    lag: int | None
 
     @property
     def name(self) -> str:
@@ -59,6 +61,14 @@ class JobProgress(NamedTuple):
     total: int
 
 
+class GroupLag(NamedTuple):
+    """How many records a group is behind in a topic."""
+
+    group: str
+    topic: str
+    lag: int
+
+
 class Rates:
     """From the look `before` to the look `now`."""
 
@@ -71,6 +81,10 @@ class Rates:
         self.now = now
         self.seconds = 0.0 if before is None else max(now.at_s - before.at_s, 1e-9)
         self.is_read_only = bool(now.value("read_only"))
+        self.lags: dict[Place, dict[str, int]] = {}
+        """How many records each group has not committed of a partition, if it has a position."""
+        for (group, number, topic), lag in now.values.get("group_lag", {}).items():
+            self.lags.setdefault((topic, int(number)), {})[group] = int(lag)
 
     def rate(self, name: str) -> float | None:
         """How fast a counter rises, of all its labels together; None before the second look."""
@@ -88,6 +102,11 @@ class Rates:
         """As `records_in`."""
         return _sum([row.bytes_in for row in self.partitions()])
 
+    @property
+    def bytes_out(self) -> float | None:
+        """As `records_in`: not what is read of `.kafkafs`, as by this command itself."""
+        return _sum([row.bytes_out for row in self.partitions()])
+
     def partitions(self) -> list[Row]:
         """A row for each partition."""
         return [
@@ -100,7 +119,18 @@ class Rates:
         rows: dict[str, list[Row]] = {}
         for row in self.partitions():
             rows.setdefault(row.topic, []).append(row)
-        return [_together(topic, of_topic) for topic, of_topic in rows.items()]
+        most: dict[str, int] = {}
+        for each in self.groups():
+            most[each.topic] = max(most.get(each.topic, 0), each.lag)
+        return [_together(topic, of_topic, most.get(topic)) for topic, of_topic in rows.items()]
+
+    def groups(self) -> list[GroupLag]:
+        """Of each group and topic in which it has a position."""
+        found: dict[tuple[str, str], int] = {}
+        for (topic, _), lags in self.lags.items():
+            for group, lag in lags.items():
+                found[group, topic] = found.get((group, topic), 0) + lag
+        return [GroupLag(*of, lag) for of, lag in sorted(found.items())]
 
     def _row(self, topic: str, number: int, now: PartitionFigures) -> Row:
         rates: tuple[float | None, float | None, float | None, float | None] = (None,) * 4
@@ -123,7 +153,9 @@ class Rates:
                 self._per_second(sum(out.values())),
             )
         records = now.log_end - now.log_start
-        return Row(topic, number, *rates, now.bytes, records, now.segments, now.open_handles)
+        sizes = (now.bytes, records, now.segments, now.open_handles)
+        lags = self.lags.get((topic, number), {})
+        return Row(topic, number, *rates, *sizes, max(lags.values(), default=None))
 
     def _per_second(self, amount: float) -> float:
         return max(amount, 0) / self.seconds
@@ -182,7 +214,7 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _together(topic: str, rows: Sequence[Row]) -> Row:
+def _together(topic: str, rows: Sequence[Row], lag: int | None) -> Row:
     """The row of a topic with these partitions."""
     return Row(
         topic,
@@ -195,4 +227,5 @@ def _together(topic: str, rows: Sequence[Row]) -> Row:
         sum(row.records for row in rows),
         sum(row.segments for row in rows),
         sum(row.open_handles for row in rows),
+        lag,
     )

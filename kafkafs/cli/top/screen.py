@@ -32,16 +32,18 @@ t               topics, or each partition
 up, down, k, j  scroll by a line; PgUp, PgDn by a page; Home, End (or g G: first, last)
 /               filter by a part of the name; Enter keeps it, Esc takes it away
 sort by         i bytes in    r records in    o bytes out    u records out
-                s size        c records       S segments     f open files    n name
+                s size        c records       l lag          S segments      f open files
+                n name
                 the same key again turns the order round; < and > take the column beside
 e               events, or more room for the table
 +, -            look less often, more often
 
 Records read are counted by the mean length of a record. What the kernel has in its page
-cache it reads without asking the daemon, and is not counted."""
+cache it reads without asking the daemon, and is not counted. LAG is that of the group
+which is most behind."""
 
 
-def show(watcher: Watcher, *, by_partition: bool) -> None:
+def show(watcher: Watcher, table: Table) -> None:
     """Show the mount until a key ends it. curses.error, KeyboardInterrupt.
 
     (`curses.wrapper` would set colors for everything, also where there shall be none.)
@@ -50,7 +52,7 @@ def show(watcher: Watcher, *, by_partition: bool) -> None:
     try:
         curses.noecho()
         curses.cbreak()
-        Screen(window, watcher, by_partition=by_partition).run()
+        Screen(window, watcher, table).run()
     finally:
         curses.endwin()
 
@@ -58,10 +60,10 @@ def show(watcher: Watcher, *, by_partition: bool) -> None:
 class Screen:
     """What is on the terminal, until `run` returns."""
 
-    def __init__(self, window: curses.window, watcher: Watcher, *, by_partition: bool) -> None:
+    def __init__(self, window: curses.window, watcher: Watcher, table: Table) -> None:
         self._window = window
         self._watcher = watcher
-        self._table = Table(by_partition=by_partition)
+        self._table = table
         self._shows_help = self._is_paused = self._is_typing = False
         self._shows_events = True
         self._has_color = _begin_colors()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kafkafs.cli.output import human_size
 from kafkafs.cli.top.rates import Rates, Row
+from storage.paths import INTERNAL_TOPICS
 
 #: A name is cut to no fewer characters while there is a figure beside it.
 NAME = 16
@@ -49,9 +50,10 @@ COLUMNS = (
     Column("records_out", "OUT rec/s", 9, "u", 4, count_text),
     Column("bytes_out", "OUT B/s", 9, "o", 1, size_text),
     Column("bytes", "SIZE", 8, "s", 3, size_text),
-    Column("records", "RECORDS", 8, "c", 5, count_text),
-    Column("segments", "SEGS", 6, "S", 7, count_text),
-    Column("open_handles", "OPEN", 5, "f", 6, count_text),
+    Column("records", "RECORDS", 8, "c", 6, count_text),
+    Column("lag", "LAG", 8, "l", 5, count_text),
+    Column("segments", "SEGS", 6, "S", 8, count_text),
+    Column("open_handles", "OPEN", 5, "f", 7, count_text),
 )
 #: The name is the last column, and sorts from a to z.
 NAME_KEY, NAME_SORT = "name", "n"
@@ -61,8 +63,9 @@ SORTS = {**{column.sort_key: column.key for column in COLUMNS}, NAME_SORT: NAME_
 class Table:
     """What is seen of the rows, in which order, from which one on."""
 
-    def __init__(self, *, by_partition: bool) -> None:
+    def __init__(self, *, by_partition: bool, shows_internal: bool) -> None:
         self.by_partition = by_partition
+        self._hidden = frozenset() if shows_internal else INTERNAL_TOPICS
         self.sort = "bytes_in"
         self.is_reversed = False
         self.filter = ""
@@ -74,7 +77,9 @@ class Table:
         """Take the rows of new figures."""
         rows = rates.partitions() if self.by_partition else rates.topics()
         wanted = self.filter.lower()
-        self.rows = [row for row in rows if wanted in row.name.lower()]
+        self.rows = [
+            row for row in rows if row.topic not in self._hidden and wanted in row.name.lower()
+        ]
         self._order()
 
     def sort_by(self, key: str) -> None:

@@ -177,6 +177,43 @@ def test_what_goes_in_and_out(mounted: Place) -> None:
     assert Rates(now, now).latency("flush") == (0, None, None)
 
 
+def commit(mounted: Place, group: str, positions: dict[str, int]) -> None:
+    """Have a group committed these positions."""
+    (mounted.path / ".groups" / group).mkdir(exist_ok=True)
+    for name, position in positions.items():
+        (mounted.path / ".groups" / group / name).write_text(f"{position}\n")
+
+
+def test_how_far_groups_are_behind(mounted: Place) -> None:
+    """Of a partition the one that is most; of a topic, too, all of its partitions together."""
+    commit(mounted, "fast", {"a/1": 9, "b/0": 1000})
+    commit(mounted, "slow", {"a/1": 4, "b/0": 300})
+    commit(mounted, "other", {"a/0": 0, "a/1": 8})
+    rates = Rates(None, look(str(mounted.path)))
+    assert rates.groups() == [
+        *(("fast", "a", 1), ("fast", "b", 0), ("other", "a", 2), ("slow", "a", 6)),
+        ("slow", "b", 700),
+    ]
+    lags = [0, 6, None, 700]
+    own = [row for row in rates.partitions() if row.topic in ("a", "b")]
+    assert [row.lag for row in sorted(own)] == lags
+    assert {row.name: row.lag for row in rates.topics()} == {
+        "a": 6,
+        "b": 700,
+        "__consumer_offsets": None,
+    }
+    said = json.loads(kafkafs("top", "--json", "-d", "0.1", mounted.path).stdout)
+    assert {"group": "slow", "topic": "b", "lag": 700} in said["groups"]
+    assert [row["lag"] for row in said["rows"]] == [6, 700]
+    said = json.loads(kafkafs("top", "--json", "--internal", "-d", "0.1", mounted.path).stdout)
+    assert [row["name"] for row in said["rows"]] == ["__consumer_offsets", "a", "b"]
+
+
+def test_what_it_reads_itself_does_not_go_out(mounted: Place) -> None:
+    said = json.loads(kafkafs("top", "--json", "-d", "0.1", mounted.path).stdout)
+    assert (said["bytes_out"], said["bytes_in"]) == (0, 0)
+
+
 def test_a_mount_that_only_looks_on(mounted: Place, tmp_path: Path) -> None:
     """What another process appends goes in, too."""
     (tmp_path / "other").mkdir()
@@ -225,7 +262,7 @@ def test_many_thousand_partitions(tmp_path: Path) -> None:
     assert len(sample.partitions) == count
     assert len(sample.events) == figures.EVENTS
     assert sample.events[-1] == "999"
-    table = Table(by_partition=True)
+    table = Table(by_partition=True, shows_internal=False)
     table.take(Rates(sample, sample))
     table.sort_by("bytes")
     lines = table.lines(80, 10)
@@ -250,7 +287,7 @@ def row(name: str, **figures_of: float) -> Row:
 @pytest.mark.parametrize("key", SORTS.values())
 def test_sorting(key: str) -> None:
     """The largest first, the same key again turns it round; equal ones by name."""
-    table = Table(by_partition=False)
+    table = Table(by_partition=False, shows_internal=False)
     if key == "name":
         table.rows = [row("b"), row("a"), row("c")]
         expected = ["a", "b", "c"]
@@ -267,7 +304,7 @@ def test_sorting(key: str) -> None:
 
 @pytest.mark.parametrize("width", [1, 10, 16, 40, 60, 80, 200])
 def test_a_narrow_terminal_gets_the_name_and_what_fits(width: int) -> None:
-    table = Table(by_partition=False)
+    table = Table(by_partition=False, shows_internal=False)
     table.rows = [row("a-topic-of-a-name", bytes_in=17)]
     lines = [line for line, _ in table.lines(width, 5)]
     assert all(len(line) <= width for line in lines)
@@ -441,6 +478,20 @@ def test_what_goes_on_is_shown(mounted: Place, here: Terminal) -> None:
     ends_with(here, mounted, 0)
 
 
+def test_lag_is_shown(mounted: Place, here: Terminal) -> None:
+    commit(mounted, "slow", {"a/1": 4, "b/0": 300})
+    begin(here, mounted, "-d", "0.2")
+    here.wait(lambda lines: any("LAG" in line.split() for line in lines))
+    here.key("l")
+    here.wait(lambda lines: any("vLAG" in line for line in lines))
+    lines = here.wait(shows(["b", "a"]))
+    assert [line.split()[6] for line in lines if line.endswith((" a", " b"))] == ["700", "6"]
+    commit(mounted, "slow", {"b/0": 1000})
+    here.wait(shows(["a", "b"]))
+    here.key("q")
+    ends_with(here, mounted, 0)
+
+
 def test_a_compaction_is_shown_with_its_progress(place: Place, here: Terminal) -> None:
     slow = "log.cleaner.io.max.bytes.per.second=1000\nlog.initial.task.delay.ms=86400000\n"
     (place.data / "kafkafs.properties").write_text(slow)
@@ -555,7 +606,9 @@ def test_a_daemon_that_ends_and_comes_back(mounted: Place, here: Terminal) -> No
     here.wait(lambda lines: names(lines) == ["a", "b"] and "topics" in lines[1])
     os.kill(pid := mounted.pid, signal.SIGSTOP)
     try:
-        here.wait_for(f"is stopped: kill -CONT {pid}")
+        # A long path has the line end in the midst of it.
+        said = f"is stopped: kill -CONT {pid}"
+        here.wait(lambda lines: said in " ".join(line.strip() for line in lines))
         here.key("q")
         ends_with(here, mounted, 0)
     finally:
