@@ -14,7 +14,6 @@ import click
 
 from kafkafs.cli import examples, fail, one_line_errors
 from kafkafs.cli.addresses import (
-    Address,
     allow_empty_option,
     check_address,
     mount_to_change,

@@ -361,7 +361,7 @@ def test_an_empty_name(command: str) -> None:
     done = run(command, *take(""))
     assert done.exit_code == (os.EX_CONFIG if command == "mount" else 1)
     assert done.stdout == ""
-    what = "DATA_DIR is an" if command == "mount" else "an"
+    what = "DATA is an" if command == "mount" else "an"
     assert done.stderr == f"kafkafs: {what} empty name: is a variable not set?\n"
 
 
