@@ -32,6 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak-hours", type=float, help="how long all judges of tests/soak run together"
     )
+    parser.addoption(
+        "--growths", type=int, default=0, help="how often files grow under the page cache's judge"
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

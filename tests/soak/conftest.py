@@ -33,6 +33,13 @@ def soak_s(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.fixture
+def growths(request: pytest.FixtureRequest) -> int:
+    """How many growths the judge of the page cache sees, however long that takes."""
+    wanted: int = request.config.getoption("--growths")
+    return wanted
+
+
+@pytest.fixture
 def figures(record_property: Callable[[str, object], None]) -> Callable[[str, object], None]:
     """`figures(name, value)` is printed when all judges have ended."""
 

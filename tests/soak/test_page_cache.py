@@ -7,8 +7,10 @@ So any line that is read can be judged, whatever has been deleted or compacted s
 
 Readers open, read and open again: snapshots and ranges in all views, the logs of sealed segments,
 in all ways (`read_ways`), whole and in odd pieces; and live names by read and pread. The whole is
-judged by the truth, each piece by the whole, the size by what was read. What retention has deleted
-may be ESTALE, which is counted, but never other bytes.
+judged by the truth: by its values, and by the lines that the file must have, such as a snapshot all
+that were acknowledged before its name was looked up. Each piece is judged by the whole, the size by
+what was read, stat by fstat. What retention or compaction have deleted since may be ESTALE, which
+is counted, but never other bytes.
 
 One more reads what grows by splice, as nobody should. Zeros that it finds are counted, and are no
 fault; but they stay in the page cache, where none of the others may find them.
@@ -26,7 +28,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,12 +36,13 @@ import pytest
 
 from storage import Record, encode
 from storage.record._crc import crc32c
+from tests import oracle
 from tests.mount.mounting import mounted
 from tests.soak.read_ways import READS, WAYS, Way, by_splice
 
 LINE = 64
-#: A key of the compacted topic, and the TAB behind it.
-KEY = 8
+#: A key of the compacted topic, and the TAB behind it. Line N has the key of line N + KEYS.
+KEY, KEYS = 8, 2000
 SETTINGS = f"""log.segment.bytes={1 << 20}
 log.retention.bytes={2 << 20}
 log.retention.ms=-1
@@ -71,8 +74,12 @@ FEEDS = (
     Feed("cleaned", 0, ".kv", 40, 0.005),
 )
 CLEANED = FEEDS[-1]
-#: Retention has deleted it. EFAULT: a map's page cannot be read.
+#: Retention or compaction has deleted it. EFAULT: a map's page cannot be read.
 GONE = errno.ESTALE, errno.ENOENT, errno.EFAULT
+#: A snapshot's name leads a process that has looked it up to the same one for longer than this.
+AGREES_S = 4.0
+FIXED = ("range", "snapshot", "sealed")
+LIVE = ("live", "range not reached")
 #: How many files a reader leaves open.
 KEPT = 50
 READERS = ("readers 1", "readers 2", "readers 3", "live", "spliced live", "keeper")
@@ -85,21 +92,39 @@ def line(number: int) -> bytes:
 
 
 def key(number: int) -> bytes:
-    return b"%07d\t" % (number * 7919 % 2000)
+    return b"%07d\t" % (number * 7919 % KEYS)
 
 
 class Board:
-    """Numbers that all processes see: how many lines and growths each feed has."""
+    """Numbers that all processes see: how many lines and growths each feed has, and when to end."""
+
+    _FIELDS = 2 * len(FEEDS)
 
     def __init__(self, base: Path) -> None:
         with open(base / "board", "r+b") as file:
             self._words = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
 
-    @staticmethod
-    def make(base: Path) -> None:
-        (base / "board").write_bytes(bytes(16 * len(FEEDS)))
+    @classmethod
+    def make(cls, base: Path, seconds: float, growths: int) -> Board:
+        """All go on for so long, and until there were so many growths."""
+        (base / "board").write_bytes(bytes(8 * (cls._FIELDS + 3)))
+        board = cls(base)
+        board._words[cls._FIELDS] = time.monotonic_ns() + int(seconds * 1e9)
+        board._words[cls._FIELDS + 1] = growths
+        return board
+
+    @property
+    def is_over(self) -> bool:
+        until_ns, growths, failed = self._words[self._FIELDS :]
+        enough = time.monotonic_ns() >= until_ns and self.growths() >= growths
+        return enough or bool(failed)
+
+    def fail(self) -> None:
+        """Nobody goes on."""
+        self._words[self._FIELDS + 2] = 1
 
     def lines(self, feed: Feed) -> int:
+        """How many lines were acknowledged."""
         return self._words[2 * FEEDS.index(feed)]
 
     def grown(self, feed: Feed, lines: int) -> None:
@@ -108,18 +133,18 @@ class Board:
         self._words[at + 1] += 1
 
     def growths(self) -> int:
-        return sum(self._words[1::2])
+        return sum(self._words[1 : self._FIELDS : 2])
 
 
 # -- writers -------------------------------------------------------------------------------------
 
 
-def write(base: Path, mount: Path, feed: Feed, until: float) -> None:
-    draw, board = random.Random(repr(feed)), Board(base)
+def write(base: Path, mount: Path, feed: Feed, board: Board) -> None:
+    draw = random.Random(repr(feed))
     number = 0
     fd = os.open(feed.path(mount, feed.view), os.O_WRONLY | os.O_APPEND)
     with open(feed.truth(base), "ab", buffering=0) as truth:
-        while time.monotonic() < until:
+        while not board.is_over:
             count = draw.randint(1, feed.lines)
             values = [line(number + at) for at in range(count)]
             truth.write(b"".join(values))
@@ -144,10 +169,10 @@ def text_of(feed: Feed, number: int, values: list[bytes]) -> bytes:
     return b"".join(values)
 
 
-def keep(mount: Path, until: float) -> int:
+def keep(mount: Path, board: Board) -> int:
     """Run retention and compaction again and again; how often."""
     runs = 0
-    while time.monotonic() < until:
+    while not board.is_over:
         (mount / "kept/.control/retention").write_text("run\n")
         with contextlib.suppress(OSError):  # the last one runs
             (mount / "cleaned/.control/compaction").write_text("run\n")
@@ -160,7 +185,31 @@ def keep(mount: Path, until: float) -> int:
 
 
 class Wrong(Exception):  # noqa: N818 - what the mount did
-    """Bytes or a size that should not be."""
+    """Bytes, lines or attributes that should not be."""
+
+
+class Past(NamedTuple):
+    """What retention and compaction have left of a feed."""
+
+    log_start: int
+    #: Another one after each of their runs that has taken something.
+    generation: bytes
+
+
+class File(NamedTuple):
+    """A file to read: the lines from `start` on, those that were there up to `end`, and none from
+    `limit` on, if it has one.
+
+    Retention and compaction may have taken lines of it, at the latest until it is opened.
+    """
+
+    feed: Feed
+    view: str
+    path: Path
+    kind: str
+    start: int
+    end: int
+    limit: int | None
 
 
 class Judge:
@@ -170,41 +219,81 @@ class Judge:
         self._feed = feed
         self._truth = os.open(feed.truth(base), os.O_RDONLY)
 
-    def whole(self, view: str, data: bytes) -> None:
-        """Wrong where this cannot be a file of the view, from a line's beginning to an end."""
-        judge = {"": self._values, ".kv": self._pairs, ".jsonl": self._json, ".batches": batches}
-        judge[view](data)
+    def written(self) -> int:
+        """How many lines there are at most."""
+        return os.fstat(self._truth).st_size // LINE
 
-    def _values(self, data: bytes) -> None:
+    def numbers(self, view: str, data: bytes) -> Sequence[int]:
+        """The numbers of the lines in a file of the view.
+
+        Wrong where it cannot be one, from a line's beginning to a line's end.
+        """
+        judge = {"": self._values, ".kv": self._pairs, ".jsonl": self._json}
+        return judge.get(view, self._batches)(data)
+
+    def complete(
+        self, file: File, numbers: Sequence[int], before: Past, after: Past, written: int
+    ) -> None:
+        """Wrong where these are not the lines that the file must have.
+
+        `before` and `after`: the feed's past before the look-up, and when the file was open;
+        `written`: lines then.
+        """
+        lowest, first = max(file.start, before.log_start), max(file.start, after.log_start)
+        limit = self.written() if file.limit is None else file.limit
+        if file.view == ".batches" and file.kind == "range":
+            # Whole batches.
+            lowest, limit = lowest - self._feed.lines + 1, limit + self._feed.lines - 1
+        if numbers and not lowest <= numbers[0] <= numbers[-1] < limit:
+            raise Wrong(
+                f"the lines {numbers[0]} to {numbers[-1]}, not from {lowest} on and below {limit}"
+            )
+        if self._feed == CLEANED:
+            # Lines of which there is a later one with the same key may have been taken.
+            first = max(first, written - KEYS)
+        missing = set(range(first, file.end)).difference(numbers)
+        if missing:
+            shown = f"{numbers[0]} to {numbers[-1]}" if numbers else "none"
+            raise Wrong(
+                f"{len(missing)} lines are missing, {min(missing)} to {max(missing)}, of {first} "
+                f"to {file.end - 1}; it has {shown}"
+            )
+
+    def _values(self, data: bytes) -> Sequence[int]:
         if not data:
-            return
+            return ()
         first = _number(data)
-        if data == self._lines(first, len(data)):
-            return
+        if data == self._lines(first, len(data)) and len(data) % LINE == 0:
+            return range(first, first + len(data) // LINE)
         if self._feed != CLEANED:
             expected = self._lines(first, len(data)).ljust(len(data), b"?")
             at = next(
-                at
-                for at, (got, right) in enumerate(zip(data, expected, strict=True))
-                if got != right
+                (
+                    at
+                    for at, (got, right) in enumerate(zip(data, expected, strict=True))
+                    if got != right
+                ),
+                len(data) // LINE * LINE,
             )
             raise Wrong(f"at {at} of {len(data)}: {data[at : at + 100]!r}")
+        numbers = []
         before = -1
         for at in range(0, len(data), LINE):
             got = data[at : at + LINE]
             number = _number(got)
             if number <= before or got != line(number):
                 raise Wrong(f"at {at} of {len(data)}, after line {before}: {got!r}")
+            numbers.append(number)
             before = number
+        return numbers
 
     def _lines(self, first: int, size: int) -> bytes:
         return os.pread(self._truth, size, first * LINE)
 
-    def _pairs(self, data: bytes) -> None:
+    def _pairs(self, data: bytes) -> Sequence[int]:
         if self._feed != CLEANED:
             # There are no keys.
-            self._values(data)
-            return
+            return self._values(data)
         size = KEY + LINE
         values = []
         for at in range(0, len(data), size):
@@ -212,9 +301,9 @@ class Judge:
             if pair[:KEY] != key(_number(pair[KEY:])):
                 raise Wrong(f"at {at} of {len(data)}: {pair!r}")
             values.append(pair[KEY:])
-        self._values(b"".join(values))
+        return self._values(b"".join(values))
 
-    def _json(self, data: bytes) -> None:
+    def _json(self, data: bytes) -> Sequence[int]:
         values = []
         for text in data.splitlines(keepends=True):
             try:
@@ -225,7 +314,17 @@ class Judge:
             if record["offset"] != _number(value) or not text.endswith(b"\n"):
                 raise Wrong(f"not as it was written: {text[:200]!r}")
             values.append(value)
-        self._values(b"".join(values))
+        return self._values(b"".join(values))
+
+    def _batches(self, data: bytes) -> Sequence[int]:
+        values = []
+        for offset, record in records(data):
+            value = (record.value or b"") + b"\n"
+            known = key(_number(value))[:-1] if self._feed == CLEANED else None
+            if offset != _number(value) or record.key != known:
+                raise Wrong(f"not as it was written: offset {offset}: {record}")
+            values.append(value)
+        return self._values(b"".join(values))
 
 
 def _number(text: bytes) -> int:
@@ -235,8 +334,8 @@ def _number(text: bytes) -> int:
         raise Wrong(f"no line: {text[:LINE]!r}") from None
 
 
-def batches(data: bytes) -> None:
-    """Wrong where these are not whole batches with a right CRC."""
+def records(data: bytes) -> Iterator[tuple[int, oracle.Row]]:
+    """The records and their offsets; Wrong where these are not whole batches with a right CRC."""
     at = 0
     while at < len(data):
         size = 12 + int.from_bytes(data[at + 8 : at + 12], "big")
@@ -245,10 +344,22 @@ def batches(data: bytes) -> None:
             raise Wrong(f"at {at} of {len(data)}: no batch: {batch[:64]!r}")
         if crc32c(batch[21:]) != int.from_bytes(batch[17:21], "big"):
             raise Wrong(f"at {at} of {len(data)}: a batch with a wrong CRC")
+        (header,) = oracle.walk(batch)
+        for _, record in oracle.rows(batch, header):
+            yield header.base_offset + record.offset_delta, record
         at += size
 
 
 # -- readers -------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    """A file that is left open: what it is, and what of its feed's past it was opened with."""
+
+    file: File
+    fd: int
+    data: bytes
+    past: Past
 
 
 class Reader:
@@ -259,44 +370,77 @@ class Reader:
         self._board = Board(base)
         self._draw = random.Random(seed)
         self._judges = {feed: Judge(base, feed) for feed in FEEDS}
-        # Open files: what they are, what they hold, and how they are read.
-        self._kept: list[tuple[str, int, bytes, tuple[Way, ...]]] = []
+        self._kept: list[Kept] = []
         self.counts: Counter[str] = Counter()
 
-    def read_one(self, choose: Callable[[], tuple[Feed, str, Path, str]], ways: bool) -> None:
-        """Read a file of a choice: its feed, its view, its path and its kind."""
-        feed, view, path, kind = choose()
-        what = f"{path} ({kind})"
-        try:
-            fd = os.open(path, os.O_RDONLY)
+    def read_one(self, choose: Callable[[Feed, Past], File]) -> None:
+        """Read a file that `choose` has chosen of a feed."""
+        feed = self._draw.choice(FEEDS)
+        before = self._past(feed)
+        file = choose(feed, before)
+        with self._may_be_gone(file, before, ""):
+            self._kept.append(self._read(file, before))
+            self.counts[file.kind] += 1
+        if len(self._kept) > KEPT:
+            old = self._kept.pop(self._draw.randrange(KEPT))
             try:
-                data = self._fixed(fd) if ways else self._live(fd)
-                self._judges[feed].whole(view, data)
-                if not ways:
-                    self._judges[feed].whole(view, self._follow(fd, len(data)))
-            except BaseException:
-                os.close(fd)
-                raise
-            self.counts[kind] += 1
-            self.counts["bytes"] += len(data)
-            self._kept.append((what, fd, data, WAYS if ways else READS))
-            if len(self._kept) > KEPT:
-                what, old, known, how = self._kept.pop(self._draw.randrange(KEPT))
-                what += ", open for a while"
-                self._read_again(old, known, how)
-        except OSError as error:
-            if error.errno not in GONE:
-                raise
-            self.counts["gone"] += 1
-        except Wrong as wrong:
-            raise Wrong(f"{what}: {wrong}") from None
+                with self._may_be_gone(old.file, old.past, ", open for a while"):
+                    self._pieces(old.fd, old.data, _ways(old.file))
+                    self.counts["read again later"] += 1
+            finally:
+                os.close(old.fd)
 
-    def _read_again(self, old: int, known: bytes, ways: tuple[Way, ...]) -> None:
+    @contextlib.contextmanager
+    def _may_be_gone(self, file: File, past: Past, when: str) -> Iterator[None]:
+        """Count a file that cannot be read, where its feed has another past by now."""
         try:
-            self._pieces(old, known, ways)
-            self.counts["read again later"] += 1
-        finally:
-            os.close(old)
+            yield
+        except OSError as error:
+            if error.errno not in GONE or self._past(file.feed) == past:
+                raise Wrong(f"{file.path} ({file.kind}{when}): {error}, {past} before") from error
+            self.counts[f"{file.kind} gone{when}"] += 1
+        except Wrong as wrong:
+            raise Wrong(f"{file.path} ({file.kind}{when}): {wrong}") from None
+
+    def _past(self, feed: Feed) -> Past:
+        path = feed.path(self._mount)
+        log_start = int(os.getxattr(path, "user.kafkafs.log_start"))
+        return Past(log_start, os.getxattr(path, "user.kafkafs.generation"))
+
+    def _read(self, file: File, before: Past) -> Kept:
+        """Look it up, open it, and read all of it. OSError, Wrong."""
+        judge, looked_up = self._judges[file.feed], time.monotonic()
+        told = os.stat(file.path)
+        fd = os.open(file.path, os.O_RDONLY)
+        try:
+            found, after, written = os.fstat(fd), self._past(file.feed), judge.written()
+            if told.st_ino == found.st_ino:
+                self._agree(file, told, found)
+            elif not (
+                after != before
+                or (file.kind == "snapshot" and time.monotonic() - looked_up > AGREES_S)
+                # One that has reached its end is another file.
+                or (file.kind in LIVE and file.limit is not None and written >= file.limit)
+            ):
+                raise Wrong(f"another file than stat has told: {told}, {found}")
+            if file.kind in LIVE:
+                data = self._live(fd)
+                shown = data + self._follow(fd, len(data))
+            else:
+                data = shown = self._fixed(fd, file.kind)
+            judge.complete(file, judge.numbers(file.view, shown), before, after, written)
+            self.counts["bytes"] += len(data)
+            return Kept(file, fd, data, before)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @staticmethod
+    def _agree(file: File, told: os.stat_result, found: os.stat_result) -> None:
+        before, after = (told.st_size, told.st_mtime_ns), (found.st_size, found.st_mtime_ns)
+        agree = before <= after if file.kind in LIVE else before == after
+        if not agree:
+            raise Wrong(f"fstat differs from stat: {told}, {found}")
 
     def _pieces(self, fd: int, whole: bytes, ways: tuple[Way, ...]) -> None:
         """Odd pieces of a file of which `whole` was read before."""
@@ -312,14 +456,16 @@ class Reader:
                     f"{position + at} of {len(whole)}, and {known[at : at + 100]!r} before"
                 )
 
-    def _fixed(self, fd: int) -> bytes:
-        """A file that cannot grow: by all ways, whole and in pieces."""
+    def _fixed(self, fd: int, kind: str) -> bytes:
+        """A file that cannot grow: by some ways, whole and in pieces."""
         size = os.fstat(fd).st_size
         first, *others = self._draw.sample(WAYS, 4)
         whole = first(fd, 0, size + LINE)
+        self.counts[f"{kind} {first.__name__}"] += 1
         for way in others:
             if way(fd, 0, size + LINE) != whole:
                 raise Wrong(f"{way.__name__} finds other bytes than {first.__name__}")
+            self.counts[f"{kind} {way.__name__}"] += 1
         self._pieces(fd, whole, WAYS)
         sizes = size, len(whole), os.fstat(fd).st_size
         if len(set(sizes)) > 1:
@@ -346,37 +492,40 @@ class Reader:
 
     # -- what to read --------------------------------------------------------------------------
 
-    def fixed(self) -> tuple[Feed, str, Path, str]:
-        feed = self._draw.choice(FEEDS)
-        kind = self._draw.choice(("range", "snapshot", "sealed"))
+    def fixed(self, feed: Feed, past: Past) -> File:
+        kind = self._draw.choice(FIXED)
         if kind == "sealed":
-            names = sorted(os.listdir(feed.path(self._mount, ".raw")))
-            logs = [name for name in names if name.endswith(".log")][:-1]
-            if logs:
-                path = feed.path(self._mount, ".raw") / self._draw.choice(logs)
-                return feed, ".batches", path, kind
+            directory = feed.path(self._mount, ".raw")
+            bases = sorted(int(name[:-4]) for name in os.listdir(directory) if ".log" in name)
+            # One that is deleted may have its name a moment longer than its segment.
+            bases = [base for base in bases if base >= past.log_start]
+            if len(bases) > 1:
+                at = self._draw.randrange(len(bases) - 1)
+                start, limit = bases[at : at + 2]
+                path = directory / f"{start:020}.log"
+                if feed == CLEANED:
+                    # Cleaned segments take their names one after the other: the next one may lack
+                    # its own, or become a part of this one.
+                    return File(feed, ".batches", path, kind, start, start, None)
+                return File(feed, ".batches", path, kind, start, limit, limit)
         view = self._draw.choice(("", "", ".kv", ".jsonl", ".batches"))
+        lines = self._board.lines(feed)
         if kind == "snapshot":
-            return feed, view, self._snapshot(feed, view), kind
-        return feed, view, feed.path(self._mount, view, self._reached(feed)), "range"
-
-    def _snapshot(self, feed: Feed, view: str) -> Path:
-        return self._mount / feed.topic / view / ".snapshot" / str(feed.partition)
-
-    def _reached(self, feed: Feed) -> str:
-        """A range whose end the log has reached."""
-        lines = self._board.lines(feed)
+            path = self._mount / feed.topic / view / ".snapshot" / str(feed.partition)
+            return File(feed, view, path, kind, 0, lines, None)
         end = max(lines - self._draw.choice((0, 0, 1, 10, 1000)), 0)
-        return f"@{max(end - self._draw.choice((1, 100, 10_000, 40_000)), 0)}..{end}"
+        start = max(end - self._draw.choice((1, 100, 10_000, 40_000)), 0)
+        path = feed.path(self._mount, view, f"@{start}..{end}")
+        return File(feed, view, path, "range", start, end, end)
 
-    def live(self) -> tuple[Feed, str, Path, str]:
-        feed, view = self._draw.choice(FEEDS), self._draw.choice(("", "", ".kv"))
+    def live(self, feed: Feed, past: Past) -> File:
+        view, lines = self._draw.choice(("", "", ".kv")), self._board.lines(feed)
         if self._draw.random() < 0.5:
-            return feed, view, feed.path(self._mount, view), "live"
+            return File(feed, view, feed.path(self._mount, view), "live", 0, lines, None)
         # The log has not reached its end, or does while it is read.
-        lines = self._board.lines(feed)
-        name = f"@{max(lines - 2000, 0)}..{lines + self._draw.choice((1, 100, 10_000))}"
-        return feed, view, feed.path(self._mount, view, name), "range not reached"
+        start, limit = max(lines - 2000, 0), lines + self._draw.choice((1, 100, 10_000))
+        path = feed.path(self._mount, view, f"@{start}..{limit}")
+        return File(feed, view, path, "range not reached", start, lines, limit)
 
     def splice_live(self) -> None:
         """Read the end of what grows as nobody should, and count how often zeros are there.
@@ -384,7 +533,9 @@ class Reader:
         Its pages are in the cache then: of ranges that are reached later, of segments that are
         sealed, and of names that others read.
         """
-        path = self._draw.choice((FEEDS[0].path(self._mount), self.live()[2], self._active()))
+        feed = self._draw.choice(FEEDS)
+        live = self.live(feed, self._past(feed)).path
+        path = self._draw.choice((FEEDS[0].path(self._mount), live, self._active()))
         with contextlib.suppress(FileNotFoundError), _opened(path) as fd:
             end = os.fstat(fd).st_size
             for _ in range(500):
@@ -401,6 +552,10 @@ class Reader:
         return max(directory.glob("*.log"))
 
 
+def _ways(file: File) -> tuple[Way, ...]:
+    return READS if file.kind in LIVE else WAYS
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
     fd = os.open(path, os.O_RDONLY)
@@ -415,21 +570,21 @@ def _opened(path: Path) -> Iterator[int]:
 
 @pytest.mark.soak
 def test_not_a_byte_is_wrong(
-    tmp_path: Path, soak_s: float, figures: Callable[[str, object], None]
+    tmp_path: Path, soak_s: float, growths: int, figures: Callable[[str, object], None]
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "kafkafs.properties").write_text(SETTINGS)
-    Board.make(tmp_path)
     with mounted(tmp_path) as mount:
         mount.topic("kept", 3)
         mount.topic("cleaned")
         (mount.path / "cleaned/.config").write_text("cleanup.policy=compact\n")
         for feed in FEEDS:
             feed.truth(tmp_path).touch()
+        board = Board.make(tmp_path, soak_s, growths)
         roles = [*(f"feed {number}" for number in range(len(FEEDS))), *READERS]
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", __name__, str(tmp_path), role, str(soak_s)],
+                [sys.executable, "-m", __name__, str(tmp_path), role],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -437,13 +592,24 @@ def test_not_a_byte_is_wrong(
             for role in roles
         ]
         said = [process.communicate() for process in processes]
-        faults = [f"{role}: {err}" for role, (_, err) in zip(roles, said, strict=True) if err]
+        ends = [process.returncode for process in processes]
+        faults = [
+            f"{role} ended with {end}: {err}"
+            for role, end, (_, err) in zip(roles, ends, said, strict=True)
+            if end or err
+        ]
         assert not faults, "\n".join(faults)
     counts: Counter[str] = Counter()
     for out, _ in said:
         counts.update(json.loads(out))
-    counts["growths"] = Board(tmp_path).growths()
-    for kind in ("growths", "range", "snapshot", "sealed", "live", "reads at the end"):
+    counts["growths"] = board.growths()
+    for kind in (*FIXED, *LIVE):
+        assert counts[kind] > counts[f"{kind} gone"], f"most of {kind} are gone: {counts}"
+    for kind in FIXED:
+        by_way = {way.__name__: counts.pop(f"{kind} {way.__name__}", 0) for way in WAYS}
+        counts[f"{kind}, by each way at least"] = min(by_way.values())
+        assert all(by_way.values()), f"{kind} not by some way: {by_way}"
+    for kind in ("reads at the end", "read again later"):
         assert counts[kind], f"no {kind}: {counts}"
     for kind, count in sorted(counts.items()):
         figures(f"page cache: {kind}", count)
@@ -455,36 +621,96 @@ def test_the_judge_sees_zeros(tmp_path: Path) -> None:
     text = b"".join(line(number) for number in range(100))
     feed.truth(tmp_path).write_bytes(text)
     judge = Judge(tmp_path, feed)
-    judge.whole("", text[LINE:])
+    assert judge.numbers("", text[LINE:]) == range(1, 100)
     for wrong in (
         text[:-10] + bytes(10),
+        text[:-10],
         text[: 50 * LINE] + bytes(LINE) + text[51 * LINE :],
         text[: 50 * LINE] + text[51 * LINE :],
     ):
         with pytest.raises(Wrong):
-            judge.whole("", wrong)
+            judge.numbers("", wrong)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("feed", [FEEDS[0], CLEANED], ids=["kept", "cleaned"])
+def test_the_judge_sees_other_records(tmp_path: Path, feed: Feed) -> None:
+    """With a right CRC, but another value, offset or key."""
+    feed.truth(tmp_path).write_bytes(b"".join(line(number) for number in range(100)))
+    judge = Judge(tmp_path, feed)
+
+    def batch(number: int, of: int, with_key: bool) -> bytes:
+        known = key(of)[:-1] if with_key else None
+        return bytes(encode([Record(number, 0, 0, known, line(of)[:-1])]))
+
+    whole = b"".join(batch(number, number, feed == CLEANED) for number in range(3))
+    assert judge.numbers(".batches", whole) == range(3)
+    for wrong in (
+        batch(4, 3, feed == CLEANED),
+        batch(3, 3, feed != CLEANED),
+        batch(4, 4, feed == CLEANED) + batch(3, 3, feed == CLEANED),
+        whole[:-1],
+    ):
+        with pytest.raises(Wrong):
+            judge.numbers(".batches", whole + wrong)
+
+
+@pytest.mark.soak
+def test_the_judge_sees_missing_lines(tmp_path: Path) -> None:
+    lines = 3 * KEYS
+    for feed in FEEDS[0], CLEANED:
+        feed.truth(tmp_path).write_bytes(bytes(lines * LINE))
+    path, before, after = tmp_path, Past(10, b"1"), Past(20, b"2")
+    snapshot = File(FEEDS[0], "", path, "snapshot", 0, lines - 5, None)
+    part = File(FEEDS[0], "", path, "range", 15, 100, 100)
+    cleaned = File(CLEANED, "", path, "snapshot", 0, lines - 5, None)
+    old, new = range(0, KEYS, 2), range(2 * KEYS, lines)
+    for file, right, wrong in (
+        (snapshot, range(10, lines - 5), range(9, lines)),
+        (snapshot, range(20, lines), range(21, lines)),
+        (snapshot, range(20, lines), range(20, lines - 6)),
+        (snapshot, range(20, lines), ()),
+        (part, range(15, 100), range(14, 100)),
+        (part, range(20, 100), range(21, 100)),
+        (part, range(20, 100), range(20, 99)),
+        (part, range(20, 100), range(20, 101)),
+        (cleaned, [*old[10:], *new], [*old[10:], *new[1:]]),
+        (cleaned, [*old[10:], *new[:-5]], [*old[10:], *new[:-6]]),
+    ):
+        judge = Judge(tmp_path, file.feed)
+        judge.complete(file, right, before, after, lines)
+        with pytest.raises(Wrong):
+            judge.complete(file, wrong, before, after, lines)
 
 
 def main() -> None:
-    base, role, seconds = sys.argv[1:]
-    until, mount = time.monotonic() + float(seconds), Path(base) / "mnt"
-    kind, _, number = role.partition(" ")
-    counts: Counter[str] = Counter()
-    if kind == "feed":
-        write(Path(base), mount, FEEDS[int(number)], until)
-    elif kind == "keeper":
-        counts["runs of retention and compaction"] = keep(mount, until)
-    else:
-        reader = Reader(Path(base), mount, role)
-        counts = reader.counts
-        while time.monotonic() < until:
-            if kind == "readers":
-                reader.read_one(reader.fixed, ways=True)
-            elif kind == "live":
-                reader.read_one(reader.live, ways=False)
-            else:
-                reader.splice_live()
+    base, mount, role = Path(sys.argv[1]), Path(sys.argv[1]) / "mnt", sys.argv[2]
+    board = Board(base)
+    try:
+        counts = play(role, base, mount, board)
+    except BaseException:
+        board.fail()
+        raise
     print(json.dumps(counts))
+
+
+def play(role: str, base: Path, mount: Path, board: Board) -> Counter[str]:
+    """Do what one of the processes does, until it is over; what it has counted."""
+    kind, _, number = role.partition(" ")
+    if kind == "feed":
+        write(base, mount, FEEDS[int(number)], board)
+        return Counter()
+    if kind == "keeper":
+        return Counter({"runs of retention and compaction": keep(mount, board)})
+    reader = Reader(base, mount, role)
+    while not board.is_over:
+        if kind == "readers":
+            reader.read_one(reader.fixed)
+        elif kind == "live":
+            reader.read_one(reader.live)
+        else:
+            reader.splice_live()
+    return reader.counts
 
 
 if __name__ == "__main__":
