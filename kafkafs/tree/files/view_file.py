@@ -24,6 +24,7 @@ from kafkafs.tree.partition.partition import Partition
 from kafkafs.tree.partition.partition_view import PartitionView, render_text
 from kafkafs.tree.read_ahead import PIECE, Piece
 from kafkafs.views import View
+from kafkafs.views._measure import unfilled
 from storage import descriptors
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.log.pace import Pace
@@ -466,7 +467,7 @@ class ReadHandle(Handle):
             made = self._read_ahead(generation, position, ahead, piece)
             if made is not None:
                 return self._slice(made, position, size)
-        out = bytearray(size)
+        out = unfilled(size)
         done = self._render(generation, position, out)
         self._reached = position + done
         return out if done == size else out[:done]
@@ -477,7 +478,7 @@ class ReadHandle(Handle):
         """Render the text ahead; None where anything is wrong with it, or not in the page cache:
         that is for the read that asks for it. `before`: a piece that has the first bytes.
         """
-        out = bytearray(size)
+        out = unfilled(size)
         done = 0
         if before is not None:
             done = before.end - position
