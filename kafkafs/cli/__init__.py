@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import keyword
 import os
 import signal
@@ -51,6 +52,8 @@ _COMMANDS = {
 }
 
 
+#: What errors of standard output have for a path.
+_STANDARD_OUTPUT = "standard output"
 # Other names that people type for a command.
 _ALIASES = {"unmount": "umount", "ls": "topics"}
 
@@ -113,16 +116,17 @@ class LazyGroup(click.Group):
     def main(self, *arguments: Any, **settings: Any) -> Any:
         if "_KAFKAFS_COMPLETE" in os.environ:
             import kafkafs.cli.completion  # noqa: F401 - which tells click how
+        open_standard_streams()
         # Whatever has started it: the lines to type that errors give begin with this name.
         return super().main(*arguments, **{"prog_name": "kafkafs", **settings})
 
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        with _ended_in_order():
+            return super().make_context(*arguments, **settings)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _ended_in_order():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            cancelled()
-        except BrokenPipeError:
-            _unread()
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if incomplete[:1] == "-":
@@ -207,6 +211,13 @@ def failure(error: Exception) -> click.ClickException:
     """As `fail`, with an error's reason behind the path of its file or directory."""
     from storage.errors import refusal_of
 
+    if isinstance(error, OSError) and error.filename == _STANDARD_OUTPUT:
+        _print_nowhere()
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return fail("the working directory was deleted")
     reason = refusal_of(error)
     where = getattr(error, "filename" if isinstance(error, OSError) else "path", None)
     return fail(reason if where is None or str(where) in reason else f"{where}: {reason}")
@@ -235,6 +246,72 @@ def one_line_errors() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """End a program without a traceback where it is cancelled, or the system refuses something."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        cancelled()
+    except BrokenPipeError:
+        _unread()
+    except OSError as error:
+        raise failure(error) from None
+
+
+class _StandardOutput(io.BufferedWriter):
+    """Its errors have its name for a path."""
+
+    def write(self, data: Any) -> int:
+        with naming_output():
+            return super().write(data)
+
+    def flush(self) -> None:
+        with naming_output():
+            super().flush()
+
+
+@contextmanager
+def naming_output() -> Iterator[None]:
+    """Errors of writing to standard output get its name for a path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = _STANDARD_OUTPUT
+        raise
+
+
+def open_standard_streams() -> None:
+    """Before a program opens a file or prints.
+
+    No file gets the number of a standard stream that is closed; who prints to such a standard
+    output gets EBADF. It has a buffer also under PYTHONUNBUFFERED: without one, a write that a
+    signal interrupts writes a part.
+    """
+    for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+    before = sys.stdout
+    if before is not sys.__stdout__:  # somebody collects it in memory
+        return
+    sys.stdout = io.TextIOWrapper(
+        _StandardOutput(io.FileIO(1, "w", closefd=False)),
+        encoding=None if before is None else before.encoding,
+        errors=None if before is None else before.errors,
+        line_buffering=before is not None and before.line_buffering,
+    )
+
+
+def _print_nowhere() -> None:
+    """What is still in the buffer of standard output cannot be written at the end either."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+
+
 def cancelled() -> NoReturn:
     """End a command that a signal has cancelled, with the status that a shell gives it."""
     say("kafkafs: cancelled", err=True)
@@ -243,7 +320,5 @@ def cancelled() -> NoReturn:
 
 def _unread() -> NoReturn:
     """End a command whose reader has gone, as `head` does: silently, with the status of SIGPIPE."""
-    # What is still in the buffer cannot be written at the end either.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    _print_nowhere()
     sys.exit(128 + signal.SIGPIPE)

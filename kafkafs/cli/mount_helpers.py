@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import click
 
+from kafkafs.cli import failure, open_standard_streams
 from kafkafs.cli.mount import MountCommand, options_option, parsed_options
 from kafkafs.cli.mount import mount as start
 from kafkafs.cli.umount import unmount
@@ -39,6 +40,7 @@ def umount() -> NoReturn:
 
 def _run(command: click.Command) -> NoReturn:
     """Run a program to its end, with mount(8)'s exit statuses."""
+    open_standard_streams()
     try:
         command.main(standalone_mode=False)
     except click.UsageError as error:
@@ -46,6 +48,9 @@ def _run(command: click.Command) -> NoReturn:
         sys.exit(_WRONG_COMMAND_LINE)
     except click.ClickException as error:
         error.show()
+        sys.exit(_FAILED)
+    except OSError as error:
+        failure(error).show()
         sys.exit(_FAILED)
     except click.Abort:
         sys.exit(_FAILED)

@@ -14,7 +14,6 @@ With `--json` standard output has nothing else; what goes wrong is on standard e
 from __future__ import annotations
 
 import functools
-import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,22 +35,10 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 @contextmanager
 def binary_stdout() -> Iterator[BinaryIO]:
-    """Standard output for bytes, which takes all that it is given.
-
-    Under PYTHONUNBUFFERED `sys.stdout.buffer` has no buffer: a write that a signal interrupts
-    writes a part.
-    """
+    """Standard output for bytes, which takes all that it is given."""
     out = sys.stdout.buffer
-    if not isinstance(out, io.RawIOBase):
-        yield out
-        out.flush()
-        return
-    buffered = io.BufferedWriter(out)
-    try:
-        yield buffered
-        buffered.flush()
-    finally:
-        buffered.detach()
+    yield out
+    out.flush()
 
 
 class Size(int):

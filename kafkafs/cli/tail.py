@@ -22,7 +22,7 @@ from functools import partial
 
 import click
 
-from kafkafs.cli import examples, fail, one_line_errors, say
+from kafkafs.cli import examples, fail, naming_output, one_line_errors, say
 from kafkafs.cli.addresses import LOGS, check_paths
 from kafkafs.cli.mounted_paths import files_of, paths_of
 from kafkafs.cli.patience import patiently
@@ -304,8 +304,9 @@ def _write(data: bytes) -> None:
     """BrokenPipeError."""
     output = sys.stdout.fileno()
     left = memoryview(data)
-    while left:
-        left = left[os.write(output, left) :]
+    with naming_output():
+        while left:
+            left = left[os.write(output, left) :]
 
 
 def _behind_lines(fd: int, count: int) -> int:

@@ -43,8 +43,8 @@ def command(path: str, out: Output) -> None:
 
     Exits with 0 where the job is done, and with 1 where it has failed or was cancelled.
     """
+    check_paths([path])
     try:
-        check_paths([path])
         with work_shown() as show:
             facts = wait_for(path, show)
     except OSError as error:

@@ -14,6 +14,7 @@ import termios
 import time
 from contextlib import suppress
 
+from kafkafs.cli import naming_output
 from kafkafs.cli.consume.reader import Batch
 
 #: How often to look whether a reader has taken all, in seconds: at first, and at most.
@@ -53,8 +54,9 @@ class StandardOutput(Output):
 
     def put(self, batch: Batch) -> int:
         left = memoryview(batch.data)
-        while left:
-            left = left[os.write(self.fd, left) :]
+        with naming_output():
+            while left:
+                left = left[os.write(self.fd, left) :]
         if self._ask and batch.data:
             self._wait()
         return 0
