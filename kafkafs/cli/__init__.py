@@ -134,9 +134,12 @@ class LazyGroup(click.Group):
         from click.shell_completion import CompletionItem
 
         # click would import each of them.
+        helps = dict(self.helps)
+        if incomplete:
+            helps |= {name: helps[of] for name, of in self._aliases.items() if of in helps}
         return [
             CompletionItem(name, help=text)
-            for name, text in self.helps.items()
+            for name, text in helps.items()
             if name.startswith(incomplete)
         ]
 

@@ -6,7 +6,8 @@ TOPIC is a topic in the one that was given before, which undelete alone wants de
 command needs nothing for this.
 
 A Tab reads a directory and the mount table. It opens no log and runs no callback of a command, and
-it touches a mount, whose daemon may not answer, only where the data directory cannot be read.
+it touches a mount, whose daemon may not answer, only where the data directory cannot be read, and
+for the names of groups, for which it waits `_PATIENCE_S`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 from collections.abc import Iterator
 from copy import copy
+from functools import partial
 
 import click
 from click.shell_completion import (
@@ -24,8 +26,12 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from kafkafs.child import Child, NoAnswer
+
 _DIRECTORIES = frozenset({"DATA", "MOUNT"})
 _OTHER_DIRECTORIES = frozenset({"DIR", "BROKER_DIR", "OUT"})
+#: How long a mount may take to name its groups, in seconds.
+_PATIENCE_S = 2.0
 _OPEN = (":", "=", ",")
 """What goes on behind these: the shell adds no blank."""
 
@@ -173,6 +179,8 @@ def _completions(
     before: tuple[str, ...] = given or ()
     if names == ["OPTIONS"]:
         yield from _mount_options(incomplete)
+    elif names == ["GROUP"]:
+        yield from _groups(ctx, incomplete)
     elif "FILE" in names and (not before or "TOPIC" not in names):
         yield CompletionItem(incomplete, type="file")
     elif not before and not _DIRECTORIES.union(_OTHER_DIRECTORIES).isdisjoint(names):
@@ -200,7 +208,8 @@ def _directory(ctx: click.Context) -> str | None:
             first = value[0] if isinstance(value, tuple) and value else value
             if isinstance(first, str) and first:
                 return first
-    return None
+    # Behind an option whose value is completed click has not divided the arguments.
+    return ctx.args[0] if ctx.args else None
 
 
 def _is_in_mount(path: str) -> bool:
@@ -235,7 +244,11 @@ def _there(ctx: click.Context) -> dict[str, list[int]]:
     except OSError:
         return {} if mounted is None else _shown(mounted.path)
     if ctx.command.name != "undelete":
-        return paths.partitions_in(entries)
+        return {
+            topic: numbers
+            for topic, numbers in paths.partitions_in(entries).items()
+            if topic not in paths.INTERNAL_TOPICS
+        }
     aside = (paths.parse_aside_directory(name) for name, _ in entries)
     return {each.topic: [] for each in aside if each is not None and each.kind == "delete"}
 
@@ -249,6 +262,31 @@ def _shown(mount: str) -> dict[str, list[int]]:
         }
     except (OSError, ValueError):
         return {}
+
+
+def _groups(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
+    """The groups of the mount that a command line names."""
+    from kafkafs.cli.addresses import mount_around, mount_that_writes
+    from kafkafs.tree.files.group_names import group_name
+    from storage.paths import GROUPS
+
+    directory = _directory(ctx)
+    if directory is None:
+        return
+    path = os.path.expanduser(directory)
+    mounted, _ = mount_around(path)
+    mount = mount_that_writes(os.path.realpath(path)) if mounted is None else mounted.path
+    if mount is None:
+        return
+    groups = Child(partial(os.listdir, os.path.join(mount, GROUPS)))
+    try:
+        found = groups.result(_PATIENCE_S)
+    except (NoAnswer, OSError):
+        return
+    finally:
+        groups.leave()
+    names = sorted(filter(None, map(group_name, found)))
+    yield from (CompletionItem(each) for each in names if each.startswith(incomplete))
 
 
 def _topics(
@@ -272,9 +310,15 @@ def _topics(
 
 
 def _settings(incomplete: str) -> Iterator[CompletionItem]:
-    """`NAME=` of a topic's settings."""
-    from storage.settings.config import TOPIC_SETTINGS
+    """`NAME=` of a topic's settings, and behind it the words that the value may be."""
+    from storage.settings.config import TOPIC_SETTINGS, words_of
 
+    name, equals, value = incomplete.partition("=")
+    if equals and name in TOPIC_SETTINGS:
+        for word in words_of(TOPIC_SETTINGS[name]):
+            if word.startswith(value):
+                yield CompletionItem(f"{name}={word}")
+        return
     for name in sorted(TOPIC_SETTINGS):
         if f"{name}=".startswith(incomplete):
             yield CompletionItem(f"{name}=")

@@ -79,6 +79,10 @@ _share = _double(lambda value: 0 < value <= 1, "a number above 0, to 1")
 _positive = _double(lambda value: value > 0, "a number above 0")
 
 
+# The words that a rule takes, where it takes no others.
+_WORDS: dict[Parser, tuple[str, ...]] = {}
+
+
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError("true or false")
@@ -91,6 +95,7 @@ def _one_of(*choices: str) -> Parser:
             raise ValueError(f"one of {', '.join(choices)}")
         return text
 
+    _WORDS[parse] = choices
     return parse
 
 
@@ -121,6 +126,9 @@ def _policy_name(text: str) -> str:
         raise ValueError("NAME or NAME:ARGUMENT of a retention policy")
     return text
 
+
+_WORDS[_boolean] = ("false", "true")
+_WORDS[_policies] = ("compact", "compact,delete", "delete", NO_POLICY)
 
 # What may follow the number of a duration or of a size where people write one.
 _UNITS = {
@@ -169,6 +177,11 @@ class Setting(NamedTuple):
     parse: Parser
     default: Any
     synonyms: tuple[Synonym, ...] = ()
+
+
+def words_of(setting: Setting) -> tuple[str, ...]:
+    """The words that its value may be; none where it is a number or any text."""
+    return _WORDS.get(setting.parse, ())
 
 
 def _topic(default: Any, parse: Parser, *synonyms: str | Synonym) -> Any:

@@ -115,6 +115,8 @@ def shells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shells]:
         manager.create_topic("gone", 1)
     place.mount()
     (place.path / "gone").rmdir()
+    (place.path / ".groups/billing").mkdir()
+    (place.path / ".groups/billing/orders/0").write_text("0\n")
     yield Shells(place)
     place.end()
 
@@ -145,6 +147,15 @@ def shells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shells]:
         (f"kafkafs create mnt new --part{TAB}2 min.cl{TAB}0.1", "kafkafs create mnt new "
          "--partitions 2 min.cleanable.dirty.ratio=0.1"),
         (f"kafkafs undel{TAB}mnt go{TAB}", "kafkafs undelete mnt gone"),
+        (f"kafkafs unm{TAB}mn{TAB}", "kafkafs unmount mnt/"),
+        (f"kafkafs config mnt pay{TAB}cleanup.pol{TAB}del{TAB}", "kafkafs config mnt payments "
+         "cleanup.policy=delete"),
+        (f"kafkafs consume mn{TAB}", "kafkafs consume mnt/"),
+        (f"kafkafs consume mnt pay{TAB}-g bil{TAB}", "kafkafs consume mnt payments -g billing"),
+        (f"kafkafs consume mnt/orders --dead-letter pay{TAB}", "kafkafs consume mnt/orders "
+         "--dead-letter payments"),
+        (f"kafkafs tail mnt pay{TAB}", "kafkafs tail mnt payments"),
+        (f"kafkafs produce mnt pay{TAB}{TAB}", "kafkafs produce mnt payments:0"),
     ],
 )  # fmt: skip
 def test_a_tab_completes_a_word(shells: Shells, shell: str, keys: str, words: str) -> None:
@@ -176,6 +187,11 @@ def test_fish_offers_words_with_their_help(shells: Shells) -> None:
     ]
     assert shells.offered("kafkafs fetch data orders:2") == ["orders:2:"]
     assert shells.offered("kafkafs convert --sal") == []
+    assert shells.offered("kafkafs config mnt orders cleanup.policy=") == [
+        f"cleanup.policy={words}" for words in ("compact", "compact,delete", "delete", "none")
+    ]
+    assert shells.offered("kafkafs consume mnt -g ") == ["billing"]
+    assert shells.offered("kafkafs ls mnt ") == ["orders", "payments"]
 
 
 def answers(shells: Shells, line: str) -> list[str]:
@@ -204,6 +220,7 @@ def test_a_mount_that_does_not_answer_keeps_no_tab_waiting(shells: Shells) -> No
     try:
         assert answers(shells, "kafkafs verify mnt ") == ["orders", "payments"]
         assert answers(shells, "kafkafs verify mnt orders:") == ["orders:0", "orders:1", "orders:2"]
+        assert answers(shells, "kafkafs consume mnt -g ") == []
     finally:
         os.kill(daemon, signal.SIGCONT)
 
