@@ -18,6 +18,7 @@ import click
 
 from kafkafs.cli import examples, fail
 from kafkafs.cli.output import Output, output_options
+from storage.plural import counted
 
 if TYPE_CHECKING:
     from kafkafs.cli.doctor.finding import Check, Finding
@@ -49,21 +50,26 @@ def command(place: str | None, out: Output) -> None:
 
     Exits with 0 where nothing is wrong (hints do not count), with 1 where something is.
     """
-    checks = _checks(place)
-    found = _results(checks)
+    every = _checks(place)
+    looked_at = [
+        (check, findings)
+        for check, findings in zip(every, _results(every), strict=True)
+        if findings is not None
+    ]
     states = [
         ("wrong" if each.is_wrong else "hint", check.name, each.what, each.mend)
-        for check, findings in zip(checks, found, strict=True)
+        for check, findings in looked_at
         for each in findings
     ]
-    fine = [check.name for check, findings in zip(checks, found, strict=True) if not findings]
+    fine = [check.name for check, findings in looked_at if not findings]
     for name in fine:
         out.say(f"ok     {name}")
     for state, name, what, mend in sorted(states, reverse=True):
         out.say(f"{state:<6} {name}: {what}")
         out.say(f"       {mend}")
     wrong = sum(state == "wrong" for state, *_ in states)
-    out.say(f"{len(checks)} checks: {wrong} wrong, {len(states) - wrong} hints")
+    hints = counted(len(states) - wrong, "hint")
+    out.say(f"{counted(len(looked_at), 'check')}: {wrong} wrong, {hints}")
     names = ("state", "check", "what", "mend")
     rows = [*(("ok", name, None, None) for name in fine), *states]
     facts = {"wrong": wrong, "hints": len(states) - wrong}
@@ -113,11 +119,11 @@ def _resolved(place: str) -> str:
         child.leave()
 
 
-def _results(checks: Sequence[Check]) -> list[list[Finding]]:
-    """What each check finds, in their order."""
+def _results(checks: Sequence[Check]) -> list[list[Finding] | None]:
+    """What each check finds, in their order; None of one that cannot be made."""
     from kafkafs.child import Child, NoAnswer
 
-    found: list[list[Finding]] = []
+    found: list[list[Finding] | None] = []
     with ExitStack() as stack:
         children = []
         for check in checks:
@@ -134,5 +140,10 @@ def _results(checks: Sequence[Check]) -> list[list[Finding]]:
     return found
 
 
-def _findings(check: Check) -> list[Finding]:
-    return list(check.look())
+def _findings(check: Check) -> list[Finding] | None:
+    from kafkafs.cli.doctor.finding import NotLooked
+
+    try:
+        return list(check.look())
+    except NotLooked:
+        return None

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from kafkafs.cli.doctor.finding import Check, Finding, as_root
+from kafkafs.cli.doctor.finding import Check, Finding, NotLooked, as_root, as_user
 from kafkafs.data_directory import Mistake, contents_or_mistake
 from kafkafs.fuse.mount_point import NAME, is_stopped
 from kafkafs.mount_options import MountOptions
@@ -22,7 +22,7 @@ from storage.directory.manager import LogManager
 from storage.directory.reserve import COUNT, Reserve
 from storage.errors import StorageError, reason_of
 from storage.files import Files
-from storage.settings.settings import Settings
+from storage.settings.settings import SETTINGS_FILE, Settings
 from storage.state import owner_file
 
 #: Less room than one part in so many is wrong, and than one part in so many worth a hint.
@@ -52,9 +52,9 @@ def checks(path: str) -> Iterator[Check]:
 
 
 def _unless_missing(look: Callable[[str], Iterator[Finding]], path: str) -> list[Finding]:
-    """What a check finds; nothing where there is no data directory, which one check tells."""
+    """What a check finds. NotLooked where there is no data directory, which one check tells."""
     if look is not _is_one and isinstance(contents_or_mistake(path), Mistake):
-        return []
+        raise NotLooked
     return list(look(path))
 
 
@@ -63,8 +63,7 @@ def _is_one(path: str) -> Iterator[Finding]:
     quoted = shlex.quote(path)
     found = contents_or_mistake(path)
     if isinstance(found, Mistake):
-        again = f"kafkafs doctor {shlex.quote(found.instead or 'DATA')}"
-        yield Finding(f"{path}: {found.reason}", f"mkdir {quoted}" if found.is_missing else again)
+        yield Finding(f"{path}: {found.reason}", _mend_of(path, found))
         return
     if found is Contents.LOG:
         again = f"kafkafs doctor {shlex.quote(os.path.dirname(os.path.realpath(path)))}"
@@ -75,7 +74,22 @@ def _is_one(path: str) -> Iterator[Finding]:
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         owner = os.stat(path).st_uid
         what = f"{path}: this user may not write it: it belongs to user {owner}"
-        yield Finding(what, f"sudo -u '#{owner}' kafkafs mount {quoted} MOUNT  (or: -o ro)")
+        yield Finding(what, as_user(owner, f"kafkafs mount {quoted} MOUNT") + "  (or: -o ro)")
+
+
+def _mend_of(path: str, mistake: Mistake) -> str:
+    """What to type where a path is no data directory."""
+    quoted = shlex.quote(path)
+    if mistake.is_missing:
+        return f"mkdir {quoted}"
+    if mistake.instead is not None:
+        return f"kafkafs doctor {shlex.quote(mistake.instead)}"
+    if mistake.number in (errno.EACCES, errno.EPERM):
+        owner = 0
+        with contextlib.suppress(OSError):
+            owner = os.stat(path).st_uid
+        return as_user(owner, f"kafkafs doctor {quoted}")
+    return "kafkafs doctor DATA  (with the right directory)"
 
 
 def _file_system(path: str) -> Iterator[Finding]:
@@ -215,7 +229,10 @@ def _settings(path: str) -> Iterator[Finding]:
             kept = manager.kept_topics(topics)
             notes = manager.settings.notes
     except (StorageError, OSError) as error:
-        yield Finding(f"{path} cannot be opened: {reason_of(error)}", f"kafkafs verify {path}")
+        mend = f"kafkafs verify {shlex.quote(path)}"
+        if isinstance(error, StorageError) and error.path == os.path.join(path, SETTINGS_FILE):
+            mend = f"${{EDITOR:-vi}} {shlex.quote(error.path)}"
+        yield Finding(f"{path} cannot be opened: {reason_of(error)}", mend)
         return
     for line in kept:
         what, _, mend = line.rpartition("; ")
@@ -235,7 +252,7 @@ def _private(path: str) -> Iterator[Finding]:
                 (topic, number) for topic, numbers in topics.items() for number in numbers
             )
     except (StorageError, OSError):
-        return  # another check tells
+        raise NotLooked from None
     if found:
         what, mend = exposed_text(path, found)
         yield Finding(what, mend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ class Finding(NamedTuple):
     is_wrong: bool = True
 
 
+class NotLooked(Exception):  # noqa: N818 - it is no error
+    """A check cannot be made, and another one tells why."""
+
+
 class Check(NamedTuple):
     """`look` runs in a process of its own, which may wait for ever. `silent`: what it means where
     it does.
@@ -31,3 +36,14 @@ class Check(NamedTuple):
 def as_root(command: str) -> str:
     """A command that only root may run."""
     return command if os.geteuid() == 0 else f"sudo {command}"
+
+
+def as_user(uid: int, command: str) -> str:
+    """A command that a user is to run."""
+    if uid == 0:
+        return as_root(command)
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = f"'#{uid}'"
+    return f"sudo -u {name} {command}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -97,6 +98,7 @@ def test_what_is_wrong_is_said_with_the_line_that_mends_it(data: Path) -> None:
     assert what == f"wrong  data-directory: {wrong}: there is no such data directory"
     assert mend == f"       mkdir {wrong}"
     assert count.endswith("checks: 1 wrong, 0 hints")
+    assert not {"space", "lock", "settings"} & doctor(wrong).keys()
 
 
 # -- this machine ----------------------------------------------------------------------------------
@@ -270,7 +272,15 @@ def test_a_directory_of_another_user(data: Path) -> None:
         directory.chmod(0o755)
     state, what, mend = one(doctor(data, user=USER), "data-directory")
     assert (state, "may not write it: it belongs to user 0" in what) == ("wrong", True)
-    assert mend.startswith("sudo -u '#0' kafkafs mount")
+    assert mend == f"sudo kafkafs mount {data} MOUNT  (or: -o ro)"
+    os.chown(data, USER + 1, -1)
+    assert one(doctor(data, user=USER), "data-directory")[2].startswith(f"sudo -u '#{USER + 1}' ")
+    os.chown(data, pwd.getpwnam("daemon").pw_uid, -1)
+    data.chmod(0o700)
+    state, what, mend = one(found := doctor(data, user=USER), "data-directory")
+    assert (state, what) == ("wrong", f"{data}: Permission denied")
+    assert mend == f"sudo -u daemon kafkafs doctor {data}"
+    assert not {"space", "lock", "settings"} & found.keys()
 
 
 def tells_at_once(path: Path) -> bool:
@@ -371,8 +381,11 @@ def test_settings_of_a_broker_that_are_not_known(tmp_path: Path) -> None:
 
 def test_settings_that_cannot_be_read(data: Path) -> None:
     (data / "kafkafs.properties").write_text("retention.ms=never\n")
-    state, what, _ = one(doctor(data), "settings")
+    found = doctor(data)
+    state, what, mend = one(found, "settings")
     assert (state, "kafkafs.properties" in what) == ("wrong", True)
+    assert mend == f"${{EDITOR:-vi}} {data}/kafkafs.properties"
+    assert "private-topics" not in found
 
 
 def test_private_topics_in_open_files(place: Place) -> None:
