@@ -42,9 +42,10 @@ def command(logs: Address, out: Output) -> None:
 
     with one_line_errors():
         check_address(logs)
-        total = log_bytes(logs.data_dir, wanted=logs.wants)
+        wanted = logs.wants if logs.places else None
+        total = log_bytes(logs.data_dir, wanted=wanted)
         with reading_shown("reading", total) as progress:
-            found = verify(logs.data_dir, progress=progress, wanted=logs.wants)
+            found = verify(logs.data_dir, progress=progress, wanted=wanted)
     for fault in found.faults:
         out.say(fault)
     for fault in found.left_over:

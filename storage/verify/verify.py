@@ -128,9 +128,10 @@ def verify(
 ) -> VerifyReport:
     """Check a data directory, or a partition's; ``progress`` gets the bytes of log that were read.
 
-    ``wanted``: which partitions of a directory.  ``read_ahead`` gets all pieces of their logs, has
-    ``verify_piece`` called for each, in any process, and returns the results in the same order.
-    OSError from the disk; InvalidConfig where its settings cannot be read.
+    ``wanted``: which partitions of a directory; None: all, and what is beside them.  ``read_ahead``
+    gets all pieces of their logs, has ``verify_piece`` called for each, in any process, and returns
+    the results in the same order.  OSError from the disk; InvalidConfig where its settings cannot
+    be read.
     """
     if files is None:
         path, files = os.path.realpath(path), Files()
@@ -141,9 +142,12 @@ def verify(
     directory = _Directory(path, files, progress, read_ahead)
     for name, is_directory in sorted(files.scan(path)):
         if not is_directory:
-            directory.name_left_over(path, name)
+            if wanted is None:
+                directory.name_left_over(path, name)
         elif paths.parse_partition_directory(name) is None and name not in paths.BROKERS_OWN:
-            directory.name_directory(name)
+            aside = paths.parse_aside_directory(name)
+            if wanted is None or (aside is not None and wanted(aside.topic, aside.partition)):
+                directory.name_directory(name)
     return directory.run(partitions)
 
 

@@ -454,6 +454,10 @@ def test_what_is_left_over_is_named_and_is_no_fault(tmp_path: Path) -> None:
     assert found.faults == []
     named = {str(Path(item.path).relative_to(tmp_path)) for item in found.left_over}
     assert named == names - {"remote-log-index-cache"}
+    asked = verify(str(tmp_path), wanted=lambda topic, number: topic == "x")
+    assert [os.path.basename(item.path) for item in asked.left_over] == [
+        "x-0.0123456789abcdef0123456789abcdef-delete"
+    ]
 
 
 def test_what_a_living_writer_is_at_work_on_is_no_fault(tmp_path: Path) -> None:
