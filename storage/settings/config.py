@@ -16,7 +16,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 INT_MAX = 2**31 - 1
@@ -177,6 +177,14 @@ class Setting(NamedTuple):
     parse: Parser
     default: Any
     synonyms: tuple[Synonym, ...] = ()
+
+
+def no_such_setting(name: str, known: Iterable[str]) -> str:
+    """What to say of a name that no setting has, and which one may be meant."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, sorted(known), n=1)
+    return f"there is no setting {name!r}" + (f": did you mean {near[0]!r}?" if near else "")
 
 
 def words_of(setting: Setting) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from storage.errors import InvalidConfig, UnusableFile
 from storage.files import Files
-from storage.settings.config import TOPIC_SETTINGS, Setting, format_value
+from storage.settings.config import TOPIC_SETTINGS, Setting, format_value, no_such_setting
 
 TOPIC_FILE = "kafkafs-topic.properties"
 
@@ -149,7 +149,7 @@ def read_topic_file(files: Files, path: str) -> TopicFile:
         elif line.name in TOPIC_SETTINGS:
             overrides[line.name] = parse(TOPIC_SETTINGS[line.name], line.name, line.value, line)
         else:
-            raise line.error(f"there is no setting {line.name!r}")
+            raise line.error(no_such_setting(line.name, TOPIC_SETTINGS))
     return TopicFile(overrides, owners)
 
 

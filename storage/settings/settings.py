@@ -49,6 +49,7 @@ from storage.settings.config import (
     LogConfig,
     Setting,
     format_value,
+    no_such_setting,
     whole_number,
     without_unit,
 )
@@ -95,7 +96,7 @@ def parse_written(name: str, text: str | None) -> Any:
     """
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
-        raise InvalidConfig(f"there is no setting {name!r}")
+        raise InvalidConfig(no_such_setting(name, TOPIC_SETTINGS))
     if text is None:
         return None
     try:
@@ -582,7 +583,7 @@ def _daemon_values(given: Mapping[str, Line]) -> dict[str, Any]:
         if name in BROKER_SETTINGS:
             values[name.replace(".", "_")] = parse(BROKER_SETTINGS[name], name, line.value, line)
         elif name not in SYNONYMS:
-            raise line.error(f"there is no setting {name!r}")
+            raise line.error(no_such_setting(name, [*BROKER_SETTINGS, *SYNONYMS]))
     return values
 
 
