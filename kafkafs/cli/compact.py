@@ -20,6 +20,7 @@ from kafkafs.cli.addresses import (
 )
 from kafkafs.cli.output import Output, Value, output_options
 from kafkafs.cli.progress import long_work, opening_shown, work_shown
+from storage.paths import INTERNAL_TOPICS
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ _FIGURES = (
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Keep only the latest record of each key. Where the logs are mounted, the daemon does it.
 
-    Without TOPIC: in all topics whose cleanup.policy has compact. It cleans all that is dirty,
-    however little; the active segment stays as it is. One line a partition. Where nothing is
-    mounted, the old files are gone when the command ends: file.delete.delay.ms is for readers of a
-    mount. With --dry-run it takes no lock and changes nothing.
+    Without TOPIC: in all topics whose cleanup.policy has compact, but for Kafka's own. It cleans
+    all that is dirty, however little; the active segment stays as it is. One line a partition.
+    Where nothing is mounted, the old files are gone when the command ends: file.delete.delay.ms is
+    for readers of a mount. With --dry-run it takes no lock and changes nothing.
 
     Exits with 0 where all were cleaned. Ctrl-C leaves the other partitions as they were.
     """
@@ -162,8 +163,10 @@ def _is_compacted(settings: Settings, logs: Address, topic: str) -> bool:
     from storage.errors import InvalidConfig
 
     config = settings.log_config(topic)
-    if not logs.places or config.may_be_cleaned:
-        return config.may_be_cleaned
+    if not logs.places:
+        return config.may_be_cleaned and topic not in INTERNAL_TOPICS
+    if config.may_be_cleaned:
+        return True
     why_kept = settings.why_kept(topic)
     if why_kept is not None:
         raise InvalidConfig(f"topic {topic!r} is not compacted: {why_kept}")

@@ -6,6 +6,7 @@ import click
 
 from kafkafs.cli import examples, one_line_errors, say
 from kafkafs.cli.addresses import Address, directory_argument, directory_to_open
+from kafkafs.cli.output import Output, output_options
 
 
 @click.command(
@@ -18,7 +19,8 @@ from kafkafs.cli.addresses import Address, directory_argument, directory_to_open
 )
 @directory_argument(allow_empty=False, needs="files")
 @click.option("--undo", is_flag=True, help="Give it back to its broker.")
-def command(where: Address, undo: bool) -> None:
+@output_options()
+def command(where: Address, undo: bool, out: Output) -> None:
     """Make the directory of a broker, which must not be in use, one of kafkafs' own.
 
     Before that, kafkafs makes no topics and partitions in it, since the broker would delete them
@@ -38,7 +40,9 @@ def command(where: Address, undo: bool) -> None:
     with one_line_errors(), LogManager.alone(data_dir) as files:
         if undo:
             detach.undo(files, data_dir)
-            return
-        lines = detach.detach(files, data_dir)
+            lines = []
+        else:
+            lines = detach.detach(files, data_dir)
+    out.json({"undo": undo, "not_known": lines})
     for line in lines:
         say(f"kafkafs: {line}", err=True)

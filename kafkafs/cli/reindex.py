@@ -45,45 +45,45 @@ def _is_segments(path: str) -> bool:
 @click.command(
     "reindex",
     epilog=examples(
-        "kafkafs reindex --check data",
+        "kafkafs reindex --dry-run data",
         "kafkafs reindex data orders:0",
         "kafkafs reindex data/orders-0/00000000000000000000.log",
     ),
 )
 @click.argument("words", metavar=f"{LOGS}|FILE...", nargs=-1, required=True)
 @allow_empty_option
-@click.option("--check", is_flag=True, help="Only say what differs, and take no lock.")
+@click.option("--dry-run", "--check", is_flag=True, help="Only say what differs, and take no lock.")
 @output_options()
 @click.pass_context
-def command(context: click.Context, words: Sequence[str], check: bool, out: Output) -> None:
+def command(context: click.Context, words: Sequence[str], dry_run: bool, out: Output) -> None:
     """Make the .index, .timeindex and .txnindex files anew from the logs, where they differ.
 
     DATA may be one partition's directory, FILE is a file of a segment. The data directory must not
     be in use. Missing and unreadable producer snapshots are made, too. One line a file that
     differed. The indexes of a damaged log are left alone: kafkafs repair comes first.
 
-    Exits with 1 where a log is damaged, and with --check where anything differs.
+    Exits with 1 where a log is damaged, and with --dry-run where anything differs.
     """
     from storage.verify.reindex import log_bytes, reindex
 
     with one_line_errors():
-        targets = _targets(context, words, may_be_open=check)
+        targets = _targets(context, words, may_be_open=dry_run)
         with reading_shown("reading", log_bytes(targets)) as progress:
-            outcome = reindex(targets, check_only=check, progress=progress)
+            outcome = reindex(targets, check_only=dry_run, progress=progress)
     for difference in outcome.different:
         out.say(difference)
     for damage in outcome.damaged:
         say(f"kafkafs: {damage}", err=True)
-    done = "different" if check else "made anew"
+    done = "different" if dry_run else "made anew"
     files = counted(len(outcome.different), "file")
     out.say(f"{counted(outcome.segments, 'segment')} read, {files} {done}")
     out.json(
         {
-            "check": check,
+            "dry_run": dry_run,
             "segments": outcome.segments,
             "different": list(map(str, outcome.different)),
             "damaged": list(map(str, outcome.damaged)),
         }
     )
-    if outcome.damaged or (check and outcome.different):
+    if outcome.damaged or (dry_run and outcome.different):
         sys.exit(1)

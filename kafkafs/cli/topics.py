@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import click
@@ -16,6 +16,7 @@ from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_t
 from kafkafs.cli.output import Output, Size, TimeMs, Value, objects, output_options
 from kafkafs.cli.progress import opening_shown
 from kafkafs.cli.serving import check_served
+from storage.paths import INTERNAL_TOPICS
 
 _COLUMNS = ("topic", "partitions", "records", "size", "last_append", "cleanup_policy", "retention")
 _RATES = ("records_per_s", "bytes_per_s")
@@ -38,9 +39,12 @@ _Config = Callable[[str], str]
     ),
 )
 @logs_argument(needs="files", partitions=False)
+@click.option(
+    "--internal", is_flag=True, help="Kafka's own topics, too: __consumer_offsets and its like."
+)
 @click.option("--rates", is_flag=True, help="Of a mount: how much is appended; looks for a second.")
 @output_options(times=True, sizes=True)
-def command(logs: Address, rates: bool, out: Output) -> None:
+def command(logs: Address, internal: bool, rates: bool, out: Output) -> None:
     """List topics: partitions, records, size, time of the last append, cleanup policy, retention.
 
     Records are counted by their offsets. Lines with # follow: faults, topics of which nothing is
@@ -61,14 +65,18 @@ def command(logs: Address, rates: bool, out: Output) -> None:
             if before is not None:
                 time.sleep(_RATE_S)
             now = _parsed(text())
-            columns, rows = _table(logs, now, before, config_of)
+            hidden = frozenset() if internal or logs.places else INTERNAL_TOPICS
+            columns, rows = _table(logs, now, before, config_of, hidden, out)
+            found = objects(columns, rows) if out.as_json else []
+            for each in found:
+                each |= _limit_numbers(config_of, str(each["topic"]))
     where = shlex.quote(logs.mount or logs.data_dir)
     notes = [
         _TO_UNDELETE.sub(lambda found: f"kafkafs undelete {where} {found[1]} --id {found[2]}", note)
         for note in now.notes
     ]
     if out.as_json:
-        out.json({"topics": objects(columns, rows), "notes": notes})
+        out.json({"topics": found, "notes": notes})
         return
     out.table(columns, rows)
     for note in notes:
@@ -122,16 +130,21 @@ def _looked_at(data_dir: str, mount: str | None) -> Iterator[tuple[Callable[[], 
 
 
 def _table(
-    logs: Address, now: _Listing, before: _Listing | None, config_of: _Config
+    logs: Address,
+    now: _Listing,
+    before: _Listing | None,
+    config_of: _Config,
+    hidden: Collection[str],
+    out: Output,
 ) -> tuple[Sequence[str], list[list[Value]]]:
     rows: list[list[Value]] = []
     for topic, facts in now.facts.items():
-        if logs.places and (topic, None) not in logs.places:
+        if topic in hidden or (logs.places and (topic, None) not in logs.places):
             continue
         last = int(facts["last_append"])
         row: list[Value] = [topic, int(facts["partitions"]), int(facts["offsets"])]
         row += [Size(int(facts["bytes"])), TimeMs(last) if last >= 0 else None]
-        row += [facts["cleanup.policy"], _retention(config_of, topic)]
+        row += [facts["cleanup.policy"], _retention(config_of, topic, out)]
         if before is not None:
             row += _rates(now, before, topic)
         rows.append(row)
@@ -148,19 +161,39 @@ def _rates(now: _Listing, before: _Listing, topic: str) -> list[Value]:
     return [None if each < 0 else round(each / elapsed_s) for each in grown]
 
 
-def _retention(config_of: _Config, topic: str) -> str | None:
+def _retention(config_of: _Config, topic: str, out: Output) -> str | None:
     """What retention keeps: a time, a size, both or all; None where that cannot be read."""
+    settings = _limits(config_of, topic)
+    if settings is None:
+        return None
+    kept = []
+    if settings["retention.ms"] != _NOT_SET:
+        kept.append(_duration(settings["retention.ms"]))
+    if settings["retention.bytes"] != _NOT_SET:
+        size = settings["retention.bytes"]
+        kept.append(out.text(Size(size)) if size.isdecimal() else size)
+    return "+".join(dict.fromkeys(kept)) or "all"
+
+
+def _limits(config_of: _Config, topic: str) -> dict[str, str] | None:
+    """retention.ms and retention.bytes as they are written; None where they cannot be read."""
     try:
         text = config_of(topic)
     except OSError:
         return None
-    settings = {found[1]: found[2] for line in text.splitlines() if (found := _SETTING.match(line))}
-    kept = []
-    if settings.get("retention.ms", _NOT_SET) != _NOT_SET:
-        kept.append(_duration(settings["retention.ms"]))
-    if settings.get("retention.bytes", _NOT_SET) != _NOT_SET:
-        kept.append(_bytes(settings["retention.bytes"]))
-    return "+".join(kept) or "all"
+    found = dict(match.groups() for match in map(_SETTING.match, text.splitlines()) if match)
+    return {name: found.get(name, _NOT_SET) for name in ("retention.ms", "retention.bytes")}
+
+
+def _limit_numbers(config_of: _Config, topic: str) -> dict[str, int | None]:
+    """For programs: -1 is no limit, None is not known."""
+    limits = _limits(config_of, topic) or {}
+    numbers = {}
+    for name in ("retention.ms", "retention.bytes"):
+        text = limits.get(name, "")
+        is_number = text == _NOT_SET or text.isdecimal()
+        numbers[name.replace(".", "_")] = int(text) if is_number else None
+    return numbers
 
 
 def _duration(text: str) -> str:
@@ -171,9 +204,3 @@ def _duration(text: str) -> str:
         if int(text) and int(text) % unit_ms == 0:
             return f"{int(text) // unit_ms}{unit}"
     return f"{text}ms"
-
-
-def _bytes(text: str) -> str:
-    from kafkafs.cli.output import human_size
-
-    return human_size(int(text)) if text.isdecimal() else text

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 
+from storage.plural import lasting
 from storage.retention.retention import Doomed, LogFacts, Policy, SegmentFacts, oldest_while
 from storage.settings.config import LogConfig
 
@@ -32,7 +33,7 @@ def mtime(argument: str) -> Policy:
             age_ms = now_ms - segment.mtime_ms
             if age_ms <= limit_ms:
                 return None
-            return f"its file was last written {age_ms} ms ago, policy mtime:{argument}"
+            return f"its file was last written {lasting(age_ms)} ago, policy mtime:{argument}"
 
         return oldest_while(facts, why)
 

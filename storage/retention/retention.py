@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage.errors import InvalidConfig
+from storage.plural import lasting
 from storage.settings.config import LogConfig
 
 GROUP = "kafkafs.retention"
@@ -161,7 +162,8 @@ def by_time(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
         age_ms = now_ms - segment.largest_timestamp_ms
         if age_ms <= limit:
             return None
-        return f"its newest record is {age_ms} ms old, retention.ms={limit}"
+        what = f" ({lasting(limit)})" if limit >= 1000 else ""
+        return f"its newest record is {lasting(age_ms)} old, retention.ms={limit}{what}"
 
     return oldest_while(facts, why)
 

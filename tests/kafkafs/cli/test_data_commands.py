@@ -297,7 +297,7 @@ def test_reindex(data: Path) -> None:
     before = times.read_bytes()
     index.write_bytes(b"12345678")
     times.unlink()
-    done = kafkafs("reindex", "--check", data)
+    done = kafkafs("reindex", "--dry-run", data)
     assert done.returncode == 1
     assert f"{times}: missing, 1 entry\n" in done.stdout
     assert not times.exists()

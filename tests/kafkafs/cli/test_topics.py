@@ -105,6 +105,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     (row,) = json.loads(way.run("topics", "orders", "--json", "--epoch"))["topics"]
     assert (row["topic"], row["partitions"], row["records"]) == ("orders", 2, 1100)
     assert (row["cleanup_policy"], row["retention"]) == ("delete", "7d")
+    assert (row["retention_ms"], row["retention_bytes"]) == (7 * 86_400_000, -1)
     assert row["size"] > 0
     assert abs(row["last_append"] - time.time() * 1000) < 600_000
 
@@ -278,6 +279,47 @@ def test_cat_of_places_and_views(way: Way) -> None:
     for wrong, status in (("t:0@foo", 2), ("t:7", 1), ("none", 1)):
         done = way.call("cat", wrong)
         assert (done.returncode, done.stdout) == (status, "")
+
+
+@pytest.mark.parametrize("is_mounted", [False, True])
+def test_internal_topics_are_asked_for(place: Place, is_mounted: bool) -> None:
+    """… or named."""
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("mine", 1, settings={"cleanup.policy": "compact"})
+    place.mount()
+    (place.path / ".groups/g").mkdir()
+    (place.path / ".groups/g/mine/0").write_text("0\n")
+    if not is_mounted:
+        place.umount()
+
+    def listed(*words: object) -> list[str]:
+        found = json.loads(run_here("topics", "--json", place.data, *words).stdout)["topics"]
+        return [row["topic"] for row in found]
+
+    assert listed() == ["mine"]
+    assert listed("--internal") == ["__consumer_offsets", "mine"]
+    assert listed("__consumer_offsets") == ["__consumer_offsets"]
+    compacted = run_here("compact", "--dry-run", "--json", place.data).stdout
+    assert {row["topic"] for row in json.loads(compacted)["partitions"]} == {"mine"}
+
+
+def test_retention_as_it_is_written(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        settings = {"retention.bytes": "1048576", "retention.ms": "3600000"}
+        manager.create_topic("t", 1, settings=settings)
+    for options, shown in (([], "1h+1.0MiB"), (["--bytes"], "1h+1048576")):
+        assert run_here("topics", place.data, *options).stdout.split()[-1] == shown
+
+
+def test_retention_that_is_not_known(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("t", 1)
+    (place.data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    (row,) = json.loads(run_here("topics", "--json", place.data).stdout)["topics"]
+    assert (row["retention"], row["retention_ms"], row["retention_bytes"]) == (
+        *("unknown", None),
+        None,
+    )
 
 
 def test_paths_of_views(place: Place) -> None:
