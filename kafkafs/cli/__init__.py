@@ -57,6 +57,9 @@ _STANDARD_OUTPUT = "standard output"
 # Other names that people type for a command.
 _ALIASES = {"unmount": "umount", "ls": "topics"}
 
+# What other programs call what a command does; they are only named, since some delete.
+_CALLED_SO_ELSEWHERE = {"list": "topics", "rm": "delete", "retain": "expire", "status": "mounts"}
+
 
 class LazyGroup(click.Group):
     """A group whose commands are modules of `package`, imported when they run.
@@ -98,6 +101,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == "help" and not ctx.resilient_parsing:
+            if len(args) == 1:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            args = [*args[1:], "--help"]
         given = args[0]
         # An option goes to click, which says what is wrong with it.
         if given[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, given) is None:
@@ -107,6 +115,9 @@ class LazyGroup(click.Group):
 
     def _like(self, given: str) -> str:
         """What may have been meant."""
+        meant = _CALLED_SO_ELSEWHERE.get(given)
+        if meant in self.helps:
+            return f": did you mean {meant!r}?"
         known = {
             *self.helps,
             *(name for name in self._aliases if self._aliases[name] in self.helps),

@@ -57,12 +57,14 @@ def _run(command: click.Command) -> NoReturn:
     sys.exit(0)
 
 
+_HELP = {"help_option_names": ["-h", "--help"]}
+
 _no_mtab_option = click.option("-n", "no_mtab", is_flag=True, expose_value=False, hidden=True)
 _type_option = click.option("-t", "type_", metavar="TYPE", expose_value=False, hidden=True)
 _verbose_option = click.option("-v", "verbose", is_flag=True, help="Say what was done.")
 
 
-@click.command("mount.kafkafs", cls=MountCommand)
+@click.command("mount.kafkafs", cls=MountCommand, context_settings=_HELP)
 @click.argument("data_dir", metavar="DATA")
 @click.argument("mount_point", metavar="MOUNT")
 @options_option
@@ -89,7 +91,7 @@ def mount_command(
         start(data_dir, mount_point, parsed, foreground=False, quiet=not verbose)
 
 
-@click.command("umount.fuse.kafkafs")
+@click.command("umount.fuse.kafkafs", context_settings=_HELP)
 @click.argument("mount_point", metavar="MOUNT")
 @click.option("-f", "force", is_flag=True, help="Also while files are open.")
 @click.option("-l", "lazy", is_flag=True, help="Return at once.")

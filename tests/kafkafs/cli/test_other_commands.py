@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kafkafs.cli import main
+from kafkafs.cli import main, mount_helpers
 from storage import LogManager
 from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
@@ -39,6 +39,8 @@ def test_help_names_every_command() -> None:
     [
         (["verfy", "data"], "there is no command 'verfy': did you mean 'verify'?"),
         (["unmont", "mnt"], "there is no command 'unmont': did you mean 'unmount'?"),
+        (["rm", "mnt/t"], "there is no command 'rm': did you mean 'delete'?"),
+        (["retain", "mnt"], "there is no command 'retain': did you mean 'expire'?"),
         (["spark", "stat"], "there is no command 'stat': did you mean 'stats'?"),
         (["no-such-command"], "there is no command 'no-such-command'"),
         (["verify", "data", "--jsn"], "'--jsn'. Did you mean '--json'?"),
@@ -170,3 +172,18 @@ def test_a_reader_that_has_gone(tmp_path: Path, command: str, unbuffered: str) -
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (141, "")
     assert done.stdout.count("\n") == 1
+
+
+def test_help_as_a_command() -> None:
+    for words, same in ((["help"], ["--help"]), (["help", "mount"], ["mount", "-h"])):
+        shown, expected = (
+            CliRunner().invoke(main, each, prog_name="kafkafs") for each in (words, same)
+        )
+        assert (shown.exit_code, shown.output) == (0, expected.output)
+
+
+@pytest.mark.parametrize("helper", [mount_helpers.mount_command, mount_helpers.umount_command])
+def test_the_helpers_of_mount_have_a_short_help(helper: click.Command) -> None:
+    shown = CliRunner().invoke(helper, ["-h"])
+    assert shown.exit_code == 0
+    assert shown.output.startswith("Usage: ")
