@@ -82,6 +82,9 @@ When something fails, the end of .kafkafs/log says why, and what to do
   Input/output error        damage on the disk; all around it can be read
   Stale file handle         what was being read is deleted: open it again
   Resource temporarily unavailable    it is still being measured: try again
+  Numerical result out of range       .meta/N/offsets: where it begins and ends
+  Cannot allocate memory              a line without an end: end it
+  Transport endpoint is not connected the daemon has ended: kafkafs mount again
 
 More: man 5 kafkafs, man kafkafs, kafkafs --help
 """.removeprefix("\n")
