@@ -277,9 +277,27 @@ class _Loading:
         if self.last_time_entry is not None:
             # The last entries of a file that was not trimmed yet are zeros.
             timestamp, offset = self.last_time_entry
-            return base <= offset < upper and (active or timestamp >= largest)
+            if not base <= offset < upper:
+                return False
+            if not active and not self.context.writable:
+                largest = max(largest, self._largest_at_end())
+            return active or timestamp >= largest
         # A sealed log whose records have timestamps ends with a final time entry.
         return active or size == 0 or (self.first is not None and largest < 0)
+
+    def _largest_at_end(self) -> int:
+        """The largest timestamp from the last batch that the offset index names on.
+
+        Nobody has checked the index of a directory that is only read, and one that was cut to some
+        of its entries is as sound as a whole one: only the log can tell.  -1: no batch there has a
+        timestamp, or none is sound.
+        """
+        base, interval = self.segment.base_offset, self.context.config.index_interval_bytes
+        position = self.last_offset_entry[1] if self.last_offset_entry else 0
+        rebuild = Rebuild(base, interval, position=position)
+        for _ in feed(self.files, self.fd, self.size, rebuild):
+            rebuild.producers.clear()
+        return rebuild.max_timestamp
 
     def _first_offset(self, position: int, header: BatchHeader) -> int:
         """Of the batch there, which brokers index; of a wrapper that is damaged inside its last."""

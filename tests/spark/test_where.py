@@ -236,11 +236,20 @@ def test_older_segments_and_the_start_of_one_are_not_planned(tmp_path: Path) -> 
         parts = batch_parts(tmp_path, where=f"timestamp >= {at}")
         assert [shape(part)[2:] for part in parts] == [(5, 10), (20, 40)]
         assert len(read(parts)) == 25
-        # An index that is wrong leaves nothing out.
-    for index in (tmp_path / "t-0").glob("*.timeindex"):
-        good = index.read_bytes()
-        index.write_bytes(good[:12] + good[:8] + (9).to_bytes(4, "big"))
-    assert len(batch(tmp_path, where=f"timestamp >= {at}")) == 25
+    # An index that is wrong, or cut to sound entries, leaves nothing out.
+    indexes = {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.timeindex")}
+    for wrong in (
+        lambda good: good[:12] + good[:8] + (9).to_bytes(4, "big"),
+        lambda good: good[:24] + good[24:32] + good[-4:],
+        lambda good: good[:12],
+        lambda good: good[:24],
+        lambda good: good[:-12],
+        lambda good: b"",
+    ):
+        for path, good in indexes.items():
+            path.write_bytes(wrong(good))
+        assert len(batch(tmp_path, where=f"timestamp >= {at}")) == 25
+        assert len(batch(tmp_path, startingTimestamp=EPOCH_MS + 5)) == 35
 
 
 def test_very_many_offsets_are_not_as_many_tasks(tmp_path: Path) -> None:

@@ -123,6 +123,20 @@ def test_an_index_that_cannot_be_is_made_anew(
         assert content(tmp_path) == before
 
 
+def test_a_cut_time_index_that_is_only_read_hides_no_timestamp(
+    segment: Segment, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{BASE:020}{paths.TIMEINDEX}"
+    good = path.read_bytes()
+    files = Counted()
+    assert_whole(loaded(tmp_path, writable=False, files=files), segment)
+    assert files.read < segment.size // 2, "the end says that the index is whole"
+    for size in range(0, len(good), 12):
+        path.write_bytes(good[:size])
+        assert_whole(loaded(tmp_path, writable=False), segment)
+        assert path.read_bytes() == good[:size]
+
+
 def test_what_is_not_ours_to_change_stays(segment: Segment, tmp_path: Path) -> None:
     (tmp_path / f"{BASE:020}{paths.INDEX}").unlink()
     os.truncate(segment.log_path, segment.size - 1)
