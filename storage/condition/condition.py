@@ -74,13 +74,15 @@ class Like:
     """The bytes match; `is_not`: there are bytes, and they do not.
 
     `tokens`: bytes; "_", which stands for a character; "%", which stands for any bytes. Neither two
-    of bytes nor two "%" follow each other.
+    of bytes nor two "%" follow each other. `fewest`: the bytes also have so many characters, as
+    Spark counts them (`literals.fewest_characters`).
     """
 
     column: Text
     tokens: tuple[bytes | str, ...]
     header: bytes = b""
     is_not: bool = False
+    fewest: int = 0
 
     def negated(self) -> Part:
         return replace(self, is_not=not self.is_not)
@@ -197,7 +199,7 @@ def _tree(part: Part) -> tuple[Any, ...]:
     if isinstance(part, Ordered):
         return ("ordered", part.column, part.header, part.order, part.operand)
     if isinstance(part, Like):
-        return ("like", part.column, part.header, part.is_not, *part.tokens)
+        return ("like", part.column, part.header, part.is_not, part.fewest, *part.tokens)
     return ("null", part.column, part.header, part.is_not)
 
 

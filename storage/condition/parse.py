@@ -254,7 +254,8 @@ class _Parser:
             raise self._wrong("a pattern cannot have U+FFFD", node.expression)
         tokens = self._checked(node.expression, lambda: literals.pattern(text, escape))
         is_not = bool(self._only(node, "negate").args.get("negate"))
-        return Like(cast("Text", column.name), tokens, column.header, is_not)
+        fewest = literals.fewest_characters(text, escape)
+        return Like(cast("Text", column.name), tokens, column.header, is_not, fewest)
 
     def _escape(self, node: exp.Expr) -> str:
         text = self._string(node)

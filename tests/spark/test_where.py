@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 EPOCH_MS = three_values.EPOCH_MS
 ALL = rows.chosen(rows.full_schema(True))
 TEXTS = [None, b"", b"a", b"ab", b"aab", b"b", b"\xff", b"a\xffb", "ä".encode(), b"a%", b"orders"]
+# Malformed bytes, of which Spark counts other characters than Java makes.
+ODD_TEXTS = [b"ab\xe4cd", b"ab\xf0cd", b"ab\xf8cd", b"ab\xe4\xb8cd", b"aa\xe4aa", b"a\xe4b"]
+ODD_TEXTS += [b"abcd", "😀b".encode(), "😀bb".encode(), b"\xed\xa0\x80ab"]
 
 
 class Row(NamedTuple):
@@ -430,11 +433,19 @@ WORDS = [
     "timestampType = 0 and timestamp >= '2023-11-14T22:13:20'",
     "timestamp < '2023-11-14 22:13:20.001Z' or timestamp = '2023-11-14 22:13:20.0020009Z'",
     "key is null and value is not null",
+    "value like 'ab%cd'",
+    "value not like 'ab%cd'",
+    "value like 'aa%aa' or value like 'ab%%cd'",
+    "value like 'a/%%b' escape '/' or value like 'a%b' escape '/'",
+    "value like '😀%b'",
+    "value = 'it\\'s' or key = X'61' or key = X\"62\"",
 ]
 
 
 def test_spark_itself_leaves_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     every_codec(tmp_path)
+    with opened(tmp_path) as manager:
+        append(manager.log("orders", 0), *ODD_TEXTS, timestamp_ms=EPOCH_MS)
 
     def load(**options: str) -> Any:
         reader = spark.read.format("kafkafs").option("path", str(tmp_path))

@@ -35,6 +35,7 @@ cdef struct Node:
     int32_t first  # of children, runs or bounds, of which there are `count`
     int32_t count
     int32_t header  # the run with the header's name
+    int64_t fewest  # characters of what is like a pattern
     bint is_not
 
 

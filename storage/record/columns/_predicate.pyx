@@ -7,13 +7,16 @@ A predicate is a tree in tuples of Python, which `storage.condition` makes:
     ("within", column, low, high, low, high, …)   a number, in intervals with both ends
     ("among", column, header, is_not, bytes, …)   bytes, compared with some in rising order
     ("ordered", column, header, order, bytes)     order: "<", "<=", ">" or ">="
-    ("like", column, header, is_not, token, …)    token: bytes, "_" a character, "%" any bytes
+    ("like", column, header, is_not, fewest, token, …)
+                                                  token: bytes, "_" a character, "%" any bytes;
+                                                  `fewest`: at least so many characters
     ("null", column, header, is_not)
 
 Columns are "offset", "timestamp" (in ms) and "timestampType"; "key", "value" and "header". The
 value of a header is that of the record's last one with this name, and null where there is none.
 Null is in no comparison, whatever `is_not` says. A character is one of UTF-8, or as many malformed
-bytes as become one U+FFFD in Java.
+bytes as become one U+FFFD in Java; but `fewest` are counted as Spark counts them, by what the first
+byte of each says.
 """
 
 from cpython.bytearray cimport (
@@ -95,7 +98,7 @@ cdef class Predicate:
         cdef int32_t child
         self.nodes = <Node *> grown(self.nodes, sizeof(Node) * (self.used + 1))
         self.used += 1
-        node.column, node.header, node.is_not, node.count = 0, 0, False, 0
+        node.column, node.header, node.is_not, node.count, node.fewest = 0, 0, False, 0, 0
         kind = part[0]
         node.kind = ORDERS[part[3]] if kind == "ordered" else KINDS[kind]
         if node.kind == EVERY or node.kind == ANY:
@@ -121,7 +124,10 @@ cdef class Predicate:
                 node.header = self.add_run(part[2])
                 node.first = self.runs_used
                 node.is_not = kind != "ordered" and part[3]
-                for run in part[4:]:
+                operands = part[4:]
+                if node.kind == LIKE:
+                    node.fewest, operands = part[4], part[5:]
+                for run in operands:
                     self.add_run(run)
                     node.count += 1
         self.nodes[number] = node
@@ -267,7 +273,10 @@ cdef bint evaluate(
     if node.kind == AMONG:
         return is_among(&runs[node.first], node.count, &run) != node.is_not
     if node.kind == LIKE:
-        return is_like(&runs[node.first], node.count, run.start, run.start + run.size) != node.is_not
+        return (
+            is_like(&runs[node.first], node.count, run.start, run.start + run.size)
+            and (node.fewest == 0 or has_characters(&run, node.fewest))
+        ) != node.is_not
     return is_ordered(node.kind, compare(&run, &runs[node.first]))
 
 
@@ -373,6 +382,22 @@ cdef inline void find_header(const Subject *subject, const Run *name, Run *found
 cdef inline int64_t character(const uint8_t *at, const uint8_t *end) noexcept nogil:
     """How many bytes the character at `at` has, or the malformed bytes that count as one."""
     return 1 if at[0] < 0x80 else abs(sequence_at(at, end - at))
+
+
+cdef bint has_characters(const Run *run, int64_t fewest) noexcept nogil:
+    """Whether there are so many, by their first bytes (Spark: UTF8String.numBytesForFirstByte)."""
+    cdef int64_t at = 0
+    cdef uint8_t first
+    while at < run.size and fewest > 0:
+        first = run.start[at]
+        fewest -= 1
+        if first < 0xc2 or first > 0xf4:
+            at += 1
+        elif first < 0xe0:
+            at += 2
+        else:
+            at += 3 if first < 0xf0 else 4
+    return fewest <= 0
 
 
 cdef bint is_like(
