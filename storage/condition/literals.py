@@ -1,10 +1,11 @@
 """Reads the literals of a condition: texts and bytes as Spark's SQL writes them, and times.
 
-A time is ISO 8601 with a date, as Spark takes it: `2026-11-22`, `2026-11-22T08`,
+A time is ISO 8601, as Spark takes it: `2026`, `2026-11`, `2026-11-22`, `2026-11-22T08`,
 `2026-11-22 08:00`, `2026-11-22T08:00:00.5`, those with a time of day perhaps with a zone (`Z`,
-`+09:00`, `Asia/Tokyo`); digits behind microseconds are dropped. Or it is so long before now:
-`-90s`, `-15m`, `-2h`, `-7d`. Without a zone it is in the caller's. A time of day that a zone skips
-counts from the hour before, and of one that a zone has twice the first counts, as in Java.
+`+09:00`, `UTC+9`, `JST`, `Asia/Tokyo`); digits behind microseconds are dropped. Or it is so long
+before now: `-90s`, `-15m`, `-2h`, `-7d`. Without a zone it is in the caller's. A time of day that a
+zone skips counts from the hour before, and of one that a zone has twice the first counts, as in
+Java.
 """
 
 from __future__ import annotations
@@ -15,11 +16,48 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 _TIME = re.compile(
-    r"(\d{4})-(\d{1,2})-(\d{1,2})"
-    r"(?:[T ](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d+))?)?)?\s*([A-Za-z+-].*)?)?",
+    r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
+    r"(?:[T ](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d+))?)?)?\s*([A-Za-z+-].*)?)?)?)?",
     re.ASCII,
 )
-_OFFSET = re.compile(r"([+-])(\d{1,2}):?(\d{2})?", re.ASCII)
+# Hours, minutes and seconds, with colons or of two digits each.
+_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?([+-])"
+    r"(?:(\d{1,2})(?::(\d{2})(?::(\d{2}))?|:(\d))?|(\d{2})(\d{2})(\d{2})?)",
+    re.ASCII,
+)
+_FARTHEST = timedelta(hours=18)
+# `java.time.ZoneId.SHORT_IDS`.
+_SHORT_NAMES = {
+    "ACT": "Australia/Darwin",
+    "AET": "Australia/Sydney",
+    "ART": "Africa/Cairo",
+    "AGT": "America/Argentina/Buenos_Aires",
+    "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns",
+    "CST": "America/Chicago",
+    "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia",
+    "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+    "EST": "-05:00",
+    "MST": "-07:00",
+    "HST": "-10:00",
+}
 _AGO = re.compile(r"-(\d{1,12})([smhd])", re.ASCII)
 _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,32 +85,32 @@ def moment(text: str, zone: tzinfo | None, now_ms: int) -> Moment:
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError("not a time such as 2026-11-22T08:00 or -15m")
-    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    date = [int(part or 1) for part in match.groups()[:3]]
+    clock = [int(part or 0) for part in match.groups()[3:6]]
+    plain = datetime(date[0], date[1], date[2], clock[0], clock[1], clock[2])
+    where = zone_named(match[8].strip()) if match[8] else zone
+    if where is None:
+        us = int(plain.timestamp()) * 1_000_000
+    else:
+        us = (plain.replace(tzinfo=where) - _EPOCH) // _MICROSECOND
     micros = int(((match[7] or "") + "000000")[:6])
-    plain = datetime(year, month, day, hour, minute, second, micros)
-    where = _zone(match[8]) if match[8] else zone
-    known = plain.astimezone() if where is None else plain.replace(tzinfo=where)
-    return Moment((known - _EPOCH) // _MICROSECOND, is_local=not match[8])
-
-
-def _zone(text: str) -> tzinfo:
-    text = text.strip()
-    if text in ("Z", "UTC", "GMT"):
-        return UTC
-    match = _OFFSET.fullmatch(text)
-    if match is not None:
-        offset = timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
-        return timezone(-offset if match[1] == "-" else offset)
-    return zone_named(text)
+    return Moment(us + micros, is_local=not match[8])
 
 
 def zone_named(text: str) -> tzinfo:
-    """A time zone by its name, or an offset. ValueError."""
-    if text[:1] in ("+", "-") or text in ("Z", "UTC", "GMT"):
-        match = _OFFSET.fullmatch(text)
-        if match is None and text[:1] in ("+", "-"):
-            raise ValueError(f"there is no time zone {text!r}")
-        return UTC if match is None else _zone(text)
+    """A time zone by what Spark calls it: a name, a short one, or an offset. ValueError."""
+    text = _SHORT_NAMES.get(text, text)
+    if text in ("Z", "UTC", "GMT", "UT"):
+        return UTC
+    match = _OFFSET.fullmatch(text)
+    if match is not None:
+        hours = int(match[2] or match[6])
+        minutes = int(match[3] or match[5] or match[7] or 0)
+        seconds = int(match[4] or match[8] or 0)
+        offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        if minutes > 59 or seconds > 59 or offset > _FARTHEST:
+            raise ValueError(f"no zone has the offset {text}")
+        return timezone(-offset if match[1] == "-" else offset)
     try:
         return ZoneInfo(text)
     except (OSError, ValueError, KeyError):

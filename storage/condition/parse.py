@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import tzinfo
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from storage.condition import literals
@@ -35,7 +36,7 @@ from storage.condition.condition import (
 from storage.condition.intervals import HIGHEST, LOWEST, interval, union
 
 if TYPE_CHECKING:
-    from sqlglot import exp
+    from sqlglot import Token, exp
 
 _T = TypeVar("_T")
 
@@ -79,11 +80,21 @@ class _Column(NamedTuple):
         return self.name in _NUMBERS
 
 
+def _inner(node: exp.Expr) -> exp.Expr:
+    """What is in parentheses."""
+    from sqlglot import exp
+
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
 class _Parser:
     """Parses one text."""
 
     def __init__(self, text: str, zone: tzinfo | None, now_ms: int) -> None:
         self._text = text
+        self._tokens: list[Token] = []
         self._zone = zone
         self._now_ms = now_ms
         self.is_relative = False
@@ -107,14 +118,21 @@ class _Parser:
         import sqlglot
         from sqlglot import TokenType, exp
 
-        tokens = sqlglot.tokenize(self._text, read="spark")
+        tokens = self._tokens = sqlglot.tokenize(self._text, read="spark")
         if not tokens:
             raise InvalidCondition("there is no condition", self._text, 0)
         for token in tokens:
             if token.token_type == TokenType.SEMICOLON or token.comments:
                 what = "a comment" if token.comments else "';'"
                 raise InvalidCondition(f"unexpected {what}", self._text, token.start)
-        return sqlglot.parse_one(self._text, read="spark", into=exp.Condition)
+        text = self._text
+        for before, token in pairwise(tokens):
+            # sqlglot knows X'61', and not X"61".
+            is_next = token.token_type == TokenType.STRING and token.start == before.end + 1
+            if is_next and before.text in ("X", "x"):
+                start, end = token.start, token.end
+                text = f"{text[:start]}'{text[start + 1 : end]}'{text[end + 1 :]}"
+        return sqlglot.parse_one(text, read="spark", into=exp.Condition)
 
     def _place_of(self, error: Exception) -> tuple[int, str]:
         """Where a text does not parse, and what stands there."""
@@ -189,7 +207,7 @@ class _Parser:
             exp.GTE: ">=",
         }
         flipped: dict[Order, Order] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-        column, operand = node.this, node.expression
+        column, operand = _inner(node.this), _inner(node.expression)
         order = orders.get(type(node))
         if isinstance(operand, exp.Column | exp.Anonymous) and not isinstance(
             column, exp.Column | exp.Anonymous
@@ -205,8 +223,7 @@ class _Parser:
     def _column(self, node: exp.Expr) -> _Column:
         from sqlglot import exp
 
-        while isinstance(node, exp.Paren):
-            node = node.this
+        node = _inner(node)
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             name = _NAMES.get(node.name.lower())
             if name is None:
@@ -280,8 +297,9 @@ class _Parser:
     def _string(self, node: exp.Expr) -> str:
         from sqlglot import exp
 
+        node = _inner(node)
         if isinstance(node, exp.Concat):
-            raise self._wrong("two texts side by side; a quote in a text is \\'", node)
+            return self._with_quotes(node)
         if not self._is_text(node):
             raise self._wrong("here a text in quotes belongs", node)
         written = self._text[node.meta["start"] : node.meta["end"] + 1]
@@ -289,10 +307,30 @@ class _Parser:
             return written[2:-1]
         return self._checked(node, lambda: literals.unescaped(written[1:-1]))
 
+    def _with_quotes(self, node: exp.Concat) -> str:
+        """A text in which quotes are doubled: sqlglot makes several texts of it."""
+        from sqlglot import TokenType
+
+        text = self._text
+        starts = [token.start for token in self._tokens]
+        first = starts.index(node.expressions[0].meta["start"])
+        tokens = self._tokens[first : first + len(node.expressions)]
+        if not all(token.token_type == TokenType.STRING for token in tokens) or any(
+            end.start != start.end + 1 or text[start.end] != text[end.start]
+            for start, end in pairwise(tokens)
+        ):
+            raise self._wrong("two texts side by side; a quote in a text is \\'", node)
+        parts = [text[token.start + 1 : token.end] for token in tokens]
+        quote = text[tokens[0].start]
+        return self._checked(node, lambda: quote.join(map(literals.unescaped, parts)))
+
     def _bytes(self, node: exp.Expr) -> bytes:
         from sqlglot import exp
 
+        node = _inner(node)
         if type(node) is exp.HexString:
+            if self._text[node.meta["start"]] == "0":
+                raise self._wrong("bytes are written as X'61'", node)
             digits = str(node.this)
             digits = "0" * (len(digits) % 2) + digits
             return self._checked(node, lambda: bytes.fromhex(digits))
@@ -302,6 +340,7 @@ class _Parser:
         """A number, and how many of it are one of the column's."""
         from sqlglot import exp
 
+        node = _inner(node)
         if column.name == "timestamp":
             if not self._is_text(node):
                 raise self._wrong("here a time in quotes belongs", node)
@@ -312,7 +351,7 @@ class _Parser:
             return found.us, 1000
         sign = 1
         if isinstance(node, exp.Neg):
-            node, sign = node.this, -1
+            node, sign = _inner(node.this), -1
         if type(node) is exp.Literal and not node.is_string and _WHOLE.fullmatch(node.name):
             return sign * int(node.name), 1
         raise self._wrong(f"{column.name} is compared with whole numbers", node)

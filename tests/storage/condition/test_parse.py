@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -65,6 +67,22 @@ def part(text: str) -> Part:
         ("value not like '!%!!' escape '!'", Like("value", (b"%!",), is_not=True)),
         ("key = 'it\\'s \\u0041\\n\\101'", Among("key", (b"it's A\nA",))),
         ("key = r'a\\b'", Among("key", (b"a\\b",))),
+        ("key = 'it''s'''", Among("key", (b"it's'",))),
+        ('key in ("say ""hi""", \'b\')', Among("key", (b"b", b'say "hi"'))),
+        ("topic like '''%'", Like("topic", (b"'", "%"))),
+        ('key = X"616"', Among("key", (b"\x06\x16",))),
+        ("((key)) = (('a'))", Among("key", (b"a",))),
+        ("(('a')) < ((key))", Ordered("key", ">", b"a")),
+        ("((((offset)) in ((5), (6), -(7))))", Within("offset", ((-7, -7), (5, 6)))),
+        (
+            "topic like ('a%') and key between ('a') and (X'62')",
+            Every(
+                (
+                    Like("topic", (b"a", "%")),
+                    Every((Ordered("key", ">=", b"a"), Ordered("key", "<=", b"b"))),
+                )
+            ),
+        ),
         ("key = 'ä'", Among("key", ("ä".encode(),))),
         (
             "not (offset = 1 and (key = 'a' or value is null))",
@@ -98,6 +116,16 @@ def test_words_and_what_they_mean(text: str, meaning: Part) -> None:
         ("timestamp >= '-15m'", (EIGHT - 900_000, HIGHEST)),
         ("timestamp < '-2d'", (LOWEST, EIGHT - 2 * 86_400_000 - 1)),
         ("timestamp < '1970-01-01'", (LOWEST, -1)),
+        ("timestamp < '1970'", (LOWEST, -1)),
+        ("timestamp < '1970-1'", (LOWEST, -1)),
+        ("timestamp = '2026-11-22T17:00 UTC+9'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22T17:00GMT+09:00'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22T17:00:30+09:00:30'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22T17:00:30+090030'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22T17:05+9:5'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22T17:30+0930'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22T00:00 PST'", (EIGHT, EIGHT)),
+        ("timestamp = '2026-11-22T03:00 EST'", (EIGHT, EIGHT)),
     ],
 )
 def test_times(text: str, bounds: tuple[int, int]) -> None:
@@ -118,13 +146,26 @@ def test_a_time_without_a_zone_is_in_the_callers() -> None:
     assert parse("timestamp = '-1h'").is_relative
 
 
-def test_hours_that_a_zone_skips_or_has_twice() -> None:
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process's own zone."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.parametrize("berlin", [ZoneInfo("Europe/Berlin"), None])
+@pytest.mark.usefixtures("in_berlin")
+def test_hours_that_a_zone_skips_or_has_twice(berlin: ZoneInfo | None) -> None:
     """As java.time has it, and so Spark."""
-    berlin = ZoneInfo("Europe/Berlin")
     skipped = parse("timestamp = '2026-03-29T02:30'", zone=berlin).part
     assert skipped == part("timestamp = '2026-03-29T01:30Z'")
-    twice = parse("timestamp = '2026-10-25T02:30'", zone=berlin).part
-    assert twice == part("timestamp = '2026-10-25T00:30Z'")
+    twice = parse("timestamp = '2026-10-25T02:30:00.001'", zone=berlin).part
+    assert twice == part("timestamp = '2026-10-25T00:30:00.001Z'")
+    early = parse("timestamp = '1960-10-25T02:30:00.001'", zone=berlin).part
+    assert early == part("timestamp = '1960-10-25T01:30:00.001Z'")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +207,12 @@ def test_hours_that_a_zone_skips_or_has_twice() -> None:
         ("key in (select 1)", 1, "not a condition"),
         ("key in ()", 1, ""),
         ("key = 'a' 'b'", 7, "side by side"),
-        ("key = 'it''s'", 7, "side by side"),
+        ("key = 'a'\"b\"", 7, "side by side"),
+        ("key = concat('a', 'b')", 7, "side by side"),
+        ("key = 0x61", 7, "X'61'"),
+        ("timestamp = '2026-11-22T08:00+123'", 13, "no time zone"),
+        ("timestamp = '2026-11-22T08:00+08:60'", 13, "no zone has the offset"),
+        ("timestamp = '2026T08'", 13, "not a time"),
         ("key = X'0g'", 7, ""),
         ("key = '\\ud800'", 7, "no text of Unicode"),
         ("header(name) = 'a'", 1, "one name in quotes"),
