@@ -63,7 +63,7 @@ _UNITS_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_00
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
-_AFFIXES = re.compile(r"[^_%]+%[^_%]+")
+_AFFIXES = re.compile(r"[^_%]+%+[^_%]+")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-1][0-7][0-7]|.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
 
@@ -136,12 +136,12 @@ def fewest_characters(text: str, escape: str) -> int:
     """How many characters Spark wants of what is like a pattern, besides that it is like it.
 
     Of `prefix%suffix` it makes three conditions: what it starts with, what it ends with, and that
-    it is as long as both (`LikeSimplification`). It takes the lengths of both in UTF-16, and counts
-    characters by their first bytes: malformed bytes, and prefixes beyond U+FFFF, may have too few.
+    it is as long as both (`LikeSimplification`). It counts characters by their first bytes, so that
+    malformed bytes may have too few.
     """
     if escape in text or _AFFIXES.fullmatch(text) is None:
         return 0
-    return len(text.replace("%", "").encode("utf-16-le")) // 2
+    return len(text.replace("%", ""))
 
 
 def pattern(text: str, escape: str) -> tuple[bytes | str, ...]:

@@ -36,7 +36,8 @@ ALL = rows.chosen(rows.full_schema(True))
 TEXTS = [None, b"", b"a", b"ab", b"aab", b"b", b"\xff", b"a\xffb", "ä".encode(), b"a%", b"orders"]
 # Malformed bytes, of which Spark counts other characters than Java makes.
 ODD_TEXTS = [b"ab\xe4cd", b"ab\xf0cd", b"ab\xf8cd", b"ab\xe4\xb8cd", b"aa\xe4aa", b"a\xe4b"]
-ODD_TEXTS += [b"abcd", "😀b".encode(), "😀bb".encode(), b"\xed\xa0\x80ab"]
+ODD_TEXTS += [b"ab_\xe4cd", b"ab%\xe4cd", b"abcd", b"\xed\xa0\x80ab"]
+ODD_TEXTS += ["\U0001f600b".encode(), "\U0001f600bb".encode()]
 
 
 class Row(NamedTuple):
@@ -436,7 +437,8 @@ WORDS = [
     "value like 'ab%cd'",
     "value not like 'ab%cd'",
     "value like 'aa%aa' or value like 'ab%%cd'",
-    "value like 'a/%%b' escape '/' or value like 'a%b' escape '/'",
+    "value like 'ab/%%cd' escape '/' or value like 'a%b' escape '/'",
+    "value like 'ab\\\\_%cd'",
     "value like '😀%b'",
     "value = 'it\\'s' or key = X'61' or key = X\"62\"",
 ]
