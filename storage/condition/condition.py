@@ -145,6 +145,11 @@ class Condition(NamedTuple):
         """Whether it holds for no record, as far as is known without reading."""
         return self.part == NEVER
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it holds for all records, as far as is known without reading."""
+        return self.part == ALWAYS
+
     def of_partition(self, topic: str, partition: int) -> Condition:
         """What is left of the condition for the records of a partition."""
         return self._replace(part=_of_partition(self.part, topic.encode(), partition))

@@ -71,6 +71,11 @@ def parse(text: str, *, zone: tzinfo | None = None, now_ms: int | None = None) -
     return Condition(part, text, now, parser.is_relative, parser.is_local)
 
 
+def in_zone(condition: Condition, zone: tzinfo) -> Condition:
+    """What the same text says where times without a zone are in that one."""
+    return parse(condition.text, zone=zone, now_ms=condition.now_ms)
+
+
 class _Column(NamedTuple):
     name: Number | Text
     header: bytes = b""

@@ -41,6 +41,18 @@ def narrowed(
     return [(low, high + 1) for low, high in _fewer(union(found))]
 
 
+def bytes_of(log: Log, from_offset: int, to_offset: int) -> int:
+    """About how many bytes of log that range has: of a segment as much as it takes of its offsets.
+
+    Reads nothing.
+    """
+    size = 0
+    for segment, start, end, _ in segment_ranges(log.segments, from_offset, to_offset):
+        offsets = max(segment.next_offset - segment.base_offset, end - segment.base_offset)
+        size += segment.size * (end - start) // offsets
+    return size
+
+
 def segment_ranges(
     segments: Sequence[Segment], from_offset: int, to_offset: int
 ) -> Iterator[tuple[Segment, int, int, bool]]:

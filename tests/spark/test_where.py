@@ -373,13 +373,19 @@ def test_a_line_for_the_drivers_log(tmp_path: Path, caplog: pytest.LogCaptureFix
     where = "partition = 2 and offset < 3 and key is not null"
     parts = batch_parts(tmp_path, where=where)
     (line,) = caplog.messages
-    assert line.startswith(f"where {where}: 1 of 4 partitions, 1 of 4 splits; ")
-    assert line.endswith(" bytes")
+    (size,) = {log.stat().st_size for log in tmp_path.glob("t-*/*.log")}
+    assert line == (
+        f"where {where}: 1 of 4 partitions in 1 tasks; the indexes have skipped about "
+        f"{4 * size - size * 3 // 10} of {4 * size} bytes"
+    )
     caplog.clear()
     read(parts)
     assert caplog.messages == [
         "t-2 from offset 0 to 3: the condition holds for 0 of 3 decoded records"
     ]
+    caplog.clear()
+    read(batch_parts(tmp_path, where="partition = 2"))
+    assert len(caplog.messages) == 1, "the task has compared nothing"
     caplog.clear()
     with Stream(tmp_path, where="offset >= 0", startingOffsets="earliest") as query:
         assert len(query.next() or []) == 40
@@ -392,13 +398,14 @@ def test_a_line_for_the_drivers_log(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_without_handlers_the_line_goes_to_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the process in which Spark plans."""
+    """As in the processes in which Spark plans and runs tasks."""
     with opened(tmp_path) as manager:
         append(manager.create_topic("t", 1).partitions[0], b"v")
     monkeypatch.setattr(logging.getLogger(conditions.__name__), "propagate", False)
     assert batch(tmp_path, where="value = 'v'")
-    (line,) = capsys.readouterr().err.splitlines()
-    assert " INFO kafkafs: where value = 'v': 1 of 1 partitions, 1 of 1 splits" in line
+    of_driver, of_task = capsys.readouterr().err.splitlines()
+    assert " INFO kafkafs: where value = 'v': 1 of 1 partitions in 1 tasks; " in of_driver
+    assert " INFO kafkafs: t-0 from offset 0 to 1: the condition holds for 1 of 1 " in of_task
 
 
 def test_columns_of_text_have_the_same_bytes(tmp_path: Path) -> None:
@@ -478,9 +485,12 @@ def test_times_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> 
     with opened(tmp_path) as manager:
         append(manager.create_topic("t", 1).partitions[0], b"v", timestamp_ms=EPOCH_MS)
 
-    def count(**options: str) -> int:
+    def load(**options: str) -> Any:
         reader = spark.read.format("kafkafs").option("path", str(tmp_path))
-        return int(reader.option("subscribe", "t").options(**options).load().count())
+        return reader.option("subscribe", "t").options(**options).load()
+
+    def count(**options: str) -> int:
+        return int(load(**options).count())
 
     local = "timestamp >= '2023-11-14T22:13:20'"
     assert count(where=local) == 1
@@ -493,6 +503,35 @@ def test_times_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> 
         assert count(where=local, timeZone="America/New_York") == 0
         assert count(where=local.replace("22:", "17:"), timeZone="America/New_York") == 1
         assert count(where=local.replace("20'", "20Z'")) == 1
+        # What the error advises works, however the zone is spelt.
+        for zone_name, name in (("UTC+02:00", "UTC\\+02:00"), ("PST", "PST"), ("GMT+2", "GMT\\+2")):
+            spark.conf.set("spark.sql.session.timeZone", zone_name)
+            with pytest.raises(Exception, match=f"Set the option 'timeZone' to {name},"):
+                count(where=local)
+            expected = int(load().where(local).count())
+            assert count(where=local, timeZone=zone_name) == expected
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_the_tasks_of_an_rdd_are_not_told_the_zone(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"v", timestamp_ms=EPOCH_MS)
+
+    def count(where: str, **options: str) -> int:
+        reader = spark.read.format("kafkafs").option("path", str(tmp_path))
+        rows = reader.option("subscribe", "t").options(where=where, **options).load()
+        return int(rows.rdd.count())
+
+    local = "timestamp >= '2023-11-14T22:13:20'"
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        for where in (local, "timestamp > '2033-11-14T22:13:20'"):
+            with pytest.raises(Exception, match=r"does not tell the tasks of an RDD.*'timeZone'"):
+                count(where)
+        assert count(local, timeZone="America/New_York") == 0
+        assert count(local, timeZone="UTC") == count("value = 'v'") == 1
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
 
@@ -543,6 +582,34 @@ def test_jobs_take_the_same(spark: SparkSession, tmp_path: Path) -> None:
     assert export.run(spark, str(data), out, options).figures["records"] == 0
     with pytest.raises(InvalidConfig, match="something else"):
         export.run(spark, str(data), out, export.ExportOptions(source={"where": "key = 'a'"}))
+
+
+def test_times_of_jobs_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with opened(data) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"v", timestamp_ms=EPOCH_MS)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    out = str(tmp_path / "out")
+    try:
+        for name, hour, count in (("America/New_York", 17, 1), ("PST", 14, 1), ("PST", 15, 0)):
+            spark.conf.set("spark.sql.session.timeZone", name)
+            where = f"timestamp >= '2023-11-14T{hour}:13:20'"
+            options = stats.StatsOptions(where=parse_condition(where), gap_ms=1)
+            assert stats.run(spark, str(data), options).figures["records"] == count
+            snapshot = export.ExportOptions(source={"where": where}, is_snapshot=True)
+            report = export.run(spark, str(data), f"{out}-{name[:3]}-{hour}", snapshot)
+            assert report.figures["records"] == count
+        # Another zone is no other export.
+        source = {"where": "timestamp >= '2000-01-01'"}
+        for name, count in (("America/New_York", 1), ("UTC", 0)):
+            spark.conf.set("spark.sql.session.timeZone", name)
+            report = export.run(spark, str(data), out, export.ExportOptions(source=source))
+            assert report.figures["records"] == count
+        own = export.ExportOptions(source={**source, "timezone": "UTC"}, is_snapshot=True)
+        assert export.run(spark, str(data), f"{out}-own", own).figures["records"] == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
 
 
 def test_filters_that_are_pushed_stay_in_the_reader(spark: SparkSession) -> None:

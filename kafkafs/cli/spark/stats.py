@@ -72,12 +72,18 @@ def command(
     within 1 % or so above; the report says which. Offsets are missing where transactions were
     marked or aborted, and where a cleaner was.
 
-    CONDITION is that of kafkafs cat. With it the log's own bytes, batches, codecs and missing
-    offsets are not shown.
+    CONDITION is that of kafkafs cat, its times in Spark's time zone: UTC, unless --conf sets it.
+    With it the log's own bytes, batches, codecs and missing offsets are not shown.
     """
     from kafkafs.spark.jobs import stats
 
     options = stats.StatsOptions(choice, gap_ms, not no_keys, isolation, where)
+    if dry_run:
+        zone = spark["settings"].get("spark.sql.session.timeZone", "UTC")
+        try:
+            options = stats.in_zone_of(options, zone)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
     run_job(
         "stats",
         spark,

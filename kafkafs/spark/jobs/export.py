@@ -148,7 +148,10 @@ def _rows(reader: Any, session: SparkSession, path: str, options: ExportOptions)
     source = {"path": path, "includeHeaders": "true", **_subscription(options.choice)}
     if not options.is_snapshot:
         source["startingOffsets"] = "earliest"
-    rows: DataFrame = reader.options(**{**source, **options.source}).load()
+    source = {**source, **options.source}
+    if {"where", "timezone"} & {name.lower() for name in source} == {"where"}:
+        source["timeZone"] = str(session.conf.get("spark.sql.session.timeZone"))
+    rows: DataFrame = reader.options(**source).load()
     # Days are of UTC, whatever the session's time zone is.
     days = sql.floor(sql.unix_micros("timestamp") / (_DAY_S * 1_000_000)).cast("int")
     rows = rows.withColumn("date", sql.date_add(sql.lit("1970-01-01").cast("date"), days))

@@ -39,8 +39,9 @@ _SCHEMA = "topic string, stats string, key binary"
 class StatsOptions(NamedTuple):
     """What to count. `gap_ms`: the shortest time gap; `keys`: whether to count different keys.
 
-    `where`: only records for which the condition holds. Gaps in time are then between them, and the
-    log's own bytes, batches, codecs and gaps between offsets are not reported.
+    `where`: only records for which the condition holds, with times without a zone in the session's.
+    Gaps in time are then between them, and the log's own bytes, batches, codecs and gaps between
+    offsets are not reported.
     """
 
     choice: Choice = EVERYTHING
@@ -98,6 +99,7 @@ def count(session: SparkSession, path: str, options: StatsOptions) -> TopicStats
     """The figures of each partition, without a report. Raises as `run`."""
     from kafkafs.spark.jobs.range_stats import RangeStats
 
+    options = in_zone_of(options, str(session.conf.get("spark.sql.session.timeZone")))
     with _opened(path, options) as opened:
         logs = options.choice.logs(opened.manager)
         slots = session.sparkContext.defaultParallelism
@@ -125,6 +127,16 @@ def count(session: SparkSession, path: str, options: StatsOptions) -> TopicStats
         totals[stats.topic, stats.partition].add(stats, options.gap_ms)
     is_whole = options.where is None
     return TopicStats(list(totals.values()), log_bytes, keys, is_exact, is_whole)
+
+
+def in_zone_of(options: StatsOptions, name: str) -> StatsOptions:
+    """The options with a condition whose times without a zone are in that one."""
+    if options.where is None or not options.where.is_local:
+        return options
+    from storage.condition.literals import zone_named
+    from storage.condition.parse import in_zone
+
+    return options._replace(where=in_zone(options.where, zone_named(name)))
 
 
 def _opened(path: str, options: StatsOptions) -> FollowedDirectory:

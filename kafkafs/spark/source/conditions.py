@@ -3,7 +3,10 @@
 A time without a zone is in the session's, which Spark tells tasks, but not who plans them. So the
 driver takes its own zone, as a session does that has no other, or that of the option `timeZone`;
 and where the option is missing, each task compares the condition with what it means in the
-session's zone, before it reads.
+session's zone, before it reads. To tasks of an RDD of the rows Spark tells no setting of SQL's.
+
+Lines for people go to standard error, which Spark takes into the logs of the driver and of the
+executors: Python's processes there have no handlers, and do not know Spark's log level.
 """
 
 from __future__ import annotations
@@ -11,18 +14,22 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
 from storage.condition.condition import Condition
+from storage.log.log import Log
+from storage.split.narrow import bytes_of
 from storage.split.split import Split
 
 _log = logging.getLogger(__name__)
 _log.setLevel(logging.INFO)
 
 _ZONE = "spark.sql.session.timeZone"
+_QUERY = "spark.sql.execution.id"
 
 
 class Where:
@@ -39,20 +46,28 @@ class Where:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        name = None if context is None else context.getLocalProperty(_ZONE)
-        if name is not None and not self._means_the_same(name):
-            raise InvalidOption(
-                f"Option 'where' has a time without a zone: the session's is {name}, which the "
-                f"driver's is not. Set the option 'timeZone' to {name}, or write the zone: "
-                "2026-11-22T08:00Z"
-            )
+        if context is None:
+            return
+        name = context.getLocalProperty(_ZONE)
+        if name is not None:
+            if self._means_the_same(name):
+                return
+            why, zone = f"the session's is {name}, which the driver's is not", name
+        elif context.getLocalProperty(_QUERY) is None:
+            why, zone = "Spark does not tell the tasks of an RDD the session's", "the session's"
+        else:
+            return  # nobody has set one
+        raise InvalidOption(
+            f"Option 'where' has a time without a zone: {why}. Set the option 'timeZone' to {zone},"
+            " or write the zone: 2026-11-22T08:00Z"
+        )
 
     def _means_the_same(self, name: str) -> bool:
         from storage.condition.literals import zone_named
-        from storage.condition.parse import parse
+        from storage.condition.parse import in_zone
 
         try:
-            again = parse(self.condition.text, zone=zone_named(name), now_ms=self.condition.now_ms)
+            again = in_zone(self.condition, zone_named(name))
         except ValueError:
             return False
         return again.part == self.condition.part
@@ -66,30 +81,39 @@ class ZoneCheck(InputPartition):
         self.where = where
 
 
-def inform(where: Where, planned: Sequence[Split], whole: Sequence[Split]) -> None:
-    """Log what the indexes have left out of all splits."""
+def inform(
+    where: Where,
+    logs: Mapping[TopicPartition, Log],
+    left: Sequence[OffsetRange],
+    whole: Sequence[OffsetRange],
+    tasks: int,
+) -> None:
+    """Say in the driver's log what the indexes have left of the ranges."""
 
-    def partitions(splits: Sequence[Split]) -> int:
-        return len({(split.topic, split.partition) for split in splits})
+    def partitions(ranges: Iterable[OffsetRange]) -> int:
+        return len({name for name, start, end in ranges if start < end})
 
-    left, size = (sum(split.size for split in splits) for splits in (planned, whole))
-    line = (
-        f"where {where.condition.text}: {partitions(planned)} of {partitions(whole)} partitions, "
-        f"{len(planned)} of {len(whole)} splits; the indexes have skipped {max(size - left, 0)} of "
-        f"{size} bytes"
+    def size(ranges: Iterable[OffsetRange]) -> int:
+        return sum(bytes_of(logs[name], start, end) for name, start, end in ranges if start < end)
+
+    everything = size(whole)
+    _say(
+        f"where {where.condition.text}: {partitions(left)} of {partitions(whole)} partitions in "
+        f"{tasks} tasks; the indexes have skipped about {everything - size(left)} of {everything} "
+        "bytes"
     )
-    if _log.hasHandlers():
-        _log.info("%s", line)
-    else:
-        # Spark takes standard error of the process that plans into the driver's log.
-        print(f"{time.strftime('%y/%m/%d %H:%M:%S')} INFO kafkafs: {line}", file=sys.stderr)
 
 
 def report(split: Split, kept: int, decoded: int) -> None:
-    """Log a task's figures where the executor logs at all: Python's streaming sources have no
-    metrics.
-    """
-    _log.info(
-        "%s-%s from offset %s to %s: the condition holds for %s of %s decoded records",
-        *(split.topic, split.partition, split.from_offset, split.to_offset, kept, decoded),
+    """Say a task's figures in the executor's log: Python's streaming sources have no metrics."""
+    _say(
+        f"{split.topic}-{split.partition} from offset {split.from_offset} to {split.to_offset}: the"
+        f" condition holds for {kept} of {decoded} decoded records"
     )
+
+
+def _say(line: str) -> None:
+    if _log.hasHandlers():
+        _log.info("%s", line)
+    else:
+        print(f"{time.strftime('%y/%m/%d %H:%M:%S')} INFO kafkafs: {line}", file=sys.stderr)

@@ -82,11 +82,7 @@ def plan(
     ]
     if where is not None:
         if informs:
-            inform(
-                where,
-                [part.split for part in parts if isinstance(part, SplitPartition)],
-                _splits(options, logs, whole),
-            )
+            inform(where, logs, readable, whole, len(parts))
         if not parts and where.needs_check:
             parts.append(ZoneCheck(where))
     return parts
@@ -145,8 +141,11 @@ def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         return
     part.where.check_zone()
     split, figures = part.split, rows.Figures()
-    predicate = part.where.condition.of_partition(split.topic, split.partition).predicate()
-    yield from rows.joined(_read(part, schema, predicate, figures))
+    left = part.where.condition.of_partition(split.topic, split.partition)
+    if left.is_certain:
+        yield from _read(part, schema)
+        return
+    yield from rows.joined(_read(part, schema, left.predicate(), figures))
     report(split, figures.kept, figures.decoded)
 
 
