@@ -166,6 +166,14 @@ def test_offsets_in_json(both: Both) -> None:
     assert len(got) == 40 + 100 + 1 + 54
 
 
+def test_a_partition_that_is_assigned_and_not_there(both: Both) -> None:
+    got = both.check(assign=json.dumps({"spread": [0, 2, 9], "lz4": [3]}))
+    assert {row[2:4] for row in got} == {("spread", 0), ("spread", 2)}
+    for frame in both.frames({"assign": json.dumps({"spread": [0], "nowhere": [0]})}):
+        with pytest.raises(Exception, match=r"UnknownTopicOrPartition|there is no topic nowhere"):
+            frame.collect()
+
+
 def test_times(both: Both) -> None:
     by_partition = {"spread": {"0": T + 20_500, "1": T + 21_000, "2": T}}
     until = {"spread": {"0": T + 90_000, "1": T + 90_001, "2": T + 10_000_000}}

@@ -120,10 +120,24 @@ def test_what_is_named_must_be_there(tmp_path: Path) -> None:
         two_topics(manager)
         with pytest.raises(UnknownTopicOrPartition, match="no topic c"):
             batch_parts(tmp_path, subscribe="a,c")
-        with pytest.raises(UnknownTopicOrPartition, match="no partition b-1"):
-            batch_parts(tmp_path, assign='{"b":[0,1]}')
+        with pytest.raises(UnknownTopicOrPartition, match="no topic c"):
+            batch_parts(tmp_path, assign='{"b":[0],"c":[0,1]}')
     with pytest.raises(FileNotFoundError, match="no such data directory"):
         batch_parts(tmp_path / "nowhere")
+
+
+def test_a_partition_that_is_assigned_and_not_there_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as manager:
+        two_topics(manager)
+        assert values(batch(tmp_path, assign='{"b":[0,1,7]}')) == [b"y"]
+        (message,) = caplog.messages
+        assert message.startswith("there is no partition b-1, b-7, ")
+        assert batch_parts(tmp_path, assign='{"b":[1]}') == []
+        named = {"assign": '{"b":[0,1]}', "startingOffsets": '{"b":{"0":0,"1":0}}'}
+        with pytest.raises(InvalidOption, match="don't match what are assigned"):
+            batch_parts(tmp_path, **named)
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:

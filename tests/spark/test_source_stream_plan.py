@@ -128,10 +128,23 @@ def test_a_topic_that_is_named_must_be_there_at_the_start(tmp_path: Path) -> Non
         ):
             stream.plan.initial()
         with (
-            Stream(tmp_path, assign='{"t":[0,1]}') as stream,
-            pytest.raises(UnknownTopicOrPartition, match="there is no partition t-1"),
+            Stream(tmp_path, assign='{"t":[0],"other":[0]}') as stream,
+            pytest.raises(UnknownTopicOrPartition, match="there is no topic other"),
         ):
             stream.plan.initial()
+
+
+def test_an_assigned_partition_that_comes_later_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as manager:
+        topic(manager)
+        append(manager.log("t", 0), b"a")
+        with Stream(tmp_path, assign='{"t":[0,1]}', startingOffsets="earliest") as stream:
+            assert values(stream.rest()) == [b"a"]
+            assert len(caplog.messages) == 1
+            append(manager.create_partition("t", 1), b"b")
+            assert values(stream.next() or []) == [b"b"]
 
 
 # -- how far a batch goes --------------------------------------------------------------------------

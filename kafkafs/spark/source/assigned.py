@@ -10,7 +10,8 @@ it if it has seen both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Mapping
 
 from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
 from kafkafs.spark.option_values import InvalidOption
@@ -20,12 +21,15 @@ from kafkafs.spark.source.options import Limit, SourceOptions
 from storage.errors import UnknownTopicOrPartition
 from storage.log.log import Log
 
+_log = logging.getLogger(__name__)
+
 
 class Assigned:
     """See the module. For one thread."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._has_warned = False
         self._opened: FollowedDirectory | None = None
         self.location = location_of(options.path)
 
@@ -63,19 +67,24 @@ class Assigned:
         }
 
     def all_logs(self) -> dict[TopicPartition, Log]:
-        """As `logs`; UnknownTopicOrPartition if one that the options name does not exist."""
+        """As `logs`; UnknownTopicOrPartition if a topic that the options name does not exist.
+
+        One warning where it is a partition, which the query goes without, as Kafka's source does.
+        """
         found = self.logs()
-        subscription = self._options.subscription
-        missing: Iterable[object] = (subscription.partitions or frozenset()) - found.keys()
-        kind = "partition"
-        if subscription.topics is not None:
-            missing = subscription.topics - {name.topic for name in found}
-            kind = "topic"
+        assert self._opened is not None
+        partitions = self._options.subscription.partitions or frozenset()
+        topics = self._options.subscription.topics or {name.topic for name in partitions}
+        missing = topics - {log.topic for log in self._opened.manager.logs()}
         if missing:
             raise UnknownTopicOrPartition(
-                f"there is no {kind} {', '.join(sorted(map(str, missing)))}",
-                path=str(self.location),
+                f"there is no topic {', '.join(sorted(missing))}", path=str(self.location)
             )
+        left_out = partitions - found.keys()
+        if left_out and not self._has_warned:
+            self._has_warned = True
+            names = ", ".join(map(str, sorted(left_out)))
+            _log.warning("there is no partition %s, which 'assign' names: it is left out", names)
         return found
 
     def end(self, log: Log) -> int:
