@@ -29,6 +29,9 @@ from storage.split.split_reader import CHUNK_BYTES, Wanted, read_split
 __all__ = ["CHUNK_BYTES", "AbortedSpan", "Split", "Wanted", "plan_splits", "read_split"]
 
 
+_GROWTH = 8
+
+
 class _Part(NamedTuple):
     """A segment's bytes from ``position`` on, with the offsets from ``start`` to before ``end``.
 
@@ -43,10 +46,34 @@ class _Part(NamedTuple):
     goes_on: bool = False
 
 
+class _Room:
+    """How much of log goes into a split: ``size``, of which ``left`` is not taken yet.
+
+    The first split has ``first_bytes``, and each one ``_GROWTH`` times as much as the one before,
+    up to ``target_bytes``.
+    """
+
+    def __init__(self, first_bytes: int, target_bytes: int) -> None:
+        self.size = self.left = min(first_bytes, target_bytes)
+        self._target_bytes = target_bytes
+
+    def renew(self) -> None:
+        self.size = self.left = min(self.size * _GROWTH, self._target_bytes)
+
+
 def plan_splits(
-    log: Log, from_offset: int, to_offset: int, *, target_bytes: int, isolation: Isolation
+    log: Log,
+    from_offset: int,
+    to_offset: int,
+    *,
+    target_bytes: int,
+    isolation: Isolation,
+    first_bytes: int | None = None,
 ) -> list[Split]:
     """Splits of about ``target_bytes`` of log, which together are the range; in order.
+
+    ``first_bytes``: of the first split, so that who wants only some records has them soon; the next
+    ones grow up to ``target_bytes``.
 
     OffsetOutOfRange where the range is not within log start and what ``isolation`` shows; OSError.
     """
@@ -60,14 +87,15 @@ def plan_splits(
     aborted.sort(key=lambda entry: entry.last_offset)
     splits: list[Split] = []
     parts: list[_Part] = []
-    room = target_bytes
+    room = _Room(first_bytes or target_bytes, target_bytes)
     for segment, start, end, is_whole in segment_ranges(log.segments, from_offset, to_offset):
-        for part in _parts(segment, start, end, is_whole, room, target_bytes):
+        for part in _parts(segment, start, end, is_whole, room):
             parts.append(part)
-            room -= part.size
-            if part.goes_on or room <= 0:
+            room.left -= part.size
+            if part.goes_on or room.left <= 0:
                 splits += _split(log, parts, aborted)
-                parts, room = [], target_bytes
+                parts = []
+                room.renew()
     return splits + _split(log, parts, aborted)
 
 
@@ -105,29 +133,28 @@ def _lost(segment: Segment, start: int, end: int) -> Lost | None:
     return Lost(damage.first_offset, segment.log_path, damage.start, damage.message)
 
 
-def _parts(
-    segment: Segment, start: int, end: int, is_whole: bool, room: int, target: int
-) -> Iterator[_Part]:
-    """Divide a segment's range: a part of ``room`` bytes, the others of ``target``.
+def _parts(segment: Segment, start: int, end: int, is_whole: bool, room: _Room) -> Iterator[_Part]:
+    """Divide a segment's range into parts for which there is room, which the caller renews behind
+    each that goes on.
 
     ``is_whole``: the range goes to the segment's end.
     """
     if not segment.holds_batches:
         # Its offsets are positions.
         yield _Part(segment, 0, end - start, start, end)
-    elif start == segment.base_offset and is_whole and segment.size <= room + target // 4:
+    elif start == segment.base_offset and is_whole and segment.size <= room.left + room.size // 4:
         yield _Part(segment, 0, segment.size, start, end)
     else:
         was_open = segment.files.is_open
         try:
-            yield from _by_index(segment, start, end, room, target)
+            yield from _by_index(segment, start, end, room)
         finally:
             # A log may have thousands of segments.
             if segment.files.sealed and not was_open:
                 segment.files.close_descriptors()
 
 
-def _by_index(segment: Segment, start: int, end: int, room: int, target: int) -> Iterator[_Part]:
+def _by_index(segment: Segment, start: int, end: int, room: _Room) -> Iterator[_Part]:
     index = segment.files.offset_index
     if not index.count or index.sanity() is not None:
         yield _Part(segment, 0, segment.size, start, end)
@@ -137,15 +164,15 @@ def _by_index(segment: Segment, start: int, end: int, room: int, target: int) ->
     after = index.upper_bound(index.lookup(end - 1)[1], 1)
     if after is not None:
         stop = min(stop, index.lookup(after)[1])
-    while stop - position > room + target // 4:
-        last = index.upper_bound(position, max(room, 1))
+    while stop - position > room.left + room.size // 4:
+        last = index.upper_bound(position, max(room.left, 1))
         if last is None or not start <= last < end - 1:
             break
         at = index.lookup(last)[1]
         if not position < at < stop:
             break
         yield _Part(segment, position, at - position, start, last + 1, goes_on=True)
-        position, start, room = at, last + 1, target
+        position, start = at, last + 1
     yield _Part(segment, position, max(stop - position, 0), start, end)
 
 

@@ -12,9 +12,10 @@ from pyspark.sql.datasource import InputPartition
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import planning
 from kafkafs.spark.source.data_loss import DataLoss
+from kafkafs.spark.source.planning import SplitPartition
 from storage import LogManager
 from storage.errors import CorruptRecord, UnknownTopicOrPartition
-from tests.spark.reading import SCHEMA, Seen, batch, batch_parts, batch_reader, read, values
+from tests.spark.reading import SCHEMA, Seen, Stream, batch, batch_parts, batch_reader, read, values
 from tests.storage import old_logs
 from tests.storage.compaction import cleaned
 from tests.storage.logs import NOW_MS, append, opened, remove_head, write_settings
@@ -184,6 +185,21 @@ def test_tasks_are_as_large_as_wanted(tmp_path: Path) -> None:
         assert read(parts) == batch(tmp_path)
         again = pickle.loads(pickle.dumps(parts))
         assert read(again) == read(parts)
+
+
+def test_the_first_task_reads_little(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        for log in manager.create_topic("a", 2).partitions.values():
+            for _ in range(40):
+                append(log, *[b"v" * 10_000] * 10)
+        parts = batch_parts(tmp_path)
+        sizes = [part.split.size >> 20 for part in parts if isinstance(part, SplitPartition)]
+        assert sizes == [1, 2, 3]
+        assert len(read(parts)) == 800
+        assert len(batch_parts(tmp_path, minPartitions=2)) == 2
+        with Stream(tmp_path, startingOffsets="earliest") as stream:
+            end = stream.plan.next_end(stream.plan.initial(), is_limited=False)
+            assert len(stream.plan.partitions(stream.plan.initial(), end)) == 2
 
 
 # -- logs of every kind ----------------------------------------------------------------------------

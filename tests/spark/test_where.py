@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,12 +14,14 @@ from hypothesis import given, settings
 from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.jobs import export, stats
+from kafkafs.spark.location.followed_directory import Location
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import conditions, planning, rows
 from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.options import parse
 from storage import LogManager, Record, encode
 from storage.errors import InvalidConfig
+from storage.files import Files
 from storage.record.plain import recompress
 from tests.spark.reading import Stream, batch, batch_parts, batch_reader, read, values
 from tests.storage import old_logs
@@ -328,16 +331,60 @@ def test_what_was_read_before_a_loss_is_not_lost(tmp_path: Path) -> None:
             read([failing])
 
 
-def test_a_closed_reader_stops(tmp_path: Path) -> None:
+class CountedFiles(Files):
+    """How often files are read; which descriptors are open."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.open_now: set[int] = set()
+
+    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
+        fd = super().open(path, flags, mode)
+        self.open_now.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        super().close(fd)
+        self.open_now.discard(fd)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self.reads += 1
+        return super().pread(fd, size, position)
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self.reads += 1
+        return super().preadv(fd, buffer, position)
+
+
+@dataclass(frozen=True)
+class CountedLocation(Location):
+    counted: CountedFiles
+
+    def files(self, *, listed: bool = False) -> Files:
+        return self.counted
+
+
+@pytest.mark.parametrize("where", [None, "value like 'v%'"])
+def test_a_closed_reader_stops(tmp_path: Path, where: str | None) -> None:
     with opened(tmp_path) as manager:
         (log,) = manager.create_topic("t", 1).partitions.values()
-        append(log, b"v")
-    (part,) = batch_parts(tmp_path, where="value = 'v'")
+        for _ in range(8):
+            append(log, b"v" * 1_000_000)
+    options = {} if where is None else {"where": where}
+    (part,) = batch_parts(tmp_path, minPartitions=1, **options)
+    assert isinstance(part, planning.SplitPartition)
+    files = CountedFiles()
+    part.location = CountedLocation(*astuple(part.location), files)
     found = planning.read(part, ALL)
-    assert isinstance(found, Iterator)
-    next(found)
-    found.close()  # type: ignore[attr-defined]
-    assert list(found) == []
+    assert isinstance(found, Generator)
+    assert next(found).num_rows == 1
+    reads = files.reads
+    assert files.open_now
+    found.close()
+    assert files.open_now == set()
+    assert files.reads == reads
+    assert len(list(planning.read(part, ALL))) > 1
+    assert files.reads - reads > 3 * reads, "there was more to read"
 
 
 # -- options and logs ------------------------------------------------------------------------------
@@ -479,6 +526,27 @@ def test_spark_itself_leaves_the_same_rows(spark: SparkSession, tmp_path: Path) 
         cast.collect()
     )
     assert load(where="value like '%a%'").limit(2).count() == 2
+
+
+def test_a_limit_reads_little(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = manager.create_topic("t", 1).partitions.values()
+        for number in range(64):
+            append(log, *[b"%d " % number + b"v" * 100_000] * 2)
+    reader = spark.read.format("kafkafs").option("path", str(tmp_path))
+    rows = reader.options(subscribe="t", where="value like '%2 v%'").load()
+    context = spark.sparkContext
+    context.setJobGroup("limited", "one task")
+    try:
+        (row,) = rows.select("offset").limit(1).collect()
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", "")
+    assert row.offset == 4
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("limited")]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    assert [stage.numTasks for stage in stages if stage] == [1]
+    assert len(batch_parts(tmp_path, where="value like '%2 v%'")) > 2
 
 
 def test_times_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> None:

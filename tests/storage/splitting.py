@@ -26,6 +26,7 @@ def plan(
     end: int | None = None,
     target: int = EVERYTHING,
     isolation: Isolation = COMMITTED,
+    first_bytes: int | None = None,
 ) -> list[Split]:
     """Splits of the whole log, or of a part of it."""
     bound = log.last_stable_offset if isolation == COMMITTED else log.log_end_offset
@@ -35,6 +36,7 @@ def plan(
         bound if end is None else end,
         target_bytes=target,
         isolation=isolation,
+        first_bytes=first_bytes,
     )
 
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from storage.record.columns._predicate import Predicate
 
 
+# `df.limit(n)` is never passed to a source; Spark runs the first task alone then.
+_FIRST_BYTES = 1 << 20
+
+
 class SplitPartition(InputPartition):
     """The input of a task: one split."""
 
@@ -56,10 +60,12 @@ def plan(
     policy: LossPolicy,
     *,
     informs: bool = True,
+    starts_small: bool = False,
 ) -> list[InputPartition]:
     """The tasks for these ranges, by partition and offset. DataLoss.
 
-    `informs`: what `where` has left out goes to the driver's log.
+    `informs`: what `where` has left out goes to the driver's log. `starts_small`: the first tasks
+    read little, for queries that want only the first rows.
     """
     logs = assigned.logs()
     readable = [
@@ -78,7 +84,7 @@ def plan(
         where = Where(options.where, is_checked=not options.has_zone)
     parts: list[InputPartition] = [
         SplitPartition(assigned.location, split, options.fail_on_data_loss, where)
-        for split in _splits(options, logs, readable)
+        for split in _splits(options, logs, readable, _FIRST_BYTES if starts_small else None)
     ]
     if where is not None:
         if informs:
@@ -89,21 +95,25 @@ def plan(
 
 
 def _splits(
-    options: SourceOptions, logs: Mapping[TopicPartition, Log], ranges: Iterable[OffsetRange]
+    options: SourceOptions,
+    logs: Mapping[TopicPartition, Log],
+    ranges: Iterable[OffsetRange],
+    first_bytes: int | None,
 ) -> list[Split]:
-    return [
-        split
-        for name, start, end in offsets.divided(
-            ranges, at_least=options.min_partitions, most_records=options.max_records
-        )
-        for split in plan_splits(
+    """`first_bytes`: of the first split of all."""
+    splits: list[Split] = []
+    for name, start, end in offsets.divided(
+        ranges, at_least=options.min_partitions, most_records=options.max_records
+    ):
+        splits += plan_splits(
             logs[name],
             start,
             end,
             target_bytes=options.partition_bytes,
             isolation=options.isolation,
+            first_bytes=None if splits else first_bytes,
         )
-    ]
+    return splits
 
 
 def _readable(

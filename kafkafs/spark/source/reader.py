@@ -43,7 +43,10 @@ class BatchReader(DataSourceReader):
                         f"offset {end[name]} for topic {name.topic} partition {name.partition}."
                     )
             ranges = [OffsetRange(name, start[name], end[name]) for name in end if name in start]
-            return planning.plan(chosen, assigned, ranges, LossPolicy(chosen.fail_on_data_loss))
+            return planning.plan(
+                *(chosen, assigned, ranges, LossPolicy(chosen.fail_on_data_loss)),
+                starts_small=chosen.min_partitions is None,
+            )
         finally:
             assigned.close()
 

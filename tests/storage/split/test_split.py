@@ -37,6 +37,22 @@ def test_splits_are_of_about_the_size_asked_for(tmp_path: Path) -> None:
             assert [row.offset for row in read_all(splits)] == list(range(3000))
 
 
+def test_the_first_splits_may_be_smaller(tmp_path: Path) -> None:
+    with a_log(tmp_path, log_index_interval_bytes=100) as log:
+        for _ in range(4):
+            lines(log, 100)
+            log.roll(NOW_MS)
+        target = log.size // 2
+        splits = plan(log, target=target, first_bytes=2000)
+        assert [split.size for split in splits[:2]] == [
+            pytest.approx(size, abs=1500) for size in (2000, 16_000)
+        ]
+        assert [row.offset for row in read_all(splits)] == list(range(4000))
+        assert sum(split.size for split in splits) == log.size
+        assert plan(log, target=target, first_bytes=2 * target) == plan(log, target=target)
+        assert plan(log, 10, 20, first_bytes=1) == plan(log, 10, 20)
+
+
 def test_small_segments_share_a_split(tmp_path: Path) -> None:
     with a_log(tmp_path) as log:
         for _ in range(10):
