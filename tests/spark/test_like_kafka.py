@@ -142,6 +142,7 @@ def test_everything_there_is(both: Both, isolation: str) -> None:
         f"timestamp >= '{datetime.fromtimestamp(T // 1000 + 40, UTC):%Y-%m-%dT%H:%M:%SZ}'"
         f" and timestamp < '{datetime.fromtimestamp(T // 1000 + 60, UTC):%Y-%m-%dT%H:%M:%SZ}'",
         "timestampType <> 0",
+        "(((((key)) = (('3')))) or not (((((value)) not like ('%1')))))",
     ],
 )
 def test_conditions(both: Both, words: str) -> None:
@@ -150,6 +151,27 @@ def test_conditions(both: Both, words: str) -> None:
     theirs, _ = both.frames(options)
     _, ours = both.frames({**options, "where": words})
     expected = rows(theirs.where(words))
+    assert expected
+    assert rows(ours) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "condition"),
+    [
+        ("trace", "like '%1'"),
+        ("trace", "<> '21'"),
+        ("none", "is null"),
+        ("empty", "= ''"),
+        ("empty", "is not null"),
+    ],
+)
+def test_conditions_about_headers(both: Both, name: str, condition: str) -> None:
+    """Spark has no such function: it takes the last header of the name itself."""
+    options = {"subscribe": "zstd,append-time,spread", "includeHeaders": "true"}
+    theirs, _ = both.frames(options)
+    _, ours = both.frames({**options, "where": f"header('{name}') {condition}"})
+    named = f"filter(coalesce(headers, array()), each -> each.key = '{name}')"
+    expected = rows(theirs.where(f"try_element_at({named}, -1).value {condition}"))
     assert expected
     assert rows(ours) == expected
 

@@ -7,12 +7,18 @@ What is planned and read is tested without a session (`test_source_batch`,
 from __future__ import annotations
 
 import datetime
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kafkafs.spark.data_source import KafkafsDataSource
+from kafkafs.spark.sink.sink import BatchWriter, StreamWriter
+from kafkafs.spark.source.reader import BatchReader
+from kafkafs.spark.source.stream_reader import StreamReader
 from storage import Log, LogManager, Record, encode
 from tests.storage.compaction import cleaned
 from tests.storage.logs import NOW_MS, append, opened, remove_head
@@ -121,6 +127,23 @@ def test_errors_say_what_is_wrong(spark: SparkSession, data: Path, manager: LogM
 
 
 # -- streaming -------------------------------------------------------------------------------------
+
+
+def test_the_extra_asks_for_the_pyspark_that_the_code_needs() -> None:
+    """What PySpark's own docstrings say about the methods that this overrides."""
+    needed = {(4, 0)}
+    for ours in (KafkafsDataSource, BatchReader, StreamReader, BatchWriter, StreamWriter):
+        for theirs in (each for each in ours.__mro__ if each.__module__.startswith("pyspark.")):
+            there = (getattr(theirs, name, None) for name in {*vars(ours), "__init__"})
+            for text in (each.__doc__ or "" for each in (theirs, *there) if each is not None):
+                found = re.findall(r"versionadded:: (\d+)\.(\d+)", text)
+                needed |= {(int(major), int(minor)) for major, minor in found}
+    version = ".".join(map(str, max(needed)))
+    root = Path(__file__).parents[2]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert f"pyspark>={version},<5" in extras["optional-dependencies"]["spark"]
+    reference = (root / "kafkafs/spark/REFERENCE.md").read_text()
+    assert re.findall(r"PySpark (\S+) or later", reference) == [version]
 
 
 class Query:
