@@ -40,7 +40,7 @@ TEXTS = [None, b"", b"a", b"ab", b"aab", b"b", b"\xff", b"a\xffb", "ä".encode()
 # Malformed bytes, of which Spark counts other characters than Java makes.
 ODD_TEXTS = [b"ab\xe4cd", b"ab\xf0cd", b"ab\xf8cd", b"ab\xe4\xb8cd", b"aa\xe4aa", b"a\xe4b"]
 ODD_TEXTS += [b"ab_\xe4cd", b"ab%\xe4cd", b"abcd", b"\xed\xa0\x80ab"]
-ODD_TEXTS += ["\U0001f600b".encode(), "\U0001f600bb".encode()]
+ODD_TEXTS += [b"it's", "\U0001f600b".encode(), "\U0001f600bb".encode()]
 
 
 class Row(NamedTuple):
@@ -488,6 +488,10 @@ WORDS = [
     "timestampType = 0 and timestamp >= '2023-11-14T22:13:20'",
     "timestamp < '2023-11-14 22:13:20.001Z' or timestamp = '2023-11-14 22:13:20.0020009Z'",
     "key is null and value is not null",
+    "key = ('a') or value in ('it''s', ('ab'))",
+    "timestamp >= '2023-11' and timestamp < '2023-11-14T22:13:20.002 UTC'",
+    "timestamp > '2023-11-15T00:13:20UTC+2' or timestamp < '2023-11-15T07:13:20.001+09:00:00'",
+    "timestamp between '2023-11-14T14:13:19 PST' and '2023-11-14T17:13:20.002 EST'",
     "value like 'ab%cd'",
     "value not like 'ab%cd'",
     "value like 'aa%aa' or value like 'ab%%cd'",
