@@ -183,7 +183,8 @@ class _Adoption:
         _decide(directory)
         known = directory.adoptions.queries.get(request.query)
         if known is not None and known.is_done(request):
-            return self._duplicate()
+            self._remove_staged()
+            return Adopted(duplicate=True)
         if known is not None:
             known.check(request)
         self.logs = task.by_owner(self._find_logs)
@@ -228,14 +229,6 @@ class _Adoption:
         """Write the markers; what cannot be written now ``settle`` or a restart writes later."""
         with contextlib.suppress(StorageError, OSError):
             _end(self.directory, self.task, self.now_ns)
-
-    def _duplicate(self) -> Adopted:
-        """The batch was adopted before; the request may come from a new run."""
-        changed = self.directory.adoptions.taken_over(self.request)
-        if changed is not None:
-            _save(self.directory, changed)
-        self._remove_staged()
-        return Adopted(duplicate=True)
 
     def _find_logs(self) -> dict[Partition, Log]:
         found: dict[Partition, Log] = {}

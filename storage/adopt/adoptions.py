@@ -1,9 +1,10 @@
 """What has been adopted: the plain file ``kafkafs.adopted`` of a data directory.
 
 Adoption is exactly once because of this file.  Of each query (a writer of staged files) it has the
-last batch that was adopted, the run that may ask for the next one, the runs that are fenced off,
-and the producer whose transactions its batches are.  ``pending`` is the adoption that was begun
-last: a restart has to end it, by COMMIT markers if it is *committed*, else by ABORT markers.
+last batch that was adopted, the run that adopted it, the earlier runs, which are fenced off, and
+the producer whose transactions its batches are.  A run takes over from another one by adopting the
+next batch.  ``pending`` is the adoption that was begun last: a restart has to end it, by COMMIT
+markers if it is *committed*, else by ABORT markers.
 
 JSON, replaced atomically.  A file that cannot be understood is CorruptCheckpoint: to go on without
 it would append again what was adopted.  A broker ignores it.
@@ -45,8 +46,9 @@ _ONCE_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A writer.  ``batch``: the last one adopted, -1: none; ``once_ms``: when a query that writes
-    only once was adopted, 0: not yet; -1: another query.
+    """A writer.  ``batch``: the last one adopted, -1: none; ``run``: who adopted it, "": nobody.
+
+    ``once_ms``: when a query that writes only once was adopted, 0: not yet; -1: another query.
     """
 
     producer_id: int
@@ -142,9 +144,10 @@ class Adoptions:
         if query is None:
             # One that writes once, and is not committed, is forgotten with the next commit.
             once_ms = 0 if request.once else -1
-            query = Query(next_id, 0, request.run, once_ms=once_ms)
+            query = Query(next_id, 0, "", once_ms=once_ms)
         elif request.run != query.run:
-            query = _taken_over(query, request.run)
+            # As from a coordinator.
+            query = replace(query, producer_epoch=query.producer_epoch + 1)
         if query.producer_epoch > MAX_EPOCH:
             query = replace(query, producer_id=next_id, producer_epoch=0)
         next_id = max(next_id, query.producer_id + 1)
@@ -155,8 +158,14 @@ class Adoptions:
     def committed(self, request: AdoptRequest, now_ms: int) -> Adoptions:
         """Returns a copy in which the intended batch, all of it durable, is committed."""
         assert self.pending is not None
+        query = self.queries[request.query]
+        fenced = query.fenced
+        if query.run not in ("", request.run):
+            fenced = (*fenced, query.run)[-_FENCED_KEPT:]
         query = replace(
-            self.queries[request.query],
+            query,
+            run=request.run,
+            fenced=fenced,
             batch=request.batch,
             once_ms=now_ms if request.once else -1,
         )
@@ -166,28 +175,6 @@ class Adoptions:
             queries=_without_old(queries, now_ms),
             pending=replace(self.pending, committed=True),
         )
-
-    def taken_over(self, request: AdoptRequest) -> Adoptions | None:
-        """Returns a copy in which the request's run, a new one, has taken over its query.
-
-        The request asks for what is done already.  None where the run is not new.
-        """
-        query = self.queries[request.query]
-        if request.run == query.run or request.run in query.fenced:
-            return None
-        return replace(
-            self, queries={**self.queries, request.query: _taken_over(query, request.run)}
-        )
-
-
-def _taken_over(query: Query, run: str) -> Query:
-    """Returns the query for another run, with a new producer epoch, as from a coordinator."""
-    return replace(
-        query,
-        run=run,
-        producer_epoch=query.producer_epoch + 1,
-        fenced=(*query.fenced, query.run)[-_FENCED_KEPT:],
-    )
 
 
 def _without_old(queries: dict[str, Query], now_ms: int) -> dict[str, Query]:

@@ -99,17 +99,27 @@ FAULTS = [
     Fault(
         "adopt-an-older-run-goes-on",
         "storage/adopt/adoptions.py",
-        "        fenced=(*query.fenced, query.run)[-_FENCED_KEPT:],",
-        "        fenced=query.fenced,",
+        "            fenced = (*fenced, query.run)[-_FENCED_KEPT:]",
+        "            pass",
         "Two runs of one query write in turns.",
         (ADOPT,),
     ),
     Fault(
         "adopt-a-new-run-has-the-old-epoch",
         "storage/adopt/adoptions.py",
-        "        producer_epoch=query.producer_epoch + 1,",
-        "        producer_epoch=query.producer_epoch,",
+        "            query = replace(query, producer_epoch=query.producer_epoch + 1)",
+        "            query = replace(query, producer_epoch=query.producer_epoch)",
         "What an older run still sends goes into the new run's transaction.",
+        (ADOPT,),
+    ),
+    Fault(
+        "adopt-who-only-begins-takes-the-query-over",
+        "storage/adopt/adoptions.py",
+        "            query = replace(query, producer_epoch=query.producer_epoch + 1)",
+        "            fenced = (*query.fenced, query.run)\n"
+        "            epoch = query.producer_epoch + 1\n"
+        "            query = replace(query, run=request.run, fenced=fenced, producer_epoch=epoch)",
+        "A late run whose adoption fails stops the current one.",
         (ADOPT,),
     ),
     Fault(

@@ -68,7 +68,7 @@ class Known:
         self.runs = 0
 
     def take_over(self, run: str) -> None:
-        if run != self.run and run not in self.fenced:
+        if run != self.run:
             self.fenced |= {self.run}
             self.run = run
 
@@ -156,16 +156,12 @@ class AdoptingMachine(RuleBasedStateMachine):
             assert not fenced
         except TaskCancelled:
             assert steps is not None
-            state = self.manager.adoptions.queries.get(query)
-            if state is not None and state.run == run:
-                # It has taken over, or had before.
-                known.take_over(run)
         else:
             assert not fenced
             assert duplicate or not gap
             assert outcome.duplicate == duplicate
-            known.take_over(run)
             if not duplicate:
+                known.take_over(run)
                 known.batch = batch
                 for partition, tasks in filled.items():
                     self.expected[partition] += [value for each in tasks for value in each]

@@ -5,8 +5,8 @@ files of the successful tasks, as one Kafka transaction (`owner`, `storage.adopt
 partition the tasks' records have the order of the tasks' numbers.
 
 The id of a streaming query, which its checkpoint keeps, identifies its batches: the owner does not
-append a batch again that Spark replays after a restart, and a later run of the query fences off an
-older one.
+append a batch again that Spark replays after a restart, and a run of the query that has a batch
+adopted fences off the run before it.
 
 Spark calls commit in another process than the tasks', and abort even after a commit that has
 failed. The owner may still adopt that batch, but whole or not at all, and adopted files are no

@@ -41,6 +41,14 @@ FILES = Files()
 A, B0, B1 = ("a", 0), ("b", 0), ("b", 1)
 
 
+class StoppedBeforeFlush(Task):
+    """It is cancelled when all is appended."""
+
+    def begin(self, phase: str, total: int) -> None:
+        if phase == "flushing":
+            raise TaskCancelled("cancelled")
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     with opened(tmp_path) as manager:
@@ -119,19 +127,54 @@ def test_a_newer_run_fences_the_older_one(data: Path) -> None:
         # What is there already is no harm to anybody.
         repeated = staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="first")
         assert adopted(manager, repeated).duplicate
-        # Also a run that only asked for what was there has taken over.
-        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="third"))
-        with pytest.raises(Fenced):
-            adopted(manager, staged(FILES, str(data), "q", 2, {A: [[b"2"]]}, run="second"))
-        adopted(manager, staged(FILES, str(data), "q", 2, {A: [[b"2"]]}, run="third"))
-        assert values(manager.log("a", 0)) == [b"0", b"1", b"2"]
         headers = [header for _, header in manager.log("a", 0).active.batches()]
-        assert [h.producer_epoch for h in headers if not h.is_control] == [0, 1, 2]
-        assert [h.base_sequence for h in headers if not h.is_control] == [0, 0, 0]
+        assert [h.producer_epoch for h in headers if not h.is_control] == [0, 1]
+        assert [h.base_sequence for h in headers if not h.is_control] == [0, 0]
+
+
+def test_who_only_repeats_a_batch_takes_nobodys_place(data: Path) -> None:
+    """A late run that asks for what is there is told so, and the current one goes on."""
+    with opened(data) as manager:
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="current"))
+        late = staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="late")
+        assert adopted(manager, late).duplicate
+    with opened(data) as manager:
+        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="current"))
+        assert values(manager.log("a", 0)) == [b"0", b"1"]
+
+
+def test_a_late_run_adopts_a_batch_first(data: Path) -> None:
+    """The batch is there once, whoever brought it; the current run takes over with its next one."""
+    with opened(data) as manager:
+        adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="late"))
+        adopted(manager, staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="late"))
+        current = staged(FILES, str(data), "q", 1, {A: [[b"1"]]}, run="current")
+        assert adopted(manager, current).duplicate
+        adopted(manager, staged(FILES, str(data), "q", 2, {A: [[b"2"]]}, run="current"))
+        with pytest.raises(Fenced, match="run late of q is over: run current"):
+            adopted(manager, staged(FILES, str(data), "q", 3, {A: [[b"3"]]}, run="late"))
+        assert values(manager.log("a", 0)) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_run_whose_adoption_fails_takes_nobodys_place(data: Path, batch: int) -> None:
+    with opened(data) as manager:
+        for number in range(batch):
+            adopted(manager, staged(FILES, str(data), "q", number, {A: [[b"x"]]}, run="current"))
+        request = staged(FILES, str(data), "q", batch, {A: [[b"late"]]}, run="late")
+        with pytest.raises(TaskCancelled):
+            storage.adopt.adopt.adopt(manager, request, StoppedBeforeFlush(), lambda: NOW_NS)
+        for number in range(batch, batch + 2):
+            adopted(manager, staged(FILES, str(data), "q", number, {A: [[b"x"]]}, run="current"))
+        assert values(manager.log("a", 0)) == [b"x"] * (batch + 2)
+        # Nor has it lost its own.
+        assert adopted(manager, request).duplicate
+        after = staged(FILES, str(data), "q", batch + 2, {A: [[b"y"]]}, run="late")
+        assert not adopted(manager, after).duplicate
 
 
 def test_runs_without_end(data: Path) -> None:
-    """Also those that only ask for what is there have their epochs, of which there are so many."""
+    """Each run has an epoch, of which there are so many."""
     with opened(data) as manager:
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, run="run"))
         known = manager.adoptions.queries["q"]
@@ -184,15 +227,10 @@ def test_who_writes_once_is_forgotten_in_time(data: Path) -> None:
 
 
 def test_who_would_write_once_and_was_stopped_is_forgotten(data: Path) -> None:
-    class Stopped(Task):
-        def begin(self, phase: str, total: int) -> None:
-            if phase == "flushing":
-                raise TaskCancelled("cancelled")
-
     with opened(data) as manager:
         request = staged(FILES, str(data), "once", 0, {A: [[b"0"]]}, once=True)
         with pytest.raises(TaskCancelled):
-            storage.adopt.adopt.adopt(manager, request, Stopped(), lambda: NOW_NS)
+            storage.adopt.adopt.adopt(manager, request, StoppedBeforeFlush(), lambda: NOW_NS)
         assert manager.adoptions.queries["once"].batch == -1
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"q"]]}))
         assert set(manager.adoptions.queries) == {"q"}
