@@ -2,9 +2,10 @@
 
 A task of a job that writes to several partitions leaves one file in each partition's directory,
 ``<query>-<batch>-<task>-<attempt>.staged``: v2 batches back to back, without producers, offsets
-from 0 on in each batch, fsynced with its name.  Kafka ignores files of that suffix.  When all tasks
-are done, one *request* names the files that belong together; of one partition they are adopted in
-the request's order.
+from 0 on in each batch.  Kafka ignores files of that suffix.  When all tasks are done, one
+*request* names the files that belong together; of one partition they are adopted in the request's
+order.  Nobody needs to flush a staged file: the owner checks every byte before it adopts, and
+refuses what a power cut has left of one.
 
 ``query`` names the writer (a streaming query, a job), in letters, digits, ``.``, ``_`` and ``-``;
 ``batch`` counts what it has written, from 0; each restart makes a new ``run``.

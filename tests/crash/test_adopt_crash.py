@@ -4,6 +4,9 @@ A query adopts batches in two topics, is started anew, asks for a batch twice; o
 between and have transactions of their own. Wherever it stops: of what was adopted every record is
 there once, in order; of the batch that was being adopted all or nothing, in all partitions; and
 when it is asked for again, all of it is there, once. Nothing is left open, so that readers see all.
+
+Nobody flushes staged files: who goes on asking with those that a power cut has left gets all of the
+batch adopted or none, and then stages it anew.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import storage.log.staged_batches
 from storage import LogManager
 from storage.adopt.adopt import adopt
 from storage.adopt.staged import AdoptRequest
+from storage.errors import CorruptRecord, InvalidRecord
 from storage.files import Files
 from storage.task import Task
 from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
@@ -42,13 +46,13 @@ def rows_of(batch: int) -> Rows:
 
 
 class Stage(NamedTuple):
-    """Batches below ``adopted`` were; ``asking``: the next one is being adopted.
+    """Batches below ``adopted`` were; ``asking``: the request for the next one.
 
     ``others``: how many records of others were acknowledged, ``flushed``: of those, synced.
     """
 
     adopted: int = 0
-    asking: bool = False
+    asking: AdoptRequest | None = None
     others: int = 0
     flushed: int = 0
 
@@ -61,6 +65,8 @@ class Life:
         self.stages = [Stage()]
         self.run_id = "first"
         self.manager: LogManager
+        # How often a batch was adopted, and refused, with what a stop had left staged.
+        self.adopted = self.refused = 0
 
     def expected(self) -> tuple[object, ...]:
         return (len(self.stages) - 1,)
@@ -92,12 +98,12 @@ class Life:
 
     def adopt(self, batch: int) -> None:
         request = self.request(batch)
-        self.enter(asking=True)
+        self.enter(asking=request)
         outcome = adopt(self.manager, request, Task(), lambda: NOW_MS * 1_000_000)
         assert not outcome.duplicate
         # Its flush took what others had appended along.
         flushed = self.stages[-1].others if A in rows_of(batch) else self.stages[-1].flushed
-        self.enter(adopted=batch + 1, asking=False, flushed=flushed)
+        self.enter(adopted=batch + 1, asking=None, flushed=flushed)
 
     def run(self, files: Files) -> None:
         self.open(files)
@@ -151,6 +157,20 @@ def check_all(manager: LogManager, counts: Iterable[int]) -> int:
     raise AssertionError([ours(manager, each) for each in (A, B0, B1)])
 
 
+def ask_again(life: Life, manager: LogManager, request: AdoptRequest, count: int) -> int:
+    """Ask with what the stop has left of the staged files; returns the count of batches then."""
+    is_there = request.batch < count
+    try:
+        outcome = adopt(manager, request, Task(), lambda: NOW_MS * 1_000_000)
+    except (FileNotFoundError, InvalidRecord, CorruptRecord):
+        life.refused += 1
+        assert not is_there
+        return check_all(manager, [count])
+    life.adopted += not is_there
+    assert outcome.duplicate == is_there or not request.files
+    return check_all(manager, [request.batch + 1])
+
+
 def check(life: Life, path: Path, found: Found) -> None:
     (number,) = found.expected
     assert isinstance(number, int)
@@ -162,11 +182,13 @@ def check(life: Life, path: Path, found: Found) -> None:
         producer = manager.log("b", 0).producers.by_id.get(7)
         if producer is not None and producer.in_transaction:
             manager.log("b", 0).appender.abort_transaction(7, NOW_MS * 1_000_000)
-        count = check_all(manager, (stage.adopted, stage.adopted + stage.asking))
+        count = check_all(manager, (stage.adopted, stage.adopted + (stage.asking is not None)))
         others = [v for v in values(manager.log("a", 0)) if (v or b"").startswith(b"o")]
         least = stage.flushed if found.lost else stage.others
         assert others == [b"other%d" % n for n in range(len(others))]
         assert least <= len(others) <= stage.others + 1
+        if stage.asking is not None:
+            count = ask_again(life, manager, stage.asking, count)
         # The query is started anew, and asks for the batch that it does not know the end of.
         for batch in (stage.adopted, stage.adopted + 1):
             request = staged(Unsynced(), str(path), "q", batch, rows_of(batch), run="third")
@@ -188,12 +210,16 @@ def stops_of(
 def test_a_kill_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life, stops = stops_of(tmp_path, monkeypatch, seeds=())
     stops.judge(functools.partial(check, life), tmp_path / "found")
+    assert life.adopted
+    assert not life.refused
 
 
 def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life, stops = stops_of(tmp_path, monkeypatch, seeds=(0, 2))
     stops.found = [found for found in stops.found if found.lost]
     stops.judge(functools.partial(check, life), tmp_path / "found")
+    assert life.adopted
+    assert life.refused
 
 
 def test_an_opening_after_it_that_is_stopped_too(

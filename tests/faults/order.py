@@ -123,6 +123,14 @@ FAULTS = [
         (ADOPT,),
     ),
     Fault(
+        "adopt-what-is-left-of-a-staged-file",
+        "storage/log/staged_batches.py",
+        "            if size != self._size:\n",
+        "            if size > self._size:\n",
+        "A power cut has taken the end of a staged file, and the batch is adopted without it.",
+        (ADOPT,),
+    ),
+    Fault(
         "adopt-others-write-in-its-transaction",
         "storage/adopt/adopt.py",
         "                or (producer.transaction_first_offset, producer.last_offset) != span",

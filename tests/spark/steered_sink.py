@@ -14,6 +14,7 @@ Points at which the driver dies, with all its processes, as by SIGKILL to each:
 Others:
 
 - ``wait``: before it asks, it makes the file `flag` and waits until that is a FIFO's end;
+- ``lost``: of each staged file a power cut has left as many bytes, all of them zeros;
 - ``fail``: each task's first attempt fails when it has staged everything.
 """
 
@@ -115,12 +116,23 @@ class SteeredWriter(StreamWriter):
             vars(owner_client)["_outcome"] = _dead
         elif point in ("appended", "committed"):
             vars(owner_client)["LogManager"] = _Opening(DyingDisk(point))
+        elif point == "lost":
+            _lose(self._options.path, messages)
         elif point == "wait":
             Path(self._flag).touch()
             Path(f"{self._flag}.fifo").read_bytes()
         super().commit(messages, batchId)
         if point == "adopted":
             die()
+
+
+def _lose(data: str, messages: list[WriterCommitMessage | None]) -> None:
+    for message in messages:
+        assert isinstance(message, StagedTask)
+        for topic, partition, name, size in message.files:
+            path = Path(data, f"{topic}-{partition}", name)
+            os.truncate(path, 0)
+            os.truncate(path, size)
 
 
 def _dead(*_: Any) -> None:

@@ -52,6 +52,21 @@ def test_nothing_is_mounted(tmp_path: Path) -> None:
     assert list(adoptions(data).values()) == [len(points)]
 
 
+def test_a_power_cut_has_taken_what_was_staged(tmp_path: Path) -> None:
+    """The batch fails, and with it the query; the next run writes it anew."""
+    data = make_data(tmp_path)
+    names = {"0": 50, "1": 50}
+    for name in names:
+        add_lines(tmp_path / "lines", name)
+    with streaming(tmp_path, data, [{"steer": "lost:1"}]) as driver:
+        driver.wait(1)
+    assert "no batch begins here" in driver.said
+    assert list(adoptions(data).values()) == [0]
+    with streaming(tmp_path, data, [{}]) as driver:
+        driver.wait()
+    check_once(data, names)
+
+
 def test_a_daemon_has_the_data_directory(tmp_path: Path) -> None:
     """Tasks run on a cluster, where they may go on when the driver is dead."""
     with Cluster(tmp_path / "cluster") as cluster, mounted(tmp_path) as mount:

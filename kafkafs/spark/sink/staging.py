@@ -1,8 +1,10 @@
 """Stages the rows of one of the sink's tasks: a file for each partition, with finished batches.
 
 A file has v2 batches as the topic's settings want them (compression.type). When `finish` returns,
-the files and their names are on the disk. Full buffers go to the disk, so memory does not grow with
-the task; with many partitions only some files are open at a time.
+the files are closed, so that other machines see them, too. Nothing is flushed to the disk: the
+owner checks every byte before it adopts, and flushes the log. Where a power cut has taken some of a
+file, the owner refuses the batch, and Spark writes it anew. Full buffers go to the files, so memory
+does not grow with the task; with many partitions only some files are open at a time.
 
 The partitions of a topic are the directories that exist when the task begins. A row that the topic
 does not take ends the task with an error that names the row.
@@ -31,7 +33,6 @@ from storage.log.validator import rewrites, rewritten
 from storage.record.columns._rows import RowEncoder
 from storage.settings.config import LONG_MAX, LogConfig
 from storage.settings.settings import Settings
-from storage.threads import side_by_side
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +45,6 @@ BATCH_BYTES = 64 * 1024
 # The bytes of rows in memory; with more, batches go out before they are full.
 HELD_BYTES = 64 << 20
 OPEN_FILES = 128
-_SYNCING_THREADS = 8
 _KEY_SHOWN = 40
 
 
@@ -113,9 +113,9 @@ class Staging:
             self._flush()
 
     def finish(self) -> tuple[list[StagedFile], int]:
-        """Make the files durable; return them, and how many records they have. OSError."""
+        """Close the files; return them, and how many records they have. OSError."""
         self._flush()
-        self._files.sync()
+        self._files.close()
         staged = [
             StagedFile(topic, partition, str(self._name), self._files.sizes[path])
             for topic, rows in self._topics.items()
@@ -238,35 +238,23 @@ class _StagedFiles:
             self._open.move_to_end(path)
             return self._open[path]
         if len(self._open) >= self._limit:
-            self._files.close(self._open.popitem(last=False)[1])
+            path, fd = self._open.popitem(last=False)
+            with _located(path):
+                self._files.close(fd)
         flags = 0 if path in self.sizes else os.O_CREAT | os.O_EXCL
         fd = self._open[path] = self._files.open(path, os.O_WRONLY | flags)
         self.sizes.setdefault(path, 0)
         return fd
 
-    def sync(self) -> None:
-        """Flush all bytes and names to the disk, and close the files."""
-        side_by_side(self._sync, list(self.sizes), _SYNCING_THREADS, "staging")
-        self._close()
-
-    def _sync(self, path: str) -> None:
-        kept = self._open.get(path)
-        fd = self._files.open(path, os.O_WRONLY) if kept is None else kept
-        try:
-            with _located(path):
-                self._files.fdatasync(fd)
-        finally:
-            if kept is None:
-                self._files.close(fd)
-        self._files.sync_directory(os.path.dirname(path))
-
-    def _close(self) -> None:
+    def close(self) -> None:
         while self._open:
-            self._files.close(self._open.popitem()[1])
+            path, fd = self._open.popitem()
+            with _located(path):
+                self._files.close(fd)
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
-            self._close()
+            self.close()
         for path in self.sizes:
             try:
                 self._files.unlink(path)

@@ -307,6 +307,43 @@ def test_a_file_that_is_not_as_announced(data: Path) -> None:
             adopted(manager, AdoptRequest("q", 0, "run", (file._replace(partition=3),)))
 
 
+PARTS = [batches([b"%d" % n * 3000], per_batch=1) for n in range(4)]
+LOST: dict[str, bytes | None] = {
+    "the file": None,
+    "all bytes": b"",
+    "the last batch": b"".join(PARTS[:3]),
+    "half a batch": b"".join(PARTS)[:-1500],
+    "the last batch's pages": b"".join(PARTS[:3]) + bytes(len(PARTS[3])),
+    "the last bytes' page": b"".join(PARTS)[:-10] + bytes(10),
+    "a page between": b"".join(PARTS)[:4096] + bytes(4096) + b"".join(PARTS)[8192:],
+    "all pages": bytes(sum(map(len, PARTS))),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("chunk", [1 << 20, 3000])
+def test_what_a_power_cut_has_taken_of_a_staged_file(
+    data: Path, lost: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has flushed it: the batch is refused, and the query stages it anew."""
+    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", chunk)
+    with opened(data) as manager:
+        whole = stage(FILES, str(data), A, StagedName("q", 0, 0, 0), b"".join(PARTS))
+        torn = stage(FILES, str(data), B1, StagedName("q", 0, 1, 0), b"".join(PARTS))
+        content, path = LOST[lost], data / "b-1" / torn.name
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises((CorruptRecord, InvalidRecord, FileNotFoundError)) as raised:
+            adopted(manager, AdoptRequest("q", 0, "run", (whole, torn)))
+        assert "b-1/q-0-1-0.staged" in str(raised.value)
+        assert [log.log_end_offset for log in manager.logs()] == [0, 0, 0]
+        again = stage(FILES, str(data), B1, StagedName("q", 0, 1, 7), b"".join(PARTS))
+        adopted(manager, AdoptRequest("q", 0, "next run", (whole, again)))
+        for number, name in ((0, "a"), (1, "b")):
+            assert values(manager.log(name, number)) == [b"%d" % n * 3000 for n in range(4)]
+
+
 def test_a_record_without_a_key_is_refused_by_a_compacted_topic(data: Path) -> None:
     with opened(data) as manager:
         manager.change_topic_settings("a", {"cleanup.policy": "compact"})
