@@ -45,6 +45,7 @@ from storage.files import Files
 from storage.log.flush import FlushPlan
 from storage.log.log import Log
 from storage.log.staged_batches import StagedBatches, Stamped
+from storage.settings.settings import Settings
 from storage.state.producer_state import sequence_after
 from storage.task import Task
 from storage.threads import side_by_side
@@ -87,6 +88,7 @@ class OpenDirectory(Protocol):
     files: Files
     path: str
     clock_ms: Callable[[], int]
+    settings: Settings
     faults: list[str]
     keeps_faulty: bool
     # What is written down; what the disk refused, so that it is unknown whether it is written down;
@@ -107,7 +109,8 @@ def adopt(
     """Adopt what a request names.  A worker's thread; ``now_ns`` is wall time.
 
     InvalidRecord and its kinds, CorruptRecord, RecordTooLarge where a staged batch breaks a rule,
-    with its file and position; Fenced, BatchGap; UnknownTopicOrPartition; FileNotFoundError where a
+    with its file and position; InvalidRecord where a query of another kind has the name; Fenced,
+    BatchGap; UnknownTopicOrPartition; FileNotFoundError where a
     staged file is gone; InvalidTxnState, OutOfOrderSequence and other ProducerErrors where another
     one writes as its producer; OSError; TaskCancelled.  Then nothing of it can be read, now or
     later, and the staged files are still there.
@@ -215,8 +218,10 @@ class _Adoption:
 
     def _commit(self, begun: Adoptions) -> None:
         """Write down that the batch is committed; where that fails, that it is not."""
+        now_ms = self.now_ns() // 1_000_000
+        names_ms = self.directory.settings.broker.kafkafs_txn_retention_ms
         try:
-            _save(self.directory, begun.committed(self.request, self.now_ns() // 1_000_000))
+            _save(self.directory, begun.committed(self.request, now_ms, names_ms))
         except BaseException:
             # The file may say either now.  Before a marker goes out it has to say one for sure.
             self.directory.undecided = begun

@@ -20,8 +20,8 @@ import secrets
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from storage.adopt.staged import AdoptRequest
-from storage.errors import BatchGap, CorruptCheckpoint, Fenced, UnusableFile
+from storage.adopt.staged import AdoptRequest, QueryKind
+from storage.errors import BatchGap, CorruptCheckpoint, Fenced, InvalidRecord, UnusableFile
 from storage.files import Files
 
 FILE = "kafkafs.adopted"
@@ -39,16 +39,15 @@ _CURE = (
     "appended again, and a transaction that was open then stays open until it is aborted"
 )
 _FENCED_KEPT = 64
-# A query that writes only once is remembered as long as its request may be repeated.
+# A query of the kind ONCE is remembered as long as its request may be repeated.
 _ONCE_MS = 24 * 3600 * 1000
 _ONCE_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A writer.  ``batch``: the last one adopted, -1: none; ``run``: who adopted it, "": nobody.
-
-    ``once_ms``: when a query that writes only once was adopted, 0: not yet; -1: another query.
+    """A writer.  ``batch``: the last one adopted, -1: none; ``run``: who asked for it, "": nobody;
+    ``adopted_ms``: when it was adopted, 0: never.
     """
 
     producer_id: int
@@ -56,10 +55,16 @@ class Query:
     run: str
     batch: int = -1
     fenced: tuple[str, ...] = ()
-    once_ms: int = -1
+    kind: QueryKind = QueryKind.STREAM
+    adopted_ms: int = 0
 
     def is_done(self, request: AdoptRequest) -> bool:
-        """Whether a request's batch was adopted already."""
+        """Whether a request's batch was adopted already.  InvalidRecord: another kind's name."""
+        if request.kind is not self.kind:
+            raise InvalidRecord(
+                f"{request.query} has written before as a query of the kind {self.kind}, not "
+                f"{request.kind}: take another name"
+            )
         return request.batch <= self.batch
 
     def check(self, request: AdoptRequest) -> None:
@@ -68,7 +73,8 @@ class Query:
             raise Fenced(
                 f"run {request.run} of {request.query} is over: run {self.run} has taken its place"
             )
-        if self.batch >= 0 and request.batch != self.batch + 1:
+        follows = self.batch < 0 or request.batch == self.batch + 1
+        if not follows and self.kind is not QueryKind.RISING:
             raise BatchGap(
                 f"batch {request.batch} of {request.query} does not follow batch {self.batch}, "
                 "the last one adopted"
@@ -142,9 +148,7 @@ class Adoptions:
             query.check(request)
         next_id = max(self.next_producer_id, seen_producer_id + 1)
         if query is None:
-            # One that writes once, and is not committed, is forgotten with the next commit.
-            once_ms = 0 if request.once else -1
-            query = Query(next_id, 0, "", once_ms=once_ms)
+            query = Query(next_id, 0, "", kind=request.kind)
         elif request.run != query.run:
             # As from a coordinator.
             query = replace(query, producer_epoch=query.producer_epoch + 1)
@@ -155,8 +159,11 @@ class Adoptions:
         pending = Pending(request.query, request.batch, query.producer_id, False, files)
         return Adoptions(next_id, {**self.queries, request.query: query}, pending)
 
-    def committed(self, request: AdoptRequest, now_ms: int) -> Adoptions:
-        """Returns a copy in which the intended batch, all of it durable, is committed."""
+    def committed(self, request: AdoptRequest, now_ms: int, names_ms: int) -> Adoptions:
+        """Returns a copy in which the intended batch, all of it durable, is committed.
+
+        ``names_ms``: how long queries of the kind NAMED are remembered; -1: for ever.
+        """
         assert self.pending is not None
         query = self.queries[request.query]
         fenced = query.fenced
@@ -167,25 +174,36 @@ class Adoptions:
             run=request.run,
             fenced=fenced,
             batch=request.batch,
-            once_ms=now_ms if request.once else -1,
+            adopted_ms=now_ms,
         )
         queries = {**self.queries, request.query: query}
         return replace(
             self,
-            queries=_without_old(queries, now_ms),
+            queries=_without_old(queries, now_ms, names_ms),
             pending=replace(self.pending, committed=True),
         )
 
 
-def _without_old(queries: dict[str, Query], now_ms: int) -> dict[str, Query]:
-    """The queries but for those that wrote once, long ago."""
-    once = sorted((query.once_ms, name) for name, query in queries.items() if query.once_ms >= 0)
-    kept = {name for at, name in once[-_ONCE_KEPT:] if now_ms - at < _ONCE_MS}
-    return {name: query for name, query in queries.items() if query.once_ms < 0 or name in kept}
+def _without_old(queries: dict[str, Query], now_ms: int, names_ms: int) -> dict[str, Query]:
+    """The queries but for those that wrote their only batch long ago, or never committed it."""
+    once = sorted(
+        (query.adopted_ms, name) for name, query in queries.items() if query.kind is QueryKind.ONCE
+    )
+    recent = {name for at, name in once[-_ONCE_KEPT:] if now_ms - at < _ONCE_MS}
+
+    def is_kept(name: str, query: Query) -> bool:
+        if query.kind is QueryKind.ONCE:
+            return name in recent
+        if query.kind is QueryKind.NAMED:
+            return names_ms < 0 or now_ms - query.adopted_ms < names_ms
+        return True
+
+    return {name: query for name, query in queries.items() if is_kept(name, query)}
 
 
 def _query(fields: dict[str, Any]) -> Query:
-    return Query(**{**fields, "fenced": tuple(fields["fenced"])})
+    kind = QueryKind(fields["kind"])
+    return Query(**{**fields, "fenced": tuple(fields["fenced"]), "kind": kind})
 
 
 def _pending(fields: dict[str, Any]) -> Pending:

@@ -8,7 +8,8 @@ order.  Nobody needs to flush a staged file: the owner checks every byte before 
 refuses what a power cut has left of one.
 
 ``query`` names the writer (a streaming query, a job), in letters, digits, ``.``, ``_`` and ``-``;
-``batch`` counts what it has written, from 0; each restart makes a new ``run``.
+``batch`` counts what it has written, from 0; each restart makes a new ``run``.  A query's ``kind``
+says which batches it has.
 
 A request is one line of JSON.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import json
 import re
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from storage import paths
@@ -65,21 +67,33 @@ class StagedFile(NamedTuple):
     size: int
 
 
-class AdoptRequest(NamedTuple):
-    """The batches that are to become one transaction.
+class QueryKind(StrEnum):
+    """Which batches a query has, and how long it is remembered."""
 
-    ``once``: this is the query's only batch; it is asked for again only until an answer has come.
-    """
+    STREAM = "stream"
+    """Each follows the one before.  For ever."""
+    RISING = "rising"
+    """Each has a higher number than the one before.  For ever."""
+    NAMED = "named"
+    """One, under a name that is used again to repeat it.  For ``kafkafs.txn.retention.ms``."""
+    ONCE = "once"
+    """One, which is asked for again only until an answer has come.  For a while."""
+
+
+class AdoptRequest(NamedTuple):
+    """The batches that are to become one transaction."""
 
     query: str
     batch: int
     run: str
     files: tuple[StagedFile, ...]
-    once: bool = False
+    kind: QueryKind = QueryKind.STREAM
 
     def encode(self) -> str:
         """One line, without its end."""
         fields = {**self._asdict(), "files": [list(file) for file in self.files]}
+        if self.kind is QueryKind.STREAM:
+            del fields["kind"]
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -87,22 +101,21 @@ class AdoptRequest(NamedTuple):
         """The request of a parsed JSON value.  InvalidRecord where it is none."""
         try:
             files = tuple(StagedFile(*file) for file in fields["files"])
-            request = cls(**{**fields, "files": files})
-        except (TypeError, KeyError) as error:
+            kind = QueryKind(fields.get("kind", QueryKind.STREAM))
+            request = cls(**{**fields, "files": files, "kind": kind})
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise InvalidRecord(f"no request to adopt: {error}") from None
         request.check()
         return request
 
     def check(self) -> None:
         """InvalidRecord where something in it cannot be."""
-        query, batch, run, _, once = tuple[Any, ...](self)
+        query, batch, run, *_ = tuple[Any, ...](self)
         check_query(query)
         if type(batch) is not int or not 0 <= batch < 1 << 63:
             raise InvalidRecord(f"batch {batch!r} is no number")
         if not isinstance(run, str) or not 0 < len(run) <= MAX_QUERY_LENGTH:
             raise InvalidRecord(f"run {run!r} is no name")
-        if type(once) is not bool:
-            raise InvalidRecord("'once' is true or false")
         for file in self.files:
             _check_file(file)
             name = parse_name(file.name)

@@ -302,6 +302,7 @@ class BrokerConfig:
     kafkafs_metadata_log_dir: str | None = _topic(None, _path)
     kafkafs_check_interval_ms: int = _topic(600_000, _long(1))
     kafkafs_staged_retention_ms: int = _topic(_DAY_MS, _long(-1))
+    kafkafs_txn_retention_ms: int = _topic(30 * _DAY_MS, _long(-1))
     kafkafs_reserve_bytes: int = _topic(16 << 20, _long(0))
 
 

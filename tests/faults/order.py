@@ -91,8 +91,8 @@ FAULTS = [
     Fault(
         "adopt-gaps-between-batches",
         "storage/adopt/adoptions.py",
-        "        if self.batch >= 0 and request.batch != self.batch + 1:",
-        "        if self.batch >= 0 and request.batch < self.batch + 1:",
+        "        follows = self.batch < 0 or request.batch == self.batch + 1",
+        "        follows = self.batch < 0 or request.batch > self.batch",
         "A batch that was never adopted counts as adopted.",
         (ADOPT,),
     ),

@@ -4,6 +4,8 @@ Its argument is one object of JSON: `settings` of Spark, and what to do. `write`
 whose tasks have rows `TASK:NUMBER` in partitions by NUMBER. `stream`: streaming queries, each of
 which writes the lines of a directory's files, a file a batch, in partitions by what stands behind
 a line's `:`; it ends when all is written (`die`: by SIGKILL, then), or with its standard input.
+`each`: the same by `foreachBatch`, with the batch's number as `txnVersion`; it dies when it has
+written batch `die`, before Spark knows.
 
 Not here: tests (``drivers`` starts this).
 """
@@ -22,7 +24,7 @@ from kafkafs.spark.data_source import KafkafsDataSource
 from tests.spark.steered_sink import SteeredDataSource, die
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 PARTITIONS = 2
@@ -82,10 +84,27 @@ def write(spark: SparkSession, do: dict[str, Any]) -> None:
 # -- streaming -----------------------------------------------------------------------------------
 
 
+def placed(spark: SparkSession, directory: str) -> DataFrame:
+    lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(directory)
+    return lines.selectExpr("value", f"int(split_part(value, ':', -1)) % {PARTITIONS} partition")
+
+
+def each(spark: SparkSession, do: dict[str, Any]) -> None:
+    def write_batch(frame: DataFrame, number: int) -> None:
+        options = {"path": do["path"], "topic": do["topic"], "txnAppId": "app"}
+        writer = frame.coalesce(1).write.format("kafkafs").mode("append")
+        writer.options(**options, txnVersion=number).save()
+        if number == do["die"]:
+            die()
+
+    writer = placed(spark, do["lines"]).writeStream.foreachBatch(write_batch)
+    writer = writer.option("checkpointLocation", do["checkpoint"])
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
 def start(spark: SparkSession, do: dict[str, Any], query: dict[str, str]) -> StreamingQuery:
-    lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(query["lines"])
-    placed = lines.selectExpr("value", f"int(split_part(value, ':', -1)) % {PARTITIONS} partition")
-    writer = placed.writeStream.format("steered").outputMode("append")
+    frame = placed(spark, query["lines"])
+    writer = frame.writeStream.format("steered").outputMode("append")
     writer = writer.option("checkpointLocation", query["checkpoint"])
     writer = writer.option("path", do["path"]).option("topic", do["topic"])
     for name in ("steer", "flag"):
@@ -111,7 +130,7 @@ def stream(spark: SparkSession, do: dict[str, Any]) -> None:
 def main() -> None:
     do = json.loads(sys.argv[1])
     spark = session(do["settings"])
-    {"write": write, "stream": stream}[do["do"]](spark, do)
+    {"write": write, "stream": stream, "each": each}[do["do"]](spark, do)
     spark.stop()
 
 

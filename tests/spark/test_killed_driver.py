@@ -13,7 +13,15 @@ import pytest
 
 from tests.mount.mounting import mounted
 from tests.spark.cluster import Cluster
-from tests.spark.drivers import TOPIC, add_lines, adoptions, check_once, make_data, streaming
+from tests.spark.drivers import (
+    TOPIC,
+    Driver,
+    add_lines,
+    adoptions,
+    check_once,
+    make_data,
+    streaming,
+)
 
 pytestmark = pytest.mark.soak
 
@@ -50,6 +58,31 @@ def test_nothing_is_mounted(tmp_path: Path) -> None:
     names = kill_at(tmp_path, data, points)
     check_once(data, names)
     assert list(adoptions(data).values()) == [len(points)]
+
+
+def test_it_writes_by_foreach_batch(tmp_path: Path) -> None:
+    """It dies behind each write, before the batch is done, and writes it once more."""
+    data = make_data(tmp_path)
+    names: dict[str, int] = {}
+    for batch in range(3):
+        add_lines(tmp_path / "lines", str(batch))
+        names[str(batch)] = 50
+        last = batch == 2
+        what = {
+            "path": str(data),
+            "topic": TOPIC,
+            "lines": str(tmp_path / "lines"),
+            "checkpoint": str(tmp_path / "checkpoint"),
+            "die": -1 if last else batch,
+        }
+        with Driver(tmp_path / "driver", {}, "each", **what) as driver:
+            if last:
+                driver.wait()
+            else:
+                driver.wait_dead()
+        assert (tmp_path / "checkpoint" / "commits" / str(batch)).exists() == last
+    check_once(data, names)
+    assert adoptions(data) == {"app": 2}
 
 
 def test_a_power_cut_has_taken_what_was_staged(tmp_path: Path) -> None:

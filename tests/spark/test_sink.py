@@ -185,6 +185,58 @@ def test_a_replayed_batch_is_written_once(spark: SparkSession, data: Path, tmp_p
     check_data(data)
 
 
+def test_each_batch_of_a_foreach_batch_is_written_once(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    """A replayed batch is a duplicate, with topics of its own too; the run is the query's."""
+
+    def each(frame: DataFrame, number: int) -> None:
+        topics = frame.selectExpr("value", "explode(array('orders', 'payments')) topic")
+        write(topics, data, txnAppId="my-app", txnVersion=number)
+        frame.sparkSession.createDataFrame([(b"audit",)], "value binary").write.format(
+            "kafkafs"
+        ).mode("append").options(topic="audit", txnAppId="my-audit", txnVersion=number).save(
+            str(data)
+        )
+
+    def run() -> str:
+        frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+        query = (
+            frame.load(str(tmp_path / "in"))
+            .writeStream.foreachBatch(each)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return str(query.runId)
+
+    with LogManager.open(str(data)) as manager:
+        manager.create_topic("audit", 1)
+    for number, text in enumerate(("a\n", "", "b\n")):
+        lines(tmp_path / "in", f"{number}.txt", text)
+    first = run()
+    for name in ("2", ".2.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    lines(tmp_path / "in", "3.txt", "c\n")
+    last = run()
+    for topic in ("orders", "payments"):
+        assert sorted(values(data, topic), key=str) == [b"a", b"b", b"c"]
+    assert values(data, "audit") == [b"audit"] * 4
+    app = Adoptions.load(Files(), str(data)).queries["my-app"]
+    assert (app.batch, app.run, app.fenced) == (3, last, (first,))
+    check_data(data)
+
+
+def test_versions_of_a_batch_query(spark: SparkSession, data: Path) -> None:
+    frame = spark.sql("select 'x' value")
+    for version, count in ((5, 1), (5, 1), (9, 2), (7, 2), (10, 3)):
+        write(frame, data, topic="orders", txnAppId="loader", txnVersion=version)
+        assert len(values(data, "orders")) == count
+    write(frame, data, topic="orders", txnAppId="another", txnVersion=0)
+    assert len(values(data, "orders")) == 4
+
+
 def test_a_query_that_goes_on_elsewhere_fences_this_one(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:

@@ -111,6 +111,12 @@ def test_options_of_any_case(tmp_path: Path) -> None:
         ({"topic": "a/b"}, "'a/b' is no valid topic name"),
         ({"txnId": "a b"}, "Option 'txnId': 'a b' is no name"),
         ({"txnId": "x" * 129}, "at most 128"),
+        ({"txnAppId": "a b", "txnVersion": "1"}, "Option 'txnAppId': 'a b' is no name"),
+        ({"txnAppId": "a"}, "'txnAppId' and 'txnVersion' go together"),
+        ({"txnVersion": "1"}, "'txnAppId' and 'txnVersion' go together"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' must not be negative"),
+        ({"txnAppId": "a", "txnVersion": "1.0"}, "'txnVersion' must be a whole number"),
+        ({"txnAppId": "a", "txnVersion": "1", "txnId": "b"}, "does not go with 'txnAppId'"),
     ],
 )
 def test_options_that_are_refused(tmp_path: Path, options: dict[str, str], reason: str) -> None:
@@ -139,8 +145,9 @@ def test_modes(tmp_path: Path) -> None:
         batch_writer(options, schema(ALL), True)
     with pytest.raises(InvalidOption, match="complete is not supported"):
         stream_writer(options, schema(ALL), True)
-    with pytest.raises(InvalidOption, match="'txnId' not valid in streaming"):
-        stream_writer({**options, "txnId": "x"}, schema(ALL), False)
+    for name in ("txnId", "txnAppId", "txnVersion"):
+        with pytest.raises(InvalidOption, match=f"'{name}' not valid in streaming"):
+            stream_writer({**options, name: "1"}, schema(ALL), False)
 
 
 def test_writers_are_sent_to_other_processes(tmp_path: Path) -> None:

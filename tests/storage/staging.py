@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from storage import LogManager, Record, encode, paths
 from storage.adopt.adopt import Adopted, adopt
-from storage.adopt.staged import AdoptRequest, StagedFile, StagedName
+from storage.adopt.staged import AdoptRequest, QueryKind, StagedFile, StagedName
 from storage.files import Files
 from storage.task import Task
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -50,7 +50,7 @@ def staged(
     rows: Mapping[Partition, Sequence[Sequence[bytes | None]]],
     *,
     run: str = "run",
-    once: bool = False,
+    kind: QueryKind = QueryKind.STREAM,
 ) -> AdoptRequest:
     """A request; ``rows`` are of each partition the values of each of its tasks."""
     found = [
@@ -58,7 +58,7 @@ def staged(
         for partition, tasks in rows.items()
         for task, values in enumerate(tasks)
     ]
-    return AdoptRequest(query, batch, run, tuple(found), once)
+    return AdoptRequest(query, batch, run, tuple(found), kind)
 
 
 def adopted(manager: LogManager, request: AdoptRequest) -> Adopted:

@@ -4,6 +4,9 @@ Tasks stage rows (`staging`). The commit, in the driver, asks the owner of the l
 files of the successful tasks, as one Kafka transaction (`owner`, `storage.adopt.adopt`). In a
 partition the tasks' records have the order of the tasks' numbers.
 
+A batch query that has an application's id and a version (`txnAppId`, `txnVersion`) is one batch of
+that application: in a `foreachBatch` each is written once.
+
 The id of a streaming query, which its checkpoint keeps, identifies its batches: the owner does not
 append a batch again that Spark replays after a restart, and a run of the query that has a batch
 adopted fences off the run before it.
@@ -34,9 +37,9 @@ from pyspark.sql.datasource import (
 
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.sink.sink_columns import check_columns
-from kafkafs.spark.sink.sink_options import TRANSACTION, SinkOptions, parse
+from kafkafs.spark.sink.sink_options import OF_BATCH_QUERIES, SinkOptions, parse
 from storage import paths
-from storage.adopt.staged import AdoptRequest, StagedFile, StagedName, parse_name
+from storage.adopt.staged import AdoptRequest, QueryKind, StagedFile, StagedName, parse_name
 from storage.errors import InvalidRecord, StorageError
 from storage.files import Files
 
@@ -56,12 +59,12 @@ _TRIES = 3
 
 
 class SinkWrite(NamedTuple):
-    """The query, batch and run of a write; `once`: no other write has that query's name."""
+    """The query, batch and run of a write."""
 
     query: str
     batch: int
     run: str
-    once: bool = False
+    kind: QueryKind = QueryKind.STREAM
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,11 @@ def stream_writer(
             "Output mode complete is not supported: a log is only appended to. Use append or "
             "update."
         )
-    parsed = _options(options, schema)
-    if parsed.transaction is not None:
-        raise InvalidOption(f"Option {TRANSACTION!r} not valid in streaming queries")
-    return StreamWriter(parsed)
+    given = {name.lower() for name in options}
+    for name in OF_BATCH_QUERIES:
+        if name.lower() in given:
+            raise InvalidOption(f"Option {name!r} not valid in streaming queries")
+    return StreamWriter(_options(options, schema))
 
 
 def _options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
@@ -133,16 +137,28 @@ def _stage(options: SinkOptions, write: SinkWrite, batches: Iterator[pa.RecordBa
     return StagedTask(task, context.attemptNumber(), write, tuple(files), records)
 
 
-def _write_of_stream() -> SinkWrite:
-    """The batch that this task of a streaming query writes."""
+def _properties() -> tuple[str | None, str | None, str | None]:
+    """The query's id, the batch's number and the run's id of this task of a streaming query."""
     context = TaskContext.get()
     assert context is not None
     query, batch, run = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
+    return query, batch, run
+
+
+def _write_of_stream() -> SinkWrite:
+    """The batch that this task of a streaming query writes."""
+    query, batch, run = _properties()
     if not query or not batch or not run:
         raise InvalidRecord(
             f"not a task of a streaming query: it lacks one of {QUERY_ID}, {BATCH_ID}, {RUN_ID}"
         )
     return SinkWrite(query, int(batch), run)
+
+
+def _of_run(write: SinkWrite) -> SinkWrite:
+    """The write of an application: in a `foreachBatch`, of the run of the streaming query."""
+    query, _, run = _properties()
+    return write._replace(run=run) if query and run else write
 
 
 # -- the driver ----------------------------------------------------------------------------------
@@ -158,12 +174,12 @@ def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         raise InvalidRecord(f"tasks of several batches: {sorted(writes)}")
     if len({message.task for message in staged}) != len(staged):
         raise InvalidRecord("two messages of one task")
-    query, batch, run, once = writes.pop()
+    query, batch, run, kind = writes.pop()
     staged.sort(key=lambda message: message.task)
     files = tuple(file for message in staged for file in message.files)
-    if once and not files:
+    if kind is QueryKind.ONCE and not files:
         return
-    is_duplicate = _is_duplicate(path, AdoptRequest(query, batch, run, files, once))
+    is_duplicate = _is_duplicate(path, AdoptRequest(query, batch, run, files, kind))
     if is_duplicate or any(message.tries for message in staged):
         _remove_all(path, query, batch)
     records = sum(message.records for message in staged)
@@ -226,12 +242,21 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        name = options.transaction
-        # A second run of a named write is another run of the same query.
-        self._write = SinkWrite(name or str(uuid.uuid4()), 0, str(uuid.uuid4()), once=name is None)
+        run = str(uuid.uuid4())
+        if options.app is not None and options.version is not None:
+            app = options.app
+            self._write = SinkWrite(app, options.version, app, QueryKind.RISING)
+        elif options.transaction is not None:
+            # A second run of a named write is another run of the same query.
+            self._write = SinkWrite(options.transaction, 0, run, QueryKind.NAMED)
+        else:
+            self._write = SinkWrite(str(uuid.uuid4()), 0, run, QueryKind.ONCE)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        return _stage(self._options, self._write, iterator)
+        write = self._write
+        if write.kind is QueryKind.RISING:
+            write = _of_run(write)
+        return _stage(self._options, write, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Ask the owner to adopt the staged files."""
@@ -240,7 +265,7 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the staged files; if no other write has this name, those of killed tasks too."""
         _abort(self._options.path, messages)
-        if self._write.once:
+        if self._write.kind is QueryKind.ONCE:
             _remove_all(self._options.path, self._write.query, self._write.batch)
 
 

@@ -2,7 +2,9 @@
 
 `path`: the data directory, which all executors share. `topic`: of all rows, whatever their column
 `topic` says. `txnId` (batch queries): the name of the write; a second write of that name appends
-nothing. Options for connections (`kafka.…`) have no effect. Any other name is an error.
+nothing. `txnAppId`, `txnVersion` (batch queries, as Delta Lake has them): who writes, and the
+number of the write; one whose number is not above the last one appends nothing. Options for
+connections (`kafka.…`) have no effect. Any other name is an error.
 """
 
 from __future__ import annotations
@@ -10,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.option_values import InvalidOption, long
 from storage import paths
 from storage.adopt.staged import check_query
 from storage.errors import InvalidRecord
 from storage.files import Files
 
 TRANSACTION = "txnId"
-_KNOWN = ("path", "topic", TRANSACTION)
+APP, VERSION = "txnAppId", "txnVersion"
+OF_BATCH_QUERIES = (TRANSACTION, APP, VERSION)
+_KNOWN = ("path", "topic", *OF_BATCH_QUERIES)
 # Spark's own options, which it hands on.
 _SPARKS = frozenset(("checkpointlocation", "queryname"))
 _KAFKA = "kafka."
@@ -25,11 +29,13 @@ _KAFKA = "kafka."
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The checked options."""
+    """The checked options. `version`: of the application `app`; None: there is none."""
 
     path: str
     topic: str | None
     transaction: str | None
+    app: str | None = None
+    version: int | None = None
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
@@ -42,13 +48,34 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     topic = options.get("topic")
     if topic is not None and not paths.is_topic_name(topic):
         raise InvalidOption(f"Option 'topic': {topic!r} is no valid topic name")
-    transaction = options.get(TRANSACTION.lower())
-    if transaction is not None:
+    transaction, app = _name(options, TRANSACTION), _name(options, APP)
+    version = _version(options)
+    if (app is None) != (version is None):
+        raise InvalidOption(f"Options {APP!r} and {VERSION!r} go together: one of them is missing")
+    if app is not None and transaction is not None:
+        raise InvalidOption(f"Option {TRANSACTION!r} does not go with {APP!r}: name a write once")
+    return SinkOptions(_directory(options.get("path", "")), topic, transaction, app, version)
+
+
+def _name(options: Mapping[str, str], option: str) -> str | None:
+    """What a write or who writes is called."""
+    name = options.get(option.lower())
+    if name is not None:
         try:
-            check_query(transaction)
+            check_query(name)
         except InvalidRecord as error:
-            raise InvalidOption(f"Option {TRANSACTION!r}: {error.message}") from None
-    return SinkOptions(_directory(options.get("path", "")), topic, transaction)
+            raise InvalidOption(f"Option {option!r}: {error.message}") from None
+    return name
+
+
+def _version(options: Mapping[str, str]) -> int | None:
+    text = options.get(VERSION.lower())
+    if text is None:
+        return None
+    version = long(text, f"Option {VERSION!r} must be a whole number")
+    if version < 0:
+        raise InvalidOption(f"Option {VERSION!r} must not be negative, got {text!r}")
+    return version
 
 
 def _directory(option: str) -> str:

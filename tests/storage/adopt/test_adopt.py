@@ -13,7 +13,7 @@ import storage.adopt.adopt
 import storage.log.staged_batches
 from storage import LogManager, Record, encode
 from storage.adopt.adoptions import FILE, FIRST_PRODUCER_ID, MAX_EPOCH
-from storage.adopt.staged import AdoptRequest, StagedName
+from storage.adopt.staged import AdoptRequest, QueryKind, StagedName
 from storage.errors import (
     BatchGap,
     CorruptCheckpoint,
@@ -31,13 +31,14 @@ from storage.files import Files
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT
 from storage.task import Task
-from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values, write_settings
 from tests.storage.staging import adopted, batches, left, stage, staged
 from tests.storage.transactions import Client
 
 T = TypeVar("T")
 
 FILES = Files()
+DAY_NS = 24 * 3600 * 10**9
 A, B0, B1 = ("a", 0), ("b", 0), ("b", 1)
 
 
@@ -218,17 +219,17 @@ def test_what_is_copied_from_another_data_directory(data: Path, tmp_path: Path) 
 
 def test_who_writes_once_is_forgotten_in_time(data: Path) -> None:
     with opened(data) as manager:
-        adopted(manager, staged(FILES, str(data), "once", 0, {A: [[b"0"]]}, once=True))
+        adopted(manager, staged(FILES, str(data), "once", 0, {A: [[b"0"]]}, kind=QueryKind.ONCE))
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}))
-        assert adopted(manager, AdoptRequest("once", 0, "run", (), once=True)).duplicate
-        later = NOW_NS + 2 * 24 * 3600 * 10**9
+        assert adopted(manager, AdoptRequest("once", 0, "run", (), kind=QueryKind.ONCE)).duplicate
+        later = NOW_NS + 2 * DAY_NS
         storage.adopt.adopt.adopt(manager, AdoptRequest("q", 1, "run", ()), Task(), lambda: later)
         assert set(manager.adoptions.queries) == {"q"}
 
 
 def test_who_would_write_once_and_was_stopped_is_forgotten(data: Path) -> None:
     with opened(data) as manager:
-        request = staged(FILES, str(data), "once", 0, {A: [[b"0"]]}, once=True)
+        request = staged(FILES, str(data), "once", 0, {A: [[b"0"]]}, kind=QueryKind.ONCE)
         with pytest.raises(TaskCancelled):
             storage.adopt.adopt.adopt(manager, request, StoppedBeforeFlush(), lambda: NOW_NS)
         assert manager.adoptions.queries["once"].batch == -1
@@ -237,6 +238,50 @@ def test_who_would_write_once_and_was_stopped_is_forgotten(data: Path) -> None:
         assert not adopted(manager, request).duplicate
         assert adopted(manager, request).duplicate
         assert values(manager.log("a", 0)) == [b"q", b"0"]
+
+
+@pytest.mark.parametrize(
+    ("days", "retention_ms", "is_there"),
+    [(29, None, True), (31, None, False), (31, -1, True), (2, DAY_NS // 1_000_000, False)],
+)
+def test_names_of_writes_are_forgotten_in_time(
+    data: Path, days: int, retention_ms: int | None, is_there: bool
+) -> None:
+    """Those of streams and of applications are not."""
+    others = [QueryKind.STREAM, QueryKind.RISING]
+    if retention_ms is not None:
+        write_settings(data, kafkafs_txn_retention_ms=retention_ms)
+    with opened(data) as manager:
+        for kind in (QueryKind.NAMED, *others):
+            adopted(manager, staged(FILES, str(data), str(kind), 0, {A: [[b"0"]]}, kind=kind))
+        now_ns = NOW_NS + days * DAY_NS
+        storage.adopt.adopt.adopt(manager, AdoptRequest("q", 0, "r", ()), Task(), lambda: now_ns)
+        assert set(manager.adoptions.queries) == {"q", *others} | ({"named"} if is_there else set())
+
+
+def test_versions_of_an_application_may_jump(data: Path) -> None:
+    """Whatever is not above the last one is there; also after a restart."""
+    for restarted in (False, True):
+        with opened(data) as manager:
+            for version, is_there in ((3, restarted), (17, restarted), (17, True), (4, True)):
+                rows: dict[tuple[str, int], list[list[bytes | None]]] = {A: [[b"%d" % version]]}
+                kind = QueryKind.RISING
+                asked = staged(FILES, str(data), "app", version, rows, run="app", kind=kind)
+                assert adopted(manager, asked).duplicate is is_there
+            assert values(manager.log("a", 0)) == [b"3", b"17"]
+            assert left(str(data)) == []
+
+
+def test_a_name_belongs_to_one_kind_of_query(data: Path) -> None:
+    """Else what one of them writes would count as what the other one has written."""
+    with opened(data) as manager:
+        first = staged(FILES, str(data), "q", 0, {A: [[b"0"]]}, kind=QueryKind.NAMED)
+        adopted(manager, first)
+        for batch in (0, 1):
+            other = staged(FILES, str(data), "q", batch, {A: [[b"1"]]}, kind=QueryKind.RISING)
+            with pytest.raises(InvalidRecord, match="of the kind named, not rising: take another"):
+                adopted(manager, other)
+        assert values(manager.log("a", 0)) == [b"0"]
 
 
 def bad_batch(**changes: object) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storage.adopt.staged import AdoptRequest, StagedFile, StagedName, parse_name
+from storage.adopt.staged import AdoptRequest, QueryKind, StagedFile, StagedName, parse_name
 from storage.errors import InvalidRecord
 from storage.owner.request_kinds import decode
 
@@ -44,7 +44,9 @@ def test_a_request_is_one_line() -> None:
     line = REQUEST.encode()
     assert "\n" not in line
     assert decoded(line) == REQUEST
-    assert decoded(REQUEST._replace(once=True).encode()).once
+    for kind in QueryKind:
+        assert decoded(REQUEST._replace(kind=kind).encode()).kind is kind
+    assert "kind" not in json.loads(line)
 
 
 WRONG: list[dict[str, Any]] = [
@@ -60,7 +62,7 @@ WRONG: list[dict[str, Any]] = [
     {"files": [["orders", 0, "p-3-0-7.staged", 10]]},
     {"files": [["orders", 0, "q-3-0-7.staged", 10]] * 2},
     {"files": [[["orders"], 0, "q-3-0-7.staged", 10]]},
-    *({"files": {"a": 1}}, {"once": 1}, {"more": 1}),
+    *({"files": {"a": 1}}, {"kind": 1}, {"kind": "x"}, {"kind": [1]}, {"more": 1}),
 ]
 
 
