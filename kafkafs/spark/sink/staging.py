@@ -238,8 +238,8 @@ class _StagedFiles:
             self._open.move_to_end(path)
             return self._open[path]
         if len(self._open) >= self._limit:
-            path, fd = self._open.popitem(last=False)
-            with _located(path):
+            oldest, fd = self._open.popitem(last=False)
+            with _located(oldest):
                 self._files.close(fd)
         flags = 0 if path in self.sizes else os.O_CREAT | os.O_EXCL
         fd = self._open[path] = self._files.open(path, os.O_WRONLY | flags)
