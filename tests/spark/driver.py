@@ -77,7 +77,8 @@ def write(spark: SparkSession, do: dict[str, Any]) -> None:
     tasks = context.parallelize(range(do["tasks"]), do["tasks"])
     made = tasks.mapPartitionsWithIndex(rows(do["rows"], do["trouble"], do["flags"]))
     frame = spark.createDataFrame(made, "value binary, partition int")
-    options = {"path": do["path"], "topic": do["topic"]}
+    options = {"path": do["path"], **do["options"]}
+    frame = frame.selectExpr("*", f"'{do['topic']}' topic")
     frame.write.format("kafkafs").mode("append").options(**options).save()
 
 

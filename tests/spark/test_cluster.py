@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.mounting import SETTINGS
 from tests.spark.cluster import Cluster
+from tests.spark.driver import PARTITIONS
 from tests.spark.drivers import (
     TOPIC,
     Driver,
@@ -34,13 +36,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def writing(base: Path, data: Path, settings: dict[str, str], trouble: str) -> Driver:
+def writing(
+    base: Path, data: Path, settings: dict[str, str], trouble: str, **options: object
+) -> Driver:
     return Driver(
         base / "driver",
         settings,
         "write",
         path=str(data),
         topic=TOPIC,
+        options=options,
         tasks=TASKS,
         rows=ROWS,
         trouble=trouble,
@@ -77,6 +82,16 @@ def test_a_slow_task_is_run_twice(tmp_path: Path, cluster: Cluster) -> None:
     with writing(tmp_path, data, {**cluster.settings(), **speculative}, "slow") as driver:
         driver.wait()
     assert (tmp_path / "copied").exists(), "no task has been run twice"
+    check_once(data, {str(task): ROWS for task in range(TASKS)})
+
+
+def test_two_executors_need_a_topic_at_once(tmp_path: Path, cluster: Cluster) -> None:
+    """Both find it missing, one of them creates it, and both write to all of its partitions."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "kafkafs.properties").write_text(SETTINGS)
+    with writing(tmp_path, data, cluster.settings(), "", topicPartitions=PARTITIONS) as driver:
+        driver.wait()
     check_once(data, {str(task): ROWS for task in range(TASKS)})
 
 

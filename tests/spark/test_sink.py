@@ -228,6 +228,26 @@ def test_each_batch_of_a_foreach_batch_is_written_once(
     check_data(data)
 
 
+def test_topics_that_are_missing(spark: SparkSession, data: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    rows = spark.range(0, 100, 1, 4).selectExpr(
+        "cast(id as string) key", "cast(id as string) value", "concat('new-', id % 2) topic"
+    )
+    with pytest.raises(PySparkException, match=r"no topic 'new-\d'; the option topicPartitions"):
+        write(rows, data)
+    with pytest.raises(PySparkException, match="no topic 'other'; the option topicPartitions"):
+        write(rows, data, topic="other")
+    write(rows, data, topicPartitions=3)
+    write(rows, data, topic="other", topicPartitions=2)
+    for topic, partitions, count in (("new-0", 3, 50), ("new-1", 3, 50), ("other", 2, 100)):
+        found = records(data, topic)
+        assert len(found) == partitions
+        assert sum(map(len, found)) == count
+        for number, each in enumerate(found):
+            assert all(partition_of(row.key or b"", partitions) == number for row in each)
+
+
 def test_versions_of_a_batch_query(spark: SparkSession, data: Path) -> None:
     frame = spark.sql("select 'x' value")
     for version, count in ((5, 1), (5, 1), (9, 2), (7, 2), (10, 3)):

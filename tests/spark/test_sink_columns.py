@@ -112,6 +112,7 @@ def test_options_of_any_case(tmp_path: Path) -> None:
         ({"txnId": "a b"}, "Option 'txnId': 'a b' is no name"),
         ({"txnId": "x" * 129}, "at most 128"),
         ({"txnAppId": "a b", "txnVersion": "1"}, "Option 'txnAppId': 'a b' is no name"),
+        ({"topicPartitions": "0"}, "topicPartitions must be positive"),
         ({"txnAppId": "a"}, "'txnAppId' and 'txnVersion' go together"),
         ({"txnVersion": "1"}, "'txnAppId' and 'txnVersion' go together"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' must not be negative"),

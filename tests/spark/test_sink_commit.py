@@ -22,7 +22,14 @@ from kafkafs.spark.sink.staging import Staging
 from storage import LogManager
 from storage.adopt import adoptions
 from storage.adopt.staged import StagedName
-from storage.errors import BatchGap, CorruptRecord, Fenced, InvalidRecord, StorageError
+from storage.errors import (
+    BatchGap,
+    CorruptRecord,
+    Fenced,
+    InvalidRecord,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from storage.files import Files
 from storage.record.header import parse_header
 
@@ -185,6 +192,16 @@ def test_a_power_cut_before_the_commit(data: Path, streams: StreamWriter, lost: 
     again = second._replace(run="another run")
     streams.commit([task(data, again, number, *rows, tries=1) for number in (0, 1)], 1)
     assert values(data) == [b"first", *rows, *rows]
+
+
+def test_a_missing_topic(data: Path) -> None:
+    """The driver says so before it begins, or creates it where that is asked for."""
+    with pytest.raises(UnknownTopicOrPartition, match="topicPartitions creates it, or kafkafs cre"):
+        batches(data, topic="new")
+    for _ in range(2):
+        batches(data, topic="new", topicPartitions="3")
+    with LogManager.open(str(data), read_only=True) as manager:
+        assert len(manager.topic("new").partitions) == 3
 
 
 def test_a_message_of_another_batch(data: Path, streams: StreamWriter) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +106,7 @@ def write(data: Path, *batches: pa.RecordBatch, **more: Any) -> list[StagedFile]
     for rows in batches:
         each.add(rows)
     files, _ = each.finish()
-    adopted(data, files)
+    adopted(data, files, more.get("name", NAME).query)
     return files
 
 
@@ -274,7 +279,7 @@ GOOD = {"topic": "orders", "partition": 0, "key": b"good", "value": b"v"}
     ("row", "kind", "reason"),
     [
         ({"topic": None}, InvalidRecord, "null topic present in the data"),
-        ({"topic": "nowhere"}, UnknownTopicOrPartition, "no topic 'nowhere'; make it first"),
+        ({"topic": "nowhere"}, UnknownTopicOrPartition, "option topicPartitions creates it"),
         ({"topic": "../x"}, UnknownTopicOrPartition, "no topic"),
         ({"partition": -1}, UnknownTopicOrPartition, "row 4 of task 3.*partition -1.*key b'good'"),
         ({"partition": 3}, UnknownTopicOrPartition, "there is no partition 3"),
@@ -300,6 +305,45 @@ def test_a_row_that_is_refused(
         one.add(batch([GOOD, {**GOOD, **row}, GOOD]))
     one.discard()
     assert staged_in(data) == []
+
+
+def test_a_missing_topic_says_what_to_type(data: Path) -> None:
+    one = begin(data, topic="my-topics")
+    with pytest.raises(UnknownTopicOrPartition) as raised:
+        one.add(batch([GOOD]))
+    (command,) = re.findall(r"or (kafkafs create .* --partitions) N", str(raised.value))
+    program = Path(sys.executable).parent / "kafkafs"
+    subprocess.run([program, *shlex.split(command)[1:], "2"], check=True)
+    write(data, batch([GOOD]), topic="my-topics")
+    assert [len(each) for each in values(data, "my-topics")] == [1, 0]
+
+
+def test_a_missing_topic_is_created(data: Path) -> None:
+    """Before its first row, with so many partitions; a topic that is there stays as it is."""
+    rows = [{"topic": name, "key": b"%d" % n, "value": b"v"} for n in range(50) for name in "ab"]
+    write(data, batch(rows), topic_partitions=4)
+    for name in "ab":
+        assert [len(each) for each in records(data, name)] == [
+            sum(partition_of(b"%d" % n, 4) == number for n in range(50)) for number in range(4)
+        ]
+    write(data, batch([GOOD]), topic_partitions=8, name=NAME._replace(query="next"))
+    assert len(values(data, "orders")) == 3
+    assert len(values(data, "payments")) == 1
+
+
+def test_a_topic_that_another_task_is_creating(data: Path) -> None:
+    """Its directories come one by one: the rows go where they go once it is whole."""
+    rows = [{"topic": "new", "key": b"%d" % n, "value": b"v"} for n in range(50)]
+    tasks = [begin(data, topic_partitions=4) for _ in range(2)]
+    with LogManager.open(str(data)) as manager, ThreadPoolExecutor(1) as pool:
+        (data / "new-0").mkdir()
+        adding = pool.submit(tasks[0].add, batch(rows))
+        assert not wait([adding], timeout=0.5).done
+        (data / "new-0").rmdir()
+        manager.create_topic("new", 4)
+        manager.close()
+        adding.result()
+    assert {file.partition for file in tasks[0].finish()[0]} == {0, 1, 2, 3}
 
 
 def test_settings_that_are_wrong(data: Path) -> None:

@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from kafkafs.mount_options import PID_ATTRIBUTE
+from kafkafs.tree.control.topic_commands import create_line
 from storage import paths
 from storage.directory.manager import LogManager
-from storage.errors import InvalidRecord, LogLocked, StorageError
+from storage.errors import InvalidRecord, LogLocked, StorageError, TopicExists
 from storage.files import Files
 from storage.owner.request_kinds import (
     RequestKind,
@@ -46,6 +47,8 @@ R = TypeVar("R")
 A = TypeVar("A")
 
 _REQUESTS = os.path.join(".kafkafs", "adopt")
+_TOPICS = os.path.join(".kafkafs", "topics")
+_TOPIC_MODE = 0o755
 PATIENCE_S = 60.0
 """How long to wait for an owner that takes no requests, in seconds."""
 CHECK_PATIENCE_S = 5.0
@@ -100,7 +103,10 @@ def check_owner(path: str) -> None:
 
 
 def create_topic(path: str, topic: str, partitions: int) -> None:
-    """Create the topic unless it exists.
+    """Create the topic unless it exists; when it returns, all of its partitions are there.
+
+    A topic's directories come one by one: whoever finds fewer asks the owner, or waits until no
+    process has the data directory open.
 
     InvalidTopic, PolicyViolation of a reserved name, TopicExists if its name collides with another;
     OwnerNotReached; OSError.
@@ -184,20 +190,30 @@ class _Client:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """Have the present owner create the topic unless it exists. _Gone."""
-        if partitions_of(self.directory, topic):
+        there = partitions_of(self.directory, topic)
+        if there >= partitions:
             return
         paths.check_new_name(topic)
         owner = self.find_owner()
         if owner is None:
+            if there:
+                return  # nobody creates it any more
             with self._open() as manager:
                 if topic not in manager.topics:
                     manager.create_topic(topic, partitions)
             return
         self._check_mount(owner)
-        directory = os.path.join(owner.mount, topic)
-        os.mkdir(directory)
-        for number in range(partitions_of(self.directory, topic), partitions):
-            os.close(os.open(os.path.join(directory, str(number)), os.O_WRONLY | os.O_CREAT, 0o644))
+        line = create_line(topic, partitions, (os.geteuid(), os.getegid(), _TOPIC_MODE), ())
+        try:
+            with self._reaching(owner):
+                _write(os.path.join(owner.mount, _TOPICS), line.encode())
+        except FileExistsError:
+            if not partitions_of(self.directory, topic):
+                raise TopicExists(
+                    f"topic {topic!r} collides with another one: '.' and '_' are one in the names "
+                    "of Kafka's metrics",
+                    path=self.directory,
+                ) from None
 
     def _open(self) -> LogManager:
         try:

@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
 
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.sink.sink_columns import check_columns
-from kafkafs.spark.sink.sink_options import OF_BATCH_QUERIES, SinkOptions, parse
+from kafkafs.spark.sink.sink_options import OF_BATCH_QUERIES, SinkOptions, no_topic, parse
 from storage import paths
 from storage.adopt.staged import AdoptRequest, QueryKind, StagedFile, StagedName, parse_name
 from storage.errors import InvalidRecord, StorageError
@@ -111,7 +111,19 @@ def stream_writer(
 def _options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = parse(given)
     check_columns(schema, has_topic_option=options.topic is not None)
+    if options.topic is not None:
+        _have_topic(options.path, options.topic, options.topic_partitions)
     return options
+
+
+def _have_topic(path: str, topic: str, partitions: int | None) -> None:
+    """UnknownTopicOrPartition; errors of `create_topic`."""
+    from kafkafs.spark.location.owner_client import create_topic, partitions_of
+
+    if partitions is not None:
+        create_topic(path, topic, partitions)
+    elif not partitions_of(path, topic):
+        raise no_topic(path, topic)
 
 
 # -- tasks ---------------------------------------------------------------------------------------
@@ -126,7 +138,9 @@ def _stage(options: SinkOptions, write: SinkWrite, batches: Iterator[pa.RecordBa
     # A random number, so that even after a restart no attempt meets the file of another.
     attempt = secrets.randbits(62)
     name = StagedName(write.query, write.batch, task, attempt)
-    staging = Staging(options.path, name, topic=options.topic)
+    staging = Staging(
+        options.path, name, topic=options.topic, topic_partitions=options.topic_partitions
+    )
     try:
         for batch in batches:
             staging.add(batch)

@@ -1,27 +1,30 @@
 """The options of the sink.
 
 `path`: the data directory, which all executors share. `topic`: of all rows, whatever their column
-`topic` says. `txnId` (batch queries): the name of the write; a second write of that name appends
-nothing. `txnAppId`, `txnVersion` (batch queries, as Delta Lake has them): who writes, and the
-number of the write; one whose number is not above the last one appends nothing. Options for
-connections (`kafka.…`) have no effect. Any other name is an error.
+`topic` says. `topicPartitions`: creates a missing topic, with so many partitions. `txnId` (batch
+queries): the name of the write; a second write of that name appends nothing. `txnAppId`,
+`txnVersion` (batch queries, as Delta Lake has them): who writes, and the number of the write; one
+whose number is not above the last one appends nothing. Options for connections (`kafka.…`) have no
+effect. Any other name is an error.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafkafs.spark.option_values import InvalidOption, long
+from kafkafs.spark.option_values import InvalidOption, long, positive
 from storage import paths
 from storage.adopt.staged import check_query
-from storage.errors import InvalidRecord
+from storage.errors import InvalidRecord, UnknownTopicOrPartition
 from storage.files import Files
 
 TRANSACTION = "txnId"
 APP, VERSION = "txnAppId", "txnVersion"
 OF_BATCH_QUERIES = (TRANSACTION, APP, VERSION)
-_KNOWN = ("path", "topic", *OF_BATCH_QUERIES)
+TOPIC_PARTITIONS = "topicPartitions"
+_KNOWN = ("path", "topic", TOPIC_PARTITIONS, *OF_BATCH_QUERIES)
 # Spark's own options, which it hands on.
 _SPARKS = frozenset(("checkpointlocation", "queryname"))
 _KAFKA = "kafka."
@@ -29,13 +32,17 @@ _KAFKA = "kafka."
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The checked options. `version`: of the application `app`; None: there is none."""
+    """The checked options.
+
+    `version`: of the application `app`; `topic_partitions`: of a missing topic, None: an error.
+    """
 
     path: str
     topic: str | None
     transaction: str | None
     app: str | None = None
     version: int | None = None
+    topic_partitions: int | None = None
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
@@ -54,7 +61,23 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         raise InvalidOption(f"Options {APP!r} and {VERSION!r} go together: one of them is missing")
     if app is not None and transaction is not None:
         raise InvalidOption(f"Option {TRANSACTION!r} does not go with {APP!r}: name a write once")
-    return SinkOptions(_directory(options.get("path", "")), topic, transaction, app, version)
+    return SinkOptions(
+        _directory(options.get("path", "")),
+        topic,
+        transaction,
+        app,
+        version,
+        positive(options, TOPIC_PARTITIONS),
+    )
+
+
+def no_topic(path: str, topic: str) -> UnknownTopicOrPartition:
+    """The error of a topic that is not there, and is not to be created."""
+    return UnknownTopicOrPartition(
+        f"there is no topic {topic!r}; the option {TOPIC_PARTITIONS} creates it, or "
+        f"kafkafs create {shlex.quote(path)} {shlex.quote(topic)} --partitions N",
+        path=path,
+    )
 
 
 def _name(options: Mapping[str, str], option: str) -> str | None:

@@ -6,7 +6,8 @@ owner checks every byte before it adopts, and flushes the log. Where a power cut
 file, the owner refuses the batch, and Spark writes it anew. Full buffers go to the files, so memory
 does not grow with the task; with many partitions only some files are open at a time.
 
-The partitions of a topic are the directories that exist when the task begins. A row that the topic
+The partitions of a topic are the directories that exist when the task begins. Where there are fewer
+than `topic_partitions`, the task first asks the owner to create the topic. A row that the topic
 does not take ends the task with an error that names the row.
 
 Invariants: no file existed before; `discard` leaves none.
@@ -24,9 +25,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafkafs.spark.sink.sink_columns import by_topic, columns_of
+from kafkafs.spark.sink.sink_options import no_topic
 from storage import paths
 from storage.adopt.staged import StagedFile, StagedName
-from storage.errors import InvalidRecord, StorageError, UnknownTopicOrPartition
+from storage.errors import InvalidRecord, StorageError
 from storage.files import Files
 from storage.log.partitioner import STAY_BYTES, next_sticky_partition
 from storage.log.validator import rewrites, rewritten
@@ -61,6 +63,7 @@ class Staging:
         name: StagedName,
         *,
         topic: str | None = None,
+        topic_partitions: int | None = None,
         files: Files | None = None,
         clock_ms: Callable[[], int] = _now_ms,
         held_bytes: int = HELD_BYTES,
@@ -68,26 +71,24 @@ class Staging:
     ) -> None:
         """StorageError if the settings are invalid; OSError."""
         files = files or Files(data_dir)
+        self._disk = files
         self._data_dir = data_dir
         self._name = name
         self._topic = topic
+        self._topic_partitions = topic_partitions
         self._clock_ms = clock_ms
         self._held_bytes = held_bytes
         self._rows = 0
         self._topics: dict[str, _TopicRows] = {}
         self._files = _StagedFiles(files, open_files)
-        self._partitions: dict[str, list[int]] = {}
-        for directory, is_directory in files.scan(data_dir):
-            parsed = paths.parse_partition_directory(directory) if is_directory else None
-            if parsed is not None and directory not in paths.BROKERS_OWN:
-                self._partitions.setdefault(parsed[0], []).append(parsed[1])
+        self._partitions = self._list_partitions()
         self._settings = Settings(files, data_dir)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a batch.
 
         InvalidRecord and its subclasses, RecordTooLarge, UnknownTopicOrPartition for a row that the
-        topic does not take; OSError. After an error call only `discard`.
+        topic does not take; errors of `create_topic`; OSError. After an error call only `discard`.
         """
         if not batch.num_rows:
             return
@@ -139,17 +140,34 @@ class Staging:
             )
         rows = self._topics.get(topic)
         if rows is None:
-            partitions = self._partitions.get(topic)
-            if not partitions:
-                raise UnknownTopicOrPartition(
-                    f"there is no topic {topic!r}; make it first, where the data directory is "
-                    f"mounted: mkdir MOUNT/{topic}; touch MOUNT/{topic}/1 adds a partition",
-                    path=self._data_dir,
-                )
+            partitions = self._partitions_of(topic)
             config = self._settings.log_config(topic)
             rows = _TopicRows(topic, sorted(partitions), config, self._write, self._clock_ms)
             self._topics[topic] = rows
         return rows
+
+    def _partitions_of(self, topic: str) -> list[int]:
+        """The topic's partitions; it is created first where that is asked for."""
+        found = self._partitions.get(topic, [])
+        if self._topic_partitions is None:
+            if not found:
+                raise no_topic(self._data_dir, topic)
+        elif len(found) < self._topic_partitions:
+            from kafkafs.spark.location.owner_client import create_topic
+
+            create_topic(self._data_dir, topic, self._topic_partitions)
+            self._partitions = self._list_partitions()
+            found = self._partitions[topic]
+        return found
+
+    def _list_partitions(self) -> dict[str, list[int]]:
+        """The partitions that exist, by topic."""
+        found: dict[str, list[int]] = {}
+        for directory, is_directory in self._disk.scan(self._data_dir):
+            parsed = paths.parse_partition_directory(directory) if is_directory else None
+            if parsed is not None and directory not in paths.BROKERS_OWN:
+                found.setdefault(parsed[0], []).append(parsed[1])
+        return found
 
     def _write(self, topic: str, partition: int, batches: memoryview | bytearray) -> str:
         """Add batches to a partition's file; return its path."""

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,20 @@ def test_a_topic_is_created(place: str) -> None:
     assert partitions_of(place, "new") == 3
     create_topic(place, "t", 7)
     assert partitions_of(place, "t") == 2
+    create_topic(place, "a.b", 1)
+    with pytest.raises(TopicExists, match="collides"):
+        create_topic(place, "a_b", 1)
+
+
+def test_a_topic_that_many_create_at_once(place: str) -> None:
+    """Each of them finds it whole when it goes on."""
+
+    def create(_: int) -> int:
+        create_topic(place, "new", 20)
+        return partitions_of(place, "new")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(create, range(4))) == [20] * 4
 
 
 # -- nobody has it ---------------------------------------------------------------------------------
@@ -316,7 +331,7 @@ def test_another_process_that_stays_is_named(data: str) -> None:
 def test_another_process_creates_no_topics(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_client, "TOPIC_PATIENCE_S", BRIEFLY)
     with held(data) as holder:
-        create_topic(data, "t", 7)
+        create_topic(data, "t", 2)
         with pytest.raises(OwnerNotReached, match=f"{holder.pid} .* creates no topics") as refused:
             create_topic(data, "new", 1)
         assert (refused.value.pid, refused.value.path) == (holder.pid, data)
