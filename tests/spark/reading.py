@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.source import planning, rows
-from kafkafs.spark.source.offsets import Offsets, TopicPartition
+from kafkafs.spark.source.offsets import Offsets, Reached, TopicPartition, nested
 from kafkafs.spark.source.options import parse
 from kafkafs.spark.source.reader import BatchReader
 from kafkafs.spark.source.stream_plan import StreamPlan
@@ -68,10 +68,10 @@ class Stream:
     `log` is what its checkpoint holds, the ends of all batches so far.
     """
 
-    def __init__(self, data: Path, log: list[Offsets] | None = None, /, **options: object) -> None:
+    def __init__(self, data: Path, log: list[Reached] | None = None, /, **options: object) -> None:
         self.now_ms = 1_000_000
         self.plan = StreamPlan(parse(given(data, options), "stream"), lambda: self.now_ms)
-        self.log: list[Offsets] = [] if log is None else log
+        self.log: list[Reached] = [] if log is None else log
 
     def __enter__(self) -> Stream:
         return self
@@ -79,7 +79,7 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self.plan.close()
 
-    def start(self, number: int) -> Offsets:
+    def start(self, number: int) -> Reached:
         return self.log[number - 1] if number else self.plan.initial()
 
     def next(self, *, is_limited: bool = True) -> list[Seen] | None:
@@ -87,7 +87,7 @@ class Stream:
         number = len(self.log)
         start = self.start(number)
         end = self.plan.next_end(start, is_limited=is_limited)
-        if number and end == start:
+        if number and nested(*end) == nested(*start):
             return None
         self.log.append(end)
         return self.run(number)
@@ -101,7 +101,11 @@ class Stream:
         return [row for each in iter(self.next, None) for row in each]
 
     def end(self, topic: str = "t", partition: int = 0) -> int:
-        return self.log[-1][TopicPartition(topic, partition)]
+        return self.ends[-1][TopicPartition(topic, partition)]
+
+    @property
+    def ends(self) -> list[Offsets]:
+        return [each.offsets for each in self.log]
 
 
 def values(found: Iterable[Seen]) -> list[bytes | None]:

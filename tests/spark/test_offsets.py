@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kafkafs.spark.source.offsets import (
     OffsetRange,
+    Reached,
     TopicPartition,
     divided,
     from_nested,
@@ -34,7 +35,15 @@ def test_are_written_in_order() -> None:
 @given(OFFSETS)
 def test_come_back(offsets: dict[TopicPartition, int]) -> None:
     assert parse(json.dumps(nested(offsets))) == offsets
-    assert from_nested(nested(offsets)) == offsets
+    assert from_nested(nested(offsets)).offsets == offsets
+
+
+def test_have_ids_of_topics_in_a_checkpoint_but_not_in_options() -> None:
+    reached = Reached({A0: 1, B0: 2}, {"a": "x", "other": "y"})
+    text = json.dumps(nested(*reached))
+    assert text == '{"a": {"0": 1, "id": "x"}, "b": {"0": 2}}'
+    assert from_nested(json.loads(text)) == Reached(reached.offsets, {"a": "x"})
+    assert parse(text) == reached.offsets
 
 
 @pytest.mark.parametrize(
@@ -44,6 +53,7 @@ def test_come_back(offsets: dict[TopicPartition, int]) -> None:
         "1",
         "[]",
         '{"a": 1}',
+        '{"a": {"id": 1}}',
         '{"a": {"-1": 1}}',
         '{"a": {"01": 1}}',
         '{"a": {"0": "1"}}',

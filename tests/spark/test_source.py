@@ -217,10 +217,25 @@ def test_limits_and_progress(spark: SparkSession, data: Path, manager: LogManage
         (source,) = next(
             each for each in reversed(running.recentProgress) if each.batchId == 2
         ).sources
-        assert source.endOffset == '{"t": {"0": 4}}'
+        known = manager.topics["t"].id
+        assert source.endOffset == f'{{"t": {{"0": 4, "id": "{known}"}}}}'
         assert source.latestOffset == '{"t": {"0": 4}}'
     finally:
         running.stop()
+
+
+def test_a_topic_made_anew_between_two_runs_ends_a_query(
+    spark: SparkSession, data: Path, manager: LogManager
+) -> None:
+    append(topic(manager)[0], b"a", b"b")
+    assert Query(spark, data, startingOffsets="earliest").run() == [[b"a", b"b"]]
+    manager.delete_topic("t")
+    append(topic(manager)[0], b"n1", b"n2", b"n3")
+    with pytest.raises(Exception, match="The topic of partition t-0 was recreated") as error:
+        Query(spark, data).run()
+    assert "failOnDataLoss" in error_of(error.value)
+    assert Query(spark, data, failOnDataLoss="false").run() == [[b"n1", b"n2", b"n3"]]
+    assert Query(spark, data).run() == []
 
 
 def test_lost_data_ends_a_query(spark: SparkSession, data: Path, manager: LogManager) -> None:

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from kafkafs.spark.source.offsets import Offsets
+from kafkafs.spark.source.offsets import Reached
 from storage import Log, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.record.header import TRANSACTIONAL_BIT
@@ -36,7 +36,7 @@ class Life(RuleBasedStateMachine):
         self.manager, _ = self.stack.enter_context(cleaned.compacted(self.data))
         self.written: dict[int, list[bytes]] = {0: []}
         self.batches: list[list[Seen]] = []
-        self.log: list[Offsets] = []
+        self.log: list[Reached] = []
         self.count = 0
         self.options: dict[str, object] = {}
         self.stream = Stream(self.data, self.log)

@@ -9,7 +9,7 @@ import pytest
 
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source.data_loss import DataLoss
-from kafkafs.spark.source.offsets import Offsets, TopicPartition
+from kafkafs.spark.source.offsets import Reached, TopicPartition
 from storage import Log, LogManager
 from storage.errors import UnknownTopicOrPartition
 from tests.spark.reading import Stream, read, values
@@ -46,11 +46,11 @@ def test_latest_is_the_default_and_written_down_before_anything_is_read(tmp_path
         (log,) = topic(manager)
         append(log, b"a")
         with Stream(tmp_path) as stream:
-            assert stream.plan.initial() == {T0: 1}
+            assert stream.plan.initial().offsets == {T0: 1}
             append(log, b"b")
-            assert stream.plan.initial() == {T0: 1}
+            assert stream.plan.initial().offsets == {T0: 1}
             assert stream.next() == []
-            assert stream.log == [{T0: 1}]
+            assert stream.ends == [{T0: 1}]
             assert values(stream.rest()) == [b"b"]
 
 
@@ -157,7 +157,7 @@ def test_a_limit_is_shared_by_partitions(tmp_path: Path) -> None:
         append(second, *[b"b"] * 10)
         with Stream(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=8) as stream:
             assert values(stream.next() or []) == [b"a"] * 6 + [b"b"] * 2
-            assert stream.log == [{T0: 6, T1: 2}]
+            assert stream.ends == [{T0: 6, T1: 2}]
             assert stream.plan.latest == {T0: 30, T1: 10}
             assert len(stream.next(is_limited=False) or []) == 32
 
@@ -279,7 +279,7 @@ def test_open_transactions_hold_back_and_aborted_ones_are_left_out(tmp_path: Pat
 # -- lost data -------------------------------------------------------------------------------------
 
 
-def retained(manager: LogManager, tmp_path: Path, **options: object) -> list[Offsets]:
+def retained(manager: LogManager, tmp_path: Path, **options: object) -> list[Reached]:
     """A query that has read up to offset 1 of a log that starts at 4 now."""
     log = segmented(manager)
     with Stream(tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger=1, **options) as stream:
@@ -342,27 +342,44 @@ def test_a_partition_that_is_deleted_is_lost(
         with Stream(tmp_path, stream.log[:-1], failOnDataLoss="false") as stream:
             append(manager.log("t", 0), b"c")
             assert values(stream.rest()) == [b"c"]
-            assert stream.log[-1] == {T0: 2}
+            assert stream.ends[-1] == {T0: 2}
             assert len(caplog.records) == 1
 
 
+def remade(manager: LogManager, *new: bytes, has_id: bool = True) -> None:
+    """Delete the topic, and make one of the same name."""
+    manager.delete_topic("t")
+    (log,) = topic(manager)
+    if new:
+        append(log, *new)
+    if not has_id:
+        forget_id(manager)
+
+
+def forget_id(manager: LogManager) -> None:
+    """As an old broker makes topics."""
+    Path(manager.log("t", 0).directory, "partition.metadata").unlink()
+
+
+@pytest.mark.parametrize("has_id", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_a_recreated_topic_is_another(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int, has_id: bool
 ) -> None:
     with opened(tmp_path) as manager:
         append(topic(manager)[0], b"a", b"b")
+        if not has_id:
+            forget_id(manager)
         with Stream(tmp_path, startingOffsets="earliest") as stream:
             stream.rest()
-            manager.delete_topic("t")
             new = [b"%d" % number for number in range(count)]
-            append(topic(manager)[0], *new)
-            with pytest.raises(DataLoss, match="Partition t-0's offset was changed from 2 to 1"):
+            remade(manager, *new, has_id=has_id)
+            with pytest.raises(DataLoss, match=r"topic (of partition t-0 )?was recreated"):
                 stream.next()
         failed = len(stream.log) - 1
         with (
             Stream(tmp_path, stream.log, startingOffsets="earliest") as again,
-            pytest.raises(DataLoss, match="its topic was recreated"),
+            pytest.raises(DataLoss, match=r"topic (of partition t-0 )?was recreated"),
         ):
             again.run(failed)
         with Stream(tmp_path, stream.log, failOnDataLoss="false") as again:
@@ -370,17 +387,19 @@ def test_a_recreated_topic_is_another(
         assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("has_id", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_recreated_topic_between_two_looks(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fails: bool, has_id: bool
 ) -> None:
     with opened(tmp_path) as manager:
         append(topic(manager)[0], b"a", b"b")
+        if not has_id:
+            forget_id(manager)
         with Stream(tmp_path, startingOffsets="earliest", failOnDataLoss=fails) as stream:
             start = stream.plan.initial()
             end = stream.plan.next_end(start, is_limited=True)
-            manager.delete_topic("t")
-            append(topic(manager)[0], b"1", b"2", b"3")
+            remade(manager, b"1", b"2", b"3", has_id=has_id)
             if fails:
                 with pytest.raises(DataLoss, match="The topic of partition t-0 was recreated"):
                     stream.plan.partitions(start, end)
@@ -389,6 +408,104 @@ def test_a_recreated_topic_between_two_looks(
             stream.log.append(end)
             assert values(stream.rest()) == [b"1", b"2", b"3"]
             assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_a_topic_recreated_between_two_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    new = [b"%d" % number for number in range(count)]
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a", b"b")
+        with Stream(tmp_path, startingOffsets="earliest") as stream:
+            stream.rest()
+        remade(manager, *new)
+        before = list(stream.log)
+        with (
+            Stream(tmp_path, list(before)) as again,
+            pytest.raises(DataLoss, match="The topic of partition t-0 was recreated"),
+        ):
+            again.next()
+        with Stream(tmp_path, before, failOnDataLoss="false") as again:
+            assert values(again.rest()) == new
+            append(manager.log("t", 0), b"more")
+            assert values(again.rest()) == [b"more"]
+        assert len(caplog.records) == 1
+
+
+def test_a_recreated_topic_is_read_by_limits_and_up_to_where_a_query_stops(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a", b"b")
+        options = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": 2}
+        with Stream(tmp_path, startingOffsets="earliest", **options) as stream:
+            stream.rest()
+        remade(manager, b"1", b"2", b"3")
+        with Stream(tmp_path, stream.log, **options) as stream:
+            stream.plan.stop_at_latest()
+            append(manager.log("t", 0), b"4")
+            assert values(stream.next() or []) == [b"1", b"2"]
+            assert [stream.end(), stream.plan.latest[T0]] == [2, 4]
+            append(manager.log("t", 0), b"5")
+            assert values(stream.rest()) == [b"3", b"4"]
+
+
+def test_a_topic_recreated_after_a_query_knows_where_it_stops(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a", b"b", b"c")
+        options = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": 2}
+        with Stream(tmp_path, startingOffsets="earliest", **options) as stream:
+            stream.plan.stop_at_latest()
+            assert values(stream.next() or []) == [b"a", b"b"]
+            remade(manager, b"1")
+            assert values(stream.rest()) == [b"1"]
+
+
+def test_a_batch_planned_before_a_topic_was_recreated_reads_nothing_of_the_new_one(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a", b"b")
+        with Stream(tmp_path, startingOffsets="earliest") as stream:
+            stream.next()
+        remade(manager, b"1", b"2", b"3")
+        options = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+        with Stream(tmp_path, stream.log, **options) as again:
+            assert again.run(0) == []
+            assert values(again.rest()) == [b"1", b"2", b"3"]
+
+
+def test_ids_that_are_not_known_say_nothing(tmp_path: Path) -> None:
+    """A checkpoint without ids is taken, and gets them; a topic that has lost its id is the same,
+    wherever the directory is by now.
+    """
+    data, moved = tmp_path / "data", tmp_path / "moved"
+    data.mkdir()
+    with opened(data) as manager:
+        append(topic(manager)[0], b"a", b"b")
+        known = manager.topics["t"].id
+        with Stream(data, [Reached({T0: 1})]) as stream:
+            assert values(stream.rest()) == [b"b"]
+            assert stream.log[-1] == Reached({T0: 2}, {"t": known})
+            log = stream.log
+        append(manager.log("t", 0), b"c")
+        forget_id(manager)
+    data.rename(moved)
+    with Stream(moved, log) as stream:
+        assert values(stream.rest()) == [b"c"]
+        assert stream.log[-1] == Reached({T0: 3}, {"t": known})
+
+
+def test_a_topic_that_is_gone_for_a_while_keeps_its_id(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(topic(manager)[0], b"a", b"b")
+        options = {"failOnDataLoss": "false", "startingOffsets": "earliest"}
+        with Stream(tmp_path, maxOffsetsPerTrigger=1, **options) as stream:
+            stream.plan.stop_at_latest()
+            stream.next()
+            known = stream.log[-1].ids["t"]
+            manager.delete_topic("t")
+            assert stream.rest() == []
+            assert stream.log[-1] == Reached({T0: 2}, {"t": known})
 
 
 def test_a_start_that_is_too_high(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -96,4 +96,4 @@ def exported(out: str) -> Offsets:
 
 def parse_offsets(text: str | None) -> Offsets:
     """Parse the offsets that Spark keeps of a query; none for null."""
-    return from_nested(json.loads(text or "null") or {})
+    return from_nested(json.loads(text or "null") or {}).offsets

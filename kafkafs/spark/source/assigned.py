@@ -20,6 +20,7 @@ from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartiti
 from kafkafs.spark.source.options import Limit, SourceOptions
 from storage.errors import UnknownTopicOrPartition
 from storage.log.log import Log
+from storage.state.checkpoint_file import stand_in_topic_id
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,18 @@ class Assigned:
             name: log
             for log in self._opened.manager.logs()
             if wants(name := TopicPartition(log.topic, log.partition))
+        }
+
+    def ids(self) -> dict[str, str]:
+        """The ids of the wanted topics that have one on the disk."""
+        if self._opened is None:
+            self.refresh()
+            assert self._opened is not None
+        manager = self._opened.manager
+        return {
+            topic.name: topic.id
+            for topic in manager.topics.values()
+            if topic.partitions and topic.id != stand_in_topic_id(manager.path, topic.name)
         }
 
     def all_logs(self) -> dict[TopicPartition, Log]:

@@ -5,6 +5,10 @@
 An offset is that of the next record to read; -1 is the end (`LATEST`), -2 the start (`EARLIEST`).
 `nested` sorts topics and partitions, since Spark compares the texts.
 
+What a streaming query keeps in its checkpoint, `Reached`, has the ids of topics too, which tell a
+topic from a later one of the same name: `{"orders": {"0": 23, "id": "Tm2GcYvLQbCNc3w1lYSuIg"}}`.
+In options they are taken and mean nothing.
+
 A limit's and the tasks' shares are those of Spark's Kafka source
 (`KafkaMicroBatchStream.rateLimit`, `KafkaOffsetRangeCalculator`).
 """
@@ -34,7 +38,16 @@ class TopicPartition(NamedTuple):
 
 
 Offsets: TypeAlias = dict[TopicPartition, int]
-Nested: TypeAlias = dict[str, dict[str, int]]
+Nested: TypeAlias = dict[str, dict[str, int | str]]
+
+_ID = "id"
+
+
+class Reached(NamedTuple):
+    """How far a streaming query is. `ids`: those of the topics, as far as they have one."""
+
+    offsets: Offsets
+    ids: Mapping[str, str] = {}
 
 
 def names(partitions: Iterable[TopicPartition]) -> str:
@@ -45,34 +58,42 @@ def names(partitions: Iterable[TopicPartition]) -> str:
 # -- their JSON --------------------------------------------------------------------------------
 
 
-def nested(offsets: Mapping[TopicPartition, int]) -> Nested:
-    """The offsets as objects for JSON, in order."""
+def nested(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None) -> Nested:
+    """The offsets as objects for JSON, in order, with the ids of their topics."""
     result: Nested = {}
     for (topic, partition), offset in sorted(offsets.items()):
         result.setdefault(topic, {})[str(partition)] = offset
+    for topic, fields in result.items():
+        if ids is not None and topic in ids:
+            fields[_ID] = ids[topic]
     return result
 
 
-def from_nested(value: object) -> Offsets:
-    """The offsets of a result of `nested`. ValueError if it is none."""
-    result: Offsets = {}
+def from_nested(value: object) -> Reached:
+    """The offsets and ids of a result of `nested`. ValueError if it is none."""
+    result = Reached({}, ids := {})
     if not isinstance(value, dict):
         raise ValueError(f"not an object of topics: {value!r}")
     for topic, partitions in value.items():
         if not isinstance(partitions, dict):
             raise ValueError(f"not an object of partitions: {partitions!r}")
         for partition, number in partitions.items():
+            if partition == _ID:
+                if not isinstance(number, str):
+                    raise ValueError(f"not a topic's id: {number!r}")
+                ids[topic] = number
+                continue
             if _NUMBER.fullmatch(partition) is None:
                 raise ValueError(f"not a partition: {partition!r}")
             if type(number) is not int or not -_MAX_OFFSET <= number <= _MAX_OFFSET:
                 raise ValueError(f"not a number: {number!r}")
-            result[TopicPartition(topic, int(partition))] = number
+            result.offsets[TopicPartition(topic, int(partition))] = number
     return result
 
 
 def parse(text: str) -> Offsets:
     """Parse offsets or times by partition. ValueError."""
-    return from_nested(_object(text))
+    return from_nested(_object(text)).offsets
 
 
 def parse_partitions(text: str) -> set[TopicPartition]:

@@ -4,30 +4,31 @@ Spark's checkpoint has the end of each batch, but not the start of the first: Sp
 again if a query stops in its first batch. So where the start depends on the moment (`latest`), the
 first batch is empty and ends at its start: Spark then writes the start down before it reads.
 
-An end below the start means that the log was recreated: the unread rest of the old log is lost, and
-the query reads the new one from its start. Even where the new log is as long as the old one, the
-plan gives such an end, so that a restarted query sees it, too.
+A topic whose id is another one than the start's was recreated: the unread rest of the old log is
+lost, and the query reads the new one from its start. Topics that an old broker made have no ids:
+an end below the start means the same there, and even where the new log is as long as the old one,
+the plan gives such an end, so that a restarted query sees it, too.
 
 The query reads partitions that appear while it runs from their start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.source import offsets, planning
 from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy
-from kafkafs.spark.source.offsets import LATEST, OffsetRange, Offsets, TopicPartition
+from kafkafs.spark.source.offsets import LATEST, OffsetRange, Offsets, Reached, TopicPartition
 from kafkafs.spark.source.options import Limit, SourceOptions
 from storage import clock
 from storage.log.log import Log
 
 
 class StreamPlan:
-    """See the module. For one thread; offsets are by partition."""
+    """See the module. For one thread."""
 
     def __init__(
         self,
@@ -39,8 +40,9 @@ class StreamPlan:
         self._assigned = Assigned(options)
         self._policy = LossPolicy(options.fail_on_data_loss)
         self._seen: dict[TopicPartition, Log] = {}
+        self._ids: dict[str, str] = {}
         self._opening: object = None
-        self._initial: Offsets | None = None
+        self._initial: Reached | None = None
         self._has_begun = False
         self._has_informed = False
         # The first batch does not wait for more records.
@@ -54,7 +56,7 @@ class StreamPlan:
 
     # -- where a query starts ------------------------------------------------------------------
 
-    def initial(self) -> Offsets:
+    def initial(self) -> Reached:
         """The query's start, the same in each call. InvalidOption, UnknownTopicOrPartition."""
         if self._initial is None:
             self._assigned.refresh()
@@ -65,8 +67,8 @@ class StreamPlan:
                     # A start by time may lie past the target: then there is nothing to read yet.
                     if name not in self._target or self._target[name] < start <= now[name]:
                         self._target[name] = start
-            self._initial = found
             self._look()
+            self._initial = Reached(found, self._ids)
         return self._initial
 
     def stop_at_latest(self) -> None:
@@ -76,7 +78,7 @@ class StreamPlan:
 
     # -- how far a batch goes ------------------------------------------------------------------
 
-    def next_end(self, start: Offsets, *, is_limited: bool) -> Offsets:
+    def next_end(self, start: Reached, *, is_limited: bool) -> Reached:
         """The end of a batch that begins at `start`; `start` itself if there is nothing to read.
 
         `is_limited`: apply the options' least and most offsets of a batch.
@@ -90,49 +92,51 @@ class StreamPlan:
             if start == self._initial and _moves(self._options.starting):
                 return start
         target = self.latest if self._target is None else self._target
-        end = dict(target)
-        for name in end.keys() & start.keys() & self._seen.keys():
-            if name in anew and 0 < start[name] <= end[name]:
-                end[name] = start[name] - 1
+        first, end = dict(start.offsets), dict(target)
+        for name in end.keys() & first.keys() & self._seen.keys():
+            if _differ(start.ids, self._ids, name):
+                first[name], end[name] = self._seen[name].log_start_offset, self.latest[name]
+                target[name] = end[name]
+            elif name in anew and 0 < first[name] <= end[name]:
+                end[name] = first[name] - 1
             elif (
-                end[name] < start[name]
+                end[name] < first[name]
                 and name in known
                 and name not in anew
                 and not self._policy.fail
             ):
                 # The log has become shorter: wait until it is as long again.
-                self._policy.report(name, _changed(name, start[name], end[name]))
-                end[name] = start[name]
-        if not is_limited:
-            return end
-        first = dict(start)
-        for name in end.keys() - start.keys():
-            log = self._seen.get(name)
-            first[name] = end[name] if log is None else log.log_start_offset
-        if self._is_delayed(first, end):
-            return start
-        most = self._options.max_offsets
-        return end if most is None else offsets.limited(first, end, most)
+                self._policy.report(name, _changed(name, first[name], end[name]))
+                end[name] = first[name]
+        if is_limited:
+            for name in end.keys() - first.keys():
+                log = self._seen.get(name)
+                first[name] = end[name] if log is None else log.log_start_offset
+            if self._is_delayed(first, end):
+                return start
+            most = self._options.max_offsets
+            end = end if most is None else offsets.limited(first, end, most)
+        return Reached(end, {**start.ids, **self._ids})
 
     def _look(self) -> set[TopicPartition]:
-        """Take the present logs; return those recreated since the last call, as far as known."""
+        """Take the present logs; return those recreated since the last call that have no id."""
         logs = self._assigned.logs()
         anew = self._made_anew(logs)
         self._opening, self._seen = self._assigned.opening, logs
+        self._ids = self._assigned.ids()
         return anew
 
     def _made_anew(self, logs: dict[TopicPartition, Log]) -> set[TopicPartition]:
-        """Which of these logs are recreated, compared with those of the last `_look`."""
-        seen = self._seen
-        is_opened_anew = self._opening is not self._assigned.opening
+        """Which of these logs are recreated, by their directories: those whose topic has, or had at
+        the last `_look`, no id.
+        """
+        if self._opening is not self._assigned.opening:
+            return set()
+        seen, ids = self._seen, self._assigned.ids()
         return {
             name
             for name in logs.keys() & seen.keys()
-            if logs[name] is not seen[name]
-            and (
-                logs[name].topic_id != seen[name].topic_id
-                or (logs[name].topic_id == "" and not is_opened_anew)
-            )
+            if logs[name] is not seen[name] and not (name.topic in self._ids and name.topic in ids)
         }
 
     def _is_delayed(self, start: Offsets, end: Offsets) -> bool:
@@ -149,7 +153,7 @@ class StreamPlan:
 
     # -- what it reads -------------------------------------------------------------------------
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+    def partitions(self, start: Reached, end: Reached) -> list[InputPartition]:
         """The tasks of a batch. DataLoss, StorageError, OSError."""
         is_first_again = not self._has_begun and start == self._initial
         self._has_begun = True
@@ -157,17 +161,21 @@ class StreamPlan:
             return []
         self._assigned.refresh()
         logs = self._assigned.logs()
-        anew = self._made_anew(logs)
-        lost = start.keys() - end.keys()
+        anew, ids = self._made_anew(logs), self._assigned.ids()
+        lost = start.offsets.keys() - end.offsets.keys()
         if lost and not is_first_again:
             self._policy.report(None, f"Partitions {offsets.names(lost)} have been deleted.")
         ranges = []
-        for name in end:
-            if name in anew:
+        for name, behind in end.offsets.items():
+            if name in anew or _differ(end.ids, ids, name):
                 # Recreated after the batch was planned: the next batch reads it.
-                self._policy.report(name, f"The topic of partition {name} was recreated.")
-            else:
-                ranges.append(self._range(name, start.get(name), end[name], logs.get(name)))
+                self._policy.report(name, _recreated(name))
+                continue
+            log, begins = logs.get(name), start.offsets.get(name)
+            if begins is not None and log is not None and _differ(start.ids, end.ids, name):
+                self._policy.report(name, _recreated(name))
+                begins = log.log_start_offset
+            ranges.append(self._range(name, begins, behind, log))
         informs = not self._has_informed and any(each.size > 0 for each in ranges)
         self._has_informed |= informs
         return planning.plan(self._options, self._assigned, ranges, self._policy, informs=informs)
@@ -202,6 +210,16 @@ def _moves(starting: Limit) -> bool:
     if starting.offsets is not None:
         return LATEST in starting.offsets.values()
     return not starting.error_without_match
+
+
+def _differ(before: Mapping[str, str], now: Mapping[str, str], name: TopicPartition) -> bool:
+    """Whether a partition's topic is another one than before, by their ids."""
+    known, found = before.get(name.topic), now.get(name.topic)
+    return None not in (known, found) and known != found
+
+
+def _recreated(name: TopicPartition) -> str:
+    return f"The topic of partition {name} was recreated."
 
 
 def _changed(name: TopicPartition, start: int, end: int) -> str:

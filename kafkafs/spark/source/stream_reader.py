@@ -46,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_schema": self._schema}
 
     def initialOffset(self) -> Nested:
-        return offsets.nested(self._plan.initial())
+        return offsets.nested(*self._plan.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark hands this, or the limit of its trigger, to `latestOffset`."""
@@ -66,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._remarks = ()
         is_limited = not isinstance(limit, ReadAllAvailable)
         end = self._plan.next_end(offsets.from_nested(start), is_limited=is_limited)
-        return offsets.nested(end)
+        return offsets.nested(*end)
 
     def reportLatestOffset(self) -> Nested | None:
         return offsets.nested(self._plan.latest) if self._plan.latest else None
