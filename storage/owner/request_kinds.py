@@ -5,8 +5,8 @@ by the id (letters, digits, ``.``, ``_`` and ``-``), and may leave it out.
 
 An outcome is a line, too: ``{"id": …, "kind": …, "state": …}`` with figures of the kind, or with a
 ``reason``.  States: ``queued``, ``running``; as ends those of the kind (``adopted``, ``duplicate``,
-``swapped``), ``refused`` (the request cannot be carried out, and nothing has changed), ``failed``
-(the disk) and ``cancelled`` (the owner has stopped before: ask the next one).
+``swapped``, ``committed``), ``refused`` (the request cannot be carried out, and nothing has
+changed), ``failed`` (the disk) and ``cancelled`` (the owner has stopped before: ask the next one).
 
 A client that asks a mount and one that has opened the directory itself use the same table, so both
 get the same answers and errors.
@@ -32,6 +32,7 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.swap_request import SwapRequest
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, StorageError, TaskCancelled, reason_of
+from storage.owner.group_positions import GroupPositions, commit
 from storage.task import Task
 
 R = TypeVar("R")
@@ -124,7 +125,18 @@ SWAP: RequestKind[SwapRequest, Cleaned] = RequestKind(
     lambda request: f"swap of what was cleaned of {request.topic}-{request.partition}",
 )
 
-KINDS: Mapping[str, RequestKind[Any, Any]] = {kind.name: kind for kind in (ADOPT, SWAP)}
+POSITIONS: RequestKind[GroupPositions, int] = RequestKind(
+    "positions",
+    GroupPositions.encode,
+    GroupPositions.decode,
+    commit,
+    lambda count: {"state": "committed", "positions": count},
+    lambda facts: int(facts["positions"]),
+    lambda request: (),
+    lambda request: f"positions of group {request.group!r}",
+)
+
+KINDS: Mapping[str, RequestKind[Any, Any]] = {kind.name: kind for kind in (ADOPT, SWAP, POSITIONS)}
 """By name."""
 
 

@@ -224,6 +224,7 @@ def test_is_refused(options: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"group": "g"}, "Option 'group' is of streaming queries"),
         ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries"),
         ({"startingOffsets": '{"a":{"0":-1}}'}, "startingOffsets for a-0 can't be latest"),
         ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries"),
@@ -249,6 +250,17 @@ def test_is_refused_of_a_batch_query(options: dict[str, str], message: str) -> N
     with pytest.raises(InvalidOption) as refusal:
         parse({**LEAST, **options}, "batch")
     assert message in str(refusal.value)
+
+
+def test_a_group() -> None:
+    assert parse({**LEAST, "group": "a group"}, "stream").group == "a group"
+    assert parse({**LEAST, "path": "file:///data", "group": "g"}, "any").group == "g"
+    for options, message in (
+        ({"group": ""}, "Option 'group': the name of a group has 1 to"),
+        ({"group": "g", "path": "s3://bucket/data"}, "needs a data directory on a disk"),
+    ):
+        with pytest.raises(InvalidOption, match=message):
+            parse({**LEAST, **options}, "any")
 
 
 def test_ends_that_are_found_later_are_compared_later() -> None:

@@ -25,11 +25,11 @@ REFERENCE = ROOT / "kafkafs" / "spark" / "REFERENCE.md"
 BIN = Path(sys.executable).parent
 
 
-def blocks() -> list[str]:
-    """The shell's blocks of the chapter."""
-    chapters = re.split(r"^## ", REFERENCE.read_text(), flags=re.M)
-    (example,) = (each for each in chapters if each.startswith("An example\n"))
-    return re.findall(r"^```sh\n(.*?)^```$", example, flags=re.M | re.S)
+def blocks(title: str, language: str) -> list[str]:
+    """The blocks of a chapter, or of a part of one."""
+    chapters = re.split(r"^###? ", REFERENCE.read_text(), flags=re.M)
+    (chapter,) = (each for each in chapters if each.startswith(f"{title}\n"))
+    return re.findall(rf"^```{language}\n(.*?)^```$", chapter, flags=re.M | re.S)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def until(happened: Callable[[], bool]) -> None:
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_the_example_works_as_it_is_written(scratch: Path) -> None:
-    example, shown = blocks()
+    example, shown = blocks("An example", "sh")
     lake = scratch / "lake"
     begun = example.replace("python orders.py &", "python orders.py >log 2>&1 & echo $! >pid")
     assert begun != example
@@ -100,6 +100,26 @@ def test_the_example_works_as_it_is_written(scratch: Path) -> None:
     until(lambda: len(list((lake / "checkpoint" / "commits").glob("[0-9]*"))) > done)
     told = run(scratch, shown)
     assert [told.count(line) for line in ("three apples", "one pear", "and again")] == [1, 1, 1]
+
+
+def test_the_lag_of_a_query(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = blocks("Lag", "python")
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data)) as manager:
+        append(manager.create_topic("sales", 2).partitions[0], b"3", b"4", b"5")
+        options = {"subscribe": "sales", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "2"}
+        rows = spark.readStream.format("kafkafs").options(**options).load(str(data))
+        writer = rows.writeStream.format("noop").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.awaitTermination()
+        first = next(each for each in query.recentProgress if each.batchId == 0)
+        exec(block.replace("query.lastProgress", "first"), {"first": first})
+        assert capsys.readouterr().out == "{('sales', '0'): 1, ('sales', '1'): 0}\n"
+        exec(block, {"query": query})
+        assert capsys.readouterr().out == "{('sales', '0'): 0, ('sales', '1'): 0}\n"
 
 
 def test_the_lines_of_the_readme(

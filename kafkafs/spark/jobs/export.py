@@ -40,7 +40,7 @@ _DAY_S = 86_400
 _NOT_CONTENT = frozenset(
     (
         *("failondataloss", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
-        *("minpartitions", "maxrecordsperpartition", "maxpartitionbytes"),
+        *("minpartitions", "maxrecordsperpartition", "maxpartitionbytes", "group"),
     )
 )
 

@@ -27,6 +27,7 @@ from typing import TypeVar
 
 from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.control.topic_commands import create_line
+from kafkafs.tree.files.group_names import file_name
 from storage import paths
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, LogLocked, StorageError, TopicExists
@@ -49,6 +50,7 @@ A = TypeVar("A")
 _REQUESTS = os.path.join(".kafkafs", "adopt")
 _TOPICS = os.path.join(".kafkafs", "topics")
 _TOPIC_MODE = 0o755
+_GROUPS = ".groups"
 PATIENCE_S = 60.0
 """How long to wait for an owner that takes no requests, in seconds."""
 CHECK_PATIENCE_S = 5.0
@@ -121,6 +123,17 @@ def create_topic(path: str, topic: str, partitions: int) -> None:
             error.pid,
             path=client.directory,
         ) from None
+
+
+def make_group(path: str, group: str) -> None:
+    """Have the daemon that owns the directory make a consumer group, and so what keeps groups at
+    all, before the first request to commit its positions: the daemon would answer nobody else
+    while it carries that request out. Where no daemon is the owner, the request does it.
+
+    OwnerNotReached, OSError.
+    """
+    client = _Client(path, TOPIC_PATIENCE_S, Task())
+    client.retry(lambda: client.make_group(group))
 
 
 class _Gone(Exception):  # noqa: N818 - no error yet: the client tries again
@@ -214,6 +227,14 @@ class _Client:
                     "of Kafka's metrics",
                     path=self.directory,
                 ) from None
+
+    def make_group(self, group: str) -> None:
+        """Have the present owner make the group, if it is a daemon. _Gone."""
+        owner = self.find_owner()
+        if owner is not None:
+            self._check_mount(owner)
+            with self._reaching(owner), contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.join(owner.mount, _GROUPS, file_name(group)))
 
     def _open(self) -> LogManager:
         try:

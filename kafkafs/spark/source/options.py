@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kafkafs.spark import option_values as values
+from kafkafs.spark.location.followed_directory import is_uri
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from storage.condition.condition import Condition
+from storage.errors import InvalidRecord
+from storage.groups.offset_records import check_name
 from storage.log.read import Isolation
 from storage.paths import INTERNAL_TOPICS
 
@@ -35,7 +38,7 @@ KNOWN = {
         *("failOnDataLoss", "minPartitions", "maxRecordsPerPartition"),
         *STREAMING_ONLY,
         *("includeHeaders", "isolationLevel", "path", "maxPartitionBytes", "untilHighWatermark"),
-        *("where", "timeZone"),
+        *("where", "timeZone", "group"),
     )
 }
 # Only a consumer of brokers needs these.
@@ -104,7 +107,8 @@ class Limit:
 class SourceOptions:
     """The checked options; `remarks` are warnings about options without effect.
 
-    `has_zone`: the option `timeZone` says of which zone the times in `where` are.
+    `has_zone`: the option `timeZone` says of which zone the times in `where` are. `group`: the
+    consumer group whose positions are the query's.
     """
 
     path: str
@@ -123,6 +127,7 @@ class SourceOptions:
     until_high_watermark: bool = False
     where: Condition | None = None
     has_zone: bool = False
+    group: str | None = None
     remarks: tuple[str, ...] = ()
 
 
@@ -184,6 +189,7 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
         until_high_watermark=values.flag(options, "untilHighWatermark", False),
         where=_condition(options, mode),
         has_zone="timezone" in options,
+        group=_group(options, path, mode),
         remarks=tuple(remarks),
     )
 
@@ -208,6 +214,23 @@ def _condition(options: Mapping[str, str], mode: Mode) -> Condition | None:
             f"again as it was: give a time such as 2026-11-22T08:00, got {text!r}"
         )
     return found
+
+
+def _group(options: Mapping[str, str], path: str, mode: Mode) -> str | None:
+    name = options.get("group")
+    if name is None:
+        return None
+    if mode == "batch":
+        raise InvalidOption("Option 'group' is of streaming queries: a batch query has no position")
+    if is_uri(path) and not path.startswith("file:"):
+        raise InvalidOption(
+            "Option 'group' needs a data directory on a disk: nothing is written to an object store"
+        )
+    try:
+        check_name(name)
+    except InvalidRecord as error:
+        raise InvalidOption(f"Option 'group': {error}") from None
+    return name
 
 
 def _check_names(options: Mapping[str, str]) -> list[str]:

@@ -76,6 +76,25 @@ class StreamPlan:
         self._assigned.refresh(at_once=True)
         self._target = self._assigned.latest()
 
+    # -- how far a query is ------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """The data directory's path within its file system."""
+        return self._assigned.location.path
+
+    def done(self, start: Reached) -> Offsets:
+        """The offsets before which all is read where a batch begins at `start`, of the topics that
+        are there at the last call of `next_end`; none where the query begins.
+        """
+        if start == self._initial:
+            return {}
+        return {
+            name: offset
+            for name, offset in start.offsets.items()
+            if name in self._seen and not _differ(start.ids, self._ids, name)
+        }
+
     # -- how far a batch goes ------------------------------------------------------------------
 
     def next_end(self, start: Reached, *, is_limited: bool) -> Reached:

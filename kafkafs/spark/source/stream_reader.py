@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from kafkafs.spark.source import offsets, options, planning, rows
+from kafkafs.spark.source.group_commits import GroupCommits
 from kafkafs.spark.source.offsets import Nested
 from kafkafs.spark.source.stream_plan import StreamPlan
 
@@ -40,6 +41,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = rows.chosen(schema)
         self._plan = StreamPlan(self._options)
         self._remarks = self._options.remarks
+        self._commits: GroupCommits | None = None
+        self._stops = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what tasks need."""
@@ -58,15 +61,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
+        self._stops = True
         self._plan.stop_at_latest()
 
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:
         for remark in self._remarks:
             _log.warning("%s", remark)
         self._remarks = ()
+        if self._options.group is not None and self._commits is None:
+            self._commits = GroupCommits(self._plan.path, self._options.group)
+            self._commits.check()
         is_limited = not isinstance(limit, ReadAllAvailable)
-        end = self._plan.next_end(offsets.from_nested(start), is_limited=is_limited)
-        return offsets.nested(*end)
+        begins = offsets.from_nested(start)
+        end = offsets.nested(*self._plan.next_end(begins, is_limited=is_limited))
+        if self._commits is not None:
+            self._commits.commit(self._plan.done(begins), waits=self._stops and end == start)
+        return end
 
     def reportLatestOffset(self) -> Nested | None:
         return offsets.nested(self._plan.latest) if self._plan.latest else None
@@ -78,7 +88,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planning.read(partition, self._schema)
 
     def commit(self, end: Nested) -> None:
-        """Nothing to do: readers keep no state, and retention follows the topic's settings."""
+        """Nothing to do: readers keep no state, and retention follows the topic's settings.
+
+        `latestOffset` hears of the last batch, too, and commits positions of the option `group`.
+        """
 
     def stop(self) -> None:
+        if self._commits is not None:
+            self._commits.close()
         self._plan.close()

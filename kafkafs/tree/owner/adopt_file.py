@@ -1,11 +1,11 @@
 """`.kafkafs/adopt`: takes requests to the owner of the data directory, and shows their outcomes.
 
-Writing: each line is a request (`storage.owner`), to adopt batches or to swap segments, of up to
-`LONGEST_LINE` bytes, in any number of writes; a line without a newline acts at release. `write()`
-only begins the work. All lines of a write are parsed first: a wrong one is EINVAL, changes nothing,
-and drops an unfinished line. After any other error (EMSGSIZE for a longer line) the handle is as
-before: the kernel reports a refused piece of a large write() as a short count, and the writer gets
-the error by writing the rest again.
+Writing: each line is a request (`storage.owner`), to adopt batches, to swap segments or to commit a
+group's positions, of up to `LONGEST_LINE` bytes, in any number of writes; a line without a newline
+acts at release. `write()` only begins the work. All lines of a write are parsed first: a wrong one
+is EINVAL, changes nothing, and drops an unfinished line. After any other error (EMSGSIZE for a
+longer line) the handle is as before: the kernel reports a refused piece of a large write() as a
+short count, and the writer gets the error by writing the rest again.
 
 Reading: a line for each request, as it is at open, the newest last.
 

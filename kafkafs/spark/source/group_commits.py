@@ -1,0 +1,106 @@
+"""The option `group`: how far a streaming query is, as the positions of a consumer group.
+
+Spark asks for the next batch when a batch is done: all before the start of the next one is. It
+calls the source's `commit` no earlier, and not at all after the last batch of a query that stops
+by itself.
+
+A thread asks the owner of the directory, so that Spark does not wait: once a second at most, and a
+tenth of the time where an answer takes longer. A query that stops by itself waits for its last
+commit. What fails is said once, and tried again; it does not end the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from kafkafs.spark.location.owner_client import ask_owner, check_owner, make_group
+from kafkafs.spark.source.offsets import Offsets
+from storage.errors import StorageError, TaskCancelled, reason_of
+from storage.owner.group_positions import GroupPositions
+from storage.owner.request_kinds import POSITIONS
+from storage.task import Task
+
+_log = logging.getLogger(__name__)
+
+PAUSE_S = 1.0
+"""The time between two commits, in seconds, at least."""
+_SHARE = 10
+# How long a commit waits for an owner that takes requests.
+_PATIENCE_S = 10.0
+
+
+class GroupCommits:
+    """See the module. For one thread. `path`: the data directory."""
+
+    def __init__(
+        self, path: str, group: str, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._path = path
+        self._group = group
+        self._monotonic_s = monotonic_s
+        self._pool = ThreadPoolExecutor(1, "group")
+        self._task = Task()
+        # Only the thread has these while it works.
+        self._running: Future[None] | None = None
+        self._committed: Offsets = {}
+        self._is_made = False
+        self._has_failed = False
+        self._due_s = monotonic_s()
+
+    def check(self) -> None:
+        """OwnerNotReached where the owner takes no requests, such as a broker."""
+        check_owner(self._path)
+
+    def close(self) -> None:
+        """Stop; what has begun ends."""
+        self._task.cancel()
+        self._pool.shutdown()
+
+    def commit(self, offsets: Offsets, *, waits: bool) -> None:
+        """Commit these offsets, or soon those of a later call. `waits`: now."""
+        if self._running is not None:
+            if waits:
+                wait([self._running])
+            elif not self._running.done():
+                return
+        new = {name: each for name, each in offsets.items() if self._committed.get(name) != each}
+        if new and (waits or self._monotonic_s() >= self._due_s):
+            self._running = self._pool.submit(self._ask, new)
+            if waits:
+                wait([self._running])
+
+    def _ask(self, offsets: Offsets) -> None:
+        positions: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in offsets.items():
+            positions.setdefault(topic, {})[partition] = offset
+        request = GroupPositions(self._group, positions)
+        began_s = self._monotonic_s()
+        try:
+            if not self._is_made:
+                make_group(self._path, self._group)
+                self._is_made = True
+            ask_owner(self._path, POSITIONS, request, task=self._task, patience_s=_PATIENCE_S)
+        except TaskCancelled:
+            return
+        except Exception as error:
+            self._say(error)
+        else:
+            self._committed.update(offsets)
+            self._has_failed = False
+        ended_s = self._monotonic_s()
+        self._due_s = ended_s + max(PAUSE_S, _SHARE * (ended_s - began_s))
+
+    def _say(self, error: Exception) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        foreseen = isinstance(error, StorageError | OSError)
+        _log.warning(
+            "The positions of group %s cannot be committed now, and the query goes on: %s",
+            self._group,
+            reason_of(error) if foreseen else repr(error),
+            exc_info=None if foreseen else error,
+        )

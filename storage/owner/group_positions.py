@@ -1,0 +1,89 @@
+"""A request to commit positions of a consumer group: how far a query of another program is.
+
+A position that is not within log start..log end by then is left out, and so is one of a partition
+that is not there: who asks looks at the directory a moment before.
+
+A request is one line of JSON, ``{"group": "G", "positions": {"orders": {"0": 23}}}``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from storage import paths
+from storage.directory.manager import LogManager
+from storage.errors import InvalidRecord
+from storage.groups.offset_records import Committed, check_name
+from storage.log.pace import check_paces
+from storage.task import Task
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+class GroupPositions(NamedTuple):
+    """A group's positions, by topic and partition."""
+
+    group: str
+    positions: Mapping[str, Mapping[int, int]]
+
+    def encode(self) -> str:
+        """One line, without its end."""
+        return json.dumps(self._asdict(), separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, fields: Any) -> GroupPositions:
+        """The request of a parsed JSON value.  InvalidRecord where it is none."""
+        try:
+            group, positions = fields["group"], fields["positions"]
+            if len(fields) != 2 or not isinstance(group, str):
+                raise TypeError("a group, which is text, and positions")
+            check_name(group)
+            return cls(group, {_topic(name): _numbers(each) for name, each in positions.items()})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InvalidRecord(f"no positions of a group: {error}") from None
+
+
+def _topic(name: str) -> str:
+    if not paths.is_topic_name(name):
+        raise ValueError(f"{name!r} is no topic's name")
+    return name
+
+
+def _numbers(positions: Any) -> dict[int, int]:
+    for partition, position in positions.items():
+        if _NUMBER.fullmatch(partition) is None or int(partition) > paths.MAX_PARTITION:
+            raise ValueError(f"{partition!r} is no partition")
+        if type(position) is not int or not 0 <= position <= paths.MAX_OFFSET:
+            raise ValueError(f"{position!r} is no position")
+    return {int(partition): position for partition, position in positions.items()}
+
+
+def commit(
+    manager: LogManager, request: GroupPositions, task: Task, now_ns: Callable[[], int]
+) -> int:
+    """Commit the positions, a topic at a time; returns how many.  In a worker thread.
+
+    Errors as ``Groups.commit``; what was committed before is committed again when it is asked for
+    again.
+    """
+    return sum(
+        task.by_owner(partial(_commit, manager, request.group, topic, positions))
+        for topic, positions in request.positions.items()
+    )
+
+
+def _commit(manager: LogManager, group: str, topic: str, positions: Mapping[int, int]) -> int:
+    known = manager.topics.get(topic)
+    found = {}
+    for number, position in positions.items():
+        log = None if known is None else known.partitions.get(number)
+        if log is not None and log.log_start_offset <= position <= log.log_end_offset:
+            found[number] = Committed(position)
+    if found:
+        check_paces(log.pace for log in manager.groups.logs)
+        manager.groups.commit(group, topic, found)
+    return len(found)
