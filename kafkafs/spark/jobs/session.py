@@ -196,6 +196,8 @@ def _configure(conf: SparkConf, name: str, master: str | None, settings: Mapping
     if is_local:
         # The workers run the driver's Python, whatever python3 in PATH is.
         os.environ["PYSPARK_PYTHON"] = sys.executable
+        # They would look for kafkafs's own modules in the working directory first.
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
