@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
 import kafkafs.spark
-from storage import LogManager
+from storage import LogManager, Record, encode
 from tests.hang import HANG_S
+from tests.storage.compaction import cleaned
 from tests.storage.logs import append
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +102,90 @@ def test_the_example_works_as_it_is_written(scratch: Path) -> None:
     until(lambda: len(list((lake / "checkpoint" / "commits").glob("[0-9]*"))) > done)
     told = run(scratch, shown)
     assert [told.count(line) for line in ("three apples", "one pear", "and again")] == [1, 1, 1]
+
+
+def records(*each: tuple[bytes | None, bytes | None, int]) -> bytearray:
+    """Keys, values and times in ms."""
+    made = [Record(n, time_ms, 0, key, value) for n, (key, value, time_ms) in enumerate(each)]
+    return bytearray(encode(made))
+
+
+def at(scratch: Path, block: str) -> str:
+    """A block whose data and results lie there."""
+    return block.replace('"data"', repr(str(scratch / "data"))).replace('"lake', f'"{scratch}/lake')
+
+
+def lines(table: Path) -> list[tuple[int, int, str]]:
+    rows = pyarrow.parquet.read_table(table).to_pylist()
+    return sorted((row["partition"], row["offset"], row["line"]) for row in rows)
+
+
+def test_a_topic_to_parquet_run_by_cron(scratch: Path) -> None:
+    (block,) = blocks("A topic to Parquet, by cron", "python")
+    (scratch / "tail.py").write_text(block)
+    (scratch / "data").mkdir()
+    with LogManager.open(str(scratch / "data")) as manager:
+        first, second = manager.create_topic("orders", 2).partitions.values()
+        append(first, b"a", b"b")
+        append(second, b"c")
+    run(scratch, "python tail.py")
+    with LogManager.open(str(scratch / "data")) as manager:
+        found = manager.groups.find("lake")
+        assert found is not None
+        assert {item: each.position for item, each in found.committed.items()} == {
+            ("orders", 0): 2,
+            ("orders", 1): 1,
+        }
+        append(manager.log("orders", 1), b"d")
+        append(manager.create_partition("orders", 2), b"e")
+    expected = [(0, 0, "a"), (0, 1, "b"), (1, 0, "c")]
+    assert lines(scratch / "lake/orders") == expected
+    run(scratch, "python tail.py")
+    assert lines(scratch / "lake/orders") == [*expected, (1, 1, "d"), (2, 0, "e")]
+
+
+def test_a_compacted_topic_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    (block,) = blocks("A compacted topic to a table of what holds now", "python")
+    (tmp_path / "data").mkdir()
+    with cleaned.compacted(tmp_path / "data") as (manager, _):
+        log = manager.create_topic("users", 1).partitions[0]
+        for each in ((b"ann", b"1"), (b"bob", b"1")), ((b"ann", b"2"), (b"eve", b"1")):
+            cleaned.put(log, *each)
+            cleaned.roll(log)
+        cleaned.clean(manager, log)
+        cleaned.put(log, (b"bob", None), (b"ann", b"3"), (b"fay", b""))
+    exec(at(tmp_path, block), {"spark": spark})
+    table = spark.read.parquet(str(tmp_path / "lake/users")).orderBy("key").collect()
+    assert [tuple(row) for row in table] == [("ann", "3"), ("eve", "1"), ("fay", "")]
+
+
+def test_an_hour_again_into_another_topic(spark: SparkSession, tmp_path: Path) -> None:
+    (block,) = blocks("An hour again, into another topic", "python")
+    eight_ms = 1_795_334_400_000
+    hour_ms = 3_600_000
+    (tmp_path / "data").mkdir()
+    with LogManager.open(str(tmp_path / "data")) as manager:
+        logs = list(manager.create_topic("orders", 2).partitions.values())
+        manager.create_topic("orders-again", 2)
+        for number, log in enumerate(logs):
+            made = records(
+                (b"k", b"before %d" % number, eight_ms - 1),
+                (b"k", b"first %d" % number, eight_ms),
+                (None, b"last %d" % number, eight_ms + hour_ms - 1),
+                (b"k", b"behind %d" % number, eight_ms + hour_ms),
+            )
+            log.append(made, now_ns=eight_ms * 1_000_000)
+    for _ in range(2):
+        exec(at(tmp_path, block), {"spark": spark})
+    with LogManager.open(str(tmp_path / "data"), read_only=True) as manager:
+        for number in range(2):
+            assert [
+                (record.key, record.value, record.timestamp)
+                for record in manager.log("orders-again", number).records()
+            ] == [
+                (b"k", b"first %d" % number, eight_ms),
+                (None, b"last %d" % number, eight_ms + hour_ms - 1),
+            ]
 
 
 def test_the_lag_of_a_query(
