@@ -10,8 +10,9 @@ it if it has seen both.
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
 from kafkafs.spark.option_values import InvalidOption
@@ -76,7 +77,7 @@ class Assigned:
         return {
             topic.name: topic.id
             for topic in manager.topics.values()
-            if topic.partitions and topic.id != stand_in_topic_id(manager.path, topic.name)
+            if topic.partitions and topic.id != _stand_in(manager.path, topic.name)
         }
 
     def all_logs(self) -> dict[TopicPartition, Log]:
@@ -156,6 +157,9 @@ class Assigned:
             result[name] = LATEST if match is None else match[1]
         return result
 
+
+# A query asks for the ids all the time.
+_stand_in = functools.lru_cache(maxsize=10_000)(stand_in_topic_id)
 
 _SENTINELS = " Use -1 for latest, -2 for earliest."
 

@@ -139,19 +139,20 @@ class StreamPlan:
 
     def _look(self) -> set[TopicPartition]:
         """Take the present logs; return those recreated since the last call that have no id."""
-        logs = self._assigned.logs()
-        anew = self._made_anew(logs)
-        self._opening, self._seen = self._assigned.opening, logs
-        self._ids = self._assigned.ids()
+        logs, ids = self._assigned.logs(), self._assigned.ids()
+        anew = self._made_anew(logs, ids)
+        self._opening, self._seen, self._ids = self._assigned.opening, logs, ids
         return anew
 
-    def _made_anew(self, logs: dict[TopicPartition, Log]) -> set[TopicPartition]:
+    def _made_anew(
+        self, logs: Mapping[TopicPartition, Log], ids: Mapping[str, str]
+    ) -> set[TopicPartition]:
         """Which of these logs are recreated, by their directories: those whose topic has, or had at
         the last `_look`, no id.
         """
         if self._opening is not self._assigned.opening:
             return set()
-        seen, ids = self._seen, self._assigned.ids()
+        seen = self._seen
         return {
             name
             for name in logs.keys() & seen.keys()
@@ -179,8 +180,8 @@ class StreamPlan:
         if is_first_again and _moves(self._options.starting):
             return []
         self._assigned.refresh()
-        logs = self._assigned.logs()
-        anew, ids = self._made_anew(logs), self._assigned.ids()
+        logs, ids = self._assigned.logs(), self._assigned.ids()
+        anew = self._made_anew(logs, ids)
         lost = start.offsets.keys() - end.offsets.keys()
         if lost and not is_first_again:
             self._policy.report(None, f"Partitions {offsets.names(lost)} have been deleted.")
