@@ -11,6 +11,7 @@ commit. What fails is said once, and tried again; it does not end the query.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ PAUSE_S = 1.0
 _SHARE = 10
 # How long a commit waits for an owner that takes requests.
 _PATIENCE_S = 10.0
+# How long a query that stops waits for its last commit.
+_LONGEST_S = 60.0
 
 
 class GroupCommits:
@@ -63,14 +66,19 @@ class GroupCommits:
         """Commit these offsets, or soon those of a later call. `waits`: now."""
         if self._running is not None:
             if waits:
-                wait([self._running])
+                self._wait()
             elif not self._running.done():
                 return
         new = {name: each for name, each in offsets.items() if self._committed.get(name) != each}
         if new and (waits or self._monotonic_s() >= self._due_s):
             self._running = self._pool.submit(self._ask, new)
             if waits:
-                wait([self._running])
+                self._wait()
+
+    def _wait(self) -> None:
+        assert self._running is not None
+        if wait([self._running], _LONGEST_S).not_done:
+            self._say(TimeoutError(errno.ETIMEDOUT, "the owner does not answer"))
 
     def _ask(self, offsets: Offsets) -> None:
         positions: dict[str, dict[int, int]] = {}
