@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import select
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +41,18 @@ def binary_stdout() -> Iterator[BinaryIO]:
     out = sys.stdout.buffer
     yield out
     out.flush()
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it, also where the descriptor does not block. OSError."""
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(fd, left) :]
+        except BlockingIOError:
+            room = select.poll()
+            room.register(fd, select.POLLOUT)
+            room.poll()
 
 
 class Size(int):

@@ -25,6 +25,7 @@ import click
 from kafkafs.cli import examples, fail, naming_output, one_line_errors, say
 from kafkafs.cli.addresses import LOGS, check_paths
 from kafkafs.cli.mounted_paths import files_of, paths_of
+from kafkafs.cli.output import write_all
 from kafkafs.cli.patience import patiently
 from kafkafs.cli.serving import has_gone, why_gone
 from kafkafs.mount_table import resolve
@@ -302,11 +303,8 @@ def _reason_of(error: OSError, path: str) -> str:
 
 def _write(data: bytes) -> None:
     """BrokenPipeError."""
-    output = sys.stdout.fileno()
-    left = memoryview(data)
     with naming_output():
-        while left:
-            left = left[os.write(output, left) :]
+        write_all(sys.stdout.fileno(), data)
 
 
 def _behind_lines(fd: int, count: int) -> int:

@@ -21,6 +21,8 @@ from kafkafs.cli.consume.sources import Directories, Partition
 
 #: How often to look for new partitions where no daemon tells of them, in seconds.
 _LOOK_S = 5.0
+#: How often to look whether a transaction has ended of which more was read than a batch may have.
+_TRANSACTION_S = 0.2
 #: The pauses before a batch is tried again, in seconds: the first and the longest one.
 _AGAIN_S = 0.1, 30.0
 
@@ -72,8 +74,8 @@ class Consumer:
         # Those that were deleted, as long as they are granted still.
         self._gone: set[Partition] = set()
         self._left = rules.max_records
-        # New partitions are read from their beginning, wherever the others began.
-        self._has_begun = False
+        # What was there already: new partitions are read from their beginning.
+        self._at_first: frozenset[Partition] | None = None
         self._look_at = 0.0
         self._epoll = select.epoll()
         self._epoll.register(self._interrupts.fd, select.EPOLLIN)
@@ -114,6 +116,8 @@ class Consumer:
 
     def _share(self) -> None:
         """Begin with partitions that it has got, and drop those that it has not any more."""
+        if self._at_first is None:
+            self._at_first = frozenset(self._directories.present())
         granted = set(self._positions.granted())
         for partition in self._turns.keys() - granted:
             self._drop(partition)
@@ -123,24 +127,28 @@ class Consumer:
         self._gone &= granted
         for partition in sorted(granted - self._turns.keys() - self._gone):
             self._begin(partition)
-        self._has_begun = True
         told = self._positions.fd >= 0
         self._look_at = float("inf") if told else time.monotonic() + _LOOK_S
 
     def _begin(self, partition: Partition) -> None:
         rules = self._rules
+        is_new = self._at_first is not None and partition not in self._at_first
+        point = "start" if is_new else rules.point
         try:
             position = self._positions.position(partition)
+            if position is None and rules.point != "start":
+                position = self._positions.begin(partition, point)
             reader = reader_of(
                 rules.view,
                 partition,
                 self._directories.of(partition),
                 position,
-                "start" if self._has_begun and position is None else rules.point,
+                point,
                 with_offsets=rules.with_offsets,
             )
-        except FileNotFoundError:
-            return  # it is deleted
+        except (PermissionError, FileNotFoundError) as error:
+            self._refused(partition, point, error)
+            return
         turn = self._turns[partition] = _Turn(reader)
         turn.committed = position
 
@@ -176,28 +184,33 @@ class Consumer:
         if turn.batch is not None:
             return now >= turn.due
         had_some = reader.has_some
-        if not reader.at_end:
-            reader.fill(rules.limits)
-            self._await(reader)
-        if reader.has_some:
+        limits = rules.limits
+        if self._left is not None:
+            limits = limits._replace(records=min(limits.records, self._left))
+        while turn.batch is None:
+            if not reader.at_end:
+                reader.fill(rules.limits)
+                self._await(reader)
+            if not reader.has_some:
+                self._commit(turn, reader.rest())
+                return False
             if rules.wait_s and rules.follow and not reader.is_full(rules.limits):
                 if not had_some:
                     turn.due = now + rules.wait_s
                 if now < turn.due:
                     return False
-            limits = rules.limits
-            if self._left is not None:
-                limits = limits._replace(records=min(limits.records, self._left))
             turn.batch = reader.take(limits)
-        if turn.batch is None:
-            self._commit(turn, reader.rest())
-        return turn.batch is not None
+        return True
 
     def _await(self, reader: Reader) -> None:
-        """Have the kernel tell when there is more."""
-        if self._rules.follow and reader.at_end and not reader.is_gone:
-            with suppress(FileExistsError):
-                self._epoll.register(reader.fd, select.EPOLLPRI)
+        """Have the kernel tell, once, when there is more."""
+        if not self._rules.follow or not reader.at_end or reader.is_gone:
+            return
+        events = select.EPOLLPRI | select.EPOLLONESHOT
+        try:
+            self._epoll.register(reader.fd, events)
+        except FileExistsError:
+            self._epoll.modify(reader.fd, events)
 
     def _handle(self, turn: _Turn) -> int:
         """Give a batch to the output, and commit it; else the status with which to end."""
@@ -222,11 +235,16 @@ class Consumer:
         try:
             self._positions.commit(turn.reader.partition, position)
         except (PermissionError, FileNotFoundError) as error:
-            # A topic that is deleted is not claimed any more.
-            if turn.reader.partition in set(self._positions.granted()):
-                name = turn.reader.partition.name
-                raise fail(f"{name}: {position} cannot be committed: {error.strerror}") from None
+            self._refused(turn.reader.partition, position, error)
         turn.committed = position
+
+    def _refused(self, partition: Partition, position: object, error: OSError) -> None:
+        """click's error where a position was refused though the partition is granted: that of a
+        topic that is deleted is not any more.
+        """
+        if partition in set(self._positions.granted()):
+            reason = error.strerror
+            raise fail(f"{partition.name}: {position} cannot be committed: {reason}") from None
 
     def _failed(self, turn: _Turn, batch: Batch, status: int) -> int:
         """Do with a batch that the command has refused what --on-failure says."""
@@ -237,8 +255,11 @@ class Consumer:
             return status
         if self._rules.on_failure == "skip":
             assert self._dead_letters is not None
+            lines = turn.reader.lines(batch)
+            if lines is None:
+                raise fail(f"{what} has been deleted: there are no dead letters of it")
             say(f"kafkafs: {what}: {reason}: goes to the dead letters", err=True)
-            self._dead_letters.put(batch, reason)
+            self._dead_letters.put(batch, lines, reason)
             self._done(turn, batch)
             return 0
         say(f"kafkafs: {what}: {reason}: again in {turn.pause_s:g} s", err=True)
@@ -250,8 +271,12 @@ class Consumer:
 
     def _wait(self) -> None:
         """Until something comes, or is due."""
-        due = [turn.due for turn in self._turns.values() if turn.batch or turn.reader.has_some]
-        left_s = min([*due, self._look_at]) - time.monotonic()
+        turns = self._turns.values()
+        due = [turn.due for turn in turns if turn.batch or turn.reader.has_some]
+        now = time.monotonic()
+        if any(not (turn.batch or turn.reader.at_end) for turn in turns):
+            due.append(now + _TRANSACTION_S)
+        left_s = min([*due, self._look_at]) - now
         self._heed(self._epoll.poll(None if left_s == float("inf") else max(left_s, 0)))
 
     def _look_around(self) -> None:

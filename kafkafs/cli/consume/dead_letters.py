@@ -11,6 +11,7 @@ import os
 
 from kafkafs.cli import fail
 from kafkafs.cli.consume.reader import Batch
+from kafkafs.cli.output import write_all
 
 
 class DeadLetters:
@@ -23,14 +24,14 @@ class DeadLetters:
         if not os.path.exists(self._path):
             raise fail(f"{mount}/{topic}: there is no such topic for dead letters: mkdir makes it")
 
-    def put(self, batch: Batch, reason: str) -> None:
-        """Append a batch; it is on the disk then. OSError."""
-        text = "".join(self._line(line, batch, reason) for line in batch.lines.splitlines())
+    def put(self, batch: Batch, lines: bytes, reason: str) -> None:
+        """Append a batch, of which these are the records in `.jsonl`; it is on the disk then.
+        OSError.
+        """
+        text = "".join(self._line(line, batch, reason) for line in lines.splitlines())
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         try:
-            left = memoryview(text.encode())
-            while left:
-                left = left[os.write(fd, left) :]
+            write_all(fd, text.encode())
             os.fsync(fd)
         finally:
             os.close(fd)

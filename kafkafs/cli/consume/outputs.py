@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from kafkafs.cli import naming_output
 from kafkafs.cli.consume.reader import Batch
+from kafkafs.cli.output import write_all
 
 #: How often to look whether a reader has taken all, in seconds: at first, and at most.
 _FIRST_S, _MOST_S = 0.0002, 0.02
@@ -53,10 +54,8 @@ class StandardOutput(Output):
         self._errors.register(self.fd, 0)
 
     def put(self, batch: Batch) -> int:
-        left = memoryview(batch.data)
         with naming_output():
-            while left:
-                left = left[os.write(self.fd, left) :]
+            write_all(self.fd, batch.data)
         if self._ask and batch.data:
             self._wait()
         return 0
@@ -102,9 +101,7 @@ class Command(Output):
         }
         fd = os.memfd_create("batch")
         try:
-            left = memoryview(batch.data)
-            while left:
-                left = left[os.write(fd, left) :]
+            write_all(fd, batch.data)
             os.lseek(fd, 0, os.SEEK_SET)
             self._start(fd, environment)
         finally:

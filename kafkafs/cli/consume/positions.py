@@ -19,6 +19,7 @@ from pathlib import Path
 
 from kafkafs.cli import fail
 from kafkafs.cli.consume.sources import Directories, Partition, Sources
+from kafkafs.cli.output import write_all
 
 _COLUMNS = ("topic", "partition", "position", "committed", "topic_id")
 _READ_BYTES = 1 << 16
@@ -44,6 +45,12 @@ class Positions:
 
     def position(self, partition: Partition) -> int | None:
         """The committed position. OSError."""
+        return None
+
+    def begin(self, partition: Partition, point: str) -> int | None:
+        """Commit where to begin, a word of `N@POINT`, for others that go on from there; the
+        position, where it is kept. OSError.
+        """
         return None
 
     def commit(self, partition: Partition, position: int) -> None:
@@ -118,7 +125,7 @@ class FilePositions(Positions):
             # Before others see it: nobody else takes it.
             fcntl.flock(fd, fcntl.LOCK_EX)
             os.fchmod(fd, mode)
-            _write_all(fd, text.encode())
+            write_all(fd, text.encode())
             os.fsync(fd)
             os.replace(made, self._path)
         except BaseException:
@@ -164,7 +171,7 @@ class GroupPositions(Positions):
         return fail(f"{self._path}: {error.strerror} ({mount}/.kafkafs/log says more)")
 
     def _write(self, *lines: str) -> None:
-        _write_all(self.fd, "".join(f"{line}\n" for line in lines).encode())
+        write_all(self.fd, "".join(f"{line}\n" for line in lines).encode())
 
     def granted(self) -> Iterable[Partition]:
         text = b""
@@ -179,12 +186,32 @@ class GroupPositions(Positions):
         return [partition for partition, state in states.items() if state == "held"]
 
     def position(self, partition: Partition) -> int | None:
-        text = (self._path / partition.topic / str(partition.number)).read_text()
-        _, _, found = text.partition("\n")[0].partition(" ")
+        found = self._facts(partition)["position"]
         return None if found == "none" else int(found)
 
+    def _facts(self, partition: Partition) -> dict[str, str]:
+        text = (self._path / partition.topic / str(partition.number)).read_text()
+        return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+
+    def begin(self, partition: Partition, point: str) -> int | None:
+        self._commit(partition, "earliest" if point == "start" else point)
+        return self.position(partition)
+
     def commit(self, partition: Partition, position: int) -> None:
-        self._write(f"commit {partition.topic} {partition.number} {position}")
+        self._commit(partition, str(position))
+
+    def _commit(self, partition: Partition, position: str) -> None:
+        """Commit, in the place of an offset that the log has no more, or not yet, its first or its
+        last one.
+        """
+        command = f"commit {partition.topic} {partition.number}"
+        try:
+            self._write(f"{command} {position}")
+        except OSError as error:
+            if error.errno != errno.EINVAL or not position.isdecimal():
+                raise
+            is_gone = int(position) < int(self._facts(partition)["log_start"])
+            self._write(f"{command} {'earliest' if is_gone else 'latest'}")
 
     def give_back(self, partition: Partition) -> None:
         self._write(f"return {partition.topic} {partition.number}")
@@ -192,9 +219,3 @@ class GroupPositions(Positions):
     def close(self) -> None:
         with suppress(OSError):
             os.close(self.fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]

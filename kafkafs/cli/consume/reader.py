@@ -43,7 +43,7 @@ class Limits(NamedTuple):
 
 class Batch(NamedTuple):
     """Records of a partition. `first` and `last`: their offsets. `end`: the position behind them;
-    None: not known. `lines`: the same records as in `.jsonl`.
+    None: not known. `lines`: the same records as in `.jsonl`, where they were read.
     """
 
     partition: Partition
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     first: int = -1
     last: int = -1
     end: int | None = None
-    lines: bytes = b""
+    lines: bytes | None = None
 
 
 class Reader:
@@ -88,8 +88,16 @@ class Reader:
         self.at_end = False
         if self._point == "latest" and self.position is None:
             self.position = self._fact("last_stable")
-        point = self._point if self.position is None else str(self.position)
-        self.fd = self._open_at(self.view, point)
+        while self.fd < 0:
+            # Before, as the name of a position that is gone may lead nowhere (`out_of_range`), and
+            # behind, as more may go meanwhile.
+            self._name_what_is_gone()
+            point = self._point if self.position is None else str(self.position)
+            try:
+                self.fd = self._open_at(self.view, point)
+            except OSError as error:
+                if error.errno != errno.ERANGE or self.position is None:
+                    raise
         self._name_what_is_gone()
 
     def _open_at(self, view: str, point: str) -> int:
@@ -117,6 +125,26 @@ class Reader:
             return int(os.getxattr(fd, f"user.kafkafs.{name}"))
         finally:
             os.close(fd)
+
+    def lines(self, batch: Batch) -> bytes | None:
+        """The records of a batch in `.jsonl`; None where some of them were deleted. OSError."""
+        return self._read("jsonl", batch.first, batch.last) if batch.lines is None else batch.lines
+
+    def _read(self, view: str, first: int, last: int) -> bytes | None:
+        """The records from one offset to another in a view; None where some of them were deleted.
+        OSError.
+        """
+        try:
+            fd = self._open_at(view, f"{first}..{last + 1}")
+            try:
+                data = b"".join(iter(lambda: patiently(lambda: os.read(fd, _READ_BYTES)), b""))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno not in (errno.ESTALE, errno.ERANGE):
+                raise
+            return None
+        return data if self._fact("log_start") <= first else None
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -151,11 +179,13 @@ class Reader:
 
     @property
     def has_some(self) -> bool:
-        """Whether there are records that were not taken."""
-        return bool(self._unread)
+        """Whether there are records to take."""
+        return b"\n" in self._unread
 
     def take(self, limits: Limits) -> Batch | None:
-        """Take records; None where there are none. OSError."""
+        """Take records; None where they were deleted meanwhile, and the file was opened anew.
+        OSError.
+        """
         raise NotImplementedError
 
     def _end(self, last: int) -> int:
@@ -227,7 +257,7 @@ class LinesReader(Reader):
             lines = bytes(memoryview(self._unread)[:size])
             records = lines.count(b"\n")
             first, last = _offset_at(lines, 0), _offset_at(lines, lines.rfind(b"\n", 0, -1) + 1)
-            data = lines if self._shown == self.view else self._read(first, last)
+            data = lines if self._shown == self.view else self._read(self._shown, first, last)
             if data is None:
                 self.open()
                 return None
@@ -243,26 +273,26 @@ class LinesReader(Reader):
             return Batch(self.partition, data, records, first, last, self.position, lines)
         return None
 
-    def _read(self, first: int, last: int) -> bytes | None:
-        """The records from one offset to another, in the view that is shown; None where some of
-        them were deleted since their lines were read.
-        """
-        fd = self._open_at(self._shown, f"{first}..{last + 1}")
-        try:
-            data = b"".join(iter(lambda: patiently(lambda: os.read(fd, _READ_BYTES)), b""))
-        except OSError as error:
-            if error.errno != errno.ESTALE:
-                raise
-            return None
-        finally:
-            os.close(fd)
-        return data if self._fact("log_start") <= first else None
-
 
 class BatchesReader(Reader):
-    """See the module. It ends at the last stable offset, as the other views do."""
+    """See the module. It ends at the last stable offset, as the other views do: of an open
+    transaction it reads so much that it is full, and no more.
+    """
 
     view = "batches"
+
+    def fill(self, limits: Limits) -> None:
+        super().fill(limits)
+        if not self.at_end:
+            self._stable = self._fact("last_stable")
+
+    @property
+    def has_some(self) -> bool:
+        size = _batch_size(self._unread, 0)
+        return 0 < size <= len(self._unread) and self._is_stable(_batch_end(self._unread, 0)[0])
+
+    def _is_stable(self, offset: int) -> bool:
+        return self._stable is not None and offset < self._stable
 
     def is_full(self, limits: Limits) -> bool:
         first = _batch_size(self._unread, 0)
@@ -280,13 +310,12 @@ class BatchesReader(Reader):
         return at
 
     def take(self, limits: Limits) -> Batch | None:
-        stable = self._fact("last_stable")
         at = records = 0
         first = last = -1
         end = self._size(limits)
         while at < end:
             until, count = _batch_end(self._unread, at)
-            if until >= stable:
+            if not self._is_stable(until):
                 break
             if not at:
                 (first, _) = _HEAD.unpack_from(self._unread, 0)

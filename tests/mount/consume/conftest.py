@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -61,9 +62,12 @@ class Topic:
         return Running(self.command(*options, group=group))
 
     def position(self, letter: str = "a", *, group: str | None = None) -> int | None:
-        """What is committed."""
+        """What is committed; nothing where there is no such group."""
         path = self.mount / ".groups" / (group or self.group) / self.name / str("ab".index(letter))
-        found = path.read_text().partition("\n")[0].split()[1]
+        try:
+            found = path.read_text().partition("\n")[0].split()[1]
+        except FileNotFoundError:
+            return None
         return None if found == "none" else int(found)
 
     def commit(self, letter: str, position: int) -> None:
@@ -74,7 +78,8 @@ class Topic:
     @property
     def claims(self) -> list[list[str]]:
         """Partition, state and process of each claim."""
-        rows = (self.mount / ".groups" / self.group / ".claims").read_text().splitlines()[1:]
+        path = self.mount / ".groups" / self.group / ".claims"
+        rows = path.read_text().splitlines()[1:] if path.exists() else []
         return [[row.split()[number] for number in (1, 2, 4)] for row in rows]
 
 
@@ -103,3 +108,16 @@ def pipe() -> Iterator[tuple[int, int]]:
 def words(path: Path) -> list[str]:
     """What a command has noted in a file."""
     return path.read_text().split() if path.exists() else []
+
+
+def is_idle(program: Running) -> bool:
+    """Whether a program uses no processor time for a while."""
+    before = _ticks(program.pid)
+    time.sleep(0.3)
+    return _ticks(program.pid) == before
+
+
+def _ticks(process: int) -> int:
+    """Processor time so far, in clock ticks (proc_pid_stat(5))."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

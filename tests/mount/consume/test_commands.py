@@ -7,15 +7,17 @@ import os
 import shlex
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.hang import HANG_S
-from tests.mount.consume.conftest import Topic, words
+from tests.mount.consume.conftest import Topic, is_idle, words
 from tests.mount.contract.writing import append
 from tests.mount.control import until
 from tests.mount.mounting import Mount
+from tests.storage.producers import Producer
 
 NAMED = 'echo "$KAFKAFS_TOPIC/$KAFKAFS_PARTITION $KAFKAFS_FIRST_OFFSET $KAFKAFS_LAST_OFFSET"'
 
@@ -85,6 +87,16 @@ def test_it_tries_again(topic: Topic, tmp_path: Path) -> None:
     assert topic.position() == topic.position("b") == 10
 
 
+def test_while_it_pauses_it_is_idle(topic: Topic) -> None:
+    """Also when something comes meanwhile."""
+    script = "[ $KAFKAFS_FIRST_OFFSET != 0 ]"
+    options = ("--follow", "--on-failure", "retry", "--exec", script)
+    with topic.running(*options) as consumer:
+        until(lambda: "again in 6.4 s" in consumer.errors())
+        topic.append("a", 10, 1)
+        until(partial(is_idle, consumer))
+
+
 def test_dead_letters_keep_the_record_and_say_why(topic: Topic) -> None:
     record = {
         "timestamp": 1000,
@@ -117,6 +129,37 @@ def test_dead_letters_keep_the_record_and_say_why(topic: Topic) -> None:
     ]
 
 
+def test_dead_letters_of_whole_batches_are_records(mount: Mount) -> None:
+    topic = Topic(mount, 0)
+    one = Producer(1, transactional=True)
+    append(topic.path / ".batches/0", one.batch(b"a0", b"a1") + one.commit() + one.batch(b"lost"))
+    append(topic.path / ".batches/0", one.abort())
+    append(topic.path / "0", b"a2\n")
+    dead = mount.topic(f"dead-{topic.name}").parent
+    done = topic.consume(
+        *("--view", "batches", "--on-failure", "skip", "--dead-letter", dead.name),
+        *("--exec", "exit 3"),
+    )
+    assert done.returncode == 0, done
+    found = [json.loads(line) for line in (dead / ".jsonl/0").read_text().splitlines()]
+    assert [each["value"] for each in found] == ["a0", "a1", "a2"]
+    offsets = [dict(each["headers"])["kafkafs.offset"] for each in found]
+    assert offsets == ["0", "1", "5"]
+    assert topic.position() == 6
+
+
+def test_dead_letters_that_were_deleted_meanwhile_are_not_passed_over(topic: Topic) -> None:
+    dead = topic.mount.topic(f"dead-{topic.name}").parent
+    delete = f"echo 0 10 > {topic.path}/.control/delete-records; false"
+    done = topic.consume(
+        *("--view", "batches", "--on-failure", "skip", "--dead-letter", dead.name),
+        *("--exec", f"[ $KAFKAFS_PARTITION = 1 ] || {{ {delete}; }}"),
+    )
+    assert done.returncode == 1, done
+    assert b"/0: 0..9 has been deleted: there are no dead letters of it\n" in done.stderr
+    assert topic.position() is None
+
+
 def test_dead_letters_that_are_refused_leave_the_batch(topic: Topic) -> None:
     options = ("--on-failure", "skip", "--dead-letter", "nowhere", "--exec", "false")
     done = topic.consume(*options)
@@ -134,7 +177,7 @@ def test_a_batch_waits_for_more(mount: Mount) -> None:
     with topic.running(
         *("--follow", "--batch-wait", 600_000, "--batch-records", 3, "--exec", NAMED)
     ) as consumer:
-        until(lambda: (topic.mount / ".groups" / topic.group).exists() and len(topic.claims) == 2)
+        until(lambda: len(topic.claims) == 2)
         for number in range(7):
             topic.append("a", number, 1)
         shown = consumer.wait(lambda data: data.count(b"\n") == 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hang import HANG_S
-from tests.mount.consume.conftest import Topic
+from tests.mount.consume.conftest import Topic, is_idle
 from tests.mount.contract.writing import append
 from tests.mount.control import until
 from tests.mount.mounting import KAFKAFS, Mount, mounted
@@ -153,6 +153,24 @@ def test_an_open_transaction_is_waited_for_and_what_is_no_record_is_passed(mount
     assert topic.position(group="values") == 5
 
 
+@pytest.mark.parametrize("size", [10, 900_000])
+def test_while_a_transaction_is_open_it_is_idle(mount: Mount, size: int) -> None:
+    """The larger one is more than is read at once."""
+    topic = Topic(mount, 0)
+    one = Producer(1, transactional=True)
+    batches = [one.batch(b"x" * size) for _ in range(3)]
+    for batch in batches:
+        append(topic.path / ".batches/0", batch)
+    with topic.running("--view", "batches", "--follow") as consumer:
+        topic.append("b", 0, 1)
+        consumer.wait(lambda data: b"b0" in data)
+        until(lambda: is_idle(consumer))
+        before = consumer.size
+        append(topic.path / ".batches/0", one.commit())
+        shown = consumer.wait(lambda data: len(data) > before + sum(map(len, batches)))
+        assert all(batch[21:] in shown for batch in batches)
+
+
 def test_offsets_that_a_cleaner_has_left_out(mount: Mount) -> None:
     topic = Topic(mount, 0)
     mount.run(f"echo cleanup.policy=compact >> {topic.name}/.config")
@@ -176,6 +194,45 @@ def test_retention_that_was_faster_is_named(topic: Topic) -> None:
     assert (done.returncode, of("a", done.stdout)) == (0, topic.lines("a", 6, 4))
     assert done.stderr.decode() == f"kafkafs: {topic.name}/0: 2..6 is gone: deleted unread\n"
     assert topic.position() == 10
+
+
+def test_retention_that_was_faster_is_named_where_what_is_out_of_range_is_an_error(
+    tmp_path: Path,
+) -> None:
+    with mounted(tmp_path, "out_of_range=error") as mount:
+        topic = Topic(mount, 10)
+        topic.commit("a", 2)
+        mount.run(f"echo '0 6' > {topic.name}/.control/delete-records")
+        done = topic.consume()
+        assert (done.returncode, of("a", done.stdout)) == (0, topic.lines("a", 6, 4))
+        expected = f"kafkafs: {topic.name}/0: 2..6 is gone: deleted unread\n"
+        assert done.stderr.decode() == expected
+        assert topic.position() == 10
+
+
+def test_retention_between_two_reads_does_not_end_it_early(topic: Topic, tmp_path: Path) -> None:
+    """The lines that it has read are deleted before it reads their records."""
+    delete = f"[ -e {tmp_path}/x ] || echo '0 7' > {topic.path}/.control/delete-records"
+    done = topic.consume(
+        *("--batch-records", 2, f"{topic.path}/0", "--exec", f"{delete}; touch {tmp_path}/x; cat")
+    )
+    assert done.returncode == 0
+    assert of("a", done.stdout) == topic.lines("a", 0, 2) + topic.lines("a", 7, 3)
+    assert done.stderr.decode() == f"kafkafs: {topic.name}/0: 2..7 is gone: deleted unread\n"
+    assert topic.position() == topic.position("b") == 10
+
+
+def test_an_output_that_does_not_block_is_waited_for(mount: Mount) -> None:
+    topic = Topic(mount, 0)
+    append(topic.path / "0", (b"x" * 999 + b"\n") * 1000)
+    for grouped in (False, True):
+        reads, writes = os.pipe()
+        os.set_blocking(writes, False)
+        process = subprocess.Popen(topic.command(group=grouped), stdout=writes)
+        os.close(writes)
+        with open(reads, "rb") as shown:
+            assert len(shown.read()) == 1_000_000
+        assert process.wait() == 0
 
 
 def test_retention_under_an_open_consumer_loses_nothing_else(topic: Topic) -> None:

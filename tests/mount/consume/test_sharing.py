@@ -89,6 +89,52 @@ def test_what_is_asked_back_before_it_was_begun_with_is_given_back(topic: Topic)
     assert {topic.position(), topic.position("b")} == {10, None}
 
 
+def test_where_to_begin_is_the_same_for_who_gets_a_partition_later(
+    topic: Topic, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with topic.running("--from", 5, "--exec", f"echo begun; cat {gate}") as one:
+        one.read_until(b"begun\n")
+        only_b = [*KAFKAFS, "consume", "-g", topic.group, f"{topic.path}/1", "--from", "5"]
+        with Running(only_b) as two:
+            until(lambda: ["1", "return", str(one.pid)] in topic.claims)
+            gate.write_bytes(b"")
+            assert two.status() == one.status() == 0
+            assert two.wait(lambda data: bool(data)) == topic.lines("b", 5, 5)
+
+
+def test_a_partition_that_was_made_under_a_consumer_that_was_killed_is_read(
+    topic: Topic, tmp_path: Path
+) -> None:
+    """From its first record, though the next consumer begins at the end of the others."""
+    os.mkfifo(tmp_path / "gate")
+    script = f"echo begun; cat {tmp_path}/gate"
+    options = ("--follow", "--from", "latest")
+    with topic.running(*options, "--exec", script) as one:
+        until(lambda: topic.position() == topic.position("b") == 10)
+        (topic.path / "2").touch()
+        append(topic.path / "2", b"c0\n")
+        one.read_until(b"begun\n")
+        os.kill(one.pid, signal.SIGKILL)
+        one.status()
+        (tmp_path / "gate").write_bytes(b"")
+    until(lambda: not topic.claims)
+    with topic.running(*options) as two:
+        two.read_until(b"c0\n")
+        topic.append("a", 10, 1)
+        assert two.read_until(b"a10\n") == b"c0\na10\n"
+
+
+def test_where_to_begin_outside_of_the_log(topic: Topic) -> None:
+    with topic.running("--follow", "--from", "12") as consumer:
+        until(lambda: topic.position() == topic.position("b") == 10)
+        topic.append("a", 10, 1)
+        consumer.read_until(b"a10\n")
+    topic.mount.run(f"echo '0 6' > {topic.name}/.control/delete-records")
+    assert topic.consume("-g", "other", "--from", 2).stdout.startswith((b"a6", b"b2"))
+
+
 def test_what_is_claimed_is_nobody_elses(topic: Topic) -> None:
     with topic.running("--follow") as consumer:
         consumer.wait(lambda data: len(data) == 60)
