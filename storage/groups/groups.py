@@ -14,7 +14,9 @@ not there; in a broker's that topic may lie elsewhere.
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -54,6 +56,8 @@ from storage.settings.messages import MessageError
 from storage.settings.settings import Settings
 from storage.task import Task
 from storage.waiting import at_once, before_waiting, may_wait
+
+_log = logging.getLogger(__name__)
 
 _TOPIC = paths.CONSUMER_OFFSETS
 # How much a caller reads that may not wait.
@@ -126,6 +130,9 @@ class Groups(LogListener[Log]):
         self._names: tuple[int, list[str]] = (-1, [])
         self._made: set[str] = set()
         self._changes = 0
+        # The groups that have consumers of our own, and when others have lost theirs.
+        self._consumed: set[str] = set()
+        self._left_ms: dict[str, int] = {}
         # When topics were deleted whose positions are to be taken back.
         self._deleted_ms: dict[str, int] = {}
 
@@ -459,6 +466,15 @@ class Groups(LogListener[Log]):
         self._deleted_ms.pop(topic, None)
         self._changes += 1
 
+    def joined(self, name: str) -> None:
+        """A consumer reads for a group: none of its positions expires."""
+        self._consumed.add(name)
+
+    def left(self, name: str) -> None:
+        """Nobody reads for a group any more: its positions expire from now on."""
+        self._consumed.discard(name)
+        self._left_ms[name] = self._directory.clock_ms()
+
     def sweep(self, task: Task) -> int:
         """Take back the positions in topics that are gone for good, and the expired ones; returns
         how many.  In a worker thread.
@@ -491,31 +507,51 @@ class Groups(LogListener[Log]):
     def _doomed(
         self, name: bytes, records: GroupRecords
     ) -> Iterator[tuple[TopicPartition, Committed]]:
-        minutes = self._directory.settings.offsets_retention_minutes
-        now_ms = self._directory.clock_ms()
         group = self._group(name, records)
         for item, committed in self._facts[records].committed.items():
-            is_gone = (
-                item[0] in self._deleted_ms
-                and not self._counts(item[0], committed)
-                and not self._directory.may_be_undeleted(item[0])
-            )
-            if is_gone or is_expired(group, committed, minutes, now_ms):
+            if self._is_gone(item, committed) or self._is_expired(group, committed):
                 yield item, committed
 
+    def _is_gone(self, item: TopicPartition, committed: Committed) -> bool:
+        """Whether a position is of a topic that was deleted for good."""
+        return (
+            item[0] in self._deleted_ms
+            and not self._counts(item[0], committed)
+            and not self._directory.may_be_undeleted(item[0])
+        )
+
+    def _is_expired(self, group: Group, committed: Committed) -> bool:
+        minutes = self._directory.settings.offsets_retention_minutes
+        now_ms, left_ms = self._directory.clock_ms(), self._left_ms.get(group.name)
+        return group.name not in self._consumed and is_expired(
+            group, committed, minutes, now_ms, left_ms
+        )
+
     def _take_back(self, found: Sequence[_Doomed]) -> int:
-        """Append tombstones for those of these positions that nothing has replaced meanwhile."""
-        keys = at_once(self._unchanged, found)
+        """Append tombstones for those of these positions that are still to go."""
+        keys, expired = at_once(self._still_doomed, found)
         for log, each in keys.items():
             self._append(log, [(key, None) for key in each])
+        for name, count in expired.items():
+            _log.warning("group %r: %s expired", name, counted(count, "position"))
         return sum(map(len, keys.values()))
 
-    def _unchanged(self, found: Sequence[_Doomed]) -> dict[Log, list[bytes]]:
-        """The keys of those of these positions that nothing has replaced meanwhile."""
+    def _still_doomed(
+        self, found: Sequence[_Doomed]
+    ) -> tuple[dict[Log, list[bytes]], Counter[str]]:
+        """The keys of those of these positions that nothing has replaced or claimed meanwhile; and
+        how many of each group have expired.
+        """
         keys: dict[Log, list[bytes]] = {}
+        expired: Counter[str] = Counter()
         with self._read():
             for log, name, records, item, committed in found:
-                self._group(name, records)
-                if self._facts[records].committed.get(item) is committed:
-                    keys.setdefault(log, []).append(commit_key(name_text(name), *item))
-        return keys
+                group = self._group(name, records)
+                if self._facts[records].committed.get(item) is not committed:
+                    continue
+                is_expired = not self._is_gone(item, committed)
+                if is_expired and not self._is_expired(group, committed):
+                    continue
+                keys.setdefault(log, []).append(commit_key(group.name, *item))
+                expired[group.name] += is_expired
+        return keys, +expired

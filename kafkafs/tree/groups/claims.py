@@ -61,8 +61,9 @@ Share = list[tuple[Claimed, State]]
 class GroupClaims:
     """Those of one group."""
 
-    def __init__(self, mount: MountContext) -> None:
+    def __init__(self, mount: MountContext, group: str) -> None:
         self._mount = mount
+        self._group = group
         self.consumers: list[Consumer] = []
         # Who holds each partition, and who is to hold it.
         self._holders: dict[Claimed, Consumer] = {}
@@ -80,6 +81,7 @@ class GroupClaims:
         consumer.wanted[topic] = both
         if consumer not in self.consumers:
             self.consumers.append(consumer)
+            self._mount.manager.groups.joined(self._group)
         self.look()
 
     def give_back(self, consumer: Consumer, topic: str, partition: int) -> None:
@@ -91,6 +93,8 @@ class GroupClaims:
         """A consumer has ended."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
+            if not self.consumers:
+                self._mount.manager.groups.left(self._group)
             self.look()
 
     def check_holds(self, consumer: Consumer, topic: str, partition: int) -> None:
@@ -234,7 +238,7 @@ class Claims:
 
     def of(self, group: str) -> GroupClaims:
         """A group's."""
-        return self._groups.setdefault(group, GroupClaims(self._mount))
+        return self._groups.setdefault(group, GroupClaims(self._mount, group))
 
     def left(self, group: str) -> None:
         """A consumer of a group has ended."""

@@ -398,6 +398,36 @@ def test_positions_expire_with_their_age(data: Path) -> None:
         assert positions(manager, "g") == {("orders", 1): 0}
 
 
+def test_a_group_that_gets_a_consumer_meanwhile_keeps_its_positions(data: Path) -> None:
+    write_settings(data, offsets_topic_num_partitions=3, offsets_retention_minutes=10)
+    now_ms = NOW_MS
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        manager.create_topic("orders")
+        for name in ("g", "h"):
+            manager.groups.commit(name, "orders", {0: Committed(0)})
+        now_ms += 600_000
+        calls = iter([None, lambda: manager.groups.joined("g")])
+
+        def by_owner(function: Callable[[], T], /) -> T:
+            if (first := next(calls)) is not None:
+                first()
+            return function()
+
+        assert manager.groups.sweep(Task(by_owner)) == 1
+        assert manager.groups.names() == ["g"]
+
+
+def test_what_expires_is_said(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_settings(data, offsets_topic_num_partitions=3, offsets_retention_minutes=10)
+    now_ms = NOW_MS
+    with opened(data, clock_ms=lambda: now_ms) as manager:
+        manager.create_topic("orders", 2)
+        manager.groups.commit("g", "orders", {0: Committed(0), 1: Committed(0)})
+        now_ms += 600_000
+        assert manager.groups.sweep(Task()) == 2
+        assert caplog.messages == ["group 'g': 2 positions expired"]
+
+
 def test_a_position_that_is_committed_again_meanwhile_stays(data: Path) -> None:
     write_settings(data, offsets_topic_num_partitions=3, offsets_retention_minutes=10)
     now_ms = NOW_MS
