@@ -153,6 +153,18 @@ def check_takes_records(topic: str) -> None:
         )
 
 
+def check_may_change(topic: str) -> None:
+    """PolicyViolation for the topic of groups' positions, whose records and settings ``groups``
+    alone changes.
+    """
+    if topic == CONSUMER_OFFSETS:
+        raise PolicyViolation(
+            f"topic {topic!r} has the positions of all groups: rmdir {GROUPS}/GROUP takes those of "
+            "one back, and what it is made with stands in kafkafs.properties "
+            "(offsets.topic.num.partitions, offsets.topic.segment.bytes)"
+        )
+
+
 def is_topic_name(topic: str) -> bool:
     """Whether ``check_topic_name`` accepts the name."""
     try:

@@ -627,10 +627,11 @@ class LogManager:
         also after a restart; readers go on until then.  A directory that somebody else has removed
         is skipped.
 
-        OSError, CorruptCheckpoint where the directory's settings cannot be read: the topic is as it
-        was.
+        PolicyViolation for the topic of groups' positions, OSError, CorruptCheckpoint where the
+        directory's settings cannot be read: the topic is as it was.
         """
         self.check_writable()
+        paths.check_may_change(name)
         delay_ms = delete_topic(self, name)
         self.groups.topic_deleted(name, self.clock_ms())
         return delay_ms
@@ -723,9 +724,10 @@ class LogManager:
         """Set some of a topic's settings, with None back to the default: all of them or none.
 
         Durable.  InvalidConfig for an unknown name or a value that its rule refuses,
-        UnknownTopicOrPartition.
+        UnknownTopicOrPartition, PolicyViolation for the topic of groups' positions.
         """
         self.check_writable()
+        paths.check_may_change(topic)
         partitions = self.topics.topic(topic).partitions
         self.settings.change_topic(topic, values)
         config = self.settings.log_config(topic)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from storage import paths
 from storage.directory.manager import LogManager
 from storage.errors import (
     LogClosed,
@@ -309,7 +310,8 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
     hold nothing else any more go with the next ``retain``.  A worker's thread.
 
     OffsetOutOfRange above the high watermark or below -1, PolicyViolation where cleanup.policy is
-    compact only (``Partition.deleteRecordsOnLeader``), OSError and other StorageErrors.
+    compact only (``Partition.deleteRecordsOnLeader``) and for the topic of groups' positions,
+    OSError and other StorageErrors.
     """
     advance = task.by_owner(lambda: _begin_advance(log, offset))
     if advance is None:
@@ -336,6 +338,7 @@ def _begin_advance(log: Log, offset: int) -> _LogStartAdvance | None:
         raise LogClosed("this log has been closed", path=log.directory)
     if log.read_only:
         raise ReadOnlyLog("this log was opened read-only", path=log.directory)
+    paths.check_may_change(log.topic)
     if log.config.cleanup_policy == ("compact",):
         raise PolicyViolation(
             "records of a topic whose cleanup.policy is compact only cannot be deleted",

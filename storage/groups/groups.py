@@ -147,7 +147,8 @@ class Groups(LogListener[Log]):
     @property
     def changes(self) -> int:
         """Differs after any change of what the groups are.  Any thread."""
-        return sum(log.log_end_offset for log in self.logs) + self._changes + self._topics.changes
+        offsets = sum(log.log_start_offset + log.log_end_offset for log in self.logs)
+        return offsets + self._changes + self._topics.changes
 
     @property
     def is_partial(self) -> bool:

@@ -59,7 +59,7 @@ class OffsetsLog:
         """``start``: where to begin, by default the log start."""
         self.log = log
         self.groups: dict[bytes, GroupRecords] = {}
-        self.next_offset = log.log_start_offset if start is None else start
+        self.next_offset = self._start = log.log_start_offset if start is None else start
         # Records of open transactions, by producer: the offset and value of each key's last one.
         self._open: dict[int, _Pending] = {}
         self._size_read = 0
@@ -74,7 +74,9 @@ class OffsetsLog:
     @property
     def is_stale(self) -> bool:
         """Whether it has to be read anew from its start."""
-        return self._is_stale or self.next_offset > self.log.log_end_offset
+        log = self.log
+        has_lost = log.log_start_offset > self._start
+        return self._is_stale or has_lost or self.next_offset > log.log_end_offset
 
     def replaced(self, end: int) -> None:
         """The log below ``end`` has lost records, which may have been tombstones of keys that are

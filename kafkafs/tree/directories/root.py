@@ -22,7 +22,7 @@ from kafkafs.tree.inodes import ROOT_INODE, Caller, Node, inode_number, missing
 from kafkafs.tree.partition.partitions import OWN_NAMES, Partitions
 from storage.directory.manager import Topic
 from storage.modes import Ownership
-from storage.paths import ABOUT, GROUPS, INTERNAL_TOPICS
+from storage.paths import ABOUT, GROUPS, INTERNAL_TOPICS, check_may_change
 from storage.waiting import may_wait
 
 
@@ -90,6 +90,7 @@ class Root(TreeDirectory):
             raise missing(name)
         if not manager.settings.broker.delete_topic_enable:
             raise OSError(errno.EPERM, "delete.topic.enable is false")
+        check_may_change(name)
         if not self.mount.permissions.may_empty(name, caller):
             why = f"user {caller.uid} may not remove what is in it"
             raise PermissionError(errno.EACCES, why)

@@ -140,7 +140,6 @@ def test_what_a_broker_has_made_is_shown(own: Mount) -> None:
     fails(errno.EPERM, (own / "__consumer_offsets/1").touch)
     assert directories(own) == before
     assert "a cluster alone adds partitions" in own.events()
-    own.run("rmdir __consumer_offsets")
 
 
 def test_good_names(mount: Mount) -> None:

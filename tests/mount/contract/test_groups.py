@@ -545,6 +545,18 @@ def test_the_topic_is_written_by_commits_alone(own: Mount) -> None:
     for name in ("0", ".jsonl/0", ".batches/0", ".append", ".kv/append"):
         fails(errno.EPERM, os.open, own / "__consumer_offsets" / name, os.O_WRONLY | os.O_APPEND)
         assert "committed in .groups alone" in own.events()
+    before = own.run("cat __consumer_offsets/.batches/*")
+    for command in (
+        "rmdir __consumer_offsets",
+        "echo cleanup.policy=delete > __consumer_offsets/.config",
+        "echo max.message.bytes=1 > __consumer_offsets/.config",
+        "echo 0 -1 > __consumer_offsets/.control/delete-records",
+    ):
+        assert b"Operation not permitted" in own.sh(command).stderr
+        line = own.events().splitlines()[-1]
+        assert "rmdir .groups/GROUP takes those of one back" in line, (command, line)
+    assert own.run("cat __consumer_offsets/.config") == config
+    assert own.run("cat __consumer_offsets/.batches/*") == before
     own.run("touch __consumer_offsets/0")
     own.restart("show_internal")
     assert own.run("ls") == b"__consumer_offsets\norders\n"

@@ -532,6 +532,19 @@ def test_damage_costs_positions_and_not_the_others(
     assert "positions of groups behind it are not known" in caplog.text
 
 
+def test_what_has_left_the_log_is_not_shown(manager: LogManager) -> None:
+    """Another cleanup.policy may be a broker's."""
+    log = offsets_log(manager, "g")
+    write(log, position("g", "orders", 0, 1))
+    write(log, position("g", "orders", 1, 2))
+    assert manager.groups.names() == ["g"]
+    log.raise_log_start(1)
+    assert positions(manager, "g") == {("orders", 1): 2}
+    log.raise_log_start(2)
+    assert manager.groups.names() == []
+    assert manager.groups.find("g") is None
+
+
 # -- bytes -----------------------------------------------------------------------------------------
 
 
