@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
 from kafkafs.spark.option_values import InvalidOption
