@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Generator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -374,7 +374,8 @@ def test_a_closed_reader_stops(tmp_path: Path, where: str | None) -> None:
     (part,) = batch_parts(tmp_path, minPartitions=1, **options)
     assert isinstance(part, planning.SplitPartition)
     files = CountedFiles()
-    part.location = CountedLocation(*astuple(part.location), files)
+    there = part.location
+    part.location = CountedLocation(there.option, there.path, there.is_local, files)
     found = planning.read(part, ALL)
     assert isinstance(found, Generator)
     assert next(found).num_rows == 1
