@@ -181,7 +181,8 @@ def _limits(config_of: _Config, topic: str) -> dict[str, str] | None:
         text = config_of(topic)
     except OSError:
         return None
-    found = dict(match.groups() for match in map(_SETTING.match, text.splitlines()) if match)
+    matches = filter(None, map(_SETTING.match, text.splitlines()))
+    found: dict[str, str] = {match[1]: match[2] for match in matches}
     return {name: found.get(name, _NOT_SET) for name in ("retention.ms", "retention.bytes")}
 
 

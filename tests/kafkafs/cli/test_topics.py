@@ -122,8 +122,8 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     assert (again.returncode, again.stdout) == (1, "")
     assert "there is no topic 'orders'" in again.stderr
 
-    done = run_here(*shlex.split(undelete))
-    assert (done.stdout, done.stderr) == ("orders is back\n", "")
+    undeleted = run_here(*shlex.split(undelete))
+    assert (undeleted.stdout, undeleted.stderr) == ("orders is back\n", "")
     assert way.run("cat", "orders") == numbers(0, 1100)
     (row,) = json.loads(way.run("topics", "orders", "--json"))["topics"]
     assert row["retention"] == "7d"
@@ -345,7 +345,7 @@ def test_paths_of_views(place: Place) -> None:
     lines = way.run("cat", "t", "--view", "kv").splitlines()
     assert lines[:2] == ["a\t1", "2"]
     assert sorted(lines) == ["2", "5", "a\t1", "c\t3", "d\t4"]
-    for path, words in (
+    for name, words in (
         (".kv", ["t", "--view", "kv"]),
         (".jsonl/0@-2", ["t:0@-2", "--view", "jsonl"]),
         (".kv/0@..1", ["t:0@..1", "--view", "kv"]),
@@ -353,7 +353,7 @@ def test_paths_of_views(place: Place) -> None:
     ):
         shown = [
             CliRunner().invoke(main, ["cat", *each]).stdout_bytes
-            for each in ([f"{topic}/{path}"], [str(place.path), *words])
+            for each in ([f"{topic}/{name}"], [str(place.path), *words])
         ]
         assert shown[0] == shown[1] != b""
     for done in (
