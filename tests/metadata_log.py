@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def _id(topic_id: str) -> bytes:
 
 def topic(name: str, topic_id: str) -> bytes:
     return _framed(2, _string(name) + _id(topic_id))
+
+
+def partition(topic_id: str, number: int) -> bytes:
+    """Of one replica, on broker 1."""
+    one, none = b"\2" + struct.pack(">i", 1), b"\1"
+    replicas = one + one + none + none
+    numbers = struct.pack(">iii", 1, 0, 0)  # leader, its epoch, the partition's
+    return _framed(3, struct.pack(">i", number) + _id(topic_id) + replicas + numbers)
 
 
 def removed(topic_id: str) -> bytes:

@@ -154,9 +154,26 @@ class Groups(LogListener[Log]):
     def is_partial(self) -> bool:
         """Whether other directories may have more groups: a cluster's, each with a part."""
         topic = self._topics.get(_TOPIC)
-        return self._directory.settings.is_brokers and (
-            topic is None or topic.numbers != list(range(len(topic.numbers)))
-        )
+        is_brokers = self._directory.settings.is_brokers
+        return is_brokers and (topic is None or self._why_partial(topic) is not None)
+
+    def _why_partial(self, topic: OpenTopic) -> str | None:
+        """By what it is seen that more partitions were made than there are here; None where nothing
+        says so.
+        """
+        count, numbers = self._directory.settings.offsets_partitions, topic.numbers
+        if count > len(numbers):
+            return f"its broker's metadata log has {count}"
+        if numbers != list(range(len(numbers))):
+            return "they are not the first ones"
+        misplaced = next((each.misplaced for each in self._reads() if each.misplaced), None)
+        if misplaced is not None:
+            return f"of so many, group {name_text(misplaced)!r} would be in another"
+        return None
+
+    def _reads(self) -> list[OffsetsLog]:
+        """What was read of the partitions that there are."""
+        return [known for log in self.logs if (known := self._logs.get(log)) is not None]
 
     def names(self) -> list[str]:
         """The groups that there are, sorted.  OSError; BlockingIOError where it would wait and may
@@ -254,14 +271,16 @@ class Groups(LogListener[Log]):
 
     def _read_on(self) -> list[OffsetsLog]:
         logs = self.logs
+        topic = self._topics.get(_TOPIC)
+        count = 0 if topic is None else len(topic.numbers)
         for gone in self._logs.keys() - set(logs):
             self._drop(gone)
         for log in logs:
             for _ in range(_TRIES):
                 known = self._logs.get(log)
-                if known is None or known.is_stale:
+                if known is None or known.is_stale or known.count != count:
                     self._drop(log)
-                    known = self._logs[log] = OffsetsLog(log)
+                    known = self._logs[log] = OffsetsLog(log, count)
                 if known.is_read:
                     break
                 if known.unread_bytes > _AT_ONCE_BYTES:
@@ -382,13 +401,13 @@ class Groups(LogListener[Log]):
         PolicyViolation where they are not all here: how many there are is not known.
         """
         topic = self._topics.get(_TOPIC)
-        numbers = [] if topic is None else topic.numbers
-        if not numbers:
+        if topic is None or not topic.numbers:
             raise UnknownTopicOrPartition(f"there is no topic {_TOPIC}", path=self._directory.path)
-        if numbers != list(range(len(numbers))):
+        numbers, why = topic.numbers, self._why_partial(topic)
+        if why is not None:
             raise PolicyViolation(
-                f"this directory has {counted(len(numbers), 'partition')} of {_TOPIC}, and not the "
-                "first: groups are committed where all of them are",
+                f"this directory has only {counted(len(numbers), 'partition')} of {_TOPIC}: {why}; "
+                "groups are committed where all of them are",
                 path=self._directory.path,
             )
         return self._topics.log(_TOPIC, partition_for(name, len(numbers)))
@@ -423,7 +442,7 @@ class Groups(LogListener[Log]):
             start = log.log_start_offset if whole else log.durability.recovery_point
             if start < log.log_end_offset:
                 with self._directory.duties.attempt("pulling back positions", log.name):
-                    found = self._beyond(OffsetsLog(log, start))
+                    found = self._beyond(OffsetsLog(log, len(self.logs), start))
                     self._append(log, [pair for pair, _ in found])
                     lines += [line for _, line in found]
         return lines

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from storage.errors import CorruptRecord
-from storage.groups.offset_records import group_of
+from storage.groups.offset_records import group_of, name_text, partition_for
 from storage.log.log import Log
 from storage.log.read import plain_batches
 from storage.record.batch import Record, decode_plain
@@ -55,9 +55,14 @@ class GroupRecords:
 class OffsetsLog:
     """See the module.  ``groups`` has their names as keys have them."""
 
-    def __init__(self, log: Log, start: int | None = None) -> None:
-        """``start``: where to begin, by default the log start."""
+    def __init__(self, log: Log, count: int, start: int | None = None) -> None:
+        """``count``: how many partitions the topic has, as far as it is known.  ``start``: where to
+        begin, by default the log start.
+        """
         self.log = log
+        self.count = count
+        self.misplaced: bytes | None = None
+        """A group that is in another partition if the topic has so many: it has more."""
         self.groups: dict[bytes, GroupRecords] = {}
         self.next_offset = self._start = log.log_start_offset if start is None else start
         # Records of open transactions, by producer: the offset and value of each key's last one.
@@ -179,6 +184,8 @@ class OffsetsLog:
             if value is None:
                 return
             group = self.groups[name] = GroupRecords()
+            if partition_for(name_text(name), self.count) != self.log.partition:
+                self.misplaced = name
         if value is None:
             group.newest.pop(key, None)
         else:

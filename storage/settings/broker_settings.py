@@ -60,6 +60,8 @@ class BrokerSettings:
 
     topics: dict[str, BrokerTopic] = field(default_factory=dict)
     defaults: dict[str, Given] = field(default_factory=dict)
+    offsets_partitions: int = 0
+    """How many partitions its ``__consumer_offsets`` has; 0: not known."""
     topics_fault: str | None = None
     """Why no topic's settings are known."""
     defaults_fault: str | None = None
@@ -117,6 +119,8 @@ def read(
         found.defaults_fault = f"which broker's this is stands in no {paths.META_PROPERTIES}"
     for name, topic_id in metadata.topics.items():
         found.topics[name] = BrokerTopic(topic_id, metadata.configs.get((TOPIC, name), {}))
+    offsets = metadata.topics.get(paths.CONSUMER_OFFSETS, "")
+    found.offsets_partitions = metadata.offsets_partitions.get(offsets, 0)
     return found
 
 

@@ -21,6 +21,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from storage import paths
@@ -45,16 +46,19 @@ _WANTED = frozenset(
         *("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"),
     }
 )
+_OFFSETS = paths.CONSUMER_OFFSETS.encode()
 
 
 @dataclass(slots=True)
 class Metadata:
-    """Topic ids, as text, by name; settings by (kind, name) of what they are set on.
+    """Topic ids, as text, by name; how many partitions ``__consumer_offsets`` has, by its id;
+    settings by (kind, name) of what they are set on.
 
     On a broker: its id in decimal, or nothing for the default of all.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
+    offsets_partitions: dict[str, int] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
 
 
@@ -156,6 +160,9 @@ class _Replay:
     def __init__(self) -> None:
         self.metadata = Metadata()
         self._reader = MetadataReader(_WANTED)
+        self._partition_reader = MetadataReader(frozenset({"PartitionRecord"}))
+        # The id of the topic whose partitions are counted: there may be very many others.
+        self._counted = b""
         self._names: dict[str, str] = {}
         # Records that are not decided yet.
         self._transaction: list[MetadataRecord] | None = None
@@ -166,13 +173,20 @@ class _Replay:
             return
         for record in records:
             try:
-                found = self._reader.read(record.value or b"")
+                value = record.value or b""
+                found = self._reader.read(value)
+                if found is None and self._counted and self._counted in value:
+                    # Nothing else needs it: one of a later version need not be understood.
+                    with suppress(MessageError):
+                        found = self._partition_reader.read(value)
                 if found is not None:
                     self._take(found)
             except (MessageError, UnicodeDecodeError) as error:
                 raise CorruptRecord(str(error), path=path, offset=record.offset) from None
 
     def _take(self, record: MetadataRecord) -> None:
+        if record.message.name == "TopicRecord" and record.data["name"] == _OFFSETS:
+            self._counted = record.data["topicId"]
         match record.message.name:
             case "BeginTransactionRecord":
                 self._transaction = []
@@ -194,6 +208,10 @@ class _Replay:
                 name, topic_id = data["name"].decode(), _id_text(data["topicId"])
                 metadata.topics[name] = topic_id
                 self._names[topic_id] = name
+            case "PartitionRecord":
+                topic_id, count = _id_text(data["topicId"]), data["partitionId"] + 1
+                known = metadata.offsets_partitions.get(topic_id, 0)
+                metadata.offsets_partitions[topic_id] = max(known, count)
             case "RemoveTopicRecord":
                 name = self._names.pop(_id_text(data["topicId"]), None)
                 if name is not None:

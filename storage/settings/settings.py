@@ -293,6 +293,11 @@ class Settings:
         return self._theirs is not None and not self._theirs.is_detached
 
     @property
+    def offsets_partitions(self) -> int:
+        """How many partitions ``__consumer_offsets`` has at its broker; 0: not known."""
+        return 0 if self._theirs is None else self._theirs.offsets_partitions
+
+    @property
     def offsets_retention_minutes(self) -> int | None:
         """How long positions of groups are kept, None for ever: as offsets.retention.minutes says,
         else in a broker's directory as its broker keeps them.

@@ -31,6 +31,7 @@ from storage.record.control import ABORT, COMMIT
 from storage.state.checkpoint_file import new_topic_id
 from storage.task import Task
 from storage.waiting import at_once
+from tests import metadata_log as made
 from tests.storage.groups.records import (
     end,
     position,
@@ -490,6 +491,44 @@ def test_groups_are_committed_only_where_all_partitions_are(data: Path) -> None:
             return
         assert manager.groups.is_partial
         with pytest.raises(PolicyViolation, match="partitions of __consumer_offsets"):
+            manager.groups.commit("g", "orders", {0: Committed(0)})
+
+
+@pytest.mark.parametrize("is_brokers", [False, True])
+def test_groups_are_not_committed_where_the_last_partitions_are_missing(
+    data: Path, is_brokers: bool
+) -> None:
+    """As a group that is here belongs elsewhere if there are no more."""
+    with opened(data) as manager:
+        manager.create_topic("orders")
+        for name in ("a", "d"):
+            manager.groups.commit(name, "orders", {0: Committed(0)})
+    assert [partition_for("d", count) for count in (3, 2)] == [1, 0]
+    shutil.rmtree(data / f"{OFFSETS}-2")
+    if is_brokers:
+        (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    with opened(data) as manager:
+        assert manager.groups.names() == ["a", "d"]
+        assert manager.groups.is_partial == is_brokers
+        with pytest.raises(PolicyViolation, match="group 'd' would be in another"):
+            manager.groups.commit("b", "orders", {0: Committed(0)})
+
+
+def test_a_brokers_metadata_says_how_many_partitions_there_are(data: Path) -> None:
+    with opened(data) as manager:
+        manager.create_topic("orders")
+        manager.groups.prepare()
+        topic_id = manager.topic(OFFSETS).id
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    log = made.MetadataLog(data)
+    log.append(made.topic(OFFSETS, topic_id), *(made.partition(topic_id, n) for n in range(3)))
+    with opened(data) as manager:
+        assert not manager.groups.is_partial
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+    log.append(made.partition(topic_id, 3))
+    with opened(data) as manager:
+        assert manager.groups.is_partial
+        with pytest.raises(PolicyViolation, match="its broker's metadata log has 4"):
             manager.groups.commit("g", "orders", {0: Committed(0)})
 
 

@@ -108,7 +108,7 @@ def test_whole_or_in_steps(tmp_path: Path, seed: int) -> None:
         manager.groups.prepare()
         log = manager.log(OFFSETS, 0)
         history = History(log, seed)
-        often, sometimes = OffsetsLog(log), OffsetsLog(log)
+        often, sometimes = OffsetsLog(log, 1), OffsetsLog(log, 1)
         # As much as is read many batches at a time.
         while log.size < 2_500_000:
             history.step()
@@ -117,7 +117,7 @@ def test_whole_or_in_steps(tmp_path: Path, seed: int) -> None:
                 assert found(often) == expected
             if history.random.random() < 0.005:
                 assert found(sometimes) == expected
-        assert found(often) == found(sometimes) == found(OffsetsLog(log)) == expected
+        assert found(often) == found(sometimes) == found(OffsetsLog(log, 1)) == expected
 
 
 def test_what_a_cleaner_takes_before_it_was_read_is_gone(tmp_path: Path) -> None:
