@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from kafkafs.cli import examples, fail, one_line_errors, say
 from kafkafs.cli.addresses import LOGS, check_paths
@@ -128,6 +129,8 @@ def command(
     check_paths(plain)
     with one_line_errors():
         sources = sources_of(paths_of(context, plain))
+    if dead_letter in sources.topics:
+        raise click.UsageError(f"--dead-letter {dead_letter} is what is consumed")
     point = _point(start)
     if reset:
         assert group is not None
@@ -173,16 +176,30 @@ def _check(
     reset: bool,
 ) -> None:
     """UsageError for options that do not go together."""
+    if reset:
+        _check_reset()
     if group is not None and file is not None:
         raise click.UsageError("give -g GROUP or --positions FILE")
     if group == "":
         raise click.UsageError("a group has a name")
     if reset and group is None:
         raise click.UsageError("--reset needs -g GROUP")
+    if dead_letter is not None and "/" in dead_letter:
+        raise click.UsageError("--dead-letter TOPIC is the name of a topic of the same mount")
     if shell is None and on_failure != "stop":
         raise click.UsageError("--on-failure is about --exec COMMAND")
     if (on_failure == "skip") != (dead_letter is not None):
         raise click.UsageError("--on-failure skip and --dead-letter TOPIC go together")
+
+
+def _check_reset() -> None:
+    """UsageError for an option that was given beside --reset and has no meaning there."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in ("group", "start", "reset", "paths"):
+            raise click.UsageError(f"--reset sets positions, and takes no {parameter.opts[-1]}")
 
 
 def _point(start: str) -> str:
@@ -211,8 +228,9 @@ def _positions(
 
 
 def _reset(sources: Sources, group: str, start: str) -> None:
-    """Set the positions of a group that nobody consumes at present. OSError; click's error."""
-    import errno
+    """Set the positions of a group that nobody consumes at present: all, or with what is foreseen
+    none. OSError; click's error.
+    """
     import os
     from contextlib import suppress
 
@@ -222,24 +240,57 @@ def _reset(sources: Sources, group: str, start: str) -> None:
     path = os.path.join(sources.mount, ".groups", file_name(group))
     with suppress(FileExistsError):
         os.mkdir(path)
-    for partition in Directories(sources).present():
-        try:
-            with open(os.path.join(path, partition.name), "w") as file:
-                file.write(f"{start}\n")
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                whose = _holder(path, partition.topic, partition.number)
-                raise fail(f"{partition.name}: nothing is set, it is claimed{whose}") from None
-            reason = f"{error.strerror} ({sources.mount}/.kafkafs/log says more)"
-            raise fail(f"{partition.name}: {start} cannot be set: {reason}") from None
-        say(f"{partition.name} {start}")
+    partitions = Directories(sources).present()
+    holders = _holders(path)
+    for partition in partitions:
+        if partition.name in holders:
+            raise _claimed(partition.name, holders)
+        _check_range(path, partition.name, start)
+    for topic, numbers in sources.topics.items():
+        names = [partition.name for partition in partitions if partition.topic == topic]
+        for file in names if numbers is not None else [f"{topic}/.all"] if names else []:
+            _set(path, file, start, sources.mount)
+            for name in names if numbers is None else [file]:
+                say(f"{name} {start}")
 
 
-def _holder(path: str, topic: str, number: int) -> str:
-    """By whom a partition is claimed, as far as it is known."""
+def _set(path: str, file: str, start: str, mount: str) -> None:
+    """click's error."""
+    import errno
+
+    try:
+        with open(f"{path}/{file}", "w") as position:
+            position.write(f"{start}\n")
+    except OSError as error:
+        name = file.removesuffix("/.all")
+        if error.errno == errno.EBUSY:
+            raise _claimed(name, _holders(path)) from None
+        reason = f"{error.strerror} ({mount}/.kafkafs/log says more)"
+        raise fail(f"{name}: {start} cannot be set: {reason}") from None
+
+
+def _check_range(path: str, name: str, start: str) -> None:
+    """click's error where a partition has no such offset."""
+    if not start.isdecimal():
+        return
+    with open(f"{path}/{name}") as file:
+        facts = dict(line.rstrip("\n").split(" ", 1) for line in file if " " in line)
+    first, end = facts["log_start"], facts["log_end"]
+    if not int(first) <= int(start) <= int(end):
+        raise fail(f"{name}: nothing is set, {start} is outside of {first}..{end}")
+
+
+def _claimed(name: str, holders: dict[str, str]) -> click.ClickException:
+    whose = holders.get(name)
+    return fail(f"{name}: nothing is set, it is claimed" + (f" by {whose}" if whose else ""))
+
+
+def _holders(path: str) -> dict[str, str]:
+    """By whom partitions are claimed, by their names."""
+    found = {}
     with open(f"{path}/.claims") as file:
-        for line in file:
-            words = line.split(None, 3)
-            if words[:2] == [topic, str(number)] and words[2] != "wait":
-                return f" by {words[3].strip()}"
-    return ""
+        for line in file.readlines()[1:]:
+            topic, number, state, whose = line.split(None, 3)
+            if state != "wait":
+                found[f"{topic}/{number}"] = whose.strip()
+    return found

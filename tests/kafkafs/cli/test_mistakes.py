@@ -355,10 +355,8 @@ def test_umount_by_another_user(mounted: Place, monkeypatch: pytest.MonkeyPatch)
 )
 def test_an_empty_name(command: str) -> None:
     """… of a variable that is not set, say, does not mean the working directory."""
-    take = {**TAKE_A_DIRECTORY, "mount": lambda data: [data, "mnt"]}.get(
-        command, lambda data: [data]
-    )
-    done = run(command, *take(""))
+    words = TAKE_A_DIRECTORY[command]("") if command in TAKE_A_DIRECTORY else [""]
+    done = run(command, *words, *(["mnt"] if command == "mount" else []))
     assert done.exit_code == (os.EX_CONFIG if command == "mount" else 1)
     assert done.stdout == ""
     what = "DATA is an" if command == "mount" else "an"

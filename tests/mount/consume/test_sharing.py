@@ -155,6 +155,30 @@ def test_what_is_claimed_is_nobody_elses(topic: Topic) -> None:
     assert topic.position() == topic.position("b") == 3
 
 
+def test_a_reset_sets_all_or_nothing(topic: Topic) -> None:
+    topic.append("b", 10, 5)
+    only_b = [*topic.command()[:-1], f"{topic.path}/1", "--follow"]
+    with Running(only_b) as consumer:
+        until(lambda: topic.position("b") == 15)
+        done = topic.consume("--reset")
+        assert (done.returncode, done.stdout) == (1, b"")
+        text = done.stderr.decode()
+        assert text.startswith(f"kafkafs: {topic.name}/1: nothing is set, it is claimed by process")
+        assert f"process {consumer.pid} (" in text
+        assert topic.position() is None
+        assert subprocess.run([*topic.command()[:-1], f"{topic.path}/0", "--reset"]).returncode == 0
+        assert topic.position() == 0
+    until(lambda: not topic.claims)
+    done = topic.consume("--reset", "--from", "12")
+    expected = f"kafkafs: {topic.name}/0: nothing is set, 12 is outside of 0..10\n"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (1, b"", expected)
+    assert (topic.position(), topic.position("b")) == (0, 15)
+    assert topic.output("--reset", "--from", "latest").decode() == (
+        f"{topic.name}/0 latest\n{topic.name}/1 latest\n"
+    )
+    assert (topic.position(), topic.position("b")) == (10, 15)
+
+
 def test_kills_lose_nothing_and_repeat_one_batch_each(mount: Mount, tmp_path: Path) -> None:
     """Four consumers of eight partitions; the long form is in the soak tests."""
     records, kills = 200, 6
@@ -230,6 +254,9 @@ def test_a_read_only_mount_says_what_to_type(tmp_path: Path) -> None:
 # -- mistakes --------------------------------------------------------------------------------------
 
 
+SKIP = ["--exec", "x", "--on-failure", "skip"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -239,6 +266,11 @@ def test_a_read_only_mount_says_what_to_type(tmp_path: Path) -> None:
         (["--on-failure", "retry", "{topic}"], "--exec COMMAND"),
         (["--on-failure", "skip", "--exec", "x", "{topic}"], "--dead-letter TOPIC go together"),
         (["--dead-letter", "x", "--exec", "x", "{topic}"], "--dead-letter TOPIC go together"),
+        (["-g", "G", "--reset", "--exec", "x", "{topic}"], "takes no --exec"),
+        (["-g", "G", "--reset", "--batch-wait", "0", "{topic}"], "takes no --batch-wait"),
+        (["-g", "G", "--reset", "--follow", "{topic}"], "takes no --follow"),
+        ([*SKIP, "--dead-letter", "{name}", "{topic}"], "is what is consumed"),
+        ([*SKIP, "--dead-letter", "{topic}", "{topic}"], "is the name of a topic"),
         (["--from", "soon", "{topic}"], "none of earliest, latest"),
         (["--from", "-10", "{topic}"], "none of earliest, latest"),
         (["--from", "1..2", "{topic}"], "none of earliest, latest"),
@@ -252,7 +284,8 @@ def test_a_read_only_mount_says_what_to_type(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_named(topic: Topic, words: list[str], said: str) -> None:
-    given = [word.format(topic=topic.path, mount=topic.mount.path) for word in words]
+    names = {"topic": topic.path, "mount": topic.mount.path, "name": topic.name}
+    given = [word.format(**names) for word in words]
     done = subprocess.run([*KAFKAFS, "consume", *given], capture_output=True, check=False)
     assert done.returncode in (1, 2)
     assert said in done.stderr.decode()
