@@ -152,7 +152,10 @@ def command(
         letters = None
         if dead_letter is not None:
             letters = DeadLetters(sources.mount, dead_letter, group or "")
-        output: Output = StandardOutput(is_taken=keeps) if shell is None else Command(shell)
+        descriptors = _raise_limit()
+        output: Output = (
+            StandardOutput(is_taken=keeps) if shell is None else Command(shell, descriptors)
+        )
         directories = Directories(sources)
         positions = _positions(directories, sources, group, file)
         try:
@@ -213,6 +216,19 @@ def _point(start: str) -> str:
     if not isinstance(parse_point(start, time_ns() // 1_000_000), Offset | Time):
         raise click.BadParameter(f"{start!r} is none of earliest, latest, an offset, a time")
     return start
+
+
+def _raise_limit() -> int | None:
+    """Let this process have as many descriptors as it may: each partition needs one. How many it
+    had; None where that is as many.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft
 
 
 def _positions(

@@ -7,6 +7,7 @@ that was deleted, it drops; what was read of it and not handled is forgotten.
 from __future__ import annotations
 
 import errno
+import resource
 import select
 import time
 from contextlib import suppress
@@ -18,6 +19,7 @@ from kafkafs.cli.consume.outputs import Interrupts, Output
 from kafkafs.cli.consume.positions import Positions
 from kafkafs.cli.consume.reader import Batch, Limits, Reader, reader_of
 from kafkafs.cli.consume.sources import Directories, Partition
+from storage.plural import counted
 
 #: How often to look for new partitions where no daemon tells of them, in seconds.
 _LOOK_S = 5.0
@@ -87,9 +89,25 @@ class Consumer:
 
     def run(self) -> int:
         """Consume; the exit status. click's error, OSError."""
-        status = self._run()
+        try:
+            status = self._run()
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                raise self._too_many() from None
+            raise
         number = self._interrupts.number
         return 128 + number if number else status
+
+    def _too_many(self) -> Exception:
+        """That each partition needs a descriptor."""
+        count = len(self._turns)
+        for partition in list(self._turns):
+            self._drop(partition)  # also what is said takes some
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return fail(
+            f"this process may have {most} open files, too few for {counted(count, 'partition')} "
+            "(ulimit -n)"
+        )
 
     def _run(self) -> int:
         while not self._interrupts.number and (self._left is None or self._left > 0):

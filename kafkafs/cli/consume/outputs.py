@@ -84,8 +84,10 @@ class Command(Output):
     killed either. A terminal's Ctrl-C does not get to the command, which is to finish.
     """
 
-    def __init__(self, command: str) -> None:
-        self._command = command
+    def __init__(self, command: str, descriptors: int | None = None) -> None:
+        """`descriptors`: how many it may have, where this process has raised its own limit."""
+        limit = "" if descriptors is None else f"ulimit -S -n {descriptors}; "
+        self._command = limit + command
         self._process: subprocess.Popen[bytes] | None = None
         # While a process is started a signal waits here, so that no command is left behind.
         self._is_starting = False

@@ -132,6 +132,24 @@ def test_only_so_many_records(topic: Topic) -> None:
     assert len(topic.output("--max-records", 100).splitlines()) == 13
 
 
+def test_more_partitions_than_descriptors(mount: Mount) -> None:
+    """It takes what its hard limit lets it have, and leaves its commands the soft one."""
+    topic = Topic(mount, 1)
+    for number in range(2, 60):
+        (topic.path / str(number)).touch()
+    limited = ["prlimit", "--nofile=40:200"]
+    done = subprocess.run(
+        [*limited, *topic.command("--exec", "cat; ulimit -n")], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == b"a0\n40\nb0\n40\n"
+    done = subprocess.run(
+        ["prlimit", "--nofile=40:40", *topic.command(group=False)], capture_output=True, check=False
+    )
+    expected = "kafkafs: this process may have 40 open files, too few for 60 partitions (ulimit -n)"
+    assert (done.returncode, done.stderr.decode()) == (1, f"{expected}\n")
+
+
 # -- what a transaction, a cleaner, and retention leave --------------------------------------------
 
 
