@@ -19,7 +19,12 @@ import os
 from collections import Counter
 
 from kafkafs.tree.directories.tree_directory import TreeDirectory
-from kafkafs.tree.files.group_names import file_name, group_name, spelt_group
+from kafkafs.tree.files.group_names import (
+    file_name,
+    group_name,
+    right_spelling,
+    spelt_group,
+)
 from kafkafs.tree.files.virtual_file import FactsFile, Text
 from kafkafs.tree.groups import group_facts
 from kafkafs.tree.groups.claim_file import NAME as CLAIMS
@@ -153,9 +158,8 @@ class GroupsDirectory(_Uncached):
         """Make a group without positions, which the caller owns."""
         group = group_name(name)
         if group is None:
-            raise OSError(
-                errno.EINVAL, f"no group is spelt {name!r}; that one is {file_name(name)}"
-            )
+            why = f"no group is spelt {name!r}; that one is {right_spelling(name)}"
+            raise OSError(errno.EINVAL, why)
         groups = self.mount.manager.groups
         if groups.find(group) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)

@@ -26,6 +26,7 @@ _KEPT: Final = 128
 """Bytes at the beginning of a spelling with a hash."""
 _HASH: Final = re.compile("%~[0-9a-f]{32}")
 _ESCAPED: Final = re.compile(b"%([0-9A-F]{2})")
+_ANY_ESCAPED: Final = re.compile(b"%([0-9A-Fa-f]{2})")
 _ESCAPES: Final = frozenset({*range(0x20), 0x7F, *b"%/"})
 
 
@@ -57,11 +58,20 @@ def _spelt(group: str, at: int) -> bytes:
     return b"%%%02X" % ord(char) if is_escaped else _bytes(char)
 
 
+def _unescaped(spelt: str, escaped: re.Pattern[bytes]) -> str:
+    name = escaped.sub(lambda found: bytes.fromhex(found[1].decode()), os.fsencode(spelt))
+    return name.decode("utf-8", "surrogateescape")
+
+
 def group_name(spelt: str) -> str | None:
     """The group of a spelling; None where it is none, or one with a hash."""
-    name = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), os.fsencode(spelt))
-    group = name.decode("utf-8", "surrogateescape")
+    group = _unescaped(spelt, _ESCAPED)
     return group if group and file_name(group) == spelt else None
+
+
+def right_spelling(given: str) -> str:
+    """How the group is spelt that a wrong spelling means."""
+    return file_name(_unescaped(given, _ANY_ESCAPED))
 
 
 def spelt_group(spelt: str, groups: Callable[[], Iterable[str]]) -> str | None:

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kafkafs.tree.files.group_names import LONGEST, file_name, group_name, spelt_group
+from kafkafs.tree.files.group_names import (
+    LONGEST,
+    file_name,
+    group_name,
+    right_spelling,
+    spelt_group,
+)
 from kafkafs.tree.files.start_names import Offset, OfGroup, parse_start_name
 
 #: What a key may hold: UTF-8, and bytes that are none, as surrogates.
@@ -66,6 +72,15 @@ def test_how_names_are_spelt(group: str, spelt: str) -> None:
 def test_what_spells_no_group(spelt: str) -> None:
     assert group_name(spelt) is None
     assert spelt_group(spelt, lambda: ["x" * 201]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [("a%2fb", "a%2Fb"), ("%41", "A"), ("a.", "a%2E"), ("50%", "50%25"), ("%zz", "%25zz")],
+)
+def test_the_right_spelling_is_that_of_what_was_meant(given: str, right: str) -> None:
+    assert right_spelling(given) == right
+    assert group_name(right) is not None
 
 
 @given(NAMES)
