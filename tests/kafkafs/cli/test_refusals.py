@@ -70,14 +70,6 @@ def test_the_reason_is_not_that_of_another_request(mount: Path) -> None:
     )
 
 
-def test_topics_that_must_not_be_deleted(place: Place) -> None:
-    (place.data / "kafkafs.properties").write_text("delete.topic.enable=false\n")
-    place.mount()
-    assert kafkafs("create", place.path, "orders").returncode == 0
-    said = refusal("delete", place.path / "orders")
-    assert said == f"{place.path}/orders: delete.topic.enable is false"
-
-
 def test_a_brokers_directory(place: Place) -> None:
     (place.data / "meta.properties").write_text("version=1\nnode.id=1\n")
     assert kafkafs("mount", place.data, place.path).returncode == 0
