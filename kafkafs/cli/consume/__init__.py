@@ -114,7 +114,8 @@ def command(
     when it exits with 0: each record is handled at least once.
 
     With -g and without --exec it commits what the reader of its output has taken. What that has
-    not finished when it fails is not read again: each record is handled at most once there.
+    not finished when it fails is not read again: each record is handled at most once there. Where
+    that is not enough, --exec runs the reader.
 
     Ctrl-C and SIGTERM finish the batch (status 130 or 143), a second one does not wait for that.
     """

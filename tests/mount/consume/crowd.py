@@ -76,7 +76,7 @@ class Crowd:
         """Until all is committed; nobody must have complained."""
         table = self._topic.mount / ".groups" / self._topic.group / ".lag"
         done = f"# lag 0, partitions {partitions}\n"
-        until(lambda: done in table.read_text())
+        until(lambda: table.exists() and done in table.read_text())
         assert [consumer.errors() for consumer in self._running] == [""] * len(self._running)
 
     def check(self, records: Mapping[int, int]) -> None:

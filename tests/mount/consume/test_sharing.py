@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -177,6 +178,26 @@ def test_a_reset_sets_all_or_nothing(topic: Topic) -> None:
         f"{topic.name}/0 latest\n{topic.name}/1 latest\n"
     )
     assert (topic.position(), topic.position("b")) == (10, 15)
+
+
+def test_many_that_start_at_once_read_all_partitions(mount: Mount, tmp_path: Path) -> None:
+    """Eight consumers of sixteen partitions: each record once, and each one has its share."""
+    records = 50
+    topic = Topic(mount, 0)
+    crowd = Crowd(topic, tmp_path / "notes", batch=20)
+    for number in range(2, 16):
+        (topic.path / str(number)).touch()
+    for number in range(16):
+        append(topic.path / str(number), b"x\n" * records)
+    with crowd:
+        for _ in range(8):
+            crowd.start()
+        crowd.wait_until_done(16)
+        until(lambda: sorted(Counter(row[2] for row in topic.claims).values()) == [2] * 8)
+        for number in range(16):
+            append(topic.path / str(number), b"x\n" * records)
+        crowd.wait_until_done(16)
+    crowd.check(dict.fromkeys(range(16), 2 * records))
 
 
 def test_kills_lose_nothing_and_repeat_one_batch_each(mount: Mount, tmp_path: Path) -> None:
