@@ -3,11 +3,13 @@
 
     scripts/bench/latency.py [--runs N] [--waiting N] [--rest SECONDS] [--directory DIR] [--tiny]
 
-The peers are `kafkafs tail -f`, and GNU tail with -f and -F, each on a partition of its own of one
-mount. In each run all get a line, one behind the other, after a pause of up to a second, so that
-those that look once a second are met anywhere between two looks; `kafkafs tail` gets ten lines in a
-run, each when the one before was printed. A latency is the time from before write() until the line
-can be read from the follower's output.
+The peers are `kafkafs tail -f`, `kafkafs consume --follow` without and with a group, and GNU tail
+with -f and -F, each on a partition of its own of one mount; and kcat on a broker, to which
+librdkafka sends, without a pause of its own. In each run all get a line, one behind the other,
+after a pause of up to a second, so that those that look once a second are met anywhere between two
+looks; those of ours and kcat get ten lines in a run, each when the one before was printed. A
+latency is the time from before write() or produce() until the line can be read from the follower's
+output.
 
 The second table is the processor time, user and system, of the daemon in a second without
 appends: with nobody who waits, with many open files that one process waits for in epoll(7), and
@@ -28,12 +30,29 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.interop.brokers import Broker
+from tests.interop.clients import Sender, create_topic
+from tests.interop.kafka_tools import require
 
 KAFKAFS = Path(__file__).resolve().parents[2] / ".venv" / "bin" / "kafkafs"
 OURS = "kafkafs tail -f"
-COMMANDS = {OURS: [str(KAFKAFS), "tail"], "tail -f": ["tail"], "tail -F": ["tail"]}
-LINES_OF_OURS = 10
+CONSUME = [str(KAFKAFS), "consume", "--follow"]
+COMMANDS = {
+    OURS: [str(KAFKAFS), "tail", "-n", "1"],
+    "kafkafs consume --follow": CONSUME,
+    "kafkafs consume --follow -g": [*CONSUME, "-g", "followers"],
+    "tail -f": ["tail", "-f", "-n", "1"],
+    "tail -F": ["tail", "-F", "-n", "1"],
+}
+GOALS = [name for name in COMMANDS if name.startswith("kafkafs")]
+KCAT = "kcat on a broker"
+#: Lines in a run, of those that do not look once a second.
+LINES = 10
 PAUSE_S = 0.005
 SETTLE_S = 3.0
 P99_GOAL_MS = 10.0
@@ -73,13 +92,14 @@ class Mounted:
 
 
 class Follower:
-    """A program that follows a partition, and the file that appends to it."""
+    """A program that follows a partition, in which there is a line, and what appends to it."""
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str | Path], write: Callable[[bytes], object]
+    ) -> None:
         self.name = name
         self.latencies_ms: list[float] = []
-        self._writer = os.open(path, os.O_WRONLY | os.O_APPEND)
-        command: list[str | Path] = [*COMMANDS[name], name.rpartition(" ")[2], "-n", "1", path]
+        self._write = write
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
@@ -88,7 +108,7 @@ class Follower:
 
     def append(self) -> None:
         self._begun = time.perf_counter()
-        os.write(self._writer, b"a line\n")
+        self._write(b"a line\n")
 
     def printed(self) -> float:
         """When the last line was printed; waits for that."""
@@ -99,20 +119,41 @@ class Follower:
         self.latencies_ms.append((self.printed() - self._begun) * 1000)
 
     def end(self) -> None:
-        os.close(self._writer)
         self._process.kill()
         self._process.communicate()
 
 
+def follower_of(name: str, path: Path) -> Follower:
+    """One of those of a mount."""
+    write = partial(os.write, os.open(path, os.O_WRONLY | os.O_APPEND))
+    return Follower(name, [*COMMANDS[name], path], write)
+
+
+def kcat(broker: Broker) -> Follower:
+    topic = "followed"
+    create_topic(broker, topic)
+    sender = Sender(broker, linger_ms=0)
+
+    def write(line: bytes) -> None:
+        sender.producer.produce(topic, partition=0, value=line.rstrip())
+        sender.producer.poll(0)
+
+    write(b"first")
+    sender.flush()
+    where = ["-b", broker.address, "-t", topic, "-p", "0", "-o", "beginning"]
+    return Follower(KCAT, [require("kcat", "kcat"), "-C", *where, "-q", "-u"], write)
+
+
 def measure_latencies(followers: Sequence[Follower], runs: int, pause_s: float) -> None:
-    ours = followers[0]
+    quick = [each for each in followers if each.name in (*GOALS, KCAT)]
     for _ in range(runs):
         time.sleep(random.uniform(0, pause_s))
-        for _ in range(LINES_OF_OURS):
-            time.sleep(random.uniform(0, PAUSE_S))
-            ours.append()
-            ours.measure()
-        waiting = list(followers[1:])
+        for each in quick:
+            for _ in range(LINES):
+                time.sleep(random.uniform(0, PAUSE_S))
+                each.append()
+                each.measure()
+        waiting = [each for each in followers if each not in quick]
         poller = select.poll()
         for follower in waiting:
             follower.append()
@@ -134,7 +175,7 @@ def latency_table(followers: Sequence[Follower]) -> Iterator[str]:
         figures = sorted(follower.latencies_ms)
         median, p99 = statistics.median(figures), figures[int(len(figures) * 0.99)]
         goal = ""
-        if follower.name == OURS:
+        if follower.name in GOALS:
             goal = f"p99 ≤ {P99_GOAL_MS:g} ms: {'met' if p99 <= P99_GOAL_MS else 'MISSED'}"
         times = f"{median / ours:.3g}"
         yield f"| {follower.name} | {len(figures)} | {median:.3g} | {p99:.3g} | {times} | {goal} |"
@@ -214,23 +255,28 @@ def main(arguments: Sequence[str]) -> None:
     if options.tiny:
         options.runs, options.waiting, options.rest, options.rests, pause_s = 2, 5, 0.1, 1, 0.0
     with tempfile.TemporaryDirectory(dir=options.directory) as base:
-        mounted = Mounted(Path(base))
+        mounted, broker = Mounted(Path(base)), Broker(Path(base) / "broker")
         followers: list[Follower] = []
         try:
+            broker.start()
             for number, name in enumerate(COMMANDS):
-                followers.append(Follower(name, mounted.topic(f"followed{number}")))
+                followers.append(follower_of(name, mounted.topic(f"followed{number}")))
+            followers.append(kcat(broker))
             measure_latencies(followers, options.runs, pause_s)
             for line in latency_table(followers):
                 print(line)
-            for follower in followers:
-                follower.end()
+            for each in followers:
+                each.end()
             followers.clear()
+            broker.kill()
             print()
             for line in rest_table(mounted, options.waiting, options.rest, options.rests):
                 print(line)
         finally:
-            for follower in followers:
-                follower.end()
+            for each in followers:
+                each.end()
+            if broker.running:
+                broker.kill()
             mounted.end()
 
 
