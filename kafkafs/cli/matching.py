@@ -72,11 +72,11 @@ def matching_lines(
         for batch, header in partition.log.reader.batches(first, behind):
             some = kept(batch, predicate, first, behind, header.magic == 0)
             if some is not None:
-                yield _text(text_view, some)
+                yield text_of(text_view, some)
 
 
-def _text(view: TextView, batch: Buffer) -> bytes:
-    """The text of a plain batch."""
+def text_of(view: TextView, batch: Buffer) -> bytes:
+    """The text of plain batches."""
     from kafkafs.views._measure import Cursor, Measure
 
     measure = Measure()

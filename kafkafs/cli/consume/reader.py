@@ -3,7 +3,7 @@
 A file that begins at a position is read on and on; it tells where records end and which offsets
 they have:
 
-    LinesReader      `.jsonl`, a record a line; lines of another view are read from `N@FIRST..END`
+    LinesReader      `.jsonl`, a record a line, from which the lines of another view are made
     BatchesReader    `.batches`, a batch of the log as one
     TextReader       lines of any view, where nobody asks for offsets
 
@@ -17,6 +17,7 @@ import errno
 import os
 import re
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from kafkafs.cli.patience import patiently
 from kafkafs.cli.views import path_in_topic
 
 _READ_BYTES: Final = 1 << 20
+_ANY_SIZE: Final = (1 << 31) - 1
 _OFFSET: Final = re.compile(rb'\{"offset":(-?[0-9]+)[,}]')
 #: Base offset, size of the rest.
 _HEAD: Final = struct.Struct(">qi")
@@ -243,6 +245,7 @@ class LinesReader(Reader):
     ) -> None:
         super().__init__(partition, directory, position, point)
         self._shown = shown
+        self._text = None if shown == self.view else _as(shown)
 
     def is_full(self, limits: Limits) -> bool:
         unread = self._unread
@@ -257,7 +260,9 @@ class LinesReader(Reader):
             lines = bytes(memoryview(self._unread)[:size])
             records = lines.count(b"\n")
             first, last = _offset_at(lines, 0), _offset_at(lines, lines.rfind(b"\n", 0, -1) + 1)
-            data = lines if self._shown == self.view else self._read(self._shown, first, last)
+            data = lines if self._text is None else self._text(lines)
+            if data is None:
+                data = self._read(self._shown, first, last)
             if data is None:
                 self.open()
                 return None
@@ -343,6 +348,25 @@ def reader_of(
         return BatchesReader(partition, directory, position, point)
     kind = LinesReader if with_offsets else TextReader
     return kind(partition, directory, position, point, view)
+
+
+def _as(view: str) -> Callable[[bytes], bytes | None]:
+    """Makes the text of a view of lines of `.jsonl`; None of a record that only a log can hold."""
+    from kafkafs.cli.matching import text_of
+    from kafkafs.views import json_lines_view, key_value_view, values_view
+    from storage.errors import InvalidRecord
+
+    parse = json_lines_view().parse
+    shown = values_view() if view == "values" else key_value_view()
+
+    def text(lines: bytes) -> bytes | None:
+        try:
+            batches, _ = parse(lines, 0, len(lines), 0, _ANY_SIZE)
+        except InvalidRecord:
+            return None
+        return text_of(shown, batches)
+
+    return text
 
 
 def _offset_at(lines: bytes, at: int) -> int:
