@@ -202,7 +202,7 @@ def _check_reset() -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if is_given and name not in ("group", "start", "reset", "paths"):
+        if is_given and name not in ("group", "start", "reset", "words"):
             raise click.UsageError(f"--reset sets positions, and takes no {parameter.opts[-1]}")
 
 

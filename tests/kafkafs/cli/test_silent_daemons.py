@@ -31,7 +31,7 @@ READERS = {
     "compact --dry-run": ["MNT/users"],
     "expire --dry-run": ["MNT"],
     "fetch": ["MNT/orders/0:earliest:1000"],
-    "reindex --check": ["MNT"],
+    "reindex --dry-run": ["MNT"],
     "verify": ["MNT"],
 }
 #: What needs the daemon.
@@ -49,10 +49,13 @@ OTHERS = {
     "consume": ["MNT/orders"],
     "consume --reset -g group": ["MNT/orders"],
     "dump": ["MNT/orders/.raw/0/00000000000000000000.log"],
-    "spark compact": ["MNT/users"],
-    "spark import": ["MNT", "orders", os.devnull],
     "tail": ["MNT/orders/0", "MNT/users/0"],
     "wait": ["MNT/orders/.control/compaction"],
+}
+#: What needs it as long as it is there: a directory that is nobody's it works on itself.
+JOBS = {
+    "spark compact": ["MNT/users"],
+    "spark import": ["MNT", "orders", os.devnull],
 }
 
 
@@ -129,11 +132,14 @@ def test_what_only_reads_has_the_data_directory(silent: Silent, command: str) ->
 
 @pytest.mark.parametrize("command", OTHERS)
 def test_what_needs_the_daemon_says_what_to_type(silent: Silent, command: str) -> None:
-    if command.startswith("spark"):
-        pytest.importorskip("pyspark")
-        if silent.is_dead:
-            pytest.skip("the data directory is nobody's then, and Spark works on it")
     done = run(silent.place, command, OTHERS[command])
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"kafkafs: {silent.why}\n")
+
+
+@pytest.mark.parametrize("command", JOBS)
+@pytest.mark.parametrize("silent", ["stopped"], indirect=True)
+def test_a_job_says_what_to_type(silent: Silent, command: str) -> None:
+    done = run(silent.place, command, JOBS[command])
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"kafkafs: {silent.why}\n")
 
 
