@@ -51,8 +51,11 @@ def taken_from_paths(
     """
     plain: list[str] = []
     found: dict[str, None] = {}
+    around, first = mount_around(words[0])
+    # Else the words behind the first one name topics.
+    are_paths = around is not None and first != around.path
     for word in words:
-        mounted, path = mount_around(word)
+        mounted, path = mount_around(word) if are_paths else (None, word)
         names = [] if mounted is None else os.path.relpath(path, mounted.path).split(os.sep)
         view = names[1].removeprefix(".") if len(names) > 1 and names[1][:1] == "." else ""
         if mounted is None or view not in (*views, "append"):
