@@ -344,7 +344,7 @@ class OddTree:
     def answered(self, parent: int, name: str, process: int, node: Node) -> None:
         self.inodes.remember(node)
 
-    def opened(self, node: Node, thread: int) -> None:
+    def opened(self, node: Node, flags: int, thread: int) -> None:
         pass
 
     def statfs(self) -> os.statvfs_result:
@@ -352,6 +352,9 @@ class OddTree:
 
     def stop(self) -> None:
         self.mount.stopping = self.is_stopped = True
+
+    def release_all(self) -> None:
+        pass
 
 
 def main() -> None:
