@@ -219,7 +219,7 @@ class _Client:
         line = create_line(topic, partitions, (os.geteuid(), os.getegid(), _TOPIC_MODE), ())
         try:
             with self._reaching(owner):
-                _write(os.path.join(owner.mount, _TOPICS), line.encode())
+                _write(os.path.join(owner.mount, _TOPICS), f"{line}\n".encode())
         except FileExistsError:
             if not partitions_of(self.directory, topic):
                 raise TopicExists(

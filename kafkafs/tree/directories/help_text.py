@@ -11,8 +11,7 @@ as it is. On the disk it has the format of Apache Kafka, whose words these are:
 
   topic       a directory at the top of the mount: one for each kind of record
   partition   a file in it, called 0, 1, 2 ...: an order of records of its own
-  record      a line of such a file
-  offset      the number of a record in its partition: 0, 1, 2 ...
+  record      a line of such a file; its number there is its offset: 0, 1 ...
 
 Try it, at the top of the mount
 
@@ -68,8 +67,7 @@ In .kafkafs, for the user who has mounted and the data directory's group
   log         what has happened; why something was refused, and what to do
   topics      all topics, with sizes, and what can be undeleted; takes lines:
               echo create NAME partitions=3 retention.ms=7d >> .kafkafs/topics
-  config      options of the mount, and settings for all topics
-  metrics     figures, for Prometheus
+  config      options of the mount, settings for all topics; metrics: figures
   adopt       requests of Spark jobs; help, version: for everybody
 
 When something fails, the end of .kafkafs/log says why, and what to do
@@ -84,7 +82,7 @@ When something fails, the end of .kafkafs/log says why, and what to do
   Resource temporarily unavailable    it is still being measured: try again
   Numerical result out of range       .meta/N/offsets: where it begins and ends
   Cannot allocate memory              a line without an end: end it
-  Transport endpoint is not connected the daemon has ended: kafkafs mount again
+  Transport endpoint is not connected  its daemon has ended: mount it again
 
 More: man 5 kafkafs, man kafkafs, kafkafs --help
 """.removeprefix("\n")
