@@ -137,7 +137,18 @@ class _File:
 @click.option("-n", "--lines", default="10", metavar="[+]N", help="Begin N lines before the end.")
 @click.option("-c", "--bytes", "size", metavar="[+]N", help="Begin N bytes before the end.")
 @click.option("-f", "--follow", is_flag=True, help="Print what is appended: always the case.")
-@click.option("-F", "by_name", is_flag=True, help="Wait for a file that is not there, or has gone.")
+@click.option(
+    *("-F", "--retry", "by_name"),
+    is_flag=True,
+    help="Wait for a file that is not there, or has gone.",
+)
+@click.option(
+    *("-s", "--sleep-interval"),
+    metavar="SECONDS",
+    type=float,
+    expose_value=False,
+    help="No effect: nobody looks at intervals, each append wakes it.",
+)
 @click.option("-q", "--quiet", "--silent", is_flag=True, help="Never name the files.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the files, also a single one.")
 @click.option("--pid", type=click.IntRange(min=1), help="End when this process has ended.")

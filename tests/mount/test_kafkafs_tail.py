@@ -87,7 +87,9 @@ def orders(mount: Mount) -> Path:
 
 
 @pytest.mark.parametrize("name", ["0", ".follow/0", "0@start"])
-@pytest.mark.parametrize("by_name", [[], ["-F"]], ids=["-f", "-F"])
+@pytest.mark.parametrize(
+    "by_name", [[], ["-F"], ["--retry", "-s", "0.1"]], ids=["-f", "-F", "--retry -s"]
+)
 def test_it_prints_every_line_once_while_segments_roll_and_go(
     mount: Mount, orders: Path, name: str, by_name: list[str]
 ) -> None:
