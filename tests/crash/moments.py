@@ -139,7 +139,6 @@ class Stops:
         self._expected = expected
         self._every = every
         self._seen: set[tuple[bytes, tuple[object, ...], bool]] = set()
-        self._contents: dict[bytes, bytes] = {}
 
     def _visit(self, operation: str) -> None:
         self.moments.append(operation)
@@ -155,16 +154,7 @@ class Stops:
             if key not in self._seen:
                 self._seen.add(key)
                 where = f"stopped before {len(self.moments)} {operation}, seed {seed}"
-                self.found.append(Found(self._shared(state), expected, lost, where))
-
-    def _shared(self, state: State) -> State:
-        """The same, in which files of equal content are one object, as many states are kept."""
-        return {
-            name: self._contents.setdefault(content, content)
-            if isinstance(content, bytes)
-            else self._shared(content)
-            for name, content in state.items()
-        }
+                self.found.append(Found(state, expected, lost, where))
 
     def end(self) -> None:
         """Nothing more is collected, and the process is dead."""

@@ -28,7 +28,7 @@ def clock() -> int:
 
 def build(data: Path) -> None:
     data.mkdir()
-    write_settings(data, offsets_topic_num_partitions=2)
+    write_settings(data, offsets_topic_num_partitions=2, log_index_size_max_bytes=240)
     with LogManager.open(str(data), clock_ms=clock) as manager:
         manager.create_topic("orders")
 
