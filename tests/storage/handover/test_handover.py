@@ -35,7 +35,14 @@ from tests.storage.handed import (
     write_broker,
     write_source,
 )
-from tests.storage.logs import NOW_MS, NOW_NS, append, values, write_settings
+from tests.storage.logs import (
+    NOW_MS,
+    NOW_NS,
+    append,
+    values,
+    write_settings,
+    write_topic_settings,
+)
 from tests.storage.old_logs import content, write_old
 
 Places = tuple[Path, Path]
@@ -420,7 +427,8 @@ def test_ids_in_compressed_batches_are_refused(tmp_path: Path) -> None:
     with LogManager.open(str(data), clock_ms=clock_ms) as manager:
         manager.create_topic("known")
         manager.groups.prepare()
-        manager.change_topic_settings(paths.CONSUMER_OFFSETS, {"compression.type": "gzip"})
+    write_topic_settings(data, paths.CONSUMER_OFFSETS, {"compression.type": "gzip"})
+    with LogManager.open(str(data), clock_ms=clock_ms) as manager:
         manager.groups.commit("g", "known", {0: Committed(0)})
     write_broker(broker, {"known": 1, paths.CONSUMER_OFFSETS: 1})
     with pytest.raises(HandoverRefused, match="a compressed batch has ids of topics"):
