@@ -75,7 +75,8 @@ def test_examples(name: str) -> None:
             command = command.get_command(context, given.pop(0))
         assert command is not None
         # An option that there is not, or that lacks its value, is a UsageError.
-        command.make_parser(click.Context(command, info_name=name)).parse_args(given)
+        around = click.Context(command, info_name=name, **main.context_settings)
+        command.make_parser(around).parse_args(given)
 
 
 def test_other_names_of_commands(place: Place) -> None:
