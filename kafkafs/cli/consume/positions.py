@@ -210,7 +210,10 @@ class GroupPositions(Positions):
         except OSError as error:
             if error.errno != errno.EINVAL or not position.isdecimal():
                 raise
-            is_gone = int(position) < int(self._facts(partition)["log_start"])
+            facts = self._facts(partition)
+            is_gone = int(position) < int(facts["log_start"])
+            if not is_gone and int(position) <= int(facts["log_end"]):
+                raise
             self._write(f"{command} {'earliest' if is_gone else 'latest'}")
 
     def give_back(self, partition: Partition) -> None:
