@@ -4,6 +4,8 @@ They have the schema and options of Spark's own Kafka source and sink (`options`
 pipeline over, change its format and give the data directory as `path`.
 
 Spark makes one object per `load()` and sends it to other processes by pickle; it opens nothing.
+Each session imports this to know the format's name, whether it uses the format or not: the rest is
+imported by who needs it.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
-
-from kafkafs.spark.source import options, rows
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -33,6 +33,8 @@ class KafkafsDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Spark calls this in `load()`, which so refuses invalid options."""
+        from kafkafs.spark.source import options, rows
+
         return rows.full_schema(options.parse(self.options, "any").include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -38,6 +38,7 @@ from pyspark.sql.datasource import (
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.sink.sink_columns import check_columns
 from kafkafs.spark.sink.sink_options import OF_BATCH_QUERIES, SinkOptions, no_topic, parse
+from kafkafs.spark.worker import spare_collector
 from storage import paths
 from storage.adopt.staged import AdoptRequest, QueryKind, StagedFile, StagedName, parse_name
 from storage.errors import InvalidRecord, StorageError
@@ -148,6 +149,8 @@ def _stage(options: SinkOptions, write: SinkWrite, batches: Iterator[pa.RecordBa
     except BaseException:
         staging.discard()
         raise
+    finally:
+        spare_collector()
     return StagedTask(task, context.attemptNumber(), write, tuple(files), records)
 
 

@@ -21,6 +21,7 @@ from kafkafs.spark.source.conditions import Where, ZoneCheck, inform, report
 from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
 from kafkafs.spark.source.options import SourceOptions
+from kafkafs.spark.worker import spare_collector
 from storage.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from storage.log.log import Log
 from storage.split.narrow import narrowed
@@ -140,12 +141,17 @@ def _readable(
 
 def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a task. DataLoss, InvalidOption, StorageError, OSError."""
-    if isinstance(part, ZoneCheck):
-        part.where.check_zone()
-        return
-    if not isinstance(part, SplitPartition):
+    try:
+        if isinstance(part, ZoneCheck):
+            part.where.check_zone()
         # Spark calls this once if there are no partitions at all.
-        return
+        elif isinstance(part, SplitPartition):
+            yield from _read_split(part, schema)
+    finally:
+        spare_collector()
+
+
+def _read_split(part: SplitPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if part.where is None:
         yield from _read(part, schema)
         return

@@ -22,6 +22,7 @@ without it. `storage.split.split` reads and decodes.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -138,10 +139,11 @@ def record_batches(
     names = [_NAMES[name.lower()] for name in schema.names]
     needed = {_DECODED[name][0] for name in names if name in _DECODED}
     wanted = Wanted(**{field: field in needed for field in Wanted._fields})
+    topic = split.topic.encode()
     # The columns that are the same in all rows, as long as the longest batch so far.
     same = {
-        "topic": pa.array([split.topic], pa.string()),
-        "partition": pa.array([split.partition], pa.int32()),
+        "topic": _single(pa.string(), struct.pack("=2i", 0, len(topic)), topic),
+        "partition": _single(pa.int32(), struct.pack("=i", split.partition)),
     }
 
     def repeated(name: str, rows: int) -> pa.Array:
@@ -193,6 +195,13 @@ def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise
     if held:
         yield from together()
+
+
+def _single(type_: pa.DataType, *buffers: bytes) -> pa.Array:
+    """One value. For this `pa.array` would import pandas, as long as Arrow itself takes."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(type_, 1, [None, *map(pa.py_buffer, buffers)])
 
 
 def _fixed(buffer: bytearray | None, rows: int, type_: pa.DataType) -> pa.Array:
