@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mount import say
 from spark_data import Topic, warm, write_topic
+from spark_floor import Floor
 from spark_splits import read_splits
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -71,8 +72,13 @@ class Bench:
 
 
 @contextmanager
-def session_of(master: str, bench: Bench, *, kafka: bool = False) -> Iterator[SparkSession]:
-    """A session with so many threads, as jobs have it; the JVM stays for the next one."""
+def session_of(
+    master: str, bench: Bench, *, kafka: bool = False, unix_sockets: bool = False
+) -> Iterator[SparkSession]:
+    """A session with so many threads and Spark's settings; the JVM stays for the next one.
+
+    `unix_sockets`: as jobs have it.
+    """
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -83,7 +89,7 @@ def session_of(master: str, bench: Bench, *, kafka: bool = False) -> Iterator[Sp
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.enabled": str(unix_sockets).lower(),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -96,6 +102,7 @@ def session_of(master: str, bench: Bench, *, kafka: bool = False) -> Iterator[Sp
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(KafkafsDataSource)
+    session.dataSource.register(Floor)
     if kafka:
         for jar in jars(SPARK_POM).iterdir():
             session.sql(f"ADD JAR '{jar}'")
@@ -134,6 +141,11 @@ def from_source(session: SparkSession, topic: Topic, names: list[str], **options
         .option("subscribe", topic.name)
         .load()
     )
+
+
+def from_floor(session: SparkSession, rows: int) -> DataFrame:
+    """So many rows from a source of Python that has nothing to do."""
+    return session.read.format(Floor.name()).option("rows", rows).load()
 
 
 def from_splits(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,9 +25,11 @@ from spark_peers import (
     ALL,
     KEY_SHARE,
     Bench,
+    from_floor,
     from_parquet,
     from_source,
     from_splits,
+    parquet_of,
     python_mib,
 )
 
@@ -37,8 +41,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SOURCE, JOBS, PARQUET, KAFKA, SINK = "source", "jobs' path", "Parquet", "Kafka source", "sink"
+FLOOR, GREP = "a source with nothing to do", "grep"
 MEMORY = "of Python"
 GROWTH = (1, 10, 30)  # in tenths of the rows
+#: Of a value of a hundred letters out of sixteen: one in seven hundred has it.
+PART = "abcd"
 GROUPED = ("key", "value", "offset")
 
 Found = dict[str, float]
@@ -81,7 +88,7 @@ def readers(bench: Bench, session: SparkSession, names: list[str]) -> dict[str, 
 
 def scan(bench: Bench, session: SparkSession) -> Found:
     """All columns to nowhere."""
-    frames = readers(bench, session, ALL)
+    frames = {**readers(bench, session, ALL), FLOOR: from_floor(session, bench.rows)}
     found = {name: speed(bench.rows, partial(to_noop, frame)) for name, frame in frames.items()}
     return {**found, MEMORY: python_mib(session)}
 
@@ -120,7 +127,7 @@ def hour_of(topic: Topic) -> tuple[tuple[int, int], dict[str, str]]:
         "by time": f"timestamp >= '{start}' and timestamp < '{stop}'",
         "by offset": f"offset >= {first} and offset < {behind}",
         "by key": "key < '0041'",
-        "by value": "value like '%abcd%'",
+        "by value": f"value like '%{PART}%'",
     }
 
 
@@ -145,6 +152,27 @@ def where(bench: Bench, session: SparkSession) -> Found:
             found[key] = speed(topic.rows, partial(to_noop, frame))
         counts = [frame.count() for frame in frames.values()]
         check(*counts)
+    logs = sorted(topic.data.glob("*/*.log"))
+    found[GREP] = speed(
+        topic.rows, lambda: subprocess.run(["grep", "-ac", PART, *logs], stdout=subprocess.DEVNULL)
+    )
+    return found
+
+
+def first(bench: Bench, session: SparkSession) -> Found:
+    """How long the first row of the first query takes, each in a process of its own."""
+    topic = bench.all_rows
+    options = {
+        SOURCE: ("kafkafs", f"path={topic.data}", f"subscribe={topic.name}"),
+        PARQUET: ("parquet", f"path={parquet_of(bench, session, topic)}"),
+        FLOOR: ("floor", "rows=1000"),
+    }
+    script = Path(__file__).with_name("spark_first.py")
+    found = {}
+    for name, words in options.items():
+        command = [sys.executable, script, *words]
+        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        found[name] = float(printed)
     return found
 
 

@@ -1,0 +1,43 @@
+"""The first query of a session, in a process of its own: prints how many seconds it took.
+
+    spark_first.py FORMAT [NAME=VALUE …]
+
+From `load()` to the first row, which is asked for alone, in a session that has done nothing yet.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from pyspark.sql import SparkSession
+from spark_floor import Floor
+
+from kafkafs.spark.data_source import KafkafsDataSource
+
+
+def main() -> None:
+    format_, *options = sys.argv[1:]
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("kafkafs bench")
+    for name, value in {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(KafkafsDataSource)
+    session.dataSource.register(Floor)
+    started = time.perf_counter()
+    reader = session.read.format(format_).options(**dict(each.split("=", 1) for each in options))
+    assert reader.load().first() is not None
+    print(time.perf_counter() - started)
+    session.stop()
+
+
+if __name__ == "__main__":
+    main()
