@@ -7,7 +7,7 @@ A file that cannot be read is set aside by name (``bad_file``):
   its log start, since records that were deleted must not be shown again.  Until then
   ``kafkafs.lost-log-starts`` names it.
 
-Invariants: the lines of partitions that could not be opened stay; an older state is never written
+Invariants: the lines of partitions that were not opened stay; an older state is never written
 after a later one.
 
 Not here: a log's own lines (``Log.flushed_end``, ``Log.remembered_log_start``).
@@ -115,14 +115,14 @@ class Checkpoints:
         self.cleaned_before, _ = self.read(paths.CLEANER_OFFSETS)
         return self.cleaned_before
 
-    def _kept(self, name: str, faulty: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """A checkpoint's lines for the partitions ``faulty``, which the next one repeats."""
-        if not faulty:
+    def _kept(self, name: str, unopened: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """A checkpoint's lines for the partitions ``unopened``, which the next one repeats."""
+        if not unopened:
             return {}
         if name not in self._at_open:
             self._at_open[name] = self.read(name)[0]
         offsets = self._at_open[name]
-        return {item: offsets[item] for item in faulty if item in offsets}
+        return {item: offsets[item] for item in unopened if item in offsets}
 
     def set_aside(self, path: str, error: Exception) -> None:
         """Rename a small file that cannot be read, unless read-only, and note the fault."""
@@ -227,15 +227,15 @@ class Checkpoints:
         self,
         offsets: Mapping[str, dict[TopicPartition, int]],
         topics: frozenset[str],
-        faulty: Sequence[TopicPartition],
+        unopened: Sequence[TopicPartition],
     ) -> Callable[[], None]:
         """Take a state of the checkpoints; returns a function that writes it (any thread).
 
-        ``offsets``: by the file's name.  ``topics``: all that these name.  ``faulty``: the
-        partitions that could not be opened.  Where a later state has been written, the function
-        writes nothing: when it returns, this state or a later one is durable.  OSError.
+        ``offsets``: by the file's name.  ``topics``: all that these name.  ``unopened``: the
+        partitions that are there and not open.  Where a later state has been written, the
+        function writes nothing: when it returns, this state or a later one is durable.  OSError.
         """
-        stated = {name: self._kept(name, faulty) | each for name, each in offsets.items()}
+        stated = {name: self._kept(name, unopened) | each for name, each in offsets.items()}
         self._started += 1
         number = self._started
 

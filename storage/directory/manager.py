@@ -182,6 +182,8 @@ class LogManager:
         self._left_open = False
         # When expired producers are looked for next, by the monotonic clock.
         self._expiring_ms = 0
+        # The partitions that are there and were not opened, as nothing of them is needed.
+        self._left_out: list[TopicPartition] = []
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -195,6 +197,7 @@ class LogManager:
         progress: Callable[[Progress], None] | None = None,
         verify: bool = False,
         wanted: Callable[[str], bool] | None = None,
+        needs: Callable[[Adoptions], frozenset[str] | None] | None = None,
         keeps_faulty: bool = False,
         mending: Mending | None = None,
         clock_ms: Callable[[], int] | None = None,
@@ -203,9 +206,11 @@ class LogManager:
         """Open a data directory, which must exist, and every partition in it.
 
         ``verify``: read everything as after a crash, whatever the marker says.  ``wanted``, with
-        ``read_only``: which topics to show, by name.  ``keeps_faulty``: a partition that cannot be
-        opened is a fault of its topic, instead of an error here; ``mending``: what a repair knows
-        of such.
+        ``read_only``: which topics to show, by name.  ``needs``, of who writes once and makes no
+        topic: which topics, by what was adopted before, None: all.  Others are left as they are,
+        in the checkpoints, too, where the last process has ended in order.  ``keeps_faulty``: a
+        partition that cannot be opened is a fault of its topic, instead of an error here;
+        ``mending``: what a repair knows of such.
 
         LogLocked where another process has it (not with ``read_only``, which takes no lock and
         writes nothing), HandoverRefused where topics are half handed over to it, CorruptCheckpoint,
@@ -241,7 +246,7 @@ class LogManager:
             if not read_only:
                 files.reserve = manager.reserve
                 manager._make_room()
-            manager._load(progress, verify=verify)
+            manager._load(progress, needs, verify=verify)
             manager._changed_ns = max(manager._changed_ns, manager.topics.created_ns)
             if not read_only:
                 if not manager.clean and (manager.topics or manager.checkpoints.topics()):
@@ -302,7 +307,13 @@ class LogManager:
 
     # -- loading -------------------------------------------------------------------------------
 
-    def _load(self, progress: Callable[[Progress], None] | None, *, verify: bool) -> None:
+    def _load(
+        self,
+        progress: Callable[[Progress], None] | None,
+        needs: Callable[[Adoptions], frozenset[str] | None] | None,
+        *,
+        verify: bool,
+    ) -> None:
         started = time.monotonic()
         now_ms = self.clock_ms()
         found, doomed, deletions = self.loader.scan()
@@ -319,6 +330,8 @@ class LogManager:
         # Who holds the lock has recovered it, or is about to.
         written = self.read_only and self.files.is_locked(os.path.join(self.path, paths.LOCK))
         clean = (self.loader.stopped_clean or written) and not verify
+        if needs is not None and clean:
+            found = self._needed(found, needs)
         state = [0, 0]
 
         def advance(size: int, partitions: int = 0) -> None:
@@ -373,6 +386,21 @@ class LogManager:
             for line in [*self.settings.notes, *self.kept_topics()]:
                 _log.warning("%s", line)
         self._take_up_deletions(deletions, doomed)
+
+    def _needed(
+        self,
+        found: list[TopicPartition],
+        needs: Callable[[Adoptions], frozenset[str] | None],
+    ) -> list[TopicPartition]:
+        """The partitions of the topics that are needed; the others are left out."""
+        try:
+            topics = needs(Adoptions.load(self.files, self.path))
+        except CorruptCheckpoint:
+            return found  # ``recover_adoption`` says so
+        if topics is None:
+            return found
+        self._left_out = [item for item in found if item[0] not in topics]
+        return [item for item in found if item[0] in topics]
 
     def _take_up_deletions(self, deletions: Iterable[Deletion], doomed: Iterable[str]) -> None:
         """Remove what an earlier process has deleted: topics when their time is over."""
@@ -599,6 +627,7 @@ class LogManager:
 
     def check_may_create(self) -> None:
         """PolicyViolation in a broker's directory."""
+        assert not self._left_out, "who makes topics has all of a directory open"
         if self.settings.is_brokers:
             raise PolicyViolation(
                 "a broker has written this directory, and would delete what it does not know when "
@@ -775,9 +804,13 @@ class LogManager:
                 paths.CLEANER_OFFSETS: cleaned,
             },
             frozenset(
-                {*self.topics, *(log.topic for log in coming), *(name for name, _ in cleaned)}
+                {
+                    *self.topics,
+                    *(log.topic for log in coming),
+                    *(name for name, _ in [*cleaned, *self._left_out]),
+                }
             ),
-            self.topics.faulty,
+            [*self.topics.faulty, *self._left_out],
         )
         grown = logs if snapshots else []
         started = [each for log in grown if (each := log.snapshots.start()) is not None]

@@ -26,6 +26,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from storage import errors
 from storage.adopt.adopt import Adopted, adopt
+from storage.adopt.adoptions import Adoptions
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
@@ -71,6 +72,8 @@ class RequestKind(Generic[R, A]):
     """The answer of an outcome."""
     staged: Callable[[R], Iterable[StagedFile]]
     """The staged files that it needs."""
+    topics: Callable[[Adoptions, R], frozenset[str] | None]
+    """The topics whose logs have to be open, by what was adopted before; None: all."""
     title: Callable[[R], str]
     """The request in a few words."""
 
@@ -110,6 +113,7 @@ ADOPT: RequestKind[AdoptRequest, Adopted] = RequestKind(
     _encode_adopted,
     _decode_adopted,
     lambda request: request.files,
+    Adoptions.topics_of,
     lambda request: f"adoption of batch {request.batch} of {request.query}",
 )
 
@@ -122,6 +126,7 @@ SWAP: RequestKind[SwapRequest, Cleaned] = RequestKind(
     lambda cleaned: {"state": "swapped", **dataclasses.asdict(cleaned)},
     lambda facts: Cleaned(**{each.name: facts[each.name] for each in dataclasses.fields(Cleaned)}),
     SwapRequest.staged_files,
+    lambda _, request: None,
     lambda request: f"swap of what was cleaned of {request.topic}-{request.partition}",
 )
 
@@ -133,6 +138,7 @@ POSITIONS: RequestKind[GroupPositions, int] = RequestKind(
     lambda count: {"state": "committed", "positions": count},
     lambda facts: int(facts["positions"]),
     lambda request: (),
+    lambda _, request: None,
     lambda request: f"positions of group {request.group!r}",
 )
 

@@ -74,8 +74,13 @@ class Life:
     def enter(self, **changes: object) -> None:
         self.stages.append(self.stages[-1]._replace(**changes))  # type: ignore[arg-type]
 
-    def open(self, files: Files) -> None:
-        self.manager = LogManager.open(str(self.data), files=files, clock_ms=lambda: NOW_MS)
+    def open(self, files: Files, asked: AdoptRequest | None = None) -> None:
+        self.manager = LogManager.open(
+            str(self.data),
+            files=files,
+            clock_ms=lambda: NOW_MS,
+            needs=None if asked is None else lambda adoptions: adoptions.topics_of(asked),
+        )
 
     def build(self) -> None:
         self.data.mkdir()
@@ -84,6 +89,9 @@ class Life:
         for name, count in (("a", 1), ("b", 2)):
             self.manager.create_topic(name, count)
             self.manager.change_topic_settings(name, {"internal.segment.bytes": "700"})
+        beside = self.manager.create_topic("beside", 1).partitions[0]
+        append(beside, b"0", b"1", b"2")
+        beside.raise_log_start(1)
         self.manager.close()
 
     def other(self) -> None:
@@ -129,6 +137,12 @@ class Life:
         self.adopt(5)
         self.manager.log("a", 0).flush()
         self.enter(flushed=self.stages[-1].others)
+        self.manager.close()
+        self.enter()
+        # The next batch of that run needs only its topics.
+        self.open(files, self.request(6))
+        assert sorted(self.manager.topics) == ["a", "b"]
+        self.adopt(6)
         self.manager.close()
         self.enter()
 
@@ -179,6 +193,7 @@ def check(life: Life, path: Path, found: Found) -> None:
         for partition in (A, B1):
             log = manager.log(*partition)
             assert log.last_stable_offset == log.log_end_offset
+        assert values(manager.log("beside", 0)) == [b"1", b"2"]
         producer = manager.log("b", 0).producers.by_id.get(7)
         if producer is not None and producer.in_transaction:
             manager.log("b", 0).appender.abort_transaction(7, NOW_MS * 1_000_000)

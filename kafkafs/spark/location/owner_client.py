@@ -29,6 +29,7 @@ from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.control.topic_commands import create_line
 from kafkafs.tree.files.group_names import file_name
 from storage import paths
+from storage.adopt.adoptions import Adoptions
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, LogLocked, StorageError, TopicExists
 from storage.files import Files
@@ -194,7 +195,7 @@ class _Client:
         if owner is not None:
             return self._ask_daemon(owner, kind, request)
         _have_many_descriptors()
-        with self._open() as manager:
+        with self._open(lambda adoptions: kind.topics(adoptions, request)) as manager:
             answer = kind.carry_out(manager, request, self._task, time.time_ns)
             wanted = {(file[0], file[1], file[2]) for file in kind.staged(request)}
             with contextlib.suppress(StorageError, OSError):
@@ -236,9 +237,11 @@ class _Client:
             with self._reaching(owner), contextlib.suppress(FileExistsError):
                 os.mkdir(os.path.join(owner.mount, _GROUPS, file_name(group)))
 
-    def _open(self) -> LogManager:
+    def _open(
+        self, needs: Callable[[Adoptions], frozenset[str] | None] | None = None
+    ) -> LogManager:
         try:
-            return LogManager.open(self.directory)
+            return LogManager.open(self.directory, needs=needs)
         except LogLocked as error:
             raise _Gone("other processes keep opening the data directory", error.pid) from None
 

@@ -46,7 +46,7 @@ from storage.state.owner_file import OwnerProcess
 from storage.task import Task
 from tests.hang import HANG_S
 from tests.mount.mounting import check_data, let_others_in, mounted, needs_root
-from tests.storage.logs import values
+from tests.storage.logs import append, values
 from tests.storage.staging import left, staged
 
 ROOT = Path(__file__).parents[4]
@@ -123,6 +123,40 @@ def content(data: str, partition: int = 0) -> list[bytes | None]:
     """The values that there are, without what markers hold."""
     with LogManager.open(data, read_only=True) as manager:
         return [value for value in values(manager.log("t", partition)) if len(value or b"") != 6]
+
+
+def test_a_runs_next_batch_opens_only_its_topics(data: str) -> None:
+    """With thousands of other partitions each batch would take seconds."""
+
+    def beside() -> set[tuple[str, int, int]]:
+        found = (each for each in Path(data, "beside-0").iterdir())
+        return {(each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in found}
+
+    with LogManager.open(data) as manager:
+        log = manager.create_topic("beside", 1).partitions[0]
+        append(log, b"0", b"1", b"2")
+        log.raise_log_start(1)
+    before = beside()
+    assert ask(data, request(data, 0, b"0")).records == 1
+    opened = beside()
+    assert opened != before
+    for number in (1, 2):
+        assert ask(data, request(data, number, b"%d" % number)).records == 1
+        assert beside() == opened
+    with LogManager.open(data) as manager:
+        assert manager.clean
+        assert values(manager.log("beside", 0)) == [b"1", b"2"]
+    assert content(data) == [b"0", b"1", b"2"]
+
+    # After a crash, and for a run whose producer gets a new epoch, all is looked at.
+    LogManager.open(data).abandon()
+    recovered = beside()
+    assert ask(data, request(data, 3, b"3")).records == 1
+    assert beside() != recovered
+    asked = staged(files, data, "q", 4, {("t", 0): [[b"4"]]}, run="another")
+    recovered = beside()
+    assert ask(data, asked).records == 1
+    assert beside() != recovered
 
 
 def test_more_partitions_than_descriptors(data: str) -> None:
