@@ -423,7 +423,7 @@ def test_a_line_for_the_drivers_log(tmp_path: Path, caplog: pytest.LogCaptureFix
     (line,) = caplog.messages
     (size,) = {log.stat().st_size for log in tmp_path.glob("t-*/*.log")}
     assert line == (
-        f"where {where}: 1 of 4 partitions in 1 tasks; the indexes have skipped about "
+        f"where {where}: 1 of 4 partitions in 1 of about 4 tasks; the indexes have skipped about "
         f"{4 * size - size * 3 // 10} of {4 * size} bytes"
     )
     caplog.clear()
@@ -452,7 +452,9 @@ def test_without_handlers_the_line_goes_to_standard_error(
     monkeypatch.setattr(logging.getLogger(conditions.__name__), "propagate", False)
     assert batch(tmp_path, where="value = 'v'")
     of_driver, of_task = capsys.readouterr().err.splitlines()
-    assert " INFO kafkafs: where value = 'v': 1 of 1 partitions in 1 tasks; " in of_driver
+    assert (
+        " INFO kafkafs: where value = 'v': 1 of 1 partitions in 1 of about 1 tasks; " in of_driver
+    )
     assert " INFO kafkafs: t-0 from offset 0 to 1: the condition holds for 1 of 1 " in of_task
 
 

@@ -12,6 +12,7 @@ executors: Python's processes there have no handlers, and do not know Spark's lo
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,20 +88,26 @@ def inform(
     left: Sequence[OffsetRange],
     whole: Sequence[OffsetRange],
     tasks: int,
+    task_bytes: int,
 ) -> None:
-    """Say in the driver's log what the indexes have left of the ranges."""
+    """Say in the driver's log what the indexes have left of the ranges.
+
+    `tasks`: how many read that; `task_bytes`: how much of log a task reads at most.
+    """
 
     def partitions(ranges: Iterable[OffsetRange]) -> int:
         return len({name for name, start, end in ranges if start < end})
 
-    def size(ranges: Iterable[OffsetRange]) -> int:
-        return sum(bytes_of(logs[name], start, end) for name, start, end in ranges if start < end)
+    def sizes(ranges: Iterable[OffsetRange]) -> list[int]:
+        return [bytes_of(logs[name], start, end) for name, start, end in ranges if start < end]
 
-    everything = size(whole)
+    # Planning them all would cost as much as the plan does.
+    all_tasks = max(tasks, sum(math.ceil(size / task_bytes) for size in sizes(whole)))
+    everything, some = sum(sizes(whole)), sum(sizes(left))
     _say(
         f"where {where.condition.text}: {partitions(left)} of {partitions(whole)} partitions in "
-        f"{tasks} tasks; the indexes have skipped about {everything - size(left)} of {everything} "
-        "bytes"
+        f"{tasks} of about {all_tasks} tasks; the indexes have skipped about {everything - some} "
+        f"of {everything} bytes"
     )
 
 

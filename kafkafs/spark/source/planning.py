@@ -89,7 +89,7 @@ def plan(
     ]
     if where is not None:
         if informs:
-            inform(where, logs, readable, whole, len(parts))
+            inform(where, logs, readable, whole, len(parts), options.partition_bytes)
         if not parts and where.needs_check:
             parts.append(ZoneCheck(where))
     return parts
