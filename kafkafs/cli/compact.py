@@ -18,8 +18,9 @@ from kafkafs.cli.addresses import (
     mount_to_change,
     partitions_at,
 )
-from kafkafs.cli.output import Output, Value, output_options
+from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.progress import long_work, opening_shown, work_shown
+from kafkafs.quantities import Value
 from storage.paths import INTERNAL_TOPICS
 from storage.plural import counted
 

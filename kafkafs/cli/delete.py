@@ -12,8 +12,9 @@ import click
 from kafkafs.cli import examples, fail, one_line_errors
 from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
 from kafkafs.cli.changes import opened_to_change
-from kafkafs.cli.output import Output, TimeMs, Value, output_options
+from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.refusals import Request
+from kafkafs.quantities import TimeMs, Value
 
 
 @click.command(

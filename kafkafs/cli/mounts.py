@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from kafkafs.cli import examples, fail
-from kafkafs.cli.output import Output, TimeMs, output_options
+from kafkafs.cli.output import Output, output_options
+from kafkafs.quantities import TimeMs
 
 
 @click.command(

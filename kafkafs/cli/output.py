@@ -20,19 +20,15 @@ import select
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import Any, BinaryIO, TypeAlias, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import click
 
 from kafkafs.cli import say
 from kafkafs.printable import one_line
-
-Value: TypeAlias = str | int | float | bool | None
-"""What a cell of a table holds; None is what is not known, or not there."""
+from kafkafs.quantities import Size, TimeMs, Value, human_size, local_time
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 @contextmanager
@@ -53,14 +49,6 @@ def write_all(fd: int, data: bytes) -> None:
             room = select.poll()
             room.register(fd, select.POLLOUT)
             room.poll()
-
-
-class Size(int):
-    """A number of bytes."""
-
-
-class TimeMs(int):
-    """A time, in milliseconds since 1970."""
 
 
 class Output:
@@ -145,27 +133,6 @@ class Output:
 def objects(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[dict[str, Value]]:
     """The rows of a table for `Output.json`."""
     return [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-def human_size(size: int) -> str:
-    """A number of bytes like 512B or 1.5MiB."""
-    if abs(size) < 1024:
-        return f"{int(size)}B"
-    number = float(size)
-    for unit in _UNITS:
-        number /= 1024
-        if abs(number) < 999.95 or unit == _UNITS[-1]:
-            break
-    return f"{number:.1f}{unit}" if abs(number) < 99.95 else f"{number:.0f}{unit}"
-
-
-def local_time(time_ms: int) -> str:
-    """A time as ISO 8601 with milliseconds, in local time; a number where no year is like that."""
-    try:
-        moment = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone()
-    except (OverflowError, ValueError, OSError):
-        return str(int(time_ms))
-    return moment.replace(microsecond=time_ms % 1000 * 1000).isoformat(timespec="milliseconds")
 
 
 def output_options(*, times: bool = False, sizes: bool = False) -> Callable[[_F], _F]:

@@ -8,8 +8,9 @@ import click
 
 from kafkafs.cli import examples, one_line_errors
 from kafkafs.cli.addresses import Address, check_address, logs_argument
-from kafkafs.cli.output import Output, Size, output_options
+from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.progress import reading_shown
+from kafkafs.quantities import Size
 from storage.plural import counted
 
 

@@ -11,10 +11,11 @@ import click
 
 from kafkafs.cli import examples, fail, say
 from kafkafs.cli.addresses import check_paths
-from kafkafs.cli.output import Output, Size, TimeMs, Value, output_options
+from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.progress import work_shown
 from kafkafs.cli.serving import has_gone, why_gone
 from kafkafs.mount_table import resolve
+from kafkafs.quantities import Size, TimeMs, Value
 
 #: Seconds between two reads of the file: at first, and at most.
 FIRST_S = 0.02

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @location_argument()
 @choice_argument
 @click.option("--only-due", is_flag=True, help="Only what its settings ask for by now.")
-@job_options
+@job_options(sizes=True)
 def command(
     data_dir: str,
     choice: Choice,

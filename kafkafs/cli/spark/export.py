@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     ),
 )
 @location_argument()
-@click.argument("out", metavar="OUT")
+@click.argument("target", metavar="OUT")
 @choice_argument
 @click.option("--follow", is_flag=True, help="Go on until stopped, with what is appended.")
 @click.option(
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     help="An option of the source, such as startingTimestamp=1790000000000.",
 )
 @where_option
-@job_options
+@job_options()
 def command(
     data_dir: str,
-    out: str,
+    target: str,
     choice: Choice,
     follow: bool,
     interval: str,
@@ -82,7 +82,7 @@ def command(
     run_job(
         "export",
         spark,
-        plan=(lambda: export.plan(data_dir, out, chosen)) if dry_run else None,
-        check=lambda: export.check(data_dir, out, chosen),
-        work=lambda session: export.run(session, data_dir, out, chosen),
+        plan=(lambda: export.plan(data_dir, target, chosen)) if dry_run else None,
+        check=lambda: export.check(data_dir, target, chosen),
+        work=lambda session: export.run(session, data_dir, target, chosen),
     )

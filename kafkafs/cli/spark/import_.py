@@ -41,7 +41,7 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
 @click.option(
     "--id", "name", metavar="NAME", help="What to call the import; default: by its files."
 )
-@job_options
+@job_options(sizes=True)
 def command(data_dir: str, dry_run: bool, **options: Any) -> None:
     """Append files to TOPIC, all or nothing and once: text, a record for each line, or rows.
 
@@ -54,7 +54,7 @@ def command(data_dir: str, dry_run: bool, **options: Any) -> None:
     from kafkafs.spark.jobs import import_
     from kafkafs.spark.jobs.import_records import ImportOptions
 
-    spark = {name: options.pop(name) for name in ("master", "settings", "as_json", "verbose")}
+    spark = {name: options.pop(name) for name in ("master", "settings", "out", "verbose")}
     if not dry_run:
         check_owner(data_dir)
     chosen = ImportOptions(format=options.pop("kind"), **options)

@@ -15,6 +15,7 @@ import click
 
 from kafkafs.cli import cancelled, fail, failure
 from kafkafs.cli.addresses import Needs, allow_empty_option, parsed_places, resolve
+from kafkafs.cli.output import output_options
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.report import JobReport
@@ -101,7 +102,6 @@ choice_argument = click.argument(
 
 _OPTIONS = (
     click.option("--dry-run", is_flag=True, help="Only say what would be done."),
-    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
     click.option(
         "--master", metavar="URL", help="Spark's cluster, as spark://HOST:PORT; default: local[*]."
     ),
@@ -117,11 +117,18 @@ _OPTIONS = (
 )
 
 
-def job_options(function: _F) -> _F:
-    """Add the options of every job; all but `dry_run` go into `**spark`."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+def job_options(*, times: bool = False, sizes: bool = False) -> Callable[[_F], _F]:
+    """Add the options of every job; all but `dry_run` go into `**spark`. `times`, `sizes`: what its
+    report has.
+    """
+
+    def decorate(function: _F) -> _F:
+        function = output_options(times=times, sizes=sizes)(function)
+        for option in reversed(_OPTIONS):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 def run_job(
@@ -137,8 +144,8 @@ def run_job(
     `check` finds wrong arguments before Spark starts, which takes seconds. `plan`: do this instead,
     without Spark.
     """
+    from kafkafs.cli.spark.report_output import print_report
     from kafkafs.spark.jobs import session
-    from kafkafs.spark.jobs.report import print_report
     from storage.errors import StorageError
 
     try:
@@ -163,6 +170,6 @@ def run_job(
         if not session.is_sparks(error) or spark["verbose"]:
             raise
         raise fail(session.reason(error)) from None
-    print_report(report, as_json=spark["as_json"])
+    print_report(report, spark["out"])
     if report.faults:
         sys.exit(1)

@@ -53,7 +53,7 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
     help="Whether aborted and open transactions count.",
 )
 @where_option
-@job_options
+@job_options(times=True, sizes=True)
 def command(
     data_dir: str,
     choice: Choice,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 )
 @location_argument()
 @choice_argument
-@job_options
+@job_options(sizes=True)
 def command(data_dir: str, choice: Choice, dry_run: bool, **spark: Any) -> None:
     """Check what `kafkafs verify` checks, and say it in the same words, as wide as Spark runs.
 

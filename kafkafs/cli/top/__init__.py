@@ -126,9 +126,10 @@ def _show(watcher: Watcher, table: Table) -> None:
 
 def _print(path: str, rates: Rates, out: Output, table: Table) -> None:
     """One look, in either form."""
-    from kafkafs.cli.output import Size, objects
+    from kafkafs.cli.output import objects
     from kafkafs.cli.top import head
     from kafkafs.cli.top.table import COLUMNS, NAME_KEY
+    from kafkafs.quantities import Size
 
     table.take(rates)
     out.say(path)

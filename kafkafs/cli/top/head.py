@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from kafkafs.cli.output import human_size
 from kafkafs.cli.top.rates import JobProgress, Latency, Rates
 from kafkafs.cli.top.table import count_text, size_text
+from kafkafs.quantities import human_size
 from storage.plural import plural
 
 

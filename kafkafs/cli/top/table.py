@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kafkafs.cli.output import human_size
 from kafkafs.cli.top.rates import Rates, Row
+from kafkafs.quantities import human_size
 from storage.paths import INTERNAL_TOPICS
 
 #: A name is cut to no fewer characters while there is a figure beside it.

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kafkafs.quantities import Size
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_location
 from kafkafs.spark.jobs.compact_tasks import (
     OutputKind,
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
 
     from kafkafs.spark.location.followed_directory import Location
 
-_SIZES = ("segments_before", "segments_after", "bytes_before", "bytes_after")
+_SEGMENTS = ("segments_before", "segments_after")
+_SIZES = ("bytes_before", "bytes_after")
 _COUNTS = ("records_read", "records_kept")
 # Figures of the report, and where they are in what the owner answers.
 _DROPPED = {
@@ -278,15 +280,18 @@ def _is_for_driver(output: TaskOutput) -> bool:
 
 def _report_of(work: Compaction, seconds: float) -> JobReport:
     report = JobReport("compact", is_dry_run=work.dry_run, faults=work.faults)
-    columns = ("topic", "partition", "first_dirty", "clean_up_to", *_SIZES, *_COUNTS)
+    columns = ("topic", "partition", "first_dirty", "clean_up_to", *_SEGMENTS, *_SIZES, *_COUNTS)
     table = Table("partitions", columns)
     done: list[Cleaned] = []
     for each in work.rounds:
         if (cleaned := each.cleaned) is not None:
             done.append(cleaned)
-            figures = (getattr(cleaned, name) for name in (*_SIZES, *_COUNTS))
+            first = (each.shared.topic, each.shared.partition)
             offsets = (cleaned.first_dirty_offset, cleaned.end_offset)
-            table.rows.append((each.shared.topic, each.shared.partition, *offsets, *figures))
+            segments = (getattr(cleaned, name) for name in _SEGMENTS)
+            sizes = (Size(getattr(cleaned, name)) for name in _SIZES)
+            counts = (getattr(cleaned, name) for name in _COUNTS)
+            table.rows.append((*first, *offsets, *segments, *sizes, *counts))
     if table.rows:
         report.tables.append(table)
 
@@ -294,7 +299,8 @@ def _report_of(work: Compaction, seconds: float) -> JobReport:
         return sum(getattr(cleaned, name) for cleaned in done)
 
     report.figures = {
-        **{name: total(name) for name in _SIZES},
+        **{name: total(name) for name in _SEGMENTS},
+        **{name: Size(total(name)) for name in _SIZES},
         "partitions": len(done),
         **{name: total(name) for name in _COUNTS},
         **{name: total(field) for name, field in _DROPPED.items()},

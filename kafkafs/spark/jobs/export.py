@@ -19,11 +19,12 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kafkafs.quantities import Value
 from kafkafs.spark.jobs import export_state
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_name
 from kafkafs.spark.jobs.export_state import without_scheme
 from kafkafs.spark.jobs.progress import working
-from kafkafs.spark.jobs.report import JobReport, Table, Value
+from kafkafs.spark.jobs.report import JobReport, Table
 from kafkafs.spark.jobs.session import held_signals
 from kafkafs.spark.location.followed_directory import FollowedDirectory, is_uri
 from kafkafs.spark.source.offsets import Offsets, TopicPartition

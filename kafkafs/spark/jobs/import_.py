@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
+from kafkafs.quantities import Size
 from kafkafs.spark.jobs.choice import data_location
 from kafkafs.spark.jobs.export_state import without_scheme
 from kafkafs.spark.jobs.import_records import ImportOptions, records
@@ -97,7 +98,7 @@ def run(
             rows.write.format("kafkafs").mode("append").options(**sink).save()
     report.figures.update(
         records=observed.get["records"],
-        bytes=observed.get["size"] or 0,
+        bytes=Size(observed.get["size"] or 0),
         creates_topic=not partitions,
         partitions=partitions or options.partitions,
         seconds=round(time.monotonic() - started, 3),

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from kafkafs.quantities import Size, Value
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice
 from kafkafs.spark.jobs.progress import working
-from kafkafs.spark.jobs.report import JobReport, Value
+from kafkafs.spark.jobs.report import JobReport
 from kafkafs.spark.jobs.splits import all_splits
 from kafkafs.spark.jobs.stats_report import TopicStats, fill
 from kafkafs.spark.location.followed_directory import FollowedDirectory, Location
@@ -90,7 +91,7 @@ def plan(path: str, options: StatsOptions = ALL) -> JobReport:
     figures: dict[str, Value] = {
         "partitions": len(logs),
         "offsets": sum(split.to_offset - split.from_offset for split in splits),
-        "bytes": sum(split.size for split in splits),
+        "bytes": Size(sum(split.size for split in splits)),
     }
     return JobReport("stats", is_dry_run=True, figures=figures)
 

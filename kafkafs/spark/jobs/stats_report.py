@@ -1,16 +1,16 @@
 """The figures of `stats` as tables: topics, partitions, times, the longest time gaps.
 
-Times are ISO 8601 in UTC; sizes are of keys and values, in bytes.
+Sizes of records are those of keys and values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkafs.spark.jobs.report import JobReport, Table, Value
+from kafkafs.quantities import Size, TimeMs, Value
+from kafkafs.spark.jobs.report import JobReport, Table
 from storage.plural import plural
 from storage.record.compression import CODECS
 
@@ -45,8 +45,8 @@ def fill(report: JobReport, counted: TopicStats) -> None:
         "topics": len({stats.topic for stats in partitions}),
         "partitions": len(partitions),
         "records": sum(stats.records for stats in partitions),
-        "bytes": sum(counted.log_bytes.values()),
-        "record_bytes": sum(stats.key_bytes + stats.value_bytes for stats in partitions),
+        "bytes": Size(sum(counted.log_bytes.values())),
+        "record_bytes": Size(sum(stats.key_bytes + stats.value_bytes for stats in partitions)),
         "batches": sum(sum(stats.batches) for stats in partitions),
         "time_gaps": sum(len(stats.gaps) + stats.more_gaps for stats in partitions),
         "offset_gaps": sum(stats.offset_gaps for stats in partitions),
@@ -74,7 +74,7 @@ def _topics(counted: TopicStats) -> Table:
         total = total_of(topic, parts)
         size: Value = None
         if counted.is_whole:
-            size = sum(counted.log_bytes[topic, stats.partition] for stats in parts)
+            size = Size(sum(counted.log_bytes[topic, stats.partition] for stats in parts))
         sizes = (len(parts), total.records, size, counted.keys.get(topic))
         table.rows.append(
             (topic, *sizes, total.without_key, total.tombstones, _codecs(total.batches))
@@ -97,11 +97,12 @@ def _partitions(counted: TopicStats) -> Table:
     columns = ("topic", "partition", "records", "bytes", "batches", *sizes)
     table = Table("partitions", (*columns, "offset_gaps", "missing_offsets"))
     for stats in counted.partitions:
-        log_bytes: Value = counted.log_bytes[stats.topic, stats.partition]
+        log_bytes: Value = Size(counted.log_bytes[stats.topic, stats.partition])
         measured: tuple[Value, ...] = (None, None, None, None)
         if stats.records:
-            average = (stats.key_bytes + stats.value_bytes) / stats.records
-            measured = (average, *map(stats.quantile, (0.5, 0.95, 1.0)))
+            average = round((stats.key_bytes + stats.value_bytes) / stats.records)
+            quantiles = map(stats.quantile, (0.5, 0.95, 1.0))
+            measured = tuple(map(Size, (average, *quantiles)))
         batches: Value = sum(stats.batches)
         gaps: tuple[Value, ...] = (stats.offset_gaps, stats.missing_offsets)
         if not counted.is_whole:
@@ -137,11 +138,6 @@ def _gaps(counted: TopicStats) -> Table:
     return table
 
 
-def _time(time_ms: int) -> str | None:
-    """ISO 8601, in UTC, without a fraction; None for no time."""
-    if time_ms < 0:
-        return None
-    try:
-        return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return str(time_ms)
+def _time(time_ms: int) -> TimeMs | None:
+    """None for no time."""
+    return TimeMs(time_ms) if time_ms >= 0 else None

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kafkafs.quantities import Size
 from kafkafs.spark.jobs.choice import EVERYTHING, Choice
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport
@@ -58,7 +59,7 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobRep
         "partitions": found.partitions,
         "segments": segments,
         "records": found.records,
-        "bytes": found.size,
+        "bytes": Size(found.size),
         "left_over": len(found.left_over),
         "faults": len(found.faults),
     }
@@ -73,7 +74,7 @@ def plan(path: str, choice: Choice = EVERYTHING) -> JobReport:
 
     def count(pieces: Sequence[LogPiece]) -> list[Verified | None]:
         sizes = [_size(files, piece) for piece in pieces]
-        report.figures = {"segments": len(sizes), "bytes": sum(sizes)}
+        report.figures = {"segments": len(sizes), "bytes": Size(sum(sizes))}
         raise _SegmentsCounted
 
     with suppress(_SegmentsCounted):

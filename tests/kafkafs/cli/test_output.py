@@ -10,15 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kafkafs.cli.output import (
-    Output,
-    Size,
-    TimeMs,
-    human_size,
-    local_time,
-    objects,
-    output_options,
-)
+from kafkafs.cli.output import Output, objects, output_options
+from kafkafs.quantities import Size, TimeMs, human_size, local_time
 
 COLUMNS = ("topic", "size", "last")
 ROWS = [("orders", Size(1536), TimeMs(1_700_000_000_005)), ("a\nb", Size(3), None)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -121,7 +122,11 @@ def test_dry_runs_need_no_spark(data: Path) -> None:
     assert (report["dry_run"], report["faults"]) == (True, [])
     assert report["figures"]["segments"] == 2
     told = run("stats", data, "t:0", "--dry-run", without=without)
-    assert told.stdout.splitlines()[:2] == ["partitions 1", "offsets 1"]
+    *counts, size = told.stdout.splitlines()
+    assert counts == ["partitions 1", "offsets 1"]
+    assert re.fullmatch("bytes [0-9]+B", size), "as other commands print sizes"
+    told = run("stats", data, "t:0", "--dry-run", "--bytes", without=without)
+    assert told.stdout.splitlines()[2] == size.removesuffix("B")
     out = data.parent / "out"
     told = run("export", data, out, "--dry-run", without=without)
     assert told.stdout.splitlines()[-1] == "offsets 1"

@@ -1,0 +1,71 @@
+"""How the report of a Spark job is printed."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from kafkafs.cli.output import Output
+from kafkafs.cli.spark.report_output import print_report
+from kafkafs.quantities import Size, TimeMs, local_time
+from kafkafs.spark.jobs.report import JobReport, Table
+
+AT = TimeMs(1_700_000_000_005)
+REPORT = JobReport(
+    "stats",
+    figures={"records": 1234567, "bytes": Size(1536), "rate": 1.25, "none": None},
+    tables=[Table("times", ("topic", "oldest"), [("a\nb", AT)])],
+    faults=["a fault"],
+    notes=["a note"],
+)
+
+
+def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """As other commands print facts and tables."""
+    print_report(REPORT, Output())
+    fault, *lines, note = capsys.readouterr().out.splitlines()
+    assert (fault, note) == ("a fault", "a note")
+    assert [line.split() for line in lines] == [
+        [],
+        ["times"],
+        ["topic", "oldest"],
+        ["a\\nb", local_time(AT)],
+        [],
+        ["records", "1234567"],
+        ["bytes", "1.5KiB"],
+        ["rate", "1.25"],
+        ["none", "-"],
+    ]
+    print_report(REPORT, Output(epoch=True, in_bytes=True))
+    text = capsys.readouterr().out
+    assert "a\\nb   1700000000005\n" in text
+    assert "bytes 1536\n" in text
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(REPORT, Output(as_json=True))
+    assert json.loads(capsys.readouterr().out) == {
+        "job": "stats",
+        "dry_run": False,
+        "figures": {"records": 1234567, "bytes": 1536, "rate": 1.25, "none": None},
+        "tables": {"times": [{"topic": "a\nb", "oldest": local_time(AT)}]},
+        "faults": ["a fault"],
+        "notes": ["a note"],
+    }
+
+
+def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_report(REPORT, Output())
+    text = terminal.getvalue()
+    assert "1,234,567" in text
+    assert "1.5KiB" in text
+    assert local_time(AT) in text
