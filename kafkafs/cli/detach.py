@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import click
 
 from kafkafs.cli import examples, one_line_errors, say
@@ -13,14 +15,16 @@ from kafkafs.cli.output import Output, output_options
     "detach",
     epilog=examples(
         "kafkafs config data --broker-config /etc/kafka/server.properties  # first",
+        "kafkafs detach --dry-run data",
         "kafkafs detach data",
         "kafkafs detach --undo data",
     ),
 )
 @directory_argument(allow_empty=False, needs="files")
 @click.option("--undo", is_flag=True, help="Give it back to its broker.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @output_options()
-def command(where: Address, undo: bool, out: Output) -> None:
+def command(where: Address, undo: bool, dry_run: bool, out: Output) -> None:
     """Make the directory of a broker, which must not be in use, one of kafkafs' own.
 
     Before that, kafkafs makes no topics and partitions in it, since the broker would delete them
@@ -31,18 +35,31 @@ def command(where: Address, undo: bool, out: Output) -> None:
     is deleted or compacted before they are set.
 
     --undo gives everything its names back, unless topics or partitions have been made since. What
-    was appended stays.
+    was appended stays. With --dry-run it takes no lock and changes nothing.
     """
     from storage.directory import detach
     from storage.directory.manager import LogManager
+    from storage.files import Files
+    from storage.paths import DETACHED
 
-    data_dir = directory_to_open(where)
-    with one_line_errors(), LogManager.alone(data_dir) as files:
+    data_dir = where.data_dir if dry_run else directory_to_open(where)
+    with (
+        one_line_errors(),
+        nullcontext(Files(data_dir)) if dry_run else LogManager.alone(data_dir) as files,
+    ):
         if undo:
-            detach.undo(files, data_dir)
+            names = detach.names_to_give_back(files, data_dir)
             lines = []
+            if not dry_run:
+                detach.undo(files, data_dir)
         else:
-            lines = detach.detach(files, data_dir)
-    out.json({"undo": undo, "not_known": lines})
+            names = detach.names_to_set_aside(files, data_dir)
+            lines = detach.not_known(files, data_dir) if dry_run else detach.detach(files, data_dir)
+    out.json({"dry_run": dry_run, "undo": undo, "names": names, "not_known": lines})
+    for name in names:
+        before, after = name, name + DETACHED
+        if undo:
+            before, after = after, before
+        out.say(f"{before} {'would become' if dry_run else 'became'} {after}")
     for line in lines:
         say(f"kafkafs: {line}", err=True)

@@ -30,10 +30,8 @@ def detach(files: Files, data_dir: str) -> list[str]:
     Returns a line for each topic whose settings are not known.  InvalidConfig where no broker has
     written the directory, OSError.
     """
-    if not broker_settings.is_brokers(files, data_dir):
-        if broker_settings.is_detached(files, data_dir):
-            return []
-        raise InvalidConfig("no broker has written this directory", path=data_dir)
+    if not names_to_set_aside(files, data_dir):
+        return []
     settings = Settings(files, data_dir)
     found = paths.partitions_in(files.scan(data_dir))
     if not any(files.exists(_aside(data_dir, name)) for name in _NAMES):
@@ -53,8 +51,29 @@ def detach(files: Files, data_dir: str) -> list[str]:
         if files.exists(os.path.join(data_dir, name)):
             files.rename(os.path.join(data_dir, name), _aside(data_dir, name))
     files.sync_directory(data_dir)
-    after = Settings(files, data_dir, keeps_faulty=True)
-    whys = {name: after.why_kept(name) for name in sorted(found)}
+    return not_known(files, data_dir)
+
+
+def names_to_set_aside(files: Files, data_dir: str) -> list[str]:
+    """The names to which detaching adds the suffix; none where that is done.  Changes nothing.
+
+    InvalidConfig where no broker has written the directory.
+    """
+    if not broker_settings.is_brokers(files, data_dir) and not broker_settings.is_detached(
+        files, data_dir
+    ):
+        raise InvalidConfig("no broker has written this directory", path=data_dir)
+    return [name for name in _NAMES if files.exists(os.path.join(data_dir, name))]
+
+
+def not_known(files: Files, data_dir: str) -> list[str]:
+    """A line for each topic whose settings are not known, before and after detaching.  Changes
+    nothing.
+    """
+    settings = Settings(files, data_dir, keeps_faulty=True)
+    whys = {
+        name: settings.why_kept(name) for name in sorted(paths.partitions_in(files.scan(data_dir)))
+    }
     return [f"{name}: {why}" for name, why in whys.items() if why is not None]
 
 
@@ -64,6 +83,14 @@ def undo(files: Files, data_dir: str) -> None:
     PolicyViolation where topics or partitions have been made since, which the broker would delete;
     InvalidConfig where it was not detached, OSError.
     """
+    for name in reversed(names_to_give_back(files, data_dir)):
+        files.rename(_aside(data_dir, name), os.path.join(data_dir, name))
+    files.sync_directory(data_dir)
+    broker_settings.remove(files, data_dir)
+
+
+def names_to_give_back(files: Files, data_dir: str) -> list[str]:
+    """The names from which undoing takes the suffix.  Changes nothing, raises as ``undo``."""
     aside = [name for name in _NAMES if files.exists(_aside(data_dir, name))]
     known = broker_settings.read_detached(files, data_dir)
     if not aside and known is None:
@@ -79,10 +106,7 @@ def undo(files: Files, data_dir: str) -> None:
             raise PolicyViolation(
                 f"the broker would delete what was made since: {', '.join(made)}", path=data_dir
             )
-    for name in reversed(aside):
-        files.rename(_aside(data_dir, name), os.path.join(data_dir, name))
-    files.sync_directory(data_dir)
-    broker_settings.remove(files, data_dir)
+    return aside
 
 
 def _aside(data_dir: str, name: str) -> str:

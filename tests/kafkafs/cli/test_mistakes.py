@@ -38,6 +38,7 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "convert": lambda data: [data],
     "convert --dry-run": lambda data: [data],
     "detach": lambda data: [data],
+    "detach --dry-run": lambda data: [data],
     "detach --undo": lambda data: [data],
     "fetch": lambda data: [data, "orders:0:0:100"],
     "handover": lambda data: [data, data],
