@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,24 +16,38 @@ from kafkafs.cli.changes import opened_to_change
 from kafkafs.cli.output import Output, output_options
 from kafkafs.cli.refusals import Request
 from kafkafs.quantities import TimeMs, Value
+from storage.plural import counted, lasting
+
+if TYPE_CHECKING:
+    from storage.settings.settings import Settings
 
 
 @click.command(
     "delete",
-    epilog=examples("kafkafs delete data orders", "kafkafs delete mnt/orders mnt/users"),
+    epilog=examples(
+        "kafkafs delete --dry-run data orders",
+        "kafkafs delete data orders",
+        "kafkafs delete mnt/orders mnt/users",
+    ),
 )
 @logs_argument("DATA|MOUNT TOPIC...", partitions=False)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @output_options(times=True)
-def command(logs: Address, out: Output) -> None:
+def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete topics, with all their records. kafkafs undelete takes that back for a while.
 
     The files of a topic stay for its file.delete.delay.ms (a minute by default); from then on the
     daemon removes them, or the next command or mount that changes the directory. Where the topics
-    are mounted, the daemon deletes them.
+    are mounted, the daemon deletes them. With --dry-run nothing is changed.
     """
     if not logs.places:
         raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")
     topics = list(dict.fromkeys(topic for topic, _ in logs.places))
+    if dry_run:
+        with one_line_errors():
+            check_address(logs)
+            _say_what_would_go(logs, topics, out)
+        return
     deleted: list[dict[str, Value]] = []
 
     def tell(topic: str, now_ms: int, delay_ms: int) -> None:
@@ -62,10 +77,34 @@ def command(logs: Address, out: Output) -> None:
 _Tell = Callable[[str, int, int], None]
 
 
+def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> None:
+    from storage import paths
+    from storage.files import Files
+    from storage.settings.settings import Settings
+
+    files = Files(logs.data_dir)
+    settings = Settings(files, logs.data_dir, keeps_faulty=True)
+    _check_enabled(settings, logs)
+    partitions = paths.partitions_in(files.scan(logs.data_dir))
+    found: list[dict[str, Value]] = []
+    for topic in topics:
+        count, delay_ms = len(partitions[topic]), settings.log_config(topic).file_delete_delay_ms
+        found.append({"topic": topic, "partitions": count, "undelete_ms": delay_ms})
+        after = "it could not be undeleted"
+        if delay_ms:
+            after = f"undelete could take that back for {lasting(delay_ms)}"
+        out.say(f"would delete {topic}, {counted(count, 'partition')}; {after}")
+    out.json(found)
+
+
+def _check_enabled(settings: Settings, logs: Address) -> None:
+    if not settings.broker.delete_topic_enable:
+        raise fail(f"{logs.data_dir}: delete.topic.enable is false")
+
+
 def _delete_here(logs: Address, topics: Sequence[str], tell: _Tell) -> None:
     with opened_to_change(logs.data_dir) as manager:
-        if not manager.settings.broker.delete_topic_enable:
-            raise fail(f"{logs.data_dir}: delete.topic.enable is false")
+        _check_enabled(manager.settings, logs)
         for topic in topics:
             tell(topic, manager.clock_ms(), manager.delete_topic(topic))
 

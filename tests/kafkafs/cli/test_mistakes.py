@@ -29,6 +29,7 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "cat": lambda data: [data],
     "create": lambda data: [data, "made"],
     "delete": lambda data: [data, "orders"],
+    "delete --dry-run": lambda data: [data, "orders"],
     "topics": lambda data: [data],
     "undelete": lambda data: [data, "orders"],
     "compact": lambda data: [data],

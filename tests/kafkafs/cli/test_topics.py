@@ -109,6 +109,13 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     assert row["size"] > 0
     assert abs(row["last_append"] - time.time() * 1000) < 600_000
 
+    said = way.run("delete", "orders", "--dry-run")
+    assert said == (
+        "would delete orders, 2 partitions; undelete could take that back for 1 minute\n"
+    )
+    (found,) = json.loads(way.run("delete", "orders", "--dry-run", "--json"))
+    assert found == {"topic": "orders", "partitions": 2, "undelete_ms": 60_000}
+    assert way.run("cat", "orders") == numbers(0, 1100)
     said = way.run("delete", "orders")
     assert said.startswith("deleted orders; until ")
     assert "kafkafs undelete" in said
@@ -375,9 +382,10 @@ def test_deletion_that_is_switched_off(place: Place) -> None:
     write_settings(place.data, delete_topic_enable="false")
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("t", 1)
-    done = run_here("delete", place.data, "t")
-    assert done.returncode == 1
-    assert "delete.topic.enable is false" in done.stderr
+    for options in ((), ("--dry-run",)):
+        done = run_here("delete", place.data, "t", *options)
+        assert done.returncode == 1
+        assert "delete.topic.enable is false" in done.stderr
     place.mount()
     done = run_here("delete", place.path, "t")
     assert done.returncode == 1
