@@ -226,7 +226,7 @@ def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
         return topic, None
     if len(rest) == 1 and topic != ABOUT and _NUMBER.fullmatch(rest[0]) is not None:
         return topic, int(rest[0])
-    instead = mounted.path if topic == ABOUT else os.path.join(mounted.path, topic)
+    instead = mounted.path if topic[0] == "." else os.path.join(mounted.path, topic)
     raise fail(
         f"{text}: neither a topic nor a partition: {context.command_path} {shlex.quote(instead)}"
     )

@@ -140,6 +140,8 @@ def test_what_is_neither_topic_nor_partition(mounted: Place) -> None:
         ("orders/.kv/0", "/orders"),
         ("orders/.control/verify", "/orders"),
         ("orders/0@start", "/orders"),
+        (".kv/orders", ""),
+        (".groups/g/orders", ""),
         (".kafkafs/log", ""),
         (".kafkafs", ""),
     ):
