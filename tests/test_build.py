@@ -114,6 +114,7 @@ def test_manual_pages_are_installed_where_man_looks(clone: Path, tmp_path: Path)
     )
     found = {path.name for path in tmp_path.glob("prefix/share/man/man?/*")}
     assert found >= {"kafkafs.1", "kafkafs-topics.1", "kafkafs.5", "mount.kafkafs.8"}
+    assert "mount.fuse.kafkafs.8" in found
 
 
 def test_a_source_distribution_has_what_a_clone_has(clone: Path, tmp_path: Path) -> None:

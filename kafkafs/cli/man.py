@@ -4,6 +4,7 @@
 |---|---|
 | `kafkafs(1)`, `kafkafs-COMMAND(1)` | what `--help` shows, and the commands' README |
 | `mount.kafkafs(8)`, `umount.fuse.kafkafs(8)` | their `--help`, and `fuse/MOUNTING.md` |
+| `mount.fuse.kafkafs(8)` | leads to `mount.kafkafs(8)`: they are one program |
 | `kafkafs(5)`, the mounted tree | `tree/REFERENCE.md` and `tree/CONTROL.md` |
 | `kafkafs.properties(5)` | `storage/settings/SETTINGS.md` |
 
@@ -38,6 +39,9 @@ _VERSION = "@VERSION@"
 _MOUNTING_SECTIONS = (
     *("mount(8) and fstab", "Memory", "The daemon", "As a service", "A mount that hangs"),
 )
+
+#: The other name of the program `mount.kafkafs`.
+_FOR_MOUNTED_TYPE = "mount.fuse.kafkafs"
 
 # --- parts -----------------------------------------------------------------------------------
 
@@ -194,6 +198,7 @@ def pages(version: str) -> Iterator[tuple[str, str]]:
         text = "\n".join([*lines, ""]).replace(_VERSION, roff.plain(version), 1)
         # Behind a heading a paragraph begins by itself.
         yield name, re.sub(r"^(\.S[HS] .*)\n\.PP$", r"\1", text, flags=re.M)
+    yield f"{_FOR_MOUNTED_TYPE}.8", f".so man8/{mount_command.name}.8\n"
 
 
 def write(directory: Path, version: str) -> None:

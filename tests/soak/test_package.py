@@ -77,6 +77,8 @@ def test_from_nothing_to_a_mounted_log(root: Root, packages: Packages, figures: 
         assert "_KAFKAFS_COMPLETE" in root.run(f"cat /usr/share/{shell}")
     for page in ("man1/kafkafs.1", "man1/kafkafs-topics.1", "man8/mount.kafkafs.8"):
         assert "NAME" in root.run(f"zcat /usr/share/man/{page}.gz")
+    link = root.run("zcat /usr/share/man/man8/mount.fuse.kafkafs.8.gz")
+    assert link == ".so man8/mount.kafkafs.8\n"
     assert root.run("dpkg --verify kafkafs") == ""
     root.run("kafkafs umount mnt")
 

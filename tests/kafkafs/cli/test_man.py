@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,7 +85,8 @@ def page_of(context: click.Context) -> str:
 
 def test_there_is_a_page_for_each_command(pages: dict[str, Path]) -> None:
     made = {page_of(context) for context in ALL}
-    others = {"mount.kafkafs.8", "umount.fuse.kafkafs.8", "kafkafs.5", "kafkafs.properties.5"}
+    others = {"mount.kafkafs.8", "mount.fuse.kafkafs.8", "umount.fuse.kafkafs.8"}
+    others |= {"kafkafs.5", "kafkafs.properties.5"}
     assert pages.keys() == made | others
 
 
@@ -94,9 +96,19 @@ def test_man_finds_them_beside_the_program(prefix: Path, pages: dict[str, Path])
     assert man(prefix, "-w", "5", "kafkafs") == f"{pages['kafkafs.5']}\n"
 
 
+def test_one_program_with_two_names_has_one_page(prefix: Path, tmp_path: Path) -> None:
+    page = man(prefix, "mount.kafkafs")
+    assert man(prefix, "mount.fuse.kafkafs") == page
+    # As packages have them.
+    shutil.copytree(prefix, tmp_path / "packed")
+    subprocess.run(["gzip", "-r", tmp_path / "packed/share/man"], check=True)
+    assert man(tmp_path / "packed", "mount.fuse.kafkafs") == page
+
+
 def test_mandoc_finds_nothing_wrong(pages: dict[str, Path]) -> None:
+    whole = [path for path in sorted(pages.values()) if not path.read_text().startswith(".so ")]
     done = subprocess.run(
-        ["mandoc", "-Tlint", "-Wwarning", *sorted(map(str, pages.values()))],
+        ["mandoc", "-Tlint", "-Wwarning", *map(str, whole)],
         capture_output=True,
         text=True,
         check=False,
