@@ -143,6 +143,29 @@ def test_the_glossary_has_each_term_once() -> None:
     assert sorted(terms) == sorted(set(terms))
 
 
+#: Kafka's words, as they are written, and what explains each.
+EXPLAINED = {
+    "last[ _]stable": "transaction",
+    "high[ _]watermark": "replicas have",
+    "recovery[ _]point": "on the disk",
+    "leader[ _]epoch": "leader at|leaders that",
+    "dirty": "not compacted",
+}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_kafkas_words_are_explained_where_they_first_come(path: Path) -> None:
+    """In each document but for the glossary, which has them one by one."""
+    if path.name in ("CHANGELOG.md", "GLOSSARY.md") or path.parent.name == "decisions":
+        return
+    text = " ".join(prose(path).split())
+    for word, explanation in EXPLAINED.items():
+        first = re.search(rf"(?<![-_\w]){word}", text)
+        if first is not None:
+            around = text[max(first.start() - 150, 0) : first.end() + 150]
+            assert re.search(explanation, around), around
+
+
 # -- errors ----------------------------------------------------------------------------------------
 
 
