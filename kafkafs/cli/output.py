@@ -59,7 +59,7 @@ class Output:
     ) -> None:
         self.as_json = as_json
         self._epoch = epoch
-        self._in_bytes = in_bytes
+        self.in_bytes = in_bytes
 
     def say(self, line: object) -> None:
         """Print a line for people."""
@@ -107,7 +107,7 @@ class Output:
         if value is None:
             return "-"
         if isinstance(value, Size):
-            return str(int(value)) if self._in_bytes else human_size(value)
+            return str(int(value)) if self.in_bytes else human_size(value)
         if isinstance(value, TimeMs):
             return str(self._time(value))
         if isinstance(value, float):
@@ -116,7 +116,7 @@ class Output:
 
     def size(self, size: int) -> str:
         """A size in a sentence."""
-        return f"{size} bytes" if self._in_bytes else human_size(size)
+        return f"{size} bytes" if self.in_bytes else human_size(size)
 
     def _time(self, time_ms: int) -> str | int:
         return int(time_ms) if self._epoch else local_time(time_ms)

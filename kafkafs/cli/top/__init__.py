@@ -58,7 +58,8 @@ def command(
     keys.
 
     It looks less often where there are so many partitions that a look costs the daemon more than a
-    twentieth of its time. Rates are those of the last DELAY seconds.
+    twentieth of its time. Rates are those of the last DELAY seconds. Requests and cpu have what a
+    look itself costs: some twenty requests.
     """
     from kafkafs.cli.top.table import Table
     from kafkafs.cli.top.watcher import Watcher, resolved
@@ -66,6 +67,8 @@ def command(
 
     table = Table(by_partition=partitions, shows_internal=internal)
     once = once or out.as_json
+    if out.in_bytes and not once:
+        raise click.UsageError("--bytes goes with --once: the live table has no room for them")
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("there is no terminal: --once prints one look")
     try:
@@ -133,12 +136,12 @@ def _print(path: str, rates: Rates, out: Output, table: Table) -> None:
 
     table.take(rates)
     out.say(path)
-    for line in head.lines(rates):
+    for line in head.lines(rates, out.size):
         out.say(line)
     for words, count in rates.faults():
         out.say(f"{words}: {count}")
     for job in rates.jobs():
-        out.say(head.job_line(job))
+        out.say(head.job_line(job, out.size))
     sizes = {"bytes_in", "bytes_out", "bytes"}
     columns = [column.key for column in COLUMNS]
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from kafkafs.cli.top.rates import JobProgress, Latency, Rates
-from kafkafs.cli.top.table import count_text, size_text
+from kafkafs.cli.top.table import count_text
 from kafkafs.quantities import human_size
 from storage.plural import plural
 
+_SizeText = Callable[[int], str]
 
-def lines(rates: Rates) -> list[str]:
+
+def lines(rates: Rates, size_text: _SizeText = human_size) -> list[str]:
     """What there is, what goes in and out, how long the disk takes, what the daemon uses."""
     now = rates.now
+
+    def speed(amount: float | None) -> str:
+        return "-" if amount is None else f"{size_text(int(amount))}/s"
+
     what = [
         _counted(now.value("topics"), "topic"),
         _counted(now.value("partitions"), "partition"),
-        f"{human_size(sum(each.bytes for each in now.partitions.values()))} on the disk",
+        f"{size_text(sum(each.bytes for each in now.partitions.values()))} on the disk",
         _counted(now.value("open_handles"), "open file"),
     ]
     if rates.is_read_only:
         what.append("read-only")
     flow = [
-        f"in {count_text(rates.records_in)} records/s {size_text(rates.bytes_in)}/s",
-        f"out {size_text(rates.bytes_out)}/s",
+        f"in {count_text(rates.records_in)} records/s {speed(rates.bytes_in)}",
+        f"out {speed(rates.bytes_out)}",
         f"{count_text(rates.rate('requests_total'))} requests/s",
         f"{count_text(rates.rate('request_errors_total'))} errors/s",
         f"{count_text(rates.rate('refused_appends_total'))} refused appends/s",
@@ -37,7 +44,7 @@ def lines(rates: Rates) -> list[str]:
     cpu = rates.rate("process_cpu_seconds_total")
     daemon = [
         f"daemon cpu {'-' if cpu is None else f'{cpu:.0%}'}",
-        f"memory {human_size(int(now.value('process_resident_memory_bytes')))}",
+        f"memory {size_text(int(now.value('process_resident_memory_bytes')))}",
         _counted(now.value("events_total"), "event"),
     ]
     return [", ".join(what), ", ".join(flow), ", ".join(disk), ", ".join(daemon)]
@@ -59,13 +66,13 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def job_line(job: JobProgress) -> str:
+def job_line(job: JobProgress, size_text: _SizeText = human_size) -> str:
     """A job and how far it is."""
     phase = f" {job.phase}" if job.phase else ""
     how_far = ""
     if job.total:
         part = min(job.done / job.total, 1.0)
         bar = "#" * round(part * 20)
-        done, total = human_size(job.done), human_size(job.total)
+        done, total = size_text(job.done), size_text(job.total)
         how_far = f" [{bar:<20}] {part:4.0%} {done} of {total}"
     return f"{job.job} {job.topic} {job.state}{phase}{how_far}"

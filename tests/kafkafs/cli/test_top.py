@@ -341,6 +341,9 @@ def test_once(mounted: Place) -> None:
     assert done.stdout.splitlines()[0] == str(mounted.path)
     assert "2 topics, 4 partitions" in done.stdout
     assert [line.split()[-1] for line in done.stdout.splitlines()[-2:]] == ["a", "b"]
+    done = kafkafs("top", "--once", "--bytes", "-d", "0.1", mounted.path)
+    assert " bytes on the disk" in done.stdout
+    assert re.search("[0-9]B|iB", done.stdout) is None
     done = kafkafs("top", "--json", "--partitions", "-d", "0.1", mounted.data)
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
@@ -358,6 +361,9 @@ def test_where_there_is_nothing_to_see(place: Place) -> None:
     done = kafkafs("top", place.path)
     assert done.returncode == 2
     assert "there is no terminal: --once prints one look" in done.stderr
+    done = kafkafs("top", "--bytes", place.path)
+    assert done.returncode == 2
+    assert "--bytes goes with --once" in done.stderr
     with ending(pid := place.pid):
         os.kill(pid, signal.SIGKILL)
     done = kafkafs("top", "--once", place.path)
