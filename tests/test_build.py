@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,8 +12,11 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from kafkafs.cli import main
+from kafkafs.mount_options import parse_mount_options
 from tests.mount.mounting import let_others_in, needs_root
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +36,7 @@ def clone(tmp_path: Path) -> Path:
             return {
                 name
                 for name in names
-                if name != ".gitignore"
+                if name not in (".dockerignore", ".gitignore")
                 and (name[0] == "." or ((ROOT / name).is_dir() and name not in ours))
             }
         if Path(directory) == ROOT / "scripts/bench":
@@ -162,6 +166,73 @@ def test_nothing_advises_to_install_what_no_index_has() -> None:
     assert [
         str(path) for path in [ROOT / "README.md", *files] if advice.search(path.read_text())
     ] == []
+
+
+# -- where it is built -----------------------------------------------------------------------------
+
+
+def packages(text: str) -> set[str]:
+    """The words of a command line that are no options."""
+    return {word for word in text.replace("\\\n", " ").split() if word[0] != "-"}
+
+
+def test_all_ways_to_build_it_install_the_same_packages() -> None:
+    """README, `scripts/setup`, and the package, which the container is made by, too."""
+    text = (ROOT / "README.md").read_text()
+    (line,) = re.findall(r"^sudo apt-get .*apt-get install (.*python3-venv.*)$", text, re.M)
+    text = (ROOT / "scripts/setup").read_text()
+    always = text.partition('if [ "$purpose" = test ]')[0]
+    needed = packages(" ".join(re.findall(r"^need \S+ (.+)$", always, re.M)))
+    needed |= packages(" ".join(re.findall(r"missing\+=\((lib[^)]+)\)", always)))
+    needed |= packages(" ".join(re.findall(r"missing\+=\((python3 [^)]+)\)", text)))
+    assert packages(line) == needed - {"python3"}, "which comes with the others"
+    text = (ROOT / "scripts/deb/build").read_text()
+    (built,) = re.findall(r"^apt-get -qq install ((?:.*\\\n)*.*)$", text, re.M)
+    assert packages(built) == needed - {"fuse3"} | {"dpkg-dev"}
+    (depends,) = re.findall(r"^Depends: (.*)$", text, re.M)
+    assert "fuse3" in depends.split(", ")
+
+
+def instructions(name: str) -> list[str]:
+    """What a container's file has, but for its comments."""
+    text = (ROOT / name).read_text()
+    return re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", "").splitlines()
+
+
+def test_the_container_is_made_of_what_is_there() -> None:
+    made = dict(line.split(" ", 1) for line in instructions("Containerfile") if line)
+    assert made["COPY"] == ". /source"
+    (program,) = re.findall(
+        r"^RUN /source/(\S+) /tmp$", "\n".join(instructions("Containerfile")), re.M
+    )
+    assert os.access(ROOT / program, os.X_OK)
+    (release,) = re.findall(r"BASE=debian:(\w+)-slim", made["ARG"])
+    (released,) = re.findall(r"releases=\((\w.*)\)", (ROOT / "scripts/package").read_text())
+    assert release in released.split()
+
+    # What it runs is a command line of kafkafs, for the volume.
+    name, *arguments = json.loads(made["CMD"])
+    assert json.loads(made["ENTRYPOINT"]) == ["kafkafs"]
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    given = command.make_context(name, arguments).params
+    assert (given["data_dir"], given["foreground"]) == (made["VOLUME"], True)
+    for options in given["options"]:
+        parse_mount_options([options])
+
+    # And what it takes is what all documents say.
+    rights = "--device /dev/fuse --cap-add SYS_ADMIN"
+    for document in ("Containerfile", "README.md", "kafkafs/fuse/MOUNTING.md"):
+        assert rights in " ".join((ROOT / document).read_text().split()), document
+
+
+def test_a_container_is_built_without_what_git_ignores() -> None:
+    def in_any_directory(pattern: str) -> str:
+        plain = pattern.strip("/")
+        return plain if pattern[0] == "/" else f"**/{plain}"
+
+    ignored = [in_any_directory(each) for each in instructions(".gitignore") if each]
+    assert instructions(".dockerignore") == [".git", *ignored]
 
 
 # -- setting up ------------------------------------------------------------------------------------
