@@ -7,9 +7,13 @@ from importlib.metadata import version
 import click
 
 from kafkafs.cli import examples
+from kafkafs.cli.output import Output, output_options
 
 
 @click.command("version", epilog=examples("kafkafs version"))
-def command() -> None:
+@output_options()
+def command(out: Output) -> None:
     """Print the version."""
-    click.echo(f"kafkafs {version('kafkafs')}")
+    found = version("kafkafs")
+    out.say(f"kafkafs {found}")
+    out.json({"version": found})

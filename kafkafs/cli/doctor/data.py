@@ -15,6 +15,7 @@ from kafkafs.data_directory import Mistake, contents_or_mistake
 from kafkafs.fuse.mount_point import NAME, is_stopped
 from kafkafs.mount_options import MountOptions
 from kafkafs.mount_table import TYPE, find, find_around
+from kafkafs.quantities import human_size
 from kafkafs.tree.permissions import Permissions, exposed_text
 from storage import paths
 from storage.directory.contents import Contents
@@ -129,7 +130,7 @@ def _space(path: str) -> Iterator[Finding]:
     found = os.statvfs(path)
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     if free * SCARCE < total:
-        what = f"{free >> 20} MiB are free of {total >> 20} MiB on the disk of {path}"
+        what = f"{human_size(free)} are free of {human_size(total)} on the disk of {path}"
         yield Finding(what, _makes_room(path), is_wrong=free * SHORT < total)
 
 

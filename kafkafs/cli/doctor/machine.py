@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 
 from kafkafs.cli.doctor.finding import Check, Finding, as_root
+from kafkafs.quantities import human_size
 
 DEVICE = "/dev/fuse"
 CONFIGURATION = "/etc/fuse.conf"
@@ -138,6 +139,6 @@ def _file_size() -> Iterator[Finding]:
     most = _limit(resource.RLIMIT_FSIZE)
     if most is not None:
         yield Finding(
-            f"a file may have no more than {most} bytes: appends past it fail",
+            f"a file may have no more than {human_size(most)}: appends past it fail",
             as_root("prlimit --fsize=unlimited --pid $$") + "  (in a unit: LimitFSIZE=infinity)",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -25,6 +26,7 @@ from tests.storage.logs import append, values
 def test_version() -> None:
     for words in ("version", "--version"):
         assert kafkafs(words).stdout == f"kafkafs {version('kafkafs')}\n"
+    assert json.loads(kafkafs("version", "--json").stdout) == {"version": version("kafkafs")}
 
 
 def test_help_names_every_command() -> None:
