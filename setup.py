@@ -8,6 +8,7 @@ KAFKAFS_URL is where the source can be read: `scripts/release` sets it. It becom
 URLs, and the README's links lead there.
 """
 
+import atexit
 import itertools
 import os
 import re
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, find_namespace_packages, setup
@@ -54,6 +56,23 @@ HOT_LOOPS = (
 
 
 ROOT = Path(__file__).parent
+
+
+def build_directory() -> Path:
+    """Where all is built: `build`; in another user's tree a directory that goes at the end.
+
+    What `sudo pip install .` left there would be root's, and in the way of what the user builds.
+    """
+    if os.geteuid() == ROOT.stat().st_uid:
+        return Path("build")
+    directory = tempfile.mkdtemp(prefix="kafkafs-build-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
+
+
+BUILD = build_directory()
+# Beside the sources the description of the package is the user's, too.
+ELSEWHERE = {"build": {"build_base": str(BUILD)}, "egg_info": {"egg_base": str(BUILD)}}
 
 
 def check_tools() -> None:
@@ -103,7 +122,7 @@ class ParallelBuild(build_ext):
         translated = cythonize(
             self.extensions,
             nthreads=self.parallel,
-            build_dir="build/cython",
+            build_dir=str(BUILD / "cython"),
             include_path=["."],
             compiler_directives={"language_level": 3},
             quiet=not self.verbose,
@@ -130,13 +149,14 @@ class BuildWithManualPages(build_py):
         super().run()
         if self.editable_mode:  # scripts/setup makes them where they are read
             return
-        shutil.rmtree("build/man", ignore_errors=True)
+        pages = BUILD / "man"
+        shutil.rmtree(pages, ignore_errors=True)
         version = self.distribution.get_version()
-        make = [sys.executable, "-m", "kafkafs.cli.man", "build/man", version]
+        make = [sys.executable, "-B", "-m", "kafkafs.cli.man", str(pages), version]
         subprocess.run(make, cwd=ROOT, check=True)
         self.distribution.data_files = [
             (f"share/man/{section.name}", sorted(map(str, section.iterdir())))
-            for section in sorted(Path("build/man").iterdir())
+            for section in sorted(pages.iterdir())
         ]
 
 
@@ -184,6 +204,7 @@ setup(
         "build_py": BuildWithManualPages,
         "dist_info": CheckedMetadata,
     },
+    options=ELSEWHERE if BUILD.is_absolute() else {},
     long_description=readme(URL),
     long_description_content_type="text/markdown",
     project_urls=project_urls(URL),

@@ -121,6 +121,26 @@ def test_manual_pages_are_installed_where_man_looks(clone: Path, tmp_path: Path)
     assert "mount.fuse.kafkafs.8" in found
 
 
+@needs_root
+def test_root_leaves_nothing_in_a_clone_of_another_user(clone: Path, tmp_path: Path) -> None:
+    """`sudo pip install .`, but for what is compiled."""
+    for path in (clone, *clone.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    before = sorted(clone.rglob("*"))
+    made = tmp_path / "made"
+    commands = ("egg_info", "build_py", "install_data", "-d", made, "dist_info", "-o", made)
+    subprocess.run(
+        [sys.executable, "-B", "setup.py", "-q", *commands],
+        cwd=clone,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    assert (made / "share/man/man1/kafkafs.1").exists()
+    assert sorted(clone.rglob("*")) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"clone", "made"}
+
+
 def test_a_source_distribution_has_what_a_clone_has(clone: Path, tmp_path: Path) -> None:
     expected = {str(path.relative_to(clone)) for path in clone.rglob("*") if path.is_file()}
     subprocess.run(
