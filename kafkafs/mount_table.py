@@ -5,6 +5,7 @@ It reads /proc and touches no mount of kafkafs, whose daemon may not answer.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -30,9 +31,12 @@ class Mounted(NamedTuple):
     read_only: bool
 
 
-def mounts() -> Iterator[Mounted]:
-    """The mount table; of several mounts at one place the topmost comes last."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+def mounts(process: str = "self") -> Iterator[Mounted]:
+    """The mount table, as a process sees it; of several mounts at one place the topmost comes
+    last. OSError.
+    """
+    name = f"/proc/{process}/mountinfo"
+    with open(name, encoding="utf-8", errors="surrogateescape") as table:
         for line in table:
             fields = line.split(" ")
             kind, source, options = fields[fields.index("-") + 1 :][:3]
@@ -49,6 +53,25 @@ def find(path: str) -> Mounted | None:
         if mounted.path == path:
             found = mounted
     return found
+
+
+def where_mounted(device: str) -> str | None:
+    """A place where a file system is mounted, as far as this user sees; None where there is none.
+
+    In another mount namespace, as a container's, with a process that sees it.
+    """
+    namespaces = set()
+    for process in ("self", *filter(str.isdecimal, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            namespace = os.readlink(f"/proc/{process}/ns/mnt")
+            if namespace in namespaces:
+                continue
+            namespaces.add(namespace)
+            for mounted in mounts(process):
+                if mounted.device == device:
+                    seen = "" if process == "self" else f" (as process {process} sees it)"
+                    return f"{mounted.path}{seen}"
+    return None
 
 
 def find_around(path: str) -> Mounted | None:

@@ -255,7 +255,8 @@ def unmount_and_wait(
     """Unmount, and return when the daemon has written everything and ended. MountError.
 
     `lazy`: return at once; the daemon ends when no process has a file open any more. `force`:
-    processes with open files get ENOTCONN, even if the daemon does not answer.
+    processes with open files get ENOTCONN, even if the daemon does not answer. A daemon whose file
+    system is mounted at another place, too, goes on, and is not waited for.
     """
     path = resolve(path)
     mounted = find(path)
@@ -299,7 +300,8 @@ def unmount_and_wait(
         if find(path) == mounted:
             unmount(path, lazy=force)
         if daemon is not None and pid is not None:
-            _wait_for_end(path, daemon, pid, say)
+            device = None if force else mounted.device
+            _wait_for_end(path, daemon, pid, device, say)
 
 
 def _meant(path: str) -> str:
@@ -311,11 +313,21 @@ def _meant(path: str) -> str:
     return f": kafkafs umount {shlex.quote(meant[0].path)}" if meant else ""
 
 
-def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) -> None:
-    """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck."""
+def _wait_for_end(
+    path: str, daemon: int, pid: int, device: str | None, say: Callable[[str], None]
+) -> None:
+    """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck.
+
+    Where its file system, `device`, is still mounted it goes on, and is not waited for. What
+    another mount namespace has may end as soon as it has come, so that is looked at later.
+    """
     used, idle = [""], 0
     told = False
-    while not select.select([daemon], [], [], ANSWER_S)[0]:
+    here = next((each.path for each in mounts() if each.device == device), None)
+    while here is None and not select.select([daemon], [], [], ANSWER_S)[0]:
+        here = None if device is None else mount_table.where_mounted(device)
+        if here is not None:
+            break
         if is_stopped(pid):
             raise MountError(
                 f"{path}: is unmounted, but the daemon (process {pid}) is stopped: "
@@ -330,6 +342,8 @@ def _wait_for_end(path: str, daemon: int, pid: int, say: Callable[[str], None]) 
             raise MountError(
                 f"{path}: is unmounted, but the daemon (process {pid}) neither works nor ends"
             )
+    if here is not None:
+        say(f"{path}: is unmounted; the daemon (process {pid}) goes on for {here}")
 
 
 def resolve(path: str) -> str:

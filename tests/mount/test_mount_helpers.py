@@ -72,6 +72,38 @@ def test_umount_returns_when_all_is_written_and_the_daemon_has_ended(
     check_data(machine.data)
 
 
+def test_umount_of_one_place_of_two_waits_for_no_end(machine: Machine) -> None:
+    """By a bind mount, or in another mount namespace: the daemon goes on for that."""
+    done = machine.run(
+        f"""
+        mount -t kafkafs data mnt
+        daemon=$(pgrep --exact kafkafs)
+        mkdir mnt/orders bound
+        mount --bind mnt bound
+        umount bound
+        echo kept >> mnt/orders/0
+        mkfifo entered
+        unshare --mount --propagation private sh -c 'echo > entered; exec sleep infinity' &
+        container=$!
+        read -r < entered
+        umount mnt
+        kill $container
+        tail --pid="$daemon" -f /dev/null
+        {RUNNING}
+        echo "$daemon $container"
+        """
+    )
+    assert done.returncode == 0, done
+    daemon, container = done.stdout.split()
+    at = machine.base
+    goes_on = f"is unmounted; the daemon (process {daemon}) goes on for {at}/mnt"
+    assert done.stderr.splitlines() == [
+        f"kafkafs: {at}/bound: {goes_on}",
+        f"kafkafs: {at}/mnt: {goes_on} (as process {container} sees it)",
+    ]
+    assert (machine.data / MARKER).exists()
+
+
 def test_a_lazy_umount_returns_at_once(machine: Machine) -> None:
     assert machine.lines(
         """
