@@ -7,7 +7,9 @@ that is stopped or stuck waits for ever, and cannot be killed.
 from __future__ import annotations
 
 import errno
+import os
 import shlex
+import sys
 
 from kafkafs.cli import fail
 from kafkafs.mount_table import TYPE, Mounted, find, find_around
@@ -17,12 +19,23 @@ PATIENCE_S = 20.0
 
 
 def check_served(path: str) -> None:
-    """click's error where a kafkafs is mounted at `path` and its daemon does not answer."""
+    """click's error where a kafkafs is mounted at `path` and its daemon does not answer, or the
+    kernel lets this user do nothing in it.
+    """
     mounted = find(path)
     if mounted is not None and mounted.type == TYPE:
         why = why_silent(mounted, PATIENCE_S)
+        if why is None and not os.access(path, os.F_OK):
+            why = f"{path}: is for nobody but the user who has mounted it: {as_its_user(mounted)}"
         if why is not None:
             raise fail(why)
+
+
+def as_its_user(mounted: Mounted) -> str:
+    """What to type for this command as the user who has mounted."""
+    from kafkafs.cli.doctor.finding import as_user
+
+    return as_user(mounted.user, shlex.join(["kafkafs", *sys.argv[1:]]))
 
 
 def why_silent(mounted: Mounted, patience_s: float | None = None) -> str | None:

@@ -50,6 +50,26 @@ def test_a_data_directory_of_another_user(machine: Machine) -> None:
     )
 
 
+def test_a_mount_of_another_user(machine: Machine) -> None:
+    """Which the kernel keeps even from root: every command says what root can type."""
+    mount = machine.mount
+    for words in ("create mnt new", "config mnt orders retention.ms=1d", "delete mnt orders"):
+        done = machine.run(
+            f"""
+            chown nobody data mnt
+            as_nobody "$PYTHON" -c "$PROGRAM" mount data mnt > /dev/null
+            as_nobody mkdir -p mnt/orders
+            kafkafs {words} || echo "status $?"
+            as_nobody "$PYTHON" -c "$PROGRAM" umount mnt
+            """
+        )
+        assert (done.returncode, done.stdout) == (0, "status 1\n"), done
+        assert done.stderr == (
+            f"kafkafs: {mount}: is for nobody but the user who has mounted it: "
+            f"sudo -u nobody kafkafs {words}\n"
+        )
+
+
 def refused(machine: Machine, break_it: str, options: str = "rw") -> str:
     """The line of a mount by nobody that fails after `break_it`."""
     done = machine.run(

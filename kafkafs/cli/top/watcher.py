@@ -14,6 +14,7 @@ import time
 from functools import partial
 
 from kafkafs.child import Child, NoAnswer
+from kafkafs.cli.serving import as_its_user
 from kafkafs.cli.top.figures import Sample, look
 from kafkafs.cli.top.rates import Rates
 from kafkafs.fuse import mount_point
@@ -95,10 +96,12 @@ class Watcher:
         if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
             return f"{self.path}: the daemon has ended: {clear} clears the mount"
         if error.errno == errno.EACCES:
-            return (
+            why = (
                 f"{self.path}: only the user who has mounted it and the data directory's group may "
                 "see its figures"
             )
+            mounted = find(self.path)
+            return why if mounted is None else f"{why}: {as_its_user(mounted)}"
         return f"{self.path}: {error.strerror}"
 
     def _why_silent(self) -> str:

@@ -397,6 +397,7 @@ def test_who_may_not_see_it(place: Place) -> None:
     )
     assert done.returncode == 1
     assert "only the user who has mounted it" in done.stderr
+    assert done.stderr.endswith(f": sudo kafkafs top --once {place.path}\n")
     assert done.stderr.count("\n") == 1
 
 
