@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kafkafs.cli import examples, fail
-from kafkafs.cli.addresses import check_paths
+from kafkafs.cli.addresses import check_paths, mount_around
 from kafkafs.cli.output import binary_stdout
 
 if TYPE_CHECKING:
@@ -128,7 +130,22 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
         raise fail(str(error)) from None
     if not any(suffix_of(file_name(name)) for name in names):
         suffixes = ", .".join(SUFFIXES)
-        raise fail(f"none of these is a file of a log (.{suffixes})")
+        raise fail(f"none of these is a file of a log (.{suffixes}){_segments_of(names)}")
+
+
+def _segments_of(names: Sequence[str]) -> str:
+    """The line to type where one partition was meant, in a mount or by its directory; or ""."""
+    from storage.paths import parse_partition_directory
+
+    mounted, path = mount_around(names[0])
+    directory, name = os.path.split(path)
+    if mounted is not None and name.isdecimal() and os.path.dirname(directory) == mounted.path:
+        meant = os.path.join(directory, ".raw", name)
+    elif mounted is None and parse_partition_directory(name) is not None:
+        meant = path
+    else:
+        return ""
+    return f": kafkafs dump {shlex.quote(meant)}/*.log"
 
 
 def _options(given: dict[str, Any]) -> Options:

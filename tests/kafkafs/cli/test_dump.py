@@ -22,7 +22,8 @@ from storage.record.plain import recompress
 from storage.state import producer_state
 from tests import oracle
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, kafkafs
+from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
+from tests.storage.logs import append, opened
 
 T = 1_700_000_000_000
 LOG = f"{0:020}.log"
@@ -210,6 +211,25 @@ def test_a_file_that_is_not_there(tmp_path: Path, file: str) -> None:
     assert done.stderr.startswith(f"kafkafs: {tmp_path}")
     assert done.stderr.endswith("No such file or directory\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_partition_is_no_file_of_a_log(place: Place) -> None:
+    """In a mount, or by its directory: what is said to type prints its segments."""
+    with opened(place.data) as manager:
+        append(manager.create_topic("orders", 1).partitions[0], b"one")
+    place.mount()
+    for partition in (place.path / "orders/0", place.data / "orders-0"):
+        done = kafkafs("dump", partition)
+        assert done.returncode == 1
+        _, _, line = done.stderr.rpartition(": kafkafs ")
+        printed = subprocess.run(
+            ["bash", "-c", f'"$@" {line}', "bash", *PROGRAM],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "baseOffset: 0 lastOffset: 0 count: 1" in printed.stdout
 
 
 def test_a_name_without_an_offset(tmp_path: Path) -> None:
