@@ -170,7 +170,7 @@ def first(bench: Bench, session: SparkSession) -> Found:
     script = Path(__file__).with_name("spark_first.py")
     found = {}
     for name, words in options.items():
-        command = [sys.executable, script, *words]
+        command = [sys.executable, str(script), *words]
         printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
         found[name] = float(printed)
     return found
