@@ -139,14 +139,13 @@ class Adoptions:
         files.replace_atomically(os.path.join(data_dir, FILE), text.encode() + b"\n")
 
     def topics_of(self, request: AdoptRequest) -> frozenset[str] | None:
-        """The topics that an adoption touches; None: all, as the producer gets an id that no log
-        knows, where the query's last batch was not of the same run.
+        """The topics that an adoption appends to; None: any, as the producer gets an id that no
+        log knows, where the query's last batch was not of the same run.
         """
         query = self.queries.get(request.query)
         if query is None or query.run != request.run:
             return None
-        before = [] if self.pending is None else self.pending.partitions
-        return frozenset([*(file.topic for file in request.files), *(topic for topic, _ in before)])
+        return frozenset(file.topic for file in request.files)
 
     def begun(self, request: AdoptRequest, seen_producer_id: int) -> Adoptions:
         """Returns a copy that records the intent to adopt.  Fenced, BatchGap.

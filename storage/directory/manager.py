@@ -392,13 +392,20 @@ class LogManager:
         found: list[TopicPartition],
         needs: Callable[[Adoptions], frozenset[str] | None],
     ) -> list[TopicPartition]:
-        """The partitions of the topics that are needed; the others are left out."""
+        """The partitions of the topics that are needed; the others are left out.
+
+        All where one that is needed is not there: it may have to be made.
+        """
         try:
-            topics = needs(Adoptions.load(self.files, self.path))
+            adoptions = Adoptions.load(self.files, self.path)
         except CorruptCheckpoint:
             return found  # ``recover_adoption`` says so
-        if topics is None:
+        topics = needs(adoptions)
+        if topics is None or not topics <= {topic for topic, _ in found}:
             return found
+        if adoptions.pending is not None:
+            # Its markers may be missing.
+            topics |= {topic for topic, _ in adoptions.pending.partitions}
         self._left_out = [item for item in found if item[0] not in topics]
         return [item for item in found if item[0] in topics]
 
@@ -513,6 +520,7 @@ class LogManager:
         settings: Mapping[str, str],
     ) -> Topic:
         self.check_writable()
+        assert not self._left_out, "who makes topics has all of a directory open"
         self.files.check_room()
         if name in self.topics:
             raise TopicExists(f"topic {name!r} exists", path=self.path)
@@ -627,7 +635,6 @@ class LogManager:
 
     def check_may_create(self) -> None:
         """PolicyViolation in a broker's directory."""
-        assert not self._left_out, "who makes topics has all of a directory open"
         if self.settings.is_brokers:
             raise PolicyViolation(
                 "a broker has written this directory, and would delete what it does not know when "

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from storage import errors
+from storage import errors, paths
 from storage.adopt.adopt import Adopted, adopt
 from storage.adopt.adoptions import Adoptions
 from storage.adopt.staged import AdoptRequest, StagedFile
@@ -138,7 +138,7 @@ POSITIONS: RequestKind[GroupPositions, int] = RequestKind(
     lambda count: {"state": "committed", "positions": count},
     lambda facts: int(facts["positions"]),
     lambda request: (),
-    lambda _, request: None,
+    lambda _, request: frozenset([paths.CONSUMER_OFFSETS, *request.positions]),
     lambda request: f"positions of group {request.group!r}",
 )
 

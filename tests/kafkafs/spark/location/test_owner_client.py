@@ -40,7 +40,8 @@ from storage.errors import (
     UnknownTopicOrPartition,
 )
 from storage.files import Files
-from storage.owner.request_kinds import ADOPT
+from storage.owner.group_positions import GroupPositions
+from storage.owner.request_kinds import ADOPT, POSITIONS
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
 from storage.task import Task
@@ -147,6 +148,16 @@ def test_a_runs_next_batch_opens_only_its_topics(data: str) -> None:
         assert manager.clean
         assert values(manager.log("beside", 0)) == [b"1", b"2"]
     assert content(data) == [b"0", b"1", b"2"]
+
+    positions = GroupPositions("g", {"t": {0: 1}})
+    assert ask_owner(data, POSITIONS, positions) == 1
+    opened = beside()
+    assert ask_owner(data, POSITIONS, positions) == 1
+    assert beside() == opened
+    with LogManager.open(data, read_only=True) as manager:
+        group = manager.groups.find("g")
+        assert group is not None
+        assert list(group.committed) == [("t", 0)]
 
     # After a crash, and for a run whose producer gets a new epoch, all is looked at.
     LogManager.open(data).abandon()
