@@ -54,6 +54,11 @@ def pytest_configure() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """First what one process has to run alone: the others have all the rest meanwhile."""
+    items.sort(key=lambda item: not asks_for_session(item.nodeid.partition("::")[0]))
+
+
 @functools.cache
 def asks_for_session(file: str) -> bool:
     return file.startswith(SPARK_TESTS) and SPARK_SESSION in (ROOT / file).read_text()
