@@ -1,22 +1,7 @@
-"""What crash tests share: directories in memory, since they make thousands of small ones."""
+"""Crash tests make thousands of small directories, in memory: what is durable the simulated disk
+knows by itself, so the real one does not matter.
+"""
 
-from __future__ import annotations
+from tests.in_memory import tmp_path
 
-import os
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-_MEMORY = "/dev/shm"
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """Instead of pytest's: in memory where there is such a place. What is durable the simulated
-    disk knows by itself, so the real one does not matter.
-    """
-    memory = _MEMORY if os.path.isdir(_MEMORY) and os.access(_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="kafkafs-crash-", dir=memory) as directory:
-        yield Path(directory)
+__all__ = ["tmp_path"]

@@ -28,6 +28,7 @@ from storage.adopt.adopt import adopt
 from storage.errors import BatchGap, Fenced, TaskCancelled
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
+from tests.in_memory import PLACE
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, values, write_settings
 from tests.storage.staging import staged
@@ -76,7 +77,7 @@ class Known:
 class AdoptingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.base = Path(tempfile.mkdtemp(prefix="kafkafs-adopting-"))
+        self.base = Path(tempfile.mkdtemp(prefix="kafkafs-adopting-", dir=PLACE))
         self.data = self.base / "data"
         self.data.mkdir()
         self.patch = pytest.MonkeyPatch()

@@ -37,6 +37,7 @@ from storage.task import Task
 from tests.compaction_model import ModelBatch, ModelRecord, clean, cleanable
 from tests.crash.disk import SimulatedDisk
 from tests.crash.histories import check_producers, content, known
+from tests.in_memory import PLACE
 from tests.log_check import check
 from tests.observed import batches_of, observe, rules_of
 from tests.retention_model import doomed
@@ -87,7 +88,7 @@ class CleaningMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.data = Path(tempfile.mkdtemp())
+        self.data = Path(tempfile.mkdtemp(dir=PLACE))
         write_settings(self.data, log_index_size_max_bytes=360, log_index_interval_bytes=120)
         self.now_ms = NOW_MS
         self.content: list[ModelBatch] = []

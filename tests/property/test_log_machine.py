@@ -20,6 +20,7 @@ from storage.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequ
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT
 from storage.state.producer_state import BATCHES_KEPT, MAX_SEQUENCE
+from tests.in_memory import PLACE
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, remove_head
 from tests.storage.transactions import marker, produced
@@ -51,7 +52,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.data = Path(tempfile.mkdtemp())
+        self.data = Path(tempfile.mkdtemp(dir=PLACE))
         self.model: list[Slot] = []
         self.writers: dict[int, Writer] = {}
         self.aborted: list[TxnEntry] = []

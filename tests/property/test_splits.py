@@ -18,6 +18,7 @@ from storage.errors import OffsetOutOfRange
 from storage.record.control import ABORT, COMMIT
 from storage.record.plain import recompress
 from storage.task import Task
+from tests.in_memory import PLACE
 from tests.storage.compaction.cleaned import Clock
 from tests.storage.logs import write_settings
 from tests.storage.old_logs import write_legacy
@@ -136,7 +137,7 @@ def test_what_was_planned_is_read_at_length(data: st.DataObject) -> None:
 
 
 def run_history(data: st.DataObject) -> None:
-    path = Path(tempfile.mkdtemp())
+    path = Path(tempfile.mkdtemp(dir=PLACE))
     clock = Clock()
     write_settings(
         path,

@@ -19,6 +19,7 @@ from storage import Log, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.record.header import TRANSACTIONAL_BIT
 from storage.task import Task
+from tests.in_memory import PLACE
 from tests.spark.reading import Seen, Stream
 from tests.storage.compaction import cleaned
 from tests.storage.logs import NOW_MS, NOW_NS
@@ -30,7 +31,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.data = Path(tempfile.mkdtemp(prefix="kafkafs-"))
+        self.data = Path(tempfile.mkdtemp(prefix="kafkafs-", dir=PLACE))
         self.stack = ExitStack()
         self.stack.callback(shutil.rmtree, self.data)
         self.manager, _ = self.stack.enter_context(cleaned.compacted(self.data))
