@@ -23,6 +23,7 @@ import pytest
 
 from storage import LogManager
 from tests.hang import HANG_S
+from tests.in_memory import PLACE
 from tests.log_check import check
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -212,10 +213,10 @@ def check_data(data: Path) -> None:
 
 
 def let_others_in(path: Path) -> None:
-    """Any user may go through all the directories that pytest has made above ``path``."""
-    temporary = Path(tempfile.gettempdir()).resolve()
+    """Any user may go through all the directories that tests have made above ``path``."""
+    places = {Path(place).resolve() for place in (tempfile.gettempdir(), PLACE) if place}
     for directory in (path, *path.parents):
-        if directory == temporary or temporary not in directory.parents:
+        if directory in places or places.isdisjoint(directory.parents):
             break
         directory.chmod(0o755)
 

@@ -23,6 +23,12 @@ CREATE = os.O_RDWR | os.O_CREAT
 
 
 @pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """On the disk: what is in memory has no RWF_NOWAIT."""
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture
 def fd(tmp_path: Path) -> Iterator[int]:
     descriptor = files.open(str(tmp_path / "file"), CREATE)
     yield descriptor

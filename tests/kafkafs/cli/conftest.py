@@ -124,6 +124,12 @@ def ending(pid: int) -> Iterator[None]:
 
 
 @pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """On the disk, as users have their data: the one in memory is said to be slow to tell."""
+    return tmp_path_factory.mktemp("test")
+
+
+@pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
     yield made

@@ -19,6 +19,7 @@ from kafkafs.tree.partition.partitions import keeping_history
 from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.task import Task
+from tests.in_memory import PLACE
 from tests.kafkafs.trees import Tree, asked, clean, read
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, NOW_NS, remove_head
@@ -35,7 +36,7 @@ class Followed(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        self.data = Path(tempfile.mkdtemp(prefix="followed"))
+        self.data = Path(tempfile.mkdtemp(prefix="followed", dir=PLACE))
         self.numbers = itertools.count()
         with LogManager.open(str(self.data)) as manager:
             manager.create_topic("t", 1)
