@@ -21,16 +21,15 @@ from tests.spark.conftest import JAVA_OPTIONS
 from tests.storage.logs import append
 
 # Reads with the source as a user does; `storage` is the user's or ours.
-JOB = f"""
+JOB = """
 import sys
 from pyspark.sql import SparkSession
 
-settings = {{
+settings = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "{JAVA_OPTIONS}",
-}}
+}
 spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 try:
@@ -80,6 +79,7 @@ def run(
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(where.parent / "local"),
+        "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
         **more,
     }
     return subprocess.run(

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-import kafkafs.spark
 from storage import LogManager, Record, encode
-from tests.hang import HANG_S
 from tests.storage.compaction import cleaned
 from tests.storage.logs import append
 
@@ -34,76 +25,6 @@ def blocks(title: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", chapter, flags=re.M | re.S)
 
 
-@pytest.fixture
-def scratch(tmp_path: Path) -> Iterator[Path]:
-    """A directory to work in; what was started there is stopped."""
-    yield tmp_path
-    pid = tmp_path / "pid"
-    if pid.exists():
-        stop(int(pid.read_text()))
-    if (tmp_path / "mnt").is_mount():
-        subprocess.run([BIN / "kafkafs", "umount", tmp_path / "mnt"], check=True)
-
-
-def environment(scratch: Path) -> dict[str, str]:
-    """That of a user who has installed it, whatever way it is here."""
-    packages = scratch / "packages"
-    packages.mkdir(exist_ok=True)
-    link = packages / "pyspark_kafkafs"
-    if not link.exists():
-        link.symlink_to(Path(kafkafs.spark.__file__).parent / "pyspark_kafkafs")
-    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(packages), "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-def run(scratch: Path, script: str) -> str:
-    """Run a block; its standard output."""
-    with (scratch / "errors").open("ab") as errors:
-        found = subprocess.run(
-            ["bash", "-e", "-c", script],
-            cwd=scratch,
-            env=environment(scratch),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            check=False,
-        )
-    assert found.returncode == 0, (scratch / "errors").read_text()
-    return found.stdout
-
-
-def stop(pid: int) -> None:
-    os.kill(pid, signal.SIGTERM)
-    until(lambda: not Path(f"/proc/{pid}").exists())
-
-
-def until(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + HANG_S
-    while not happened():
-        assert time.monotonic() < end, "it does not happen"
-        time.sleep(0.2)
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_the_example_works_as_it_is_written(scratch: Path) -> None:
-    example, shown = blocks("An example", "sh")
-    lake = scratch / "lake"
-    begun = example.replace("python orders.py &", "python orders.py >log 2>&1 & echo $! >pid")
-    assert begun != example
-    run(scratch, begun)
-    # A batch is done when its file is in here.
-    until(lambda: any((lake / "checkpoint" / "commits").glob("[0-9]*")))
-    told = run(scratch, shown)
-    assert ("three apples" in told, "one pear" in told) == (True, True)
-    stop(int((scratch / "pid").read_text()))
-    done = len(list((lake / "checkpoint" / "commits").glob("[0-9]*")))
-    run(scratch, "echo 'and again' >> mnt/orders/0; python orders.py >log 2>&1 & echo $! >pid")
-    until(lambda: len(list((lake / "checkpoint" / "commits").glob("[0-9]*"))) > done)
-    told = run(scratch, shown)
-    assert [told.count(line) for line in ("three apples", "one pear", "and again")] == [1, 1, 1]
-
-
 def records(*each: tuple[bytes | None, bytes | None, int]) -> bytearray:
     """Keys, values and times in ms."""
     made = [Record(n, time_ms, 0, key, value) for n, (key, value, time_ms) in enumerate(each)]
@@ -113,35 +34,6 @@ def records(*each: tuple[bytes | None, bytes | None, int]) -> bytearray:
 def at(scratch: Path, block: str) -> str:
     """A block whose data and results lie there."""
     return block.replace('"data"', repr(str(scratch / "data"))).replace('"lake', f'"{scratch}/lake')
-
-
-def lines(table: Path) -> list[tuple[int, int, str]]:
-    rows = pyarrow.parquet.read_table(table).to_pylist()
-    return sorted((row["partition"], row["offset"], row["line"]) for row in rows)
-
-
-def test_a_topic_to_parquet_run_by_cron(scratch: Path) -> None:
-    (block,) = blocks("A topic to Parquet, by cron", "python")
-    (scratch / "tail.py").write_text(block)
-    (scratch / "data").mkdir()
-    with LogManager.open(str(scratch / "data")) as manager:
-        first, second = manager.create_topic("orders", 2).partitions.values()
-        append(first, b"a", b"b")
-        append(second, b"c")
-    run(scratch, "python tail.py")
-    with LogManager.open(str(scratch / "data")) as manager:
-        found = manager.groups.find("lake")
-        assert found is not None
-        assert {item: each.position for item, each in found.committed.items()} == {
-            ("orders", 0): 2,
-            ("orders", 1): 1,
-        }
-        append(manager.log("orders", 1), b"d")
-        append(manager.create_partition("orders", 2), b"e")
-    expected = [(0, 0, "a"), (0, 1, "b"), (1, 0, "c")]
-    assert lines(scratch / "lake/orders") == expected
-    run(scratch, "python tail.py")
-    assert lines(scratch / "lake/orders") == [*expected, (1, 1, "d"), (2, 0, "e")]
 
 
 def test_a_compacted_topic_to_a_table(spark: SparkSession, tmp_path: Path) -> None:

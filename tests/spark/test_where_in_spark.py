@@ -1,0 +1,276 @@
+"""The option `where` in Spark: it leaves what Spark itself leaves, in batches, streams and jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from kafkafs.spark.jobs import export, stats
+from kafkafs.spark.source import planning
+from storage.errors import InvalidConfig
+from tests.spark.reading import batch, batch_parts
+from tests.spark.test_where import EPOCH_MS, ODD_TEXTS, every_codec, parse_condition
+from tests.storage.logs import append, opened
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WORDS = [
+    "key = 'a'",
+    "key <> 'a' or value is null",
+    "not (key = 'a' and value < 'b')",
+    "key in ('a', X'ff', 'b') and value not in ('ab')",
+    "key like '%a%'",
+    "value like 'a_b'",
+    "value like '_'",
+    "value not like 'a%' and key between 'a' and 'b'",
+    "value like '%\\\\%'",
+    "key > X'61' and key <= 'b'",
+    "offset between 3 and 8 and partition = 1",
+    "partition in (0, 5) and topic like 'ord%' and topic <> 'x'",
+    "timestampType = 0 and timestamp >= '2023-11-14T22:13:20'",
+    "timestamp < '2023-11-14 22:13:20.001Z' or timestamp = '2023-11-14 22:13:20.0020009Z'",
+    "key is null and value is not null",
+    "key = ('a') or value in ('it''s', ('ab'))",
+    "timestamp >= '2023-11' and timestamp < '2023-11-14T22:13:20.002 UTC'",
+    "timestamp > '2023-11-15T00:13:20UTC+2' or timestamp < '2023-11-15T07:13:20.001+09:00:00'",
+    "timestamp between '2023-11-14T14:13:19 PST' and '2023-11-14T17:13:20.002 EST'",
+    "value like 'ab%cd'",
+    "value not like 'ab%cd'",
+    "value like 'aa%aa' or value like 'ab%%cd'",
+    "value like 'ab/%%cd' escape '/' or value like 'a%b' escape '/'",
+    "value like 'ab\\\\_%cd'",
+    "value like '😀%b'",
+    "value = 'it\\'s' or key = X'61' or key = X\"62\"",
+]
+
+
+def test_spark_itself_leaves_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    every_codec(tmp_path)
+    with opened(tmp_path) as manager:
+        append(manager.log("orders", 0), *ODD_TEXTS, timestamp_ms=EPOCH_MS)
+
+    def load(**options: str) -> Any:
+        reader = spark.read.format("kafkafs").option("path", str(tmp_path))
+        return reader.option("subscribe", "orders").options(**options).load()
+
+    def found(frame: Any) -> list[tuple[int, int]]:
+        return sorted((row.partition, row.offset) for row in frame.collect())
+
+    plain = load()
+    # All at once: a query takes a while, however little it reads.
+    columns = [f"{words} as holds{number}" for number, words in enumerate(WORDS)]
+    judged = plain.selectExpr("partition", "offset", *columns).collect()
+    for number, words in enumerate(WORDS):
+        expected = sorted((row.partition, row.offset) for row in judged if row[f"holds{number}"])
+        assert found(load(where=words)) == expected, words
+    header = "element_at(filter(headers, each -> each.key = 'h'), -1).value = 'a'"
+    expected = found(load(includeHeaders="true").where(f"size(headers) > 0 and {header}"))
+    assert expected
+    assert found(load(where="header('h') = 'a'")) == expected
+    # The columns of text, with bytes that are none.
+    reader = spark.read.format("kafkafs").schema("offset long, partition int, key string")
+    text = reader.option("path", str(tmp_path)).option("subscribe", "orders").load()
+    cast = plain.selectExpr("partition", "offset", "hex(key) as key")
+    assert sorted(text.selectExpr("partition", "offset", "hex(key) as key").collect()) == sorted(
+        cast.collect()
+    )
+    assert load(where="value like '%a%'").limit(2).count() == 2
+
+
+def test_a_limit_reads_little(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        (log,) = manager.create_topic("t", 1).partitions.values()
+        for number in range(64):
+            append(log, *[b"%d " % number + b"v" * 100_000] * 2)
+    reader = spark.read.format("kafkafs").option("path", str(tmp_path))
+    rows = reader.options(subscribe="t", where="value like '%2 v%'").load()
+    context = spark.sparkContext
+    context.setJobGroup("limited", "one task")
+    try:
+        (row,) = rows.select("offset").limit(1).collect()
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", "")
+    assert row.offset == 4
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("limited")]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    assert [stage.numTasks for stage in stages if stage] == [1]
+    assert len(batch_parts(tmp_path, where="value like '%2 v%'")) > 2
+
+
+def test_times_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"v", timestamp_ms=EPOCH_MS)
+
+    def load(**options: str) -> Any:
+        reader = spark.read.format("kafkafs").option("path", str(tmp_path))
+        return reader.option("subscribe", "t").options(**options).load()
+
+    def count(**options: str) -> int:
+        return int(load(**options).count())
+
+    local = "timestamp >= '2023-11-14T22:13:20'"
+    assert count(where=local) == 1
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        for where in (local, "timestamp > '2033-11-14T22:13:20'"):
+            with pytest.raises(Exception, match="Set the option 'timeZone' to America/New_York"):
+                count(where=where)
+        assert count(where=local, timeZone="America/New_York") == 0
+        assert count(where=local.replace("22:", "17:"), timeZone="America/New_York") == 1
+        assert count(where=local.replace("20'", "20Z'")) == 1
+        # What the error advises works, however the zone is spelt.
+        for zone_name, name in (("UTC+02:00", "UTC\\+02:00"), ("PST", "PST"), ("GMT+2", "GMT\\+2")):
+            spark.conf.set("spark.sql.session.timeZone", zone_name)
+            with pytest.raises(Exception, match=f"Set the option 'timeZone' to {name},"):
+                count(where=local)
+            expected = int(load().where(local).count())
+            assert count(where=local, timeZone=zone_name) == expected
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_the_tasks_of_an_rdd_are_not_told_the_zone(spark: SparkSession, tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"v", timestamp_ms=EPOCH_MS)
+
+    def count(where: str, **options: str) -> int:
+        reader = spark.read.format("kafkafs").option("path", str(tmp_path))
+        rows = reader.option("subscribe", "t").options(where=where, **options).load()
+        return int(rows.rdd.count())
+
+    local = "timestamp >= '2023-11-14T22:13:20'"
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        for where in (local, "timestamp > '2033-11-14T22:13:20'"):
+            with pytest.raises(Exception, match=r"does not tell the tasks of an RDD.*'timeZone'"):
+                count(where)
+        assert count(local, timeZone="America/New_York") == 0
+        assert count(local, timeZone="UTC") == count("value = 'v'") == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_a_streaming_query_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    every_codec(data)
+    reader = spark.readStream.format("kafkafs").option("path", str(data))
+    stream = reader.options(
+        subscribe="orders", startingOffsets="earliest", where="key = 'a'"
+    ).load()
+    query = (
+        stream.select("partition", "offset")
+        .writeStream.format("memory")
+        .queryName("where_matches")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = {tuple(row) for row in spark.table("where_matches").collect()}
+    assert found == {(row.partition, row.offset) for row in batch(data, where="key = 'a'")}
+    assert found
+
+
+def test_jobs_take_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    every_codec(data)
+    where = "partition = 1 and key like '%a%'"
+    count = len(batch(data, where=where))
+    assert count
+    condition = parse_condition(where)
+    report = stats.run(spark, str(data), stats.StatsOptions(where=condition, gap_ms=1))
+    assert report.figures["records"] == count
+    assert report.figures["partitions"] == 2
+    assert not {"batches", "bytes", "offset_gaps"} & report.figures.keys()
+    planned = stats.plan(str(data), stats.StatsOptions(where=condition))
+    assert planned.figures["bytes"] == sum(
+        part.split.size
+        for part in batch_parts(data, where="partition = 1")
+        if isinstance(part, planning.SplitPartition)
+    )
+    out = str(tmp_path / "out")
+    options = export.ExportOptions(source={"where": where})
+    assert export.run(spark, str(data), out, options).figures["records"] == count
+    assert export.run(spark, str(data), out, options).figures["records"] == 0
+    with pytest.raises(InvalidConfig, match="something else"):
+        export.run(spark, str(data), out, export.ExportOptions(source={"where": "key = 'a'"}))
+
+
+def test_times_of_jobs_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with opened(data) as manager:
+        append(manager.create_topic("t", 1).partitions[0], b"v", timestamp_ms=EPOCH_MS)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    out = str(tmp_path / "out")
+    try:
+        for name, hour, count in (("America/New_York", 17, 1), ("PST", 14, 1), ("PST", 15, 0)):
+            spark.conf.set("spark.sql.session.timeZone", name)
+            where = f"timestamp >= '2023-11-14T{hour}:13:20'"
+            options = stats.StatsOptions(where=parse_condition(where), gap_ms=1)
+            assert stats.run(spark, str(data), options).figures["records"] == count
+            snapshot = export.ExportOptions(source={"where": where}, is_snapshot=True)
+            report = export.run(spark, str(data), f"{out}-{name[:3]}-{hour}", snapshot)
+            assert report.figures["records"] == count
+        # Another zone is no other export.
+        source = {"where": "timestamp >= '2000-01-01'"}
+        for name, count in (("America/New_York", 1), ("UTC", 0)):
+            spark.conf.set("spark.sql.session.timeZone", name)
+            report = export.run(spark, str(data), out, export.ExportOptions(source=source))
+            assert report.figures["records"] == count
+        own = export.ExportOptions(source={**source, "timezone": "UTC"}, is_snapshot=True)
+        assert export.run(spark, str(data), f"{out}-own", own).figures["records"] == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_filters_that_are_pushed_stay_in_the_reader(spark: SparkSession) -> None:
+    """Why `where` is an option.  Once this fails, PySpark's own way works, and can be taken."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+
+    class Reader(DataSourceReader):
+        def __init__(self) -> None:
+            self.filters: list[Any] = []
+
+        def pushFilters(self, filters: Any) -> Any:  # noqa: N802 - Spark's
+            self.filters = list(filters)
+            return []
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(None)]
+
+        def read(self, partition: InputPartition) -> Any:
+            yield from ((number,) for number in range(1 if self.filters else 10))
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "pushes"
+
+        def schema(self) -> str:
+            return "a int"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader()
+
+    spark.dataSource.register(Source)
+    setting = "spark.sql.python.filterPushdown.enabled"
+    frame = spark.read.format("pushes").load()
+    with pytest.raises(Exception, match="PUSHDOWN_DISABLED"):
+        frame.count()
+    spark.conf.set(setting, "true")
+    try:
+        frame = spark.read.format("pushes").load()
+        assert frame.where("a = 0").count() == 1
+        assert frame.count() == 1, "what was pushed for one query does not stay any more"
+    finally:
+        spark.conf.unset(setting)
