@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.hang import HANG_S
 from tests.mount.mounting import KAFKAFS
-from tests.mount.programs import program
+from tests.mount.programs import LET_GO, program
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,9 +25,9 @@ HELPERS = {
 }
 
 # Other users get to the interpreter and to the clone, which may lie in a directory of root's alone.
-# What else is mounted with FUSE must be able to end while it is unmounted outside.
-NAMESPACE = """
-awk '$3 ~ /^fuse/ {print $2}' /proc/self/mounts | xargs -r umount -iln 2> /dev/null || true
+NAMESPACE = (
+    LET_GO
+    + """
 mount -t overlay overlay -o "lowerdir=$BASE/sbin:$(readlink -f /sbin)" "$(readlink -f /sbin)"
 mount -t tmpfs -o mode=755 tmpfs /run
 mount --bind "$BASE/fstab" /etc/fstab
@@ -49,6 +49,7 @@ kafkafs() { "$PYTHON" -c "$PROGRAM" "$@"; }
 as_nobody() { setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"; }
 cd "$BASE"
 """
+)
 
 
 class Machine:

@@ -43,6 +43,13 @@ _PACKAGES = {
 }
 
 
+#: For the first line of a mount namespace: what else is mounted with FUSE must be able to end while
+#: it is unmounted outside.
+LET_GO = """
+awk '$3 ~ /^fuse/ {print $2}' /proc/self/mounts | xargs -r umount -iln 2> /dev/null || true
+"""
+
+
 def program(name: str) -> str:
     """The path of a program; where it is missing, what installs it."""
     path = shutil.which(name)

@@ -30,4 +30,7 @@ def test_who_may_not_look_into_the_mount_has_the_data_directory() -> None:
         assert (done.returncode, done.stderr) == (0, "")
         *shown, refused = done.stdout.splitlines()
         assert shown == ["orders"] * 3 + ["one"] * 2
-        assert refused == f"kafkafs: {directory}/mnt/.kafkafs/topics: Permission denied"
+        assert refused == (
+            f"kafkafs: {directory}/mnt: is for nobody but the user who has mounted it: "
+            "sudo kafkafs create mnt other"
+        )

@@ -21,13 +21,15 @@ from storage import LogManager
 from tests.hang import HANG_S
 from tests.log_check import check
 from tests.mount.mounting import KAFKAFS
-from tests.mount.programs import program
+from tests.mount.programs import LET_GO, program
 
 ROOT = Path(__file__).resolve().parents[2]
 AS_USER = os.geteuid() != 0
 
 # Of a mount namespace: /dev/fuse for everybody, and fusectl if $FUSECTL says so.
-NAMESPACE = """
+NAMESPACE = (
+    LET_GO
+    + """
 mount -t tmpfs -o mode=755 tmpfs "$1"
 mknod -m 666 "$1/fuse" c 10 229
 mount --bind "$1/fuse" /dev/fuse
@@ -37,6 +39,7 @@ umount /sys/fs/fuse/connections 2> /dev/null || true
 shift
 exec "$@"
 """
+)
 
 KEPT_MOUNTED = """
 set -euo pipefail

@@ -56,7 +56,11 @@ def test_undone(tmp_path: Path) -> None:
     data = brokers(tmp_path)
     assert kafkafs("detach", data).returncode == 0
     done = kafkafs("detach", data, "--undo")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "__cluster_metadata-0.detached became __cluster_metadata-0",
+        "meta.properties.detached became meta.properties",
+    ]
     with mounted(tmp_path) as mount:
         fails(errno.EPERM, (mount / "new").mkdir)
 
