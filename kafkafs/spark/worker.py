@@ -1,4 +1,9 @@
-"""What a process of Python does for Spark's next task, which it is used for again.
+"""What a process of Python, which Spark uses for many tasks, does so that each begins sooner.
+
+Spark sends a task in two parts. With its default settings that is through TCP, and the kernel holds
+the second part back until the first one is acknowledged (Nagle's algorithm), which the kernel of
+the receiver does 40 ms later where nobody says otherwise. The first part has the reader, or the
+writer, of the query.
 
 After each task `pyspark/daemon.py` collects garbage, and the collector goes through all objects of
 all modules: 25 ms of processor time, as much as reading 60 MB of log takes.
@@ -7,8 +12,36 @@ all modules: 25 ms of processor time, as much as reading 60 MB of log takes.
 from __future__ import annotations
 
 import gc
+import os
+import socket
+from typing import Any
 
 _is_spared = False
+
+
+class SentWithTask:
+    """What Spark pickles into the first part of each task."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _acknowledge()
+
+
+def _acknowledge() -> None:
+    """Acknowledge what has come through TCP, and from now on send without waiting, too."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            connection = socket.socket(fileno=int(name))
+        except OSError:
+            continue  # no socket, or not there any more
+        try:
+            if connection.family in (socket.AF_INET, socket.AF_INET6):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        except OSError:
+            continue  # not of TCP
+        finally:
+            connection.detach()
 
 
 def spare_collector() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.spark.reading import batch_reader
 from tests.spark.test_source_batch import two_topics
 from tests.storage.logs import opened
 
@@ -33,3 +36,24 @@ def test_a_task_does_not_pay_for_what_is_loaded(tmp_path: Path) -> None:
         [sys.executable, "-c", TASKS, tmp_path], capture_output=True, text=True, check=True
     )
     assert found.stdout.splitlines() == ["True True True", "True False"]
+
+
+def test_a_task_is_not_held_back_by_the_kernel(tmp_path: Path) -> None:
+    """Spark sends it in two parts, and the first one has the reader."""
+    with opened(tmp_path) as manager:
+        two_topics(manager)
+        pickled = pickle.dumps(batch_reader(tmp_path))
+    unix, other_end = socket.socketpair()
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server = socket.create_server(("127.0.0.1", 0))
+    sparks = socket.create_connection(server.getsockname())
+    task, _ = server.accept()
+    with unix, other_end, udp, server, sparks, task:
+        assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
+        pickle.loads(pickled)
+        assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        # Nothing is closed by it.
+        task.sendall(b"rows")
+        assert sparks.recv(4) == b"rows"
+        unix.sendall(b"more")
+        assert other_end.recv(4) == b"more"

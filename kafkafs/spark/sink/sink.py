@@ -38,7 +38,7 @@ from pyspark.sql.datasource import (
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.sink.sink_columns import check_columns
 from kafkafs.spark.sink.sink_options import OF_BATCH_QUERIES, SinkOptions, no_topic, parse
-from kafkafs.spark.worker import spare_collector
+from kafkafs.spark.worker import SentWithTask, spare_collector
 from storage import paths
 from storage.adopt.staged import AdoptRequest, QueryKind, StagedFile, StagedName, parse_name
 from storage.errors import InvalidRecord, StorageError
@@ -254,7 +254,7 @@ def _remove_all(path: str, query: str, batch: int) -> None:
                     files.unlink(os.path.join(path, directory, name))
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(SentWithTask, DataSourceArrowWriter):
     """Writes once, all or nothing."""
 
     def __init__(self, options: SinkOptions) -> None:
@@ -286,7 +286,7 @@ class BatchWriter(DataSourceArrowWriter):
             _remove_all(self._options.path, self._write.query, self._write.batch)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(SentWithTask, DataSourceStreamArrowWriter):
     """Writes batch after batch of a streaming query, each all or nothing, and once."""
 
     def __init__(self, options: SinkOptions) -> None:

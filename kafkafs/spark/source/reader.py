@@ -13,6 +13,7 @@ from kafkafs.spark.source import options, planning, rows
 from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import OffsetRange
+from kafkafs.spark.worker import SentWithTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(SentWithTask, DataSourceReader):
     """Plans in one process, and reads in others, to which Spark pickles it; it keeps no state."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:

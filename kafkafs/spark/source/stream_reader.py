@@ -23,6 +23,7 @@ from kafkafs.spark.source import offsets, options, planning, rows
 from kafkafs.spark.source.group_commits import GroupCommits
 from kafkafs.spark.source.offsets import Nested
 from kafkafs.spark.source.stream_plan import StreamPlan
+from kafkafs.spark.worker import SentWithTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(SentWithTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module. Its names are Spark's."""
 
     # ruff: noqa: N802
