@@ -16,6 +16,9 @@ import os
 import socket
 from typing import Any
 
+_INET = (socket.AF_INET, socket.AF_INET6)
+_LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+
 _is_spared = False
 
 
@@ -28,18 +31,19 @@ class SentWithTask:
 
 
 def _acknowledge() -> None:
-    """Acknowledge what has come through TCP, and from now on send without waiting, too."""
+    """Acknowledge what has come from this machine, and from now on send without waiting, too."""
     for name in os.listdir("/proc/self/fd"):
         try:
             connection = socket.socket(fileno=int(name))
         except OSError:
             continue  # no socket, or not there any more
         try:
-            if connection.family in (socket.AF_INET, socket.AF_INET6):
+            # Spark's JVM is on the same machine.
+            if connection.family in _INET and connection.getpeername()[0] in _LOOPBACK:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         except OSError:
-            continue  # not of TCP
+            continue  # not of TCP, or not connected
         finally:
             connection.detach()
 
