@@ -32,12 +32,12 @@ from kafkafs.spark.location import owner_client
 from kafkafs.spark.sink.sink import StagedTask, StreamWriter
 from kafkafs.spark.sink.sink_options import SinkOptions, parse
 from storage import LogManager
-from storage.adopt.adoptions import FILE
+from storage.adopt.adoptions import FILE, Adoptions
 from storage.files import Files
 from tests.spark.processes import kill, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
     from pyspark.sql.datasource import WriterCommitMessage
@@ -145,8 +145,10 @@ class _Opening:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def open(self, path: str) -> LogManager:
-        return LogManager.open(path, files=self._files)
+    def open(
+        self, path: str, needs: Callable[[Adoptions], frozenset[str] | None] | None
+    ) -> LogManager:
+        return LogManager.open(path, files=self._files, needs=needs)
 
 
 class SteeredDataSource(KafkafsDataSource):
