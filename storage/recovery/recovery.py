@@ -334,6 +334,9 @@ def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]
         count = sum(base <= kept_from for base in following[:count])
     for item in loaded[:count]:
         item.segment.files.discard()
+    if count:
+        # The checkpoint of log starts has no line for a log that starts with its first segment.
+        context.files.sync_directory(context.directory)
     return loaded[count:]
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.directory.retain import retain
+from storage.directory.retain import delete_records, retain
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
-from tests.storage.logs import NOW_MS, append, opened
+from tests.storage.logs import NOW_MS, append, opened, values
 from tests.storage.transactions import produced
 
 SEEDS = range(30)
@@ -140,3 +140,27 @@ def test_a_flush_that_fails_is_counted(tmp_path: Path) -> None:
     log.flush()
     assert (manager.counters.flushes.count, manager.counters.flush_failures) == (2, 1)
     manager.close()
+
+
+def test_deleted_records_stay_deleted_after_a_second_power_cut(tmp_path: Path) -> None:
+    """The first start after one removes their segment, and the checkpoint forgets where the log
+    starts, which its first segment tells by then."""
+    for seed in SEEDS:
+        data = tmp_path / "data"
+        data.mkdir()
+        disk = SimulatedDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"0")
+        assert delete_records(manager, log, log.log_end_offset, Task()) == 1
+        log.roll(NOW_MS)
+        log.flush()
+        for _ in range(2):
+            disk.materialise(seed)
+            disk = SimulatedDisk(str(data))
+            manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+            log = manager.log("t", 0)
+            assert log.log_start_offset == 1, seed
+            assert values(log) == [], seed
+        disk.kill()
+        shutil.rmtree(data)
