@@ -154,7 +154,7 @@ def where(bench: Bench, session: SparkSession) -> Found:
         check(*counts)
     logs = sorted(topic.data.glob("*/*.log"))
     # grep stops at the first line that it finds where nobody reads what it prints.
-    count = ["grep", "-ac", PART, *logs]
+    count = ["grep", "-ac", PART, *map(str, logs)]
     found[GREP] = speed(topic.rows, lambda: subprocess.run(count, stdout=subprocess.PIPE))
     return found
 
