@@ -319,15 +319,18 @@ def _wait_for_end(
     """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck.
 
     Where its file system, `device`, is still mounted it goes on, and is not waited for. What
-    another mount namespace has may end as soon as it has come, so that is looked at later.
+    another mount namespace has may end as soon as it has come, so that is looked at twice, later.
     """
     used, idle = [""], 0
     told = False
     here = next((each.path for each in mounts() if each.device == device), None)
+    before: str | None = None
     while here is None and not select.select([daemon], [], [], ANSWER_S)[0]:
-        here = None if device is None else mount_table.where_mounted(device)
-        if here is not None:
+        elsewhere = None if device is None else mount_table.where_mounted(device)
+        if elsewhere is not None and elsewhere == before:
+            here = elsewhere
             break
+        before = elsewhere
         if is_stopped(pid):
             raise MountError(
                 f"{path}: is unmounted, but the daemon (process {pid}) is stopped: "
