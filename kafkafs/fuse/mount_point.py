@@ -324,13 +324,13 @@ def _wait_for_end(
     used, idle = [""], 0
     told = False
     here = next((each.path for each in mounts() if each.device == device), None)
-    before: str | None = None
+    seen: str | None = None
     while here is None and not select.select([daemon], [], [], ANSWER_S)[0]:
         elsewhere = None if device is None else mount_table.where_mounted(device)
-        if elsewhere is not None and elsewhere == before:
+        if elsewhere is not None and elsewhere == seen:
             here = elsewhere
             break
-        before = elsewhere
+        seen = elsewhere
         if is_stopped(pid):
             raise MountError(
                 f"{path}: is unmounted, but the daemon (process {pid}) is stopped: "
