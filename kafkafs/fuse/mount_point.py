@@ -327,10 +327,10 @@ def _wait_for_end(
     seen: str | None = None
     while here is None and not select.select([daemon], [], [], ANSWER_S)[0]:
         elsewhere = None if device is None else mount_table.where_mounted(device)
-        if elsewhere is not None and elsewhere == seen:
-            here = elsewhere
-            break
-        seen = elsewhere
+        if elsewhere is not None:
+            here = elsewhere if elsewhere == seen else None
+            seen = elsewhere
+            continue
         if is_stopped(pid):
             raise MountError(
                 f"{path}: is unmounted, but the daemon (process {pid}) is stopped: "
