@@ -55,23 +55,22 @@ def find(path: str) -> Mounted | None:
     return found
 
 
-def where_mounted(device: str) -> str | None:
-    """A place where a file system is mounted, as far as this user sees; None where there is none.
-
-    In another mount namespace, as a container's, with a process that sees it.
+def mounted_elsewhere(device: str) -> dict[str, str]:
+    """Where other mount namespaces, as those of containers, have a file system mounted, as far as
+    this user sees: by namespace, the place, with a process that sees it.
     """
-    namespaces = set()
-    for process in ("self", *filter(str.isdecimal, os.listdir("/proc"))):
+    found: dict[str, str] = {}
+    looked_at = {os.readlink("/proc/self/ns/mnt")}
+    for process in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             namespace = os.readlink(f"/proc/{process}/ns/mnt")
-            if namespace in namespaces:
+            if namespace in looked_at:
                 continue
-            namespaces.add(namespace)
+            looked_at.add(namespace)
             for mounted in mounts(process):
                 if mounted.device == device:
-                    seen = "" if process == "self" else f" (as process {process} sees it)"
-                    return f"{mounted.path}{seen}"
-    return None
+                    found[namespace] = f"{mounted.path} (as process {process} sees it)"
+    return found
 
 
 def find_around(path: str) -> Mounted | None:

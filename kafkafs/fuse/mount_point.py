@@ -318,18 +318,27 @@ def _wait_for_end(
 ) -> None:
     """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck.
 
-    Where its file system, `device`, is still mounted it goes on, and is not waited for. What
-    another mount namespace has may end as soon as it has come, so that is looked at twice, later.
+    Where its file system, `device`, is still mounted it goes on, and is not waited for. Another
+    mount namespace may end as soon as it has come: it counts where two looks find it.
     """
+
+    def goes_on(place: str) -> None:
+        say(f"{path}: is unmounted; the daemon (process {pid}) goes on for {place}")
+
+    for mounted in mounts():
+        if mounted.device == device:
+            goes_on(mounted.path)
+            return
     used, idle = [""], 0
     told = False
-    here = next((each.path for each in mounts() if each.device == device), None)
-    seen: str | None = None
-    while here is None and not select.select([daemon], [], [], ANSWER_S)[0]:
-        elsewhere = None if device is None else mount_table.where_mounted(device)
-        if elsewhere is not None:
-            here = elsewhere if elsewhere == seen else None
-            seen = elsewhere
+    elsewhere: dict[str, str] = {}
+    while not select.select([daemon], [], [], ANSWER_S)[0]:
+        seen = elsewhere
+        elsewhere = {} if device is None else mount_table.mounted_elsewhere(device)
+        for namespace in elsewhere.keys() & seen.keys():
+            goes_on(elsewhere[namespace])
+            return
+        if elsewhere and not seen:
             continue
         if is_stopped(pid):
             raise MountError(
@@ -345,8 +354,6 @@ def _wait_for_end(
             raise MountError(
                 f"{path}: is unmounted, but the daemon (process {pid}) neither works nor ends"
             )
-    if here is not None:
-        say(f"{path}: is unmounted; the daemon (process {pid}) goes on for {here}")
 
 
 def resolve(path: str) -> str:
