@@ -12,6 +12,7 @@ import shlex
 import sys
 
 from kafkafs.cli import fail
+from kafkafs.cli.as_user import as_user
 from kafkafs.mount_table import TYPE, Mounted, find, find_around
 
 #: How long a daemon may take to answer a command that cannot do without it, in seconds.
@@ -33,8 +34,6 @@ def check_served(path: str) -> None:
 
 def as_its_user(mounted: Mounted) -> str:
     """What to type for this command as the user who has mounted."""
-    from kafkafs.cli.doctor.finding import as_user
-
     return as_user(mounted.user, shlex.join(["kafkafs", *sys.argv[1:]]))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -31,19 +29,3 @@ class Check(NamedTuple):
     name: str
     look: Callable[[], Iterable[Finding]]
     silent: Finding
-
-
-def as_root(command: str) -> str:
-    """A command that only root may run."""
-    return command if os.geteuid() == 0 else f"sudo {command}"
-
-
-def as_user(uid: int, command: str) -> str:
-    """A command that a user is to run."""
-    if uid == 0:
-        return as_root(command)
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = f"'#{uid}'"
-    return f"sudo -u {name} {command}"

@@ -9,7 +9,8 @@ import shutil
 import stat
 from collections.abc import Iterator
 
-from kafkafs.cli.doctor.finding import Check, Finding, as_root
+from kafkafs.cli.as_user import as_root
+from kafkafs.cli.doctor.finding import Check, Finding
 from kafkafs.quantities import human_size
 
 DEVICE = "/dev/fuse"
