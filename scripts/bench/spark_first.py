@@ -12,7 +12,7 @@ import sys
 import time
 
 from pyspark.sql import SparkSession
-from spark_floor import Floor
+from spark_floor import ALONE, Floor
 
 from kafkafs.spark.data_source import KafkafsDataSource
 
@@ -21,14 +21,7 @@ def main() -> None:
     format_, *options = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("kafkafs bench")
-    for name, value in {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = builder.config(map=ALONE).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(KafkafsDataSource)
     session.dataSource.register(Floor)

@@ -16,6 +16,13 @@ from spark_data import KEY_BYTES, VALUE_BYTES
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: Of a session that this machine has alone.
+ALONE: dict[str, bool | float | int | str | None] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
 BATCH_ROWS = 8000
 TASKS = 8
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from mount import say
 from spark_data import Topic, warm, write_topic
-from spark_floor import Floor
+from spark_floor import ALONE, Floor
 from spark_splits import read_splits
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -83,12 +83,9 @@ def session_of(
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parents[1])])
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": "1g" if bench.tiny else "4g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        **ALONE,
         "spark.python.unix.domain.socket.enabled": str(unix_sockets).lower(),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "8",
@@ -97,9 +94,7 @@ def session_of(
         "spark.local.dir": str(bench.directory / "local"),
     }
     builder = SparkSession.builder.master(master).appName("kafkafs bench")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     session.dataSource.register(KafkafsDataSource)
     session.dataSource.register(Floor)
