@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from storage.adopt.staged import AdoptRequest, QueryKind
 from storage.errors import BatchGap, CorruptCheckpoint, Fenced, InvalidRecord, UnusableFile
@@ -191,6 +192,10 @@ class Adoptions:
             queries=_without_old(queries, now_ms, names_ms),
             pending=replace(self.pending, committed=True),
         )
+
+
+NeededTopics: TypeAlias = Callable[[Adoptions], frozenset[str] | None]
+"""Which topics somebody needs open who writes once, by what was adopted before; None: all."""
 
 
 def _without_old(queries: dict[str, Query], now_ms: int, names_ms: int) -> dict[str, Query]:

@@ -32,7 +32,7 @@ from functools import partial
 
 from storage import clock, descriptors, paths
 from storage.adopt.adopt import recover as recover_adoption
-from storage.adopt.adoptions import Adoptions
+from storage.adopt.adoptions import Adoptions, NeededTopics
 from storage.counters import CleanerCounters
 from storage.directory.checkpoints import Checkpoints, Mending
 from storage.directory.deleted import Deleted, DeletedTopic, remove_directory
@@ -197,7 +197,7 @@ class LogManager:
         progress: Callable[[Progress], None] | None = None,
         verify: bool = False,
         wanted: Callable[[str], bool] | None = None,
-        needs: Callable[[Adoptions], frozenset[str] | None] | None = None,
+        needs: NeededTopics | None = None,
         keeps_faulty: bool = False,
         mending: Mending | None = None,
         clock_ms: Callable[[], int] | None = None,
@@ -310,7 +310,7 @@ class LogManager:
     def _load(
         self,
         progress: Callable[[Progress], None] | None,
-        needs: Callable[[Adoptions], frozenset[str] | None] | None,
+        needs: NeededTopics | None,
         *,
         verify: bool,
     ) -> None:
@@ -387,11 +387,7 @@ class LogManager:
                 _log.warning("%s", line)
         self._take_up_deletions(deletions, doomed)
 
-    def _needed(
-        self,
-        found: list[TopicPartition],
-        needs: Callable[[Adoptions], frozenset[str] | None],
-    ) -> list[TopicPartition]:
+    def _needed(self, found: list[TopicPartition], needs: NeededTopics) -> list[TopicPartition]:
         """The partitions of the topics that are needed; the others are left out.
 
         All where one that is needed is not there: it may have to be made.

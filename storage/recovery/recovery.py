@@ -335,7 +335,8 @@ def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]
     for item in loaded[:count]:
         item.segment.files.discard()
     if count:
-        # The checkpoint of log starts has no line for a log that starts with its first segment.
+        # The checkpoint has no log start where the first segment tells it
+        # (``Log.remembered_log_start``): they must not come back.
         context.files.sync_directory(context.directory)
     return loaded[count:]
 

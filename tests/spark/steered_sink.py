@@ -32,12 +32,12 @@ from kafkafs.spark.location import owner_client
 from kafkafs.spark.sink.sink import StagedTask, StreamWriter
 from kafkafs.spark.sink.sink_options import SinkOptions, parse
 from storage import LogManager
-from storage.adopt.adoptions import FILE, Adoptions
+from storage.adopt.adoptions import FILE, NeededTopics
 from storage.files import Files
 from tests.spark.processes import kill, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import pyarrow as pa
     from pyspark.sql.datasource import WriterCommitMessage
@@ -145,9 +145,7 @@ class _Opening:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def open(
-        self, path: str, needs: Callable[[Adoptions], frozenset[str] | None] | None
-    ) -> LogManager:
+    def open(self, path: str, needs: NeededTopics | None) -> LogManager:
         return LogManager.open(path, files=self._files, needs=needs)
 
 

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.spark.reading import batch_reader
-from tests.spark.test_source_batch import two_topics
-from tests.storage.logs import opened
+from tests.storage.logs import append, opened
 
 TASKS = """
 import gc, sys
@@ -28,21 +29,28 @@ print(gc.get_freeze_count() <= frozen, "pandas" in sys.modules)
 """
 
 
-def test_a_task_does_not_pay_for_what_is_loaded(tmp_path: Path) -> None:
-    """Spark collects garbage after each task; and pandas takes longer to import than to read."""
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A topic with partitions of four records and of two."""
     with opened(tmp_path) as manager:
-        two_topics(manager)
+        for log, count in zip(
+            manager.create_topic("a", 2).partitions.values(), (4, 2), strict=True
+        ):
+            append(log, *[b"v"] * count)
+    return tmp_path
+
+
+def test_a_task_does_not_pay_for_what_is_loaded(data: Path) -> None:
+    """Spark collects garbage after each task; and pandas takes longer to import than to read."""
     found = subprocess.run(
-        [sys.executable, "-c", TASKS, tmp_path], capture_output=True, text=True, check=True
+        [sys.executable, "-c", TASKS, data], capture_output=True, text=True, check=True
     )
     assert found.stdout.splitlines() == ["True True True", "True False"]
 
 
-def test_a_task_is_not_held_back_by_the_kernel(tmp_path: Path) -> None:
+def test_a_task_is_not_held_back_by_the_kernel(data: Path) -> None:
     """Spark sends it in two parts, and the first one has the reader."""
-    with opened(tmp_path) as manager:
-        two_topics(manager)
-        pickled = pickle.dumps(batch_reader(tmp_path))
+    pickled = pickle.dumps(batch_reader(data))
     unix, other_end = socket.socketpair()
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server = socket.create_server(("127.0.0.1", 0))

@@ -29,7 +29,7 @@ from kafkafs.mount_options import PID_ATTRIBUTE
 from kafkafs.tree.control.topic_commands import create_line
 from kafkafs.tree.files.group_names import file_name
 from storage import paths
-from storage.adopt.adoptions import Adoptions
+from storage.adopt.adoptions import NeededTopics
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, LogLocked, StorageError, TopicExists
 from storage.files import Files
@@ -237,9 +237,7 @@ class _Client:
             with self._reaching(owner), contextlib.suppress(FileExistsError):
                 os.mkdir(os.path.join(owner.mount, _GROUPS, file_name(group)))
 
-    def _open(
-        self, needs: Callable[[Adoptions], frozenset[str] | None] | None = None
-    ) -> LogManager:
+    def _open(self, needs: NeededTopics | None = None) -> LogManager:
         try:
             return LogManager.open(self.directory, needs=needs)
         except LogLocked as error:

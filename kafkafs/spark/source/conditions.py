@@ -101,9 +101,10 @@ def inform(
     def sizes(ranges: Iterable[OffsetRange]) -> list[int]:
         return [bytes_of(logs[name], start, end) for name, start, end in ranges if start < end]
 
+    all_sizes = sizes(whole)
+    everything, some = sum(all_sizes), sum(sizes(left))
     # Planning them all would cost as much as the plan does.
-    all_tasks = max(tasks, sum(math.ceil(size / task_bytes) for size in sizes(whole)))
-    everything, some = sum(sizes(whole)), sum(sizes(left))
+    all_tasks = max(tasks, sum(math.ceil(size / task_bytes) for size in all_sizes))
     _say(
         f"where {where.condition.text}: {partitions(left)} of {partitions(whole)} partitions in "
         f"{tasks} of about {all_tasks} tasks; the indexes have skipped about {everything - some} "

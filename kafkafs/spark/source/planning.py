@@ -144,9 +144,9 @@ def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
         if isinstance(part, ZoneCheck):
             part.where.check_zone()
-        # Spark calls this once if there are no partitions at all.
         elif isinstance(part, SplitPartition):
             yield from _read_split(part, schema)
+        # Else there are no partitions at all: Spark calls this once then.
     finally:
         spare_collector()
 
