@@ -24,7 +24,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from kafkafs.spark.data_source import KafkafsDataSource
 from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
+from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.location import location_of
 from kafkafs.spark.source import rows as spark_rows
 from tests.interop.kafka_tools import SPARK_POM, jars
 from tests.spark.processes import command_of, tree_of

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from kafkafs.spark.location.followed_directory import Location
+from kafkafs.spark.location.location import Location
 from kafkafs.spark.source.rows import chosen, record_batches, spark_schema
-from storage.split.split import Split
+from storage.split.split_finder import Split
 
 
 def read_splits(

@@ -1,7 +1,7 @@
 """Divides a range of a log's offsets into splits that other processes read.
 
-The process that plans has the log open (``plan_splits``); one that reads has the directory and a
-``Split`` (``read_split``), nothing else.  Planning reads indexes only, a few entries a split: a
+The process that plans has the log open; one that reads (``split_reader``) has the directory and a
+``Split``, nothing else.  Planning reads indexes only, a few entries a split: a
 part of a segment ends with a batch that the offset index names, so the next one begins where that
 batch ends, and its ``position`` is where that batch lies, some bytes before.  A segment whose index
 is missing or cannot be right is not divided, nor is one that does not hold batches.  A split may
@@ -24,10 +24,6 @@ from storage.log.read import Isolation
 from storage.segment.segment import Segment
 from storage.split.narrow import segment_ranges
 from storage.split.split_finder import AbortedSpan, Lost, Split
-from storage.split.split_reader import CHUNK_BYTES, Wanted, read_split
-
-__all__ = ["CHUNK_BYTES", "AbortedSpan", "Split", "Wanted", "plan_splits", "read_split"]
-
 
 _GROWTH = 8
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.fs
 from moto.server import ThreadedMotoServer
 
-from kafkafs.spark.location.followed_directory import Location, location_of
+from kafkafs.spark.location.location import Location, location_of
 
 _REQUEST = re.compile(r'"(GET|HEAD) /([^ ?]*)(\S*list-type=2)?\S* HTTP')
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

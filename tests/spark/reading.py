@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from kafkafs.spark.source import planning, rows
+from kafkafs.spark.source import rows, task
 from kafkafs.spark.source.offsets import Offsets, Reached, TopicPartition, nested
 from kafkafs.spark.source.options import parse
 from kafkafs.spark.source.reader import BatchReader
@@ -32,7 +32,7 @@ def read(parts: Iterable[InputPartition]) -> list[Seen]:
     found = [
         Seen(*row.values())
         for part in parts
-        for batch in planning.read(part, SCHEMA)
+        for batch in task.read(part, SCHEMA)
         for row in batch.to_pylist()
     ]
     for _, group in itertools.groupby(found, lambda row: row[:2]):

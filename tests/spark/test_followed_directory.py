@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.spark.location.followed_directory import FollowedDirectory, Location, location_of
+from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.location import Location, location_of
 from storage import LogManager
 from storage.files import Files
 from storage.follow.follow_directory import DirectoryFollower

@@ -14,7 +14,8 @@ from kafkafs.spark.jobs import export, import_, stats, verify
 from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.import_records import ImportOptions
 from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
+from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.location import location_of
 from storage import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.record.batch import Record, encode

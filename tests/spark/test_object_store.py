@@ -14,7 +14,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from kafkafs.spark.location.arrow_files import ArrowFiles
-from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
+from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.location import location_of
 from storage import LogManager, Record
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.files import Files

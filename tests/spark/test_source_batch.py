@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.source import planning
+from kafkafs.spark.source import task
 from kafkafs.spark.source.data_loss import DataLoss
-from kafkafs.spark.source.planning import SplitPartition
+from kafkafs.spark.source.task import SplitPartition
 from storage import LogManager
 from storage.errors import CorruptRecord, UnknownTopicOrPartition
 from tests.spark.reading import SCHEMA, Seen, Stream, batch, batch_parts, batch_reader, read, values
@@ -373,5 +373,5 @@ def test_a_reader_can_be_sent_elsewhere(tmp_path: Path) -> None:
     reader = batch_reader(tmp_path, subscribe="b")
     again = pickle.loads(pickle.dumps(reader))
     (part,) = again.partitions()
-    (found,) = planning.read(part, SCHEMA)
+    (found,) = task.read(part, SCHEMA)
     assert found.num_rows == 1

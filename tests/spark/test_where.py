@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from pyspark.sql.datasource import InputPartition
 
-from kafkafs.spark.location.followed_directory import Location
+from kafkafs.spark.location.location import Location
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.source import conditions, planning, rows
+from kafkafs.spark.source import conditions, rows, task
 from kafkafs.spark.source.data_loss import DataLoss
 from kafkafs.spark.source.options import parse
 from storage import LogManager, Record, encode
@@ -51,7 +51,7 @@ def read_all(parts: list[InputPartition]) -> list[Row]:
     """Whole rows, as tasks elsewhere read them."""
     found = []
     for part in pickle.loads(pickle.dumps(parts)):
-        for made in planning.read(part, ALL):
+        for made in task.read(part, ALL):
             made.validate()
             for row in made.to_pylist():
                 micros = made.schema.field("timestamp")
@@ -222,7 +222,7 @@ def test_partitions_and_offsets_are_not_planned(tmp_path: Path) -> None:
 
 
 def shape(part: InputPartition) -> tuple[str, int, int, int]:
-    assert isinstance(part, planning.SplitPartition)
+    assert isinstance(part, task.SplitPartition)
     split = part.split
     return split.topic, split.partition, split.from_offset, split.to_offset
 
@@ -279,7 +279,7 @@ def test_a_batch_that_its_header_rules_out_is_not_decoded(tmp_path: Path) -> Non
     at = three_values.number_literal("timestamp", EPOCH_MS)
     where = conditions.Where(parse_condition(f"timestamp > {at}"), is_checked=False)
     (part,) = parts
-    assert isinstance(part, planning.SplitPartition)
+    assert isinstance(part, task.SplitPartition)
     part.where = where
     assert values(read([part])) == [b"new"]
 
@@ -299,7 +299,7 @@ def test_few_rows_become_few_batches_and_the_first_comes_at_once(tmp_path: Path)
         for _ in range(64):
             append(log, *[b"%d" % (number == 3) for number in range(100)])
     (part,) = batch_parts(tmp_path, where="value = '1'")
-    assert isinstance(part, planning.SplitPartition)
+    assert isinstance(part, task.SplitPartition)
     part_bytes = part.split.size // 64
     predicate = parse_condition("value = '1'").predicate()
     found = list(
@@ -370,11 +370,11 @@ def test_a_closed_reader_stops(tmp_path: Path, where: str | None) -> None:
             append(log, b"v" * 1_000_000)
     options = {} if where is None else {"where": where}
     (part,) = batch_parts(tmp_path, minPartitions=1, **options)
-    assert isinstance(part, planning.SplitPartition)
+    assert isinstance(part, task.SplitPartition)
     files = CountedFiles()
     there = part.location
     part.location = CountedLocation(there.option, there.path, there.is_local, files)
-    found = planning.read(part, ALL)
+    found = task.read(part, ALL)
     assert isinstance(found, Generator)
     assert next(found).num_rows == 1
     reads = files.reads
@@ -382,7 +382,7 @@ def test_a_closed_reader_stops(tmp_path: Path, where: str | None) -> None:
     found.close()
     assert files.open_now == set()
     assert files.reads == reads
-    assert len(list(planning.read(part, ALL))) > 1
+    assert len(list(task.read(part, ALL))) > 1
     assert files.reads - reads > 3 * reads, "there was more to read"
 
 
@@ -464,7 +464,7 @@ def test_columns_of_text_have_the_same_bytes(tmp_path: Path) -> None:
 
     schema = StructType([StructField("value", StringType()), StructField("key", StringType())])
     (part,) = reader.partitions()
-    (made,) = planning.read(part, rows.chosen(schema))
+    (made,) = task.read(part, rows.chosen(schema))
     assert str(made.schema.types) == "[DataType(string), DataType(string)]"
     assert made.column(0).buffers()[2].to_pybytes() == b"\xff\xfe"
     with pytest.raises(InvalidOption, match="has type bigint"):

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.jobs import export, stats
-from kafkafs.spark.source import planning
+from kafkafs.spark.source import task
 from storage.errors import InvalidConfig
 from tests.spark.reading import batch, batch_parts
 from tests.spark.test_where import EPOCH_MS, ODD_TEXTS, every_codec, parse_condition
@@ -195,7 +195,7 @@ def test_jobs_take_the_same(spark: SparkSession, tmp_path: Path) -> None:
     assert planned.figures["bytes"] == sum(
         part.split.size
         for part in batch_parts(data, where="partition = 1")
-        if isinstance(part, planning.SplitPartition)
+        if isinstance(part, task.SplitPartition)
     )
     out = str(tmp_path / "out")
     options = export.ExportOptions(source={"where": where})

@@ -9,7 +9,9 @@ from pathlib import Path
 from storage import Log, LogManager
 from storage.files import Files
 from storage.log.read import Isolation
-from storage.split.split import Split, plan_splits, read_split
+from storage.split.split import plan_splits
+from storage.split.split_finder import Split
+from storage.split.split_reader import read_split
 from tests.oracle import Shown
 from tests.storage.compaction.cleaned import Clock
 from tests.storage.logs import NOW_MS, append, write_settings

@@ -52,7 +52,7 @@ def _checked_location(
     context: click.Context, parameter: click.Parameter, text: str, *, needs: Needs, topics: bool
 ) -> str:
     """The path of a data directory, or a URI. click's errors."""
-    from kafkafs.spark.location.followed_directory import is_uri, location_of
+    from kafkafs.spark.location.location import is_uri, location_of
 
     try:
         where = location_of(text)

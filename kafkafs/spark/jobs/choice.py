@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from kafkafs.spark.location.followed_directory import Location, check_directory, location_of
+from kafkafs.spark.location.location import Location, check_directory, location_of
 from storage import paths
 from storage.directory.manager import LogManager
 from storage.errors import InvalidConfig, UnknownTopicOrPartition

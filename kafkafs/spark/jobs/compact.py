@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-    from kafkafs.spark.location.followed_directory import Location
+    from kafkafs.spark.location.location import Location
 
 _SEGMENTS = ("segments_before", "segments_after")
 _SIZES = ("bytes_before", "bytes_after")

@@ -26,7 +26,8 @@ from kafkafs.spark.jobs.export_state import without_scheme
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport, Table
 from kafkafs.spark.jobs.session import held_signals
-from kafkafs.spark.location.followed_directory import FollowedDirectory, is_uri
+from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.location import is_uri
 from kafkafs.spark.source.offsets import Offsets, TopicPartition
 from storage.errors import InvalidConfig
 

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
-from kafkafs.spark.location.followed_directory import is_uri
+from kafkafs.spark.location.location import is_uri
 from kafkafs.spark.source.offsets import Offsets, from_nested
 from storage.errors import InvalidConfig, StorageError
 from storage.files import Files

@@ -29,7 +29,7 @@ from kafkafs.spark.jobs.export_state import without_scheme
 from kafkafs.spark.jobs.import_records import ImportOptions, records
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport
-from kafkafs.spark.location.followed_directory import is_uri
+from kafkafs.spark.location.location import is_uri
 from kafkafs.spark.location.owner_client import create_topic, partitions_of
 from storage import paths
 from storage.adopt.adoptions import Adoptions

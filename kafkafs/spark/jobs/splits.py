@@ -6,7 +6,8 @@ from storage.condition.condition import Condition
 from storage.log.log import Log
 from storage.log.read import Isolation
 from storage.split.narrow import narrowed
-from storage.split.split import Split, plan_splits
+from storage.split.split import plan_splits
+from storage.split.split_finder import Split
 
 LARGEST = 128 << 20
 SMALLEST = 8 << 20

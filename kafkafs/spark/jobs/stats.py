@@ -17,10 +17,12 @@ from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport
 from kafkafs.spark.jobs.splits import all_splits
 from kafkafs.spark.jobs.stats_report import TopicStats, fill
-from kafkafs.spark.location.followed_directory import FollowedDirectory, Location
+from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.location import Location
 from storage.errors import OffsetOutOfRange
 from storage.files import Files
-from storage.split.split import Split, Wanted, read_split
+from storage.split.split_finder import Split
+from storage.split.split_reader import Wanted, read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,7 +28,7 @@ from storage.verify.verify_segment import LogPiece, OldLog, Verified, verify_pie
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafkafs.spark.location.followed_directory import Location
+    from kafkafs.spark.location.location import Location
 
 
 def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobReport:

@@ -107,7 +107,7 @@ def _directory(option: str) -> str:
         raise InvalidOption(
             "Option 'path' must be specified: the data directory that has the topics"
         )
-    from kafkafs.spark.location.followed_directory import check_directory, is_uri, location_of
+    from kafkafs.spark.location.location import check_directory, is_uri, location_of
 
     if is_uri(option) and not option.startswith("file:"):
         scheme = option.partition(":")[0]

@@ -14,7 +14,8 @@ import functools
 import logging
 from collections.abc import Mapping
 
-from kafkafs.spark.location.followed_directory import FollowedDirectory, location_of
+from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.location import location_of
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition

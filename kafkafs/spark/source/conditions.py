@@ -12,19 +12,14 @@ executors: Python's processes there have no handlers, and do not know Spark's lo
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
 from storage.condition.condition import Condition
-from storage.log.log import Log
-from storage.split.narrow import bytes_of
-from storage.split.split import Split
+from storage.split.split_finder import Split
 
 _log = logging.getLogger(__name__)
 _log.setLevel(logging.INFO)
@@ -82,45 +77,16 @@ class ZoneCheck(InputPartition):
         self.where = where
 
 
-def inform(
-    where: Where,
-    logs: Mapping[TopicPartition, Log],
-    left: Sequence[OffsetRange],
-    whole: Sequence[OffsetRange],
-    tasks: int,
-    task_bytes: int,
-) -> None:
-    """Say in the driver's log what the indexes have left of the ranges.
-
-    `tasks`: how many read that; `task_bytes`: how much of log a task reads at most.
-    """
-
-    def partitions(ranges: Iterable[OffsetRange]) -> int:
-        return len({name for name, start, end in ranges if start < end})
-
-    def sizes(ranges: Iterable[OffsetRange]) -> list[int]:
-        return [bytes_of(logs[name], start, end) for name, start, end in ranges if start < end]
-
-    all_sizes = sizes(whole)
-    everything, some = sum(all_sizes), sum(sizes(left))
-    # Planning them all would cost as much as the plan does.
-    all_tasks = max(tasks, sum(math.ceil(size / task_bytes) for size in all_sizes))
-    _say(
-        f"where {where.condition.text}: {partitions(left)} of {partitions(whole)} partitions in "
-        f"{tasks} of about {all_tasks} tasks; the indexes have skipped about {everything - some} "
-        f"of {everything} bytes"
-    )
-
-
 def report(split: Split, kept: int, decoded: int) -> None:
     """Say a task's figures in the executor's log: Python's streaming sources have no metrics."""
-    _say(
+    say(
         f"{split.topic}-{split.partition} from offset {split.from_offset} to {split.to_offset}: the"
         f" condition holds for {kept} of {decoded} decoded records"
     )
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Write a line into the log of the driver, or of the executor."""
     if _log.hasHandlers():
         _log.info("%s", line)
     else:

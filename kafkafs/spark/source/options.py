@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kafkafs.spark import option_values as values
-from kafkafs.spark.location.followed_directory import is_uri
+from kafkafs.spark.location.location import is_uri
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition

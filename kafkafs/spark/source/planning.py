@@ -1,57 +1,61 @@
-"""Makes tasks of ranges of offsets, and reads the split of a task.
+"""Makes tasks of ranges of offsets.
 
 The option `where` leaves out partitions, and the offsets that the indexes rule out; the rest of it
 goes with each task, which decodes no other records. `conditions` says more.
 
 `minPartitions` and `maxRecordsPerPartition` divide ranges first, then the size of splits does.
-Offsets that are gone are data loss: planning sees it, or the task if retention deletes them later.
+Offsets that are gone are data loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql.datasource import InputPartition
 
-from kafkafs.spark.location.followed_directory import Location
-from kafkafs.spark.source import offsets, rows
+from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.source import offsets
 from kafkafs.spark.source.assigned import Assigned
-from kafkafs.spark.source.conditions import Where, ZoneCheck, inform, report
+from kafkafs.spark.source.conditions import Where, ZoneCheck, say
 from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
 from kafkafs.spark.source.options import SourceOptions
-from kafkafs.spark.worker import spare_collector
-from storage.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from kafkafs.spark.source.task import SplitPartition
 from storage.log.log import Log
-from storage.split.narrow import narrowed
-from storage.split.split import Split, plan_splits
+from storage.split.narrow import bytes_of, narrowed
+from storage.split.split import plan_splits
+from storage.split.split_finder import Split
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from storage.record.columns._predicate import Predicate
-
+_log = logging.getLogger(__name__)
 
 # `df.limit(n)` is never passed to a source; Spark runs the first task alone then.
 _FIRST_BYTES = 1 << 20
 
 
-class SplitPartition(InputPartition):
-    """The input of a task: one split."""
+def plan_batch(options: SourceOptions) -> list[InputPartition]:
+    """The tasks of a batch query over the records that there are now.
 
-    def __init__(
-        self,
-        location: Location,
-        split: Split,
-        fail_on_data_loss: bool,
-        where: Where | None = None,
-    ) -> None:
-        super().__init__(split)
-        self.location = location
-        self.split = split
-        self.fail_on_data_loss = fail_on_data_loss
-        self.where = where
+    InvalidOption, UnknownTopicOrPartition, DataLoss, StorageError, OSError.
+    """
+    for remark in options.remarks:
+        _log.warning("%s", remark)
+    assigned = Assigned(options)
+    try:
+        start = assigned.resolve(options.starting, is_start=True)
+        end = assigned.resolve(options.ending, is_start=False)
+        for name in start:
+            if start[name] > end[name]:
+                raise InvalidOption(
+                    f"The resolved start offset {start[name]} is greater than the resolved end "
+                    f"offset {end[name]} for topic {name.topic} partition {name.partition}."
+                )
+        ranges = [OffsetRange(name, start[name], end[name]) for name in end if name in start]
+        policy = LossPolicy(options.fail_on_data_loss)
+        return plan(options, assigned, ranges, policy, starts_small=options.min_partitions is None)
+    finally:
+        assigned.close()
 
 
 def plan(
@@ -89,10 +93,40 @@ def plan(
     ]
     if where is not None:
         if informs:
-            inform(where, logs, readable, whole, len(parts), options.partition_bytes)
+            _inform(where, logs, readable, whole, len(parts), options.partition_bytes)
         if not parts and where.needs_check:
             parts.append(ZoneCheck(where))
     return parts
+
+
+def _inform(
+    where: Where,
+    logs: Mapping[TopicPartition, Log],
+    left: Sequence[OffsetRange],
+    whole: Sequence[OffsetRange],
+    tasks: int,
+    task_bytes: int,
+) -> None:
+    """Say in the driver's log what the indexes have left of the ranges.
+
+    `tasks`: how many read that; `task_bytes`: how much of log a task reads at most.
+    """
+
+    def partitions(ranges: Iterable[OffsetRange]) -> int:
+        return len({name for name, start, end in ranges if start < end})
+
+    def sizes(ranges: Iterable[OffsetRange]) -> list[int]:
+        return [bytes_of(logs[name], start, end) for name, start, end in ranges if start < end]
+
+    all_sizes = sizes(whole)
+    everything, some = sum(all_sizes), sum(sizes(left))
+    # Planning them all would cost as much as the plan does.
+    all_tasks = max(tasks, sum(math.ceil(size / task_bytes) for size in all_sizes))
+    say(
+        f"where {where.condition.text}: {partitions(left)} of {partitions(whole)} partitions in "
+        f"{tasks} of about {all_tasks} tasks; the indexes have skipped about {everything - some} "
+        f"of {everything} bytes"
+    )
 
 
 def _splits(
@@ -137,62 +171,3 @@ def _readable(
         policy.report_offsets(name, first, end, f"the log ends at {last}")
         end = first
     return OffsetRange(name, start, end)
-
-
-def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a task. DataLoss, InvalidOption, StorageError, OSError."""
-    try:
-        if isinstance(part, ZoneCheck):
-            part.where.check_zone()
-        elif isinstance(part, SplitPartition):
-            yield from _read_split(part, schema)
-        # Else there are no partitions at all: Spark calls this once then.
-    finally:
-        spare_collector()
-
-
-def _read_split(part: SplitPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if part.where is None:
-        yield from _read(part, schema)
-        return
-    part.where.check_zone()
-    split, figures = part.split, rows.Figures()
-    left = part.where.condition.of_partition(split.topic, split.partition)
-    if left.is_certain:
-        yield from _read(part, schema)
-        return
-    yield from rows.joined(_read(part, schema, left.predicate(), figures))
-    report(split, figures.kept, figures.decoded)
-
-
-def _read(
-    part: SplitPartition,
-    schema: pa.Schema,
-    predicate: Predicate | None = None,
-    figures: rows.Figures | None = None,
-) -> Iterator[pa.RecordBatch]:
-    files, split = part.location.files(), part.split
-    name = TopicPartition(split.topic, split.partition)
-    policy = LossPolicy(part.fail_on_data_loss)
-    while split.from_offset < split.to_offset:
-        try:
-            yield from rows.record_batches(
-                files, split, schema, predicate=predicate, figures=figures
-            )
-        except UnknownTopicOrPartition as error:
-            policy.report_offsets(name, split.from_offset, split.to_offset, error.message)
-        except OffsetOutOfRange as error:
-            start, end, why = _gap(error, split)
-            policy.report_offsets(name, start, end, why)
-            split = split._replace(from_offset=end)
-            continue
-        return
-
-
-def _gap(error: OffsetOutOfRange, split: Split) -> tuple[int, int, str]:
-    """The offsets of a split that are gone, and why; the task has read all before them."""
-    assert error.offset is not None
-    if error.offset >= split.to_offset:
-        return error.log_end, split.to_offset, f"the log ends at {error.log_end}"
-    end = min(error.log_start, split.to_offset)
-    return error.offset, end, f"the log starts at {error.log_start}"

@@ -40,7 +40,8 @@ from pyspark.sql.types import (
 
 from kafkafs.spark.option_values import InvalidOption
 from storage.errors import StorageError
-from storage.split.split import CHUNK_BYTES, Split, Wanted, read_split
+from storage.split.split_finder import Split
+from storage.split.split_reader import CHUNK_BYTES, Wanted, read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa

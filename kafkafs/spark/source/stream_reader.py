@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from kafkafs.spark.source import offsets, options, planning, rows
+from kafkafs.spark.source import offsets, options, rows, task
 from kafkafs.spark.source.group_commits import GroupCommits
 from kafkafs.spark.source.offsets import Nested
 from kafkafs.spark.source.stream_plan import StreamPlan
@@ -86,7 +86,7 @@ class StreamReader(SentWithTask, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._plan.partitions(offsets.from_nested(start), offsets.from_nested(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return planning.read(partition, self._schema)
+        return task.read(partition, self._schema)
 
     def commit(self, end: Nested) -> None:
         """Nothing to do: readers keep no state, and retention follows the topic's settings.

@@ -11,7 +11,7 @@ import pytest
 from storage import Log
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.files import Files
-from storage.split.split import read_split
+from storage.split.split_reader import read_split
 from tests.storage.logs import NOW_MS, remove_head
 from tests.storage.splitting import (
     a_log,

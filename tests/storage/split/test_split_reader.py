@@ -9,7 +9,7 @@ import pytest
 from storage import LogManager
 from storage.errors import CorruptRecord, OffsetOutOfRange
 from storage.files import Files
-from storage.split.split import Wanted, read_split
+from storage.split.split_reader import Wanted, read_split
 from tests.oracle import Shown
 from tests.storage.logs import NOW_MS, append, write_settings
 from tests.storage.old_logs import old_file, write_legacy, write_old
