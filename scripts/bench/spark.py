@@ -12,10 +12,10 @@ of a work take turns, and one round before is not counted. Everything is in the 
 The works are, each on the same rows for all of its peers (``spark_data.py``):
 
 - All columns to `noop`; key, value and offset grouped into a hundred; all columns written as
-  uncompressed Parquet: from our source, by the path that our jobs read by (mapInArrow over splits),
-  and from uncompressed Parquet by Spark's own reader.
-- The rows from our source and from a local broker by Spark's Kafka source: all columns to `noop`,
-  and grouped.
+  uncompressed Parquet: from our source, by our function `load`, and from uncompressed Parquet by
+  Spark's own reader.
+- The rows from our source, by `load`, and from a local broker by Spark's Kafka source: all columns
+  to `noop`, and grouped.
 - Keys and values from Parquet into our sink, and into Parquet. The sink's are on the disk then.
 - The rows of an hour of a day, by time and by offset, and one in a thousand by key and by a part
   of the value: by the source's option `where`, by `.where` behind Parquet and behind Spark's Kafka
@@ -47,8 +47,8 @@ from spark_peers import Bench, session_of
 from spark_works import (
     FLOOR,
     GREP,
-    JOBS,
     KAFKA,
+    LOAD,
     MEMORY,
     PARQUET,
     SINK,
@@ -74,13 +74,15 @@ MROWS = "M rows/s"
 ROWS = [
     Row("scan", "source to noop", MROWS, SOURCE, PARQUET, at_least=0.75),
     Row("scan", "source to noop", MROWS, SOURCE, FLOOR),
-    Row("scan", "jobs' path to noop", MROWS, JOBS, PARQUET, at_least=0.75),
+    Row("scan", "load() to noop", MROWS, LOAD, PARQUET, at_least=0.75),
     Row("group", "source, grouped", MROWS, SOURCE, PARQUET, at_least=0.75),
-    Row("group", "jobs' path, grouped", MROWS, JOBS, PARQUET, at_least=0.75),
+    Row("group", "load(), grouped", MROWS, LOAD, PARQUET, at_least=0.75),
     Row("parquet", "source to Parquet", MROWS, SOURCE, PARQUET, at_least=0.75),
-    Row("parquet", "jobs' path to Parquet", MROWS, JOBS, PARQUET, at_least=0.75),
+    Row("parquet", "load() to Parquet", MROWS, LOAD, PARQUET, at_least=0.75),
     Row("kafka", "source to noop", MROWS, SOURCE, KAFKA, at_least=5),
+    Row("kafka", "load() to noop", MROWS, LOAD, KAFKA, at_least=5),
     Row("kafka", "source, grouped", MROWS, f"{SOURCE}, grouped", f"{KAFKA}, grouped", at_least=5),
+    Row("kafka", "load(), grouped", MROWS, f"{LOAD}, grouped", f"{KAFKA}, grouped", at_least=5),
     Row("where", "an hour by time", MROWS, "by time", "only those", at_least=0.67),
     Row("where", "an hour by offset", MROWS, "by offset", "only those", at_least=0.67),
     Row("where", "one in 1,000 by key", MROWS, "by key", f"by key, {PARQUET}", at_least=1),
@@ -95,10 +97,11 @@ ROWS = [
     Row("growth", "compaction of all", "µs a row", "1 ×", "0.1 ×"),
     Row("growth", "of three times that", "µs a row", "3 ×", "1 ×"),
     Row("scaling", "source, two threads", MROWS, f"{SOURCE} 2", f"{SOURCE} 1"),
-    Row("scaling", "jobs' path, two threads", MROWS, f"{JOBS} 2", f"{JOBS} 1"),
+    Row("scaling", "load(), two threads", MROWS, f"{LOAD} 2", f"{LOAD} 1"),
     Row("scaling", "Parquet, two threads", MROWS, f"{PARQUET} 2", f"{PARQUET} 1"),
     Row("first", "a session's first row", "s", SOURCE, FLOOR),
     Row("first", "a session's first row", "s", SOURCE, PARQUET),
+    Row("first", "a session's first row, load()", "s", LOAD, SOURCE, at_most=0.5),
     Row("scan", "a task's Python, reading", "MiB", MEMORY),
     Row("sink", "a task's Python, writing", "MiB", MEMORY),
     Row("growth", "a task's Python, compacting", "MiB", MEMORY),

@@ -11,21 +11,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mount import say
 from spark_data import Topic, warm, write_topic
 from spark_floor import ALONE, Floor
-from spark_splits import read_splits
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from kafkafs.spark.data_source import KafkafsDataSource
-from kafkafs.spark.jobs.splits import all_splits
-from kafkafs.spark.location.followed_directory import FollowedDirectory
-from kafkafs.spark.location.location import location_of
+from kafkafs.spark.load import load
 from kafkafs.spark.source import rows as spark_rows
 from tests.interop.kafka_tools import SPARK_POM, jars
 from tests.spark.processes import command_of, tree_of
@@ -144,22 +140,16 @@ def from_floor(session: SparkSession, rows: int) -> DataFrame:
     return session.read.format(Floor.name()).option("rows", rows).load()
 
 
-def from_splits(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
-    """As jobs read: each task some splits, whose numbers are the rows of a DataFrame."""
-    where = location_of(str(topic.data))
-    slots = session.sparkContext.defaultParallelism
-    with FollowedDirectory(where, lambda name: name == topic.name) as opened:
-        splits = all_splits(list(opened.manager.logs()), slots, "read_committed")
-    task = partial(read_splits, where, splits, names)
-    numbers = session.range(0, len(splits), 1, len(splits))
-    return numbers.mapInArrow(task, spark_rows.spark_schema(names))
+def from_load(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
+    schema = spark_rows.spark_schema(names)
+    return load(session, str(topic.data), schema=schema, subscribe=topic.name)
 
 
 def parquet_of(bench: Bench, session: SparkSession, topic: Topic) -> Path:
     """The same rows as uncompressed Parquet, in files as large as Spark makes them of splits."""
     path = topic.data.with_name(f"{topic.data.name}.parquet")
     if not path.exists():
-        frame = from_splits(session, topic, ALL)
+        frame = from_load(session, topic, ALL)
         frame.write.option("compression", "none").parquet(str(path))
         count = session.read.parquet(str(path)).count()
         if count != topic.rows:

@@ -26,9 +26,9 @@ from spark_peers import (
     KEY_SHARE,
     Bench,
     from_floor,
+    from_load,
     from_parquet,
     from_source,
-    from_splits,
     parquet_of,
     python_mib,
 )
@@ -40,7 +40,7 @@ from tests.interop.brokers import Broker
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SOURCE, JOBS, PARQUET, KAFKA, SINK = "source", "jobs' path", "Parquet", "Kafka source", "sink"
+SOURCE, LOAD, PARQUET, KAFKA, SINK = "source", "load()", "Parquet", "Kafka source", "sink"
 FLOOR, GREP = "a source with nothing to do", "grep"
 MEMORY = "of Python"
 GROWTH = (1, 10, 30)  # in tenths of the rows
@@ -78,7 +78,7 @@ def readers(bench: Bench, session: SparkSession, names: list[str]) -> dict[str, 
     topic = bench.all_rows
     return {
         SOURCE: from_source(session, topic, names),
-        JOBS: from_splits(session, topic, names),
+        LOAD: from_load(session, topic, names),
         PARQUET: from_parquet(bench, session, topic, names),
     }
 
@@ -164,6 +164,7 @@ def first(bench: Bench, session: SparkSession) -> Found:
     topic = bench.all_rows
     options = {
         SOURCE: ("kafkafs", f"path={topic.data}", f"subscribe={topic.name}"),
+        LOAD: ("load", f"path={topic.data}", f"subscribe={topic.name}"),
         PARQUET: ("parquet", f"path={parquet_of(bench, session, topic)}"),
         FLOOR: ("floor", "rows=1000"),
     }
@@ -243,7 +244,12 @@ def kafka(bench: Bench, session: SparkSession, broker: str, topic: Topic) -> Fou
     }
     theirs = session.read.format("kafka").options(**options).load()
     found = {}
-    for name, frame in ((SOURCE, from_source(session, topic, ALL)), (KAFKA, theirs)):
+    frames = {
+        SOURCE: from_source(session, topic, ALL),
+        LOAD: from_load(session, topic, ALL),
+        KAFKA: theirs,
+    }
+    for name, frame in frames.items():
         found[name] = speed(topic.rows, partial(to_noop, frame.select(*ALL)))
         count = frame.count()
         check(count, topic.rows)
@@ -253,8 +259,12 @@ def kafka(bench: Bench, session: SparkSession, broker: str, topic: Topic) -> Fou
         found[f"{name}, {KAFKA}"] = speed(
             topic.rows, partial(to_noop, theirs.select(*ALL).where(words))
         )
-    ours, theirs = from_source(session, topic, list(GROUPED)), theirs.select(*GROUPED)
-    for name, frame in ((SOURCE, ours), (KAFKA, theirs)):
+    frames = {
+        SOURCE: from_source(session, topic, list(GROUPED)),
+        LOAD: from_load(session, topic, list(GROUPED)),
+        KAFKA: theirs.select(*GROUPED),
+    }
+    for name, frame in frames.items():
         found[f"{name}, grouped"] = speed(topic.rows, partial(grouped, frame))
     return found
 

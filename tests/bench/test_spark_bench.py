@@ -23,7 +23,7 @@ def test_the_table_has_every_work(tmp_path: Path) -> None:
     table = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     for title in (
         "source to noop",
-        "jobs' path, grouped",
+        "load(), grouped",
         "source to Parquet",
         "an hour by time",
         "by a part of the value",

@@ -90,4 +90,5 @@ def say(line: str) -> None:
     if _log.hasHandlers():
         _log.info("%s", line)
     else:
-        print(f"{time.strftime('%y/%m/%d %H:%M:%S')} INFO kafkafs: {line}", file=sys.stderr)
+        # In one write: the lines of several processes come together there.
+        sys.stderr.write(f"{time.strftime('%y/%m/%d %H:%M:%S')} INFO kafkafs: {line}\n")
