@@ -28,7 +28,6 @@ from storage.directory.loader import Loader
 from storage.directory.topics import Topic, TopicPartition, Topics, fault_line
 from storage.errors import StorageError, TopicExists, UnknownTopicOrPartition
 from storage.files import Files
-from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.settings.settings import Settings
 from storage.state import deletion_file
@@ -47,7 +46,6 @@ class Manager(Protocol):
     checkpoints: Checkpoints
     deleted: Deleted
     loader: Loader
-    listeners: list[LogListener[Log]]
     cleaner_offsets: dict[TopicPartition, int]
     keeps_faulty: bool
     clock_ms: Callable[[], int]
@@ -290,7 +288,6 @@ def _load(manager: Manager, topic: Topic, partition: DeletedPartition) -> Log:
     manager.loader.compare_end(log, partition.recovery_point or 0)
     if not log.topic_id:
         manager.loader.find_topic_id(log, topic.id)
-    log.listeners = manager.listeners
     return log
 
 

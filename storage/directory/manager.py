@@ -56,7 +56,6 @@ from storage.errors import (
 )
 from storage.files import Files
 from storage.groups.groups import Groups
-from storage.log.listener import LogListener
 from storage.log.log import Log, LogGroup
 from storage.log.rescue import rescue
 from storage.plain_forms import plain_forms
@@ -136,8 +135,8 @@ class LogManager:
         self.logs, self.log, self.topic = self.topics.logs, self.topics.log, self.topics.topic
         self.checkpoints = Checkpoints(files, path, self.faults, read_only=read_only)
         self.groups = Groups(self)
-        self.listeners: list[LogListener[Log]] = [self.groups]
-        self._logs = LogGroup(monotonic_ms)
+        self._logs = LogGroup(monotonic_ms, listeners=[self.groups])
+        self.listeners = self._logs.listeners
         self.counters = self._logs.counters
         self.duties = Duties()
         self.cleaner_counters = CleanerCounters()
@@ -457,7 +456,6 @@ class LogManager:
         """
         if not log.topic_id:
             self.loader.find_topic_id(log, self.topics.id_of(log.topic))
-        log.listeners = self.listeners
         self.topics.add(log)
         # What recovery has cut is dirty when it is written again
         # (``LogCleanerManager.maybeTruncateCheckpoint``).
@@ -645,12 +643,10 @@ class LogManager:
             known = self.settings.topic_file(topic.name)
             self.modes.make_directory(directory, known, partition)
         try:
-            log = self.loader.create_log(topic, partition, directory, self.clock_ms())
+            return self.loader.create_log(topic, partition, directory, self.clock_ms())
         except OSError:
             remove_directory(self.files, directory)
             raise
-        log.listeners = self.listeners
-        return log
 
     def delete_topic(self, name: str) -> int:
         """Delete a topic with everything in it; returns for how many ms it can be undeleted.

@@ -59,14 +59,15 @@ RENAMED_AT_ONCE = 32
 class LogGroup:
     """What the logs of one data directory share.
 
-    ``unflushed``: the logs that have something to flush; ``retiring``: the logs that have retired
-    segments.
+    ``listeners``: who hears of changes of any of them; ``unflushed``: the logs that have something
+    to flush; ``retiring``: the logs that have retired segments.
     """
 
     monotonic_ms: Callable[[], int] = clock.monotonic_ms
     # Takes the time of appends; None: nobody takes turns (``pace``), and no log is slow.
     pace_ns: Callable[[], int] | None = None
     counters: LogCounters = field(default_factory=LogCounters)
+    listeners: list[LogListener[Log]] = field(default_factory=list)
     unflushed: set[Log] = field(default_factory=set)
     retiring: set[Log] = field(default_factory=set)
 
@@ -119,7 +120,7 @@ class Log:
         self.pace = Pace(f"{topic}/{partition}")
         # Whether a cleaner is at work: the segments that it may replace stay until it is done.
         self.cleaning = False
-        self.listeners: list[LogListener[Log]] = []
+        self.listeners = group.listeners
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self._retired: list[tuple[int, Segment]] = []
         self.log_start_offset = max(log_start, self.segments[0].base_offset)
