@@ -50,18 +50,22 @@ class Mending:
 
 
 class Checkpoints:
-    """``cleaned_before``: up to where each partition had been cleaned before it was loaded, also of
-    deleted topics.  ``has_log_starts``: whether there was a checkpoint of log starts; each
-    directory of ours has one, if an empty one.  ``lost_starts``: partitions whose log start is
-    lost, each with an offset that is not above it.
+    """``cleaned``: up to where each log has been cleaned by now; ``cleaned_before``: before it was
+    loaded, also of deleted topics.  ``has_log_starts``: whether there was a checkpoint of log
+    starts; each directory of ours has one, if an empty one.  ``lost_starts``: partitions whose log
+    start is lost, each with an offset that is not above it.
     """
 
-    def __init__(self, files: Files, path: str, faults: list[str], *, read_only: bool) -> None:
+    def __init__(
+        self, files: Files, path: str, faults: list[str], mending: Mending, *, read_only: bool
+    ) -> None:
         """``faults`` gets a line for each file that cannot be read."""
         self._files = files
         self._path = path
         self._faults = faults
+        self._mending = mending
         self._read_only = read_only
+        self.cleaned: dict[TopicPartition, int] = {}
         self.cleaned_before: dict[TopicPartition, int] = {}
         self.has_log_starts = True
         self.lost_starts: dict[TopicPartition, int] = {}
@@ -95,25 +99,35 @@ class Checkpoints:
             return {}
 
     def read_at_open(
-        self, found: Sequence[TopicPartition], mending: Mending
+        self, found: Sequence[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], bool]:
         """Returns recovery points, log starts, and whether the recovery points could be read.
 
         ``found``: the partitions that there are.
         """
         points, are_known = self.read(paths.RECOVERY_POINTS)
-        starts = self._read_log_starts(found, mending)
+        starts = self._read_log_starts(found)
+        self.look_at_cleaner_offsets()
+        # Not of a topic that is gone: another one of its name has not been cleaned.
+        known = self.cleaned_before
+        self.cleaned.update((item, known[item]) for item in found if item in known)
         self._at_open = {
             paths.RECOVERY_POINTS: points,
             paths.LOG_STARTS: starts,
-            paths.CLEANER_OFFSETS: self.look_at_cleaner_offsets(),
+            paths.CLEANER_OFFSETS: known,
         }
         return points, starts, are_known
 
-    def look_at_cleaner_offsets(self) -> dict[TopicPartition, int]:
+    def look_at_cleaner_offsets(self) -> None:
         """Read up to where each partition has been cleaned, before partitions are loaded."""
         self.cleaned_before, _ = self.read(paths.CLEANER_OFFSETS)
-        return self.cleaned_before
+
+    def note_end(self, item: TopicPartition, end: int) -> None:
+        """What recovery has cut off a log, which ends at ``end`` now, is dirty when it is written
+        again (``LogCleanerManager.maybeTruncateCheckpoint``).
+        """
+        if self.cleaned.get(item, 0) > end:
+            self.cleaned[item] = end
 
     def _kept(self, name: str, unopened: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """A checkpoint's lines for the partitions ``unopened``, which the next one repeats."""
@@ -143,9 +157,7 @@ class Checkpoints:
 
     # -- log starts ----------------------------------------------------------------------------
 
-    def _read_log_starts(
-        self, found: Sequence[TopicPartition], mending: Mending
-    ) -> dict[TopicPartition, int]:
+    def _read_log_starts(self, found: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The log starts; ``lost_starts`` become those that neither file nor history tells."""
         path = os.path.join(self._path, paths.LOG_STARTS)
         self.has_log_starts = self._files.exists(path)
@@ -165,7 +177,7 @@ class Checkpoints:
             # Before the bad file, the only sign of it, is renamed.
             self._write_lost_starts()
         for item in list(self.lost_starts):
-            start = self._told_log_start(item, mending)
+            start = self._told_log_start(item)
             if start is not None:
                 starts[item] = start
                 del self.lost_starts[item]
@@ -176,16 +188,16 @@ class Checkpoints:
             self._write_lost_starts()
         return starts
 
-    def _told_log_start(self, item: TopicPartition, mending: Mending) -> int | None:
+    def _told_log_start(self, item: TopicPartition) -> int | None:
         """A lost log start by the repair, or by the partition's own history."""
-        if item in mending.log_starts:
-            return mending.log_starts[item]
+        if item in self._mending.log_starts:
+            return self._mending.log_starts[item]
         directory = os.path.join(self._path, paths.partition_directory(*item))
         try:
             start = history.recorded_start(self._files, directory)
         except (CorruptCheckpoint, OSError):
             start = None
-        return 0 if start is None and mending.rest_at_first else start
+        return 0 if start is None and self._mending.rest_at_first else start
 
     def check_log_start(self, item: TopicPartition) -> None:
         """CorruptCheckpoint where the partition's log start is lost."""
@@ -231,11 +243,16 @@ class Checkpoints:
     ) -> Callable[[], None]:
         """Take a state of the checkpoints; returns a function that writes it (any thread).
 
-        ``offsets``: by the file's name.  ``topics``: all that these name.  ``unopened``: the
-        partitions that are there and not open.  Where a later state has been written, the
-        function writes nothing: when it returns, this state or a later one is durable.  OSError.
+        ``offsets``: of the logs, by the file's name.  ``topics``: all that these name.
+        ``unopened``: the partitions that are there and not open.  Where a later state has been
+        written, the function writes nothing: when it returns, this state or a later one is durable.
+        OSError.
         """
-        stated = {name: self._kept(name, unopened) | each for name, each in offsets.items()}
+        stated = {
+            name: self._kept(name, unopened) | each
+            for name, each in {**offsets, paths.CLEANER_OFFSETS: self.cleaned}.items()
+        }
+        topics |= {topic for topic, _ in [*stated[paths.CLEANER_OFFSETS], *unopened]}
         self._started += 1
         number = self._started
 

@@ -129,19 +129,19 @@ class LogManager:
         self.monotonic_ms = monotonic_ms
         self.reserve = Reserve(files, path)
         self.keeps_faulty = keeps_faulty
-        self._mending = mending or Mending()
         self.faults: list[str] = []
         self.topics = Topics(path, settings, self.faults)
         self.logs, self.log, self.topic = self.topics.logs, self.topics.log, self.topics.topic
-        self.checkpoints = Checkpoints(files, path, self.faults, read_only=read_only)
+        self.checkpoints = Checkpoints(
+            files, path, self.faults, mending or Mending(), read_only=read_only
+        )
         self.groups = Groups(self)
         self._logs = LogGroup(monotonic_ms, listeners=[self.groups])
         self.listeners = self._logs.listeners
         self.counters = self._logs.counters
         self.duties = Duties()
         self.cleaner_counters = CleanerCounters()
-        # Up to where each log has been cleaned, by topic and partition.
-        self.cleaner_offsets: dict[TopicPartition, int] = {}
+        self.cleaner_offsets = self.checkpoints.cleaned
         # Why logs could not be cleaned when that was tried last.
         self.uncleanable: dict[Log, str] = {}
         # What was adopted.  One thread at a time may adopt (``adopting``).  ``undecided``: what has
@@ -318,11 +318,8 @@ class LogManager:
         found, doomed, deletions = self.loader.scan()
         if not self.read_only:
             self.loader.refuse_old(found)
-        recovery_points, log_starts, are_known = self.checkpoints.read_at_open(found, self._mending)
+        recovery_points, log_starts, are_known = self.checkpoints.read_at_open(found)
         self.loader.stopped_clean = self.clean and are_known
-        cleaned = self.checkpoints.cleaned_before
-        # Not of a topic that is gone: another one of its name has not been cleaned.
-        self.cleaner_offsets = {item: cleaned[item] for item in found if item in cleaned}
         if not self.read_only:
             self.checkpoints.set_others_aside()
             checkpoint_file.remove_marker(self.files, self.path)
@@ -457,11 +454,7 @@ class LogManager:
         if not log.topic_id:
             self.loader.find_topic_id(log, self.topics.id_of(log.topic))
         self.topics.add(log)
-        # What recovery has cut is dirty when it is written again
-        # (``LogCleanerManager.maybeTruncateCheckpoint``).
-        item = (log.topic, log.partition)
-        if self.cleaner_offsets.get(item, 0) > log.log_end_offset:
-            self.cleaner_offsets[item] = log.log_end_offset
+        self.checkpoints.note_end((log.topic, log.partition), log.log_end_offset)
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -794,21 +787,13 @@ class LogManager:
             for log in logs
             if (start := log.remembered_log_start) is not None
         }
-        cleaned = dict(self.cleaner_offsets)
         write_offsets = self.checkpoints.start(
             {
                 paths.RECOVERY_POINTS: recovery_points,
                 paths.LOG_STARTS: log_starts,
                 paths.HIGH_WATERMARKS: high_watermarks,
-                paths.CLEANER_OFFSETS: cleaned,
             },
-            frozenset(
-                {
-                    *self.topics,
-                    *(log.topic for log in coming),
-                    *(name for name, _ in [*cleaned, *self._left_out]),
-                }
-            ),
+            frozenset({*self.topics, *(log.topic for log in coming)}),
             [*self.topics.faulty, *self._left_out],
         )
         grown = logs if snapshots else []
