@@ -130,7 +130,7 @@ def _change(address: Address, changes: _Changes) -> None:
     """Set a topic's settings. StorageError, OSError: nothing has changed."""
     from kafkafs.cli.daemon_jobs import write_line
     from kafkafs.cli.refusals import Request
-    from storage.directory.manager import LogManager
+    from storage.directory.lock import settings_of
     from storage.files import Files
     from storage.retention.retention import check_policy
     from storage.settings.settings import Settings
@@ -138,7 +138,7 @@ def _change(address: Address, changes: _Changes) -> None:
     topic = address.topic()
     mount = mount_to_change(address)
     if mount is None:
-        with LogManager.settings_of(address.data_dir, topic) as settings:
+        with settings_of(address.data_dir, topic) as settings:
             settings.change_topic(topic, changes)
         return
     # The daemon judges again, but a write can say no more than an errno.
@@ -154,11 +154,11 @@ def _change(address: Address, changes: _Changes) -> None:
 
 def _set_places(path: str, given: dict[str, str]) -> None:
     """Store the paths of a broker's settings. StorageError, OSError."""
-    from storage.directory.manager import LogManager
+    from storage.directory.lock import alone
     from storage.settings import broker_settings
     from storage.settings.settings import set_default
 
-    with LogManager.alone(path) as files:
+    with alone(path) as files:
         broker_settings.check_places(
             files, path, given.get("kafkafs.broker.config"), given.get("kafkafs.metadata.log.dir")
         )

@@ -38,14 +38,14 @@ def command(where: Address, undo: bool, dry_run: bool, out: Output) -> None:
     was appended stays. With --dry-run it takes no lock and changes nothing.
     """
     from storage.directory import detach
-    from storage.directory.manager import LogManager
+    from storage.directory.lock import alone
     from storage.files import Files
     from storage.paths import DETACHED
 
     data_dir = where.data_dir if dry_run else directory_to_open(where)
     with (
         one_line_errors(),
-        nullcontext(Files(data_dir)) if dry_run else LogManager.alone(data_dir) as files,
+        nullcontext(Files(data_dir)) if dry_run else alone(data_dir) as files,
     ):
         if undo:
             names = detach.names_to_give_back(files, data_dir)

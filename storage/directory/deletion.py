@@ -25,6 +25,7 @@ from storage import paths
 from storage.directory.checkpoints import Checkpoints
 from storage.directory.deleted import Deleted, DeletedTopic
 from storage.directory.loader import Loader
+from storage.directory.lock import DirectoryLock
 from storage.directory.topics import Topic, TopicPartition, Topics, fault_line
 from storage.errors import StorageError, TopicExists, UnknownTopicOrPartition
 from storage.files import Files
@@ -46,13 +47,13 @@ class Manager(Protocol):
     checkpoints: Checkpoints
     deleted: Deleted
     loader: Loader
+    lock: DirectoryLock
     cleaner_offsets: dict[TopicPartition, int]
     keeps_faulty: bool
     clock_ms: Callable[[], int]
     monotonic_ms: Callable[[], int]
 
     def check_collisions(self, name: str) -> None: ...
-    def note_change(self) -> None: ...
     def forget_unflushed(self, log: Log) -> None: ...
     def start_checkpoint(
         self, *, snapshots: bool = True, coming: Sequence[Log] = ()
@@ -68,7 +69,7 @@ def delete_topic(manager: Manager, name: str) -> int:
     deletion = _planned(manager, topic, delay_ms)
     is_recorded = _recorded(manager, deletion)
     _rename_all(manager, deletion, first_decides=is_recorded)
-    manager.note_change()
+    manager.lock.note_change(manager.clock_ms())
     del manager.topics[name]
     manager.topics.changes += 1
     entry = DeletedTopic(deletion, due_ms, topic, dict(topic.partitions), dict(topic.faults))
@@ -209,7 +210,7 @@ def undelete_topic(manager: Manager, name: str, topic_id: str | None = None) -> 
             manager.cleaner_offsets[name, each.number] = each.cleaned
     manager.settings.identify(name, topic.id)
     manager.deleted.topics.remove(entry)
-    manager.note_change()
+    manager.lock.note_change(manager.clock_ms())
     topic.returns += 1
     manager.topics[name] = topic
     manager.topics.changes += 1

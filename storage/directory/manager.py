@@ -38,6 +38,7 @@ from storage.directory.checkpoints import Checkpoints, Mending
 from storage.directory.deleted import Deleted, DeletedTopic, remove_directory
 from storage.directory.deletion import delete_topic, undelete_topic
 from storage.directory.loader import Loader
+from storage.directory.lock import DirectoryLock
 from storage.directory.make_room import make_room
 from storage.directory.partition_modes import PartitionModes
 from storage.directory.reserve import Reserve
@@ -52,7 +53,6 @@ from storage.errors import (
     ReadOnlyLog,
     StorageError,
     TopicExists,
-    UnknownTopicOrPartition,
 )
 from storage.files import Files
 from storage.groups.groups import Groups
@@ -94,12 +94,6 @@ class Progress:
     partitions_total: int
 
 
-def check_topic(files: Files, path: str, topic: str) -> None:
-    """UnknownTopicOrPartition where nothing of a topic lies in a data directory."""
-    if topic not in paths.partitions_in(files.scan(path)):
-        raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
-
-
 class LogManager:
     """An open data directory.  One thread owns it; see ``Log`` for what others may do.
 
@@ -110,6 +104,7 @@ class LogManager:
         self,
         path: str,
         files: Files,
+        lock: DirectoryLock,
         *,
         read_only: bool,
         wanted: Callable[[str], bool] | None,
@@ -120,6 +115,7 @@ class LogManager:
     ) -> None:
         self.path = path
         self.files = files
+        self.lock = lock
         self.read_only = read_only
         self.clean = clean = checkpoint_file.has_marker(files, path)
         # A retention policy that is not there can do no harm where nothing is deleted.
@@ -155,9 +151,6 @@ class LogManager:
         # Bytes of log that recovery has read, and the time that opening took.
         self.opening_bytes = 0
         self.opening_s = 0.0
-        self._lock_fd = -1
-        # When a topic was made or deleted last, as ``.lock`` has it.
-        self._changed_ns = 0
         # Whether only this manager uses ``files``.
         self._made_files = False
         self.deleted = Deleted(
@@ -226,11 +219,12 @@ class LogManager:
         if not read_only and files.exists(os.path.join(path, paths.HANDOVER)):
             reason = "topics are half handed over to it: run kafkafs handover again"
             raise HandoverRefused(reason, path=path)
-        lock_fd = -1 if read_only else files.lock(os.path.join(path, paths.LOCK))
+        lock = DirectoryLock(files, path, read_only=read_only)
         try:
             manager = cls(
                 path,
                 files,
+                lock,
                 read_only=read_only,
                 wanted=wanted,
                 keeps_faulty=keeps_faulty,
@@ -238,15 +232,12 @@ class LogManager:
                 clock_ms=clock_ms or clock.wall_ms,
                 monotonic_ms=monotonic_ms or clock_ms or clock.monotonic_ms,
             )
-            manager._lock_fd = lock_fd
             manager._made_files = made
-            with contextlib.suppress(OSError):
-                manager._changed_ns = files.file_stat(os.path.join(path, paths.LOCK)).st_mtime_ns
             if not read_only:
                 files.reserve = manager.reserve
                 manager._make_room()
             manager._load(progress, needs, verify=verify)
-            manager._changed_ns = max(manager._changed_ns, manager.topics.created_ns)
+            lock.changed_ns = max(lock.changed_ns, manager.topics.created_ns)
             if not read_only:
                 if not manager.clean and (manager.topics or manager.checkpoints.topics()):
                     # What recovery has cut must not count as flushed when it is written again.
@@ -259,8 +250,7 @@ class LogManager:
         except BaseException:
             if made:
                 files.close_root()
-            if lock_fd >= 0:
-                files.unlock(lock_fd)
+            lock.release()
             raise
         return manager
 
@@ -278,31 +268,6 @@ class LogManager:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
-
-    @staticmethod
-    @contextlib.contextmanager
-    def settings_of(path: str, topic: str) -> Iterator[Settings]:
-        """The settings of a data directory, to change a topic's; only its lock is taken.
-
-        LogLocked, UnknownTopicOrPartition, InvalidConfig, OSError.
-        """
-        with LogManager.alone(path) as files:
-            check_topic(files, path, topic)
-            yield Settings(files, path, check_policy)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def alone(path: str) -> Iterator[Files]:
-        """A data directory that only this process has open; takes just its lock.  LogLocked,
-        OSError.
-        """
-        files = Files(path)
-        lock_fd = files.lock(os.path.join(path, paths.LOCK))
-        try:
-            files.reserve = Reserve(files, path)
-            yield files
-        finally:
-            files.unlock(lock_fd)
 
     # -- loading -------------------------------------------------------------------------------
 
@@ -324,7 +289,7 @@ class LogManager:
             self.checkpoints.set_others_aside()
             checkpoint_file.remove_marker(self.files, self.path)
         # Who holds the lock has recovered it, or is about to.
-        written = self.read_only and self.files.is_locked(os.path.join(self.path, paths.LOCK))
+        written = self.read_only and self.lock.is_locked()
         clean = (self.loader.stopped_clean or written) and not verify
         if needs is not None and clean:
             found = self._needed(found, needs)
@@ -531,7 +496,7 @@ class LogManager:
                 remove_directory(self.files, log.directory)
             self.settings.forget(name)
             raise
-        self.note_change()
+        self.lock.note_change(self.clock_ms())
         self.topics[name] = topic
         self.topics.changes += 1
         return topic
@@ -541,14 +506,8 @@ class LogManager:
         """When a topic was made or deleted last, in ns since 1970; the same for the next start."""
         if self.read_only:
             # Another process makes topics, and notes nothing.
-            return max(self._changed_ns, self.topics.created_ns)
-        return self._changed_ns
-
-    def note_change(self) -> None:
-        """Note that a topic comes or goes.  A deletion leaves no other file that lasts."""
-        self._changed_ns = max(self.clock_ms() * 1_000_000, self._changed_ns + 1)
-        with contextlib.suppress(OSError):
-            self.files.utime_ns(os.path.join(self.path, paths.LOCK), self._changed_ns)
+            return max(self.lock.changed_ns, self.topics.created_ns)
+        return self.lock.changed_ns
 
     def check_collisions(self, name: str) -> None:
         """TopicExists where Kafka's metrics would take it for another topic (``Topic.java``)."""
@@ -929,8 +888,6 @@ class LogManager:
 
     def _release(self) -> None:
         self.deleted.abandon()
-        if self._lock_fd >= 0:
-            self.files.unlock(self._lock_fd)
-            self._lock_fd = -1
+        self.lock.release()
         if self._made_files:
             self.files.close_root()

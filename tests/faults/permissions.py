@@ -175,17 +175,16 @@ FAULTS = [
     Fault(
         "lock-stays-when-opening-fails",
         "storage/directory/manager.py",
-        "                files.close_root()\n            if lock_fd >= 0:\n"
-        "                files.unlock(lock_fd)\n            raise\n",
+        "                files.close_root()\n            lock.release()\n            raise\n",
         "                files.close_root()\n            raise\n",
         "A directory that could not be opened cannot be opened by that process again.",
         (BAD_FILES,),
     ),
     Fault(
         "settings-changed-without-the-lock",
-        "storage/directory/manager.py",
-        "        with LogManager.alone(path) as files:\n            check_topic",
-        "        with contextlib.nullcontext(Files(path)) as files:\n            check_topic",
+        "storage/directory/lock.py",
+        "    with alone(path) as files:\n",
+        "    with contextlib.nullcontext(Files(path)) as files:\n",
         "kafkafs config beside a daemon: one of the two settings is lost.",
         (MANAGER, "tests/kafkafs/cli/test_config.py"),
     ),

@@ -9,6 +9,7 @@ import pytest
 from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.plan import Limits, plan
+from storage.directory.lock import settings_of
 from storage.errors import SwapRefused, UnknownTopicOrPartition
 from storage.files import Files
 from storage.settings.settings import Settings
@@ -278,6 +279,6 @@ def test_a_brokers_own_log_is_no_topic_with_settings(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").mkdir()
     with (
         pytest.raises(UnknownTopicOrPartition),
-        LogManager.settings_of(str(tmp_path), "__cluster_metadata"),
+        settings_of(str(tmp_path), "__cluster_metadata"),
     ):
         pass

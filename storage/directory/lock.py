@@ -1,0 +1,78 @@
+"""The lock of a data directory: its file ``.lock``, which a broker takes, too.
+
+Who writes into the directory has the lock; who only reads takes none.  The file's time says when a
+topic was made or deleted last: a deletion leaves no other file that lasts.
+
+``alone`` and ``settings_of`` are for who changes something of a directory without opening its logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from storage import paths
+from storage.directory.reserve import Reserve
+from storage.errors import UnknownTopicOrPartition
+from storage.files import Files
+from storage.retention.retention import check_policy
+from storage.settings.settings import Settings
+
+
+class DirectoryLock:
+    """``changed_ns``: when a topic was made or deleted last, in ns since 1970; 0: not known."""
+
+    def __init__(self, files: Files, path: str, *, read_only: bool = False) -> None:
+        """Take the lock of the data directory ``path``; ``read_only``: only look at its time.
+
+        LogLocked where another process has it, OSError.
+        """
+        self._files = files
+        self._path = os.path.join(path, paths.LOCK)
+        self._fd = -1 if read_only else files.lock(self._path)
+        self.changed_ns = 0
+        with contextlib.suppress(OSError):
+            self.changed_ns = files.file_stat(self._path).st_mtime_ns
+
+    def is_locked(self) -> bool:
+        """Whether another process has it."""
+        return self._files.is_locked(self._path)
+
+    def note_change(self, now_ms: int) -> None:
+        """Note that a topic comes or goes, also for the next start."""
+        self.changed_ns = max(now_ms * 1_000_000, self.changed_ns + 1)
+        with contextlib.suppress(OSError):
+            self._files.utime_ns(self._path, self.changed_ns)
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._fd >= 0:
+            self._files.unlock(self._fd)
+            self._fd = -1
+
+
+@contextlib.contextmanager
+def alone(path: str) -> Iterator[Files]:
+    """The files of a data directory, of which this process has the lock meanwhile.  LogLocked,
+    OSError.
+    """
+    files = Files(path)
+    lock = DirectoryLock(files, path)
+    try:
+        files.reserve = Reserve(files, path)
+        yield files
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def settings_of(path: str, topic: str) -> Iterator[Settings]:
+    """The settings of a data directory, to change a topic's; this process has the lock meanwhile.
+
+    LogLocked, UnknownTopicOrPartition, InvalidConfig, OSError.
+    """
+    with alone(path) as files:
+        if topic not in paths.partitions_in(files.scan(path)):
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
+        yield Settings(files, path, check_policy)
