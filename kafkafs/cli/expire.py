@@ -158,7 +158,7 @@ def _expire_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
             _delete(manager, plans, now_ms, report)
             return
         # Opening for writing prints these lines already.
-        for line in manager.kept_topics():
+        for line in manager.settings.kept_topics(manager.topics):
             say(f"kafkafs: {line}", err=True)
         for plan in plans:
             report.would_go(plan)

@@ -50,7 +50,8 @@ from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.permissions import exposed_text
 from storage import clock, paths
 from storage.directory.contents import Contents, contents_of
-from storage.directory.manager import LogManager, Progress
+from storage.directory.manager import LogManager
+from storage.directory.opening import Progress
 from storage.errors import LogLocked, StorageError
 from storage.files import Files
 from storage.plain_forms import plain_forms

@@ -1,7 +1,8 @@
 """A data directory: its lock, its topics and partitions, its checkpoints, its periodic work.
 
-`manager` opens one and is what users of this library hold.  Its parts: `lock` keeps other writers
-out, `topics` are the partitions by topic, `loader` finds and loads them, `checkpoints` keeps the offset checkpoints, `deleted`
+`manager` has one open and is what users of this library hold.  Its parts: `lock` keeps other
+writers out, `opening` opens all logs, each by the `loader`; `topics` are the partitions by topic,
+`checkpoints` keeps the offset checkpoints, `deletion` deletes topics and takes that back, `deleted`
 removes what was deleted, `partition_modes` gives directories and files their modes.  `contents`
 tells a data directory from others before any is opened.
 

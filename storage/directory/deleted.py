@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from storage.directory.reserve import Reserve
@@ -74,6 +74,24 @@ class Deleted:
         self._doomed: list[tuple[int, str, Log | None]] = []
         # Paths that could not be removed yet, and whether each is a directory.
         self._unremoved: set[tuple[str, bool]] = set()
+
+    def take_up(
+        self, deletions: Iterable[Deletion], doomed: Iterable[str], wall_ms: int, now_ms: int
+    ) -> None:
+        """Remove what an earlier process has deleted: a topic when its time is over, the other
+        ``doomed`` directories at once.
+
+        The time is ``wall_ms`` by the wall clock and ``now_ms`` by the monotonic one.
+        """
+        waiting: set[str] = set()
+        for each in deletions:
+            # A clock that was put back must not keep them longer.
+            left_ms = min(each.due_ms - wall_ms, each.due_ms - each.deleted_ms)
+            self.topics.append(DeletedTopic(each, now_ms + left_ms))
+            waiting.update(partition.directory for partition in each.partitions)
+        for name in doomed:
+            if not self._read_only and name not in waiting:
+                self.add(now_ms, os.path.join(self._path, name), None)
 
     def add(self, due_ms: int, directory: str, log: Log | None) -> None:
         """Remove a partition's directory from ``due_ms`` on, by the monotonic clock."""

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from storage import paths
 from storage.directory.checkpoints import Checkpoints
-from storage.directory.topics import Topic, TopicPartition
+from storage.directory.topics import Topic, TopicPartition, Topics
 from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
 from storage.files import Files, is_temporary
 from storage.kafka07.segment import holds_entries, refusal
@@ -68,6 +68,7 @@ class Loader:
     path: str
     settings: Settings
     checkpoints: Checkpoints
+    topics: Topics
     faults: list[str]
     logs: LogGroup
     read_only: bool
@@ -283,6 +284,16 @@ class Loader:
         if not clean and not self.read_only and files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
+
+    def add(self, log: Log) -> None:
+        """Make a loaded partition part of its topic; all of a topic's share one id.
+
+        CorruptCheckpoint where they do not, or the id is not known any more.
+        """
+        if not log.topic_id:
+            self.find_topic_id(log, self.topics.id_of(log.topic))
+        self.topics.add(log)
+        self.checkpoints.note_end((log.topic, log.partition), log.log_end_offset)
 
     def create_log(self, topic: Topic, partition: int, directory: str, now_ms: int) -> Log:
         """Make the files of a new, empty partition in its directory; durable.  OSError.

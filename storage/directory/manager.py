@@ -4,15 +4,14 @@ Layout: one directory per partition (``TOPIC-N``), and plain files beside them: 
 offset checkpoints, the clean-shutdown marker (``LogManager.java``, ``LogLoader.java``) and the
 settings' file.
 
-Start: take the lock, look for the marker and remove it, load every partition (in threads where
-recovery has to read), delete what was half deleted.  End: close every log, write the checkpoints,
-then the marker.
+Start: take the lock, make room where the disk is full, open every log (``opening``), write down
+what recovery has found.  End: close every log, write the checkpoints, then the marker.
 
 Invariants: one writer per directory, also across processes; a checkpoint never claims more than has
 been fsynced.
 
-Its parts: the ``topics``, the offset ``checkpoints``, the ``loader`` of partitions, the ``modes``
-of their files, and what was ``deleted``.
+Its parts: the ``lock``, the ``topics``, the offset ``checkpoints``, the ``loader`` of partitions,
+the ``modes`` of their files, and what was ``deleted``.
 
 It starts no background thread: the owner calls ``due_flushes``, ``checkpoint`` and ``sweep`` often
 enough.
@@ -26,20 +25,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 
 from storage import clock, descriptors, paths
 from storage.adopt.adopt import recover as recover_adoption
 from storage.adopt.adoptions import Adoptions, NeededTopics
 from storage.counters import CleanerCounters
 from storage.directory.checkpoints import Checkpoints, Mending
-from storage.directory.deleted import Deleted, DeletedTopic, remove_directory
+from storage.directory.deleted import Deleted, remove_directory
 from storage.directory.deletion import delete_topic, undelete_topic
 from storage.directory.loader import Loader
 from storage.directory.lock import DirectoryLock
 from storage.directory.make_room import make_room
+from storage.directory.opening import Progress, open_logs
 from storage.directory.partition_modes import PartitionModes
 from storage.directory.reserve import Reserve
 from storage.directory.topics import Topic, TopicPartition, Topics
@@ -49,7 +47,6 @@ from storage.errors import (
     HandoverRefused,
     InvalidTopic,
     PolicyViolation,
-    ReadOnlyFormat,
     ReadOnlyLog,
     StorageError,
     TopicExists,
@@ -63,11 +60,10 @@ from storage.retention.retention import check_policy
 from storage.settings.setting_files import TopicFile, TopicOwner
 from storage.settings.settings import Settings, no_check
 from storage.state import checkpoint_file
-from storage.state.deletion_file import Deletion
 from storage.task import Task
 from storage.threads import side_by_side
 
-__all__ = ["LogManager", "Progress", "Topic"]
+__all__ = ["LogManager", "Topic"]
 
 _log = logging.getLogger(__name__)
 
@@ -77,21 +73,6 @@ CLOSING_THREADS = 8
 # How often expired producers are looked for (``producer.id.expiration.check.interval.ms``).
 EXPIRATION_CHECK_MS = 600_000
 CLOSED_BY_ONE = 32
-# How many topics a line names.
-_NAMED = 10
-# What the whole machine or disk lacks is not the fault of the partition that met it first.
-_EVERYBODYS = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far opening has come: bytes read by recovery, partitions loaded of all."""
-
-    bytes_read: int
-    partitions: int
-    partitions_total: int
 
 
 class LogManager:
@@ -161,6 +142,7 @@ class LogManager:
             path,
             settings,
             self.checkpoints,
+            self.topics,
             self.faults,
             self._logs,
             read_only=read_only,
@@ -236,17 +218,9 @@ class LogManager:
             if not read_only:
                 files.reserve = manager.reserve
                 manager._make_room()
-            manager._load(progress, needs, verify=verify)
-            lock.changed_ns = max(lock.changed_ns, manager.topics.created_ns)
+            manager._open_logs(progress, needs, verify=verify)
             if not read_only:
-                if not manager.clean and (manager.topics or manager.checkpoints.topics()):
-                    # What recovery has cut must not count as flushed when it is written again.
-                    manager.start_checkpoint(snapshots=False)()
-                for log in manager.logs():
-                    manager._rescue(log)
-                for line in manager.groups.pull_back():
-                    _log.warning("%s", line)
-                recover_adoption(manager)
+                manager._end_what_was_stopped()
         except BaseException:
             if made:
                 files.close_root()
@@ -263,163 +237,50 @@ class LogManager:
         for each in gone:
             _log.warning("the disk is full, removed at the start: %s", each)
 
-    def __enter__(self) -> LogManager:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close()
-
-    # -- loading -------------------------------------------------------------------------------
-
-    def _load(
+    def _open_logs(
         self,
         progress: Callable[[Progress], None] | None,
         needs: NeededTopics | None,
         *,
         verify: bool,
     ) -> None:
-        started = time.monotonic()
-        now_ms = self.clock_ms()
-        found, doomed, deletions = self.loader.scan()
-        if not self.read_only:
-            self.loader.refuse_old(found)
-        recovery_points, log_starts, are_known = self.checkpoints.read_at_open(found)
-        self.loader.stopped_clean = self.clean and are_known
-        if not self.read_only:
-            self.checkpoints.set_others_aside()
-            checkpoint_file.remove_marker(self.files, self.path)
-        # Who holds the lock has recovered it, or is about to.
-        written = self.read_only and self.lock.is_locked()
-        clean = (self.loader.stopped_clean or written) and not verify
-        if needs is not None and clean:
-            found = self._needed(found, needs)
-        state = [0, 0]
-
-        def advance(size: int, partitions: int = 0) -> None:
-            state[0] += size
-            state[1] += partitions
-            if progress is not None:
-                progress(Progress(state[0], state[1], len(found)))
-
-        logs: list[Log] = []
-
-        def load(item: TopicPartition) -> Log | None:
-            log = None
-            with self._as_fault(item):
-                self.checkpoints.check_log_start(item)
-                load_once = partial(
-                    self.loader.load_partition,
-                    item,
-                    clean=clean,
-                    recovery_point=recovery_points.get(item),
-                    verify=verify,
-                    log_start=log_starts.get(item, 0),
-                    now_ms=now_ms,
-                    advance=advance,
-                )
-                log = self.loader.while_renamed(item, load_once, awaits_swap=True)
-                # A living writer's checkpoint may be ahead of what was seen of its log.
-                if log is not None and not written:
-                    self.loader.compare_end(log, recovery_points.get(item, 0))
-            if log is not None:
-                logs.append(log)
-            advance(0, 1)
-            return log
-
-        try:
-            threads = self.files.parallel
-            if not clean:
-                threads = max(threads, self.settings.broker.num_recovery_threads_per_data_dir)
-            loaded = side_by_side(load, found, threads, "recovery")
-            # Those first that know their topic's id.
-            for log in sorted(filter(None, loaded), key=lambda log: not log.topic_id):
-                with self._as_fault((log.topic, log.partition), log):
-                    self.add(log)
-        except BaseException:
-            for log in logs:
-                log.abandon()
-            raise
-        self.opening_bytes = state[0]
-        self.opening_s = time.monotonic() - started
+        """Open the logs, say what was wrong, and take up what an earlier process has deleted."""
+        opened = open_logs(
+            *(self.loader, self.lock, progress, needs),
+            verify=verify,
+            keeps_faulty=self.keeps_faulty,
+            now_ms=self.clock_ms(),
+        )
+        self._left_out = opened.left_out
+        self.opening_bytes, self.opening_s = opened.bytes_read, opened.took_s
+        self.lock.changed_ns = max(self.lock.changed_ns, self.topics.created_ns)
         for line in [*self.cuts, *self.faults]:
             _log.warning("%s", line)
         if not self.read_only:
-            for line in [*self.settings.notes, *self.kept_topics()]:
+            for line in [*self.settings.notes, *self.settings.kept_topics(self.topics)]:
                 _log.warning("%s", line)
-        self._take_up_deletions(deletions, doomed)
-
-    def _needed(self, found: list[TopicPartition], needs: NeededTopics) -> list[TopicPartition]:
-        """The partitions of the topics that are needed; the others are left out.
-
-        All where one that is needed is not there: it may have to be made.
-        """
-        try:
-            adoptions = Adoptions.load(self.files, self.path)
-        except CorruptCheckpoint:
-            return found  # ``recover_adoption`` says so
-        topics = needs(adoptions)
-        if topics is None or not topics <= {topic for topic, _ in found}:
-            return found
-        if adoptions.pending is not None:
-            # Its markers may be missing.
-            topics |= {topic for topic, _ in adoptions.pending.partitions}
-        self._left_out = [item for item in found if item[0] not in topics]
-        return [item for item in found if item[0] in topics]
-
-    def _take_up_deletions(self, deletions: Iterable[Deletion], doomed: Iterable[str]) -> None:
-        """Remove what an earlier process has deleted: topics when their time is over."""
-        waiting: set[str] = set()
-        for each in deletions:
+        for each in opened.scan.deletions:
             self.groups.topic_deleted(each.topic, each.deleted_ms)
-            # A clock that was put back must not keep them longer.
-            left_ms = min(each.due_ms - self.clock_ms(), each.due_ms - each.deleted_ms)
-            self.deleted.topics.append(DeletedTopic(each, self.monotonic_ms() + left_ms))
-            waiting.update(partition.directory for partition in each.partitions)
-        for name in doomed:
-            if not self.read_only and name not in waiting:
-                self.deleted.add(self.monotonic_ms(), os.path.join(self.path, name), None)
+        self.deleted.take_up(
+            opened.scan.deletions, opened.scan.doomed, self.clock_ms(), self.monotonic_ms()
+        )
 
-    def kept_topics(self, names: Iterable[str] | None = None) -> list[str]:
-        """The topics, all or those of these names, whose unknown settings prevent deletion: a line
-        for each reason.
-        """
-        topics: dict[str, list[str]] = {}
-        for name in sorted(self.topics if names is None else names):
-            why = self.settings.why_kept(name, "TOPIC")
-            if why is not None:
-                topics.setdefault(why, []).append(name)
-        lines = []
-        for why, names in topics.items():
-            some, more = ", ".join(names[:_NAMED]), len(names) - _NAMED
-            if more > 0:
-                some = f"{len(names)} topics ({some} and {more} more)"
-            lines.append(f"nothing is deleted or compacted of {some}: {why}")
-        return lines
+    def _end_what_was_stopped(self) -> None:
+        """Write down what recovery has found, and end what a crash or a failed disk has stopped."""
+        if not self.clean and (self.topics or self.checkpoints.topics()):
+            # What recovery has cut must not count as flushed when it is written again.
+            self.start_checkpoint(snapshots=False)()
+        for log in self.logs():
+            self._rescue(log)
+        for line in self.groups.pull_back():
+            _log.warning("%s", line)
+        recover_adoption(self)
 
-    @contextlib.contextmanager
-    def _as_fault(self, item: TopicPartition, log: Log | None = None) -> Iterator[None]:
-        """Make an error in this block the partition's fault, where faults are kept."""
-        try:
-            yield
-        except Exception as error:
-            everybodys = isinstance(error, MemoryError) or (
-                isinstance(error, OSError) and error.errno in _EVERYBODYS
-            )
-            if not self.keeps_faulty or everybodys or isinstance(error, ReadOnlyFormat):
-                raise
-            if log is not None:
-                log.abandon()
-            self.topics.set_fault(item, error)
+    def __enter__(self) -> LogManager:
+        return self
 
-    def add(self, log: Log) -> None:
-        """Make a loaded partition part of its topic; all of a topic's share one id.
-
-        CorruptCheckpoint where they do not, or the id is not known any more.
-        """
-        if not log.topic_id:
-            self.loader.find_topic_id(log, self.topics.id_of(log.topic))
-        self.topics.add(log)
-        self.checkpoints.note_end((log.topic, log.partition), log.log_end_offset)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close()
 
     # -- topics --------------------------------------------------------------------------------
 

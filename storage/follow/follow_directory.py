@@ -196,7 +196,7 @@ class DirectoryFollower:
             # Its topic is just being made, or one of the same name is just being deleted.
             log.abandon()
             return None
-        manager.add(log)
+        manager.loader.add(log)
         self._starting.add(item)
         return log
 

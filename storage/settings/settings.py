@@ -68,6 +68,8 @@ SETTINGS_FILE = "kafkafs.properties"
 
 _LARGEST = "max.message.bytes"
 _OFFSETS_RETENTION = "offsets.retention.minutes"
+# How many topics a line names.
+_NAMED = 10
 _BY_US = "set on the topic"
 _BY_BROKER = "set on the topic at its broker"
 
@@ -384,6 +386,21 @@ class Settings:
             wanted = " ".join(f"{name}=..." for name in unknown)
             remedy = f"kafkafs config {self._data_dir} {called or topic} {wanted}"
         return f"{', '.join(unknown)} are not known: {reason}; {remedy} ends that"
+
+    def kept_topics(self, topics: Iterable[str]) -> list[str]:
+        """A line for each reason why nothing of some of these topics is deleted or compacted."""
+        kept: dict[str, list[str]] = {}
+        for name in sorted(topics):
+            why = self.why_kept(name, "TOPIC")
+            if why is not None:
+                kept.setdefault(why, []).append(name)
+        lines = []
+        for why, names in kept.items():
+            some, more = ", ".join(names[:_NAMED]), len(names) - _NAMED
+            if more > 0:
+                some = f"{len(names)} topics ({some} and {more} more)"
+            lines.append(f"nothing is deleted or compacted of {some}: {why}")
+        return lines
 
     def explain_defaults(self) -> list[tuple[str, str, str]]:
         """``explain`` for the daemon, and for topics without settings."""

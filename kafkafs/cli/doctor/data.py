@@ -228,7 +228,7 @@ def _settings(path: str) -> Iterator[Finding]:
     try:
         with _opened(path) as manager:
             topics = paths.partitions_in(manager.files.scan(path))
-            kept = manager.kept_topics(topics)
+            kept = manager.settings.kept_topics(topics)
             notes = manager.settings.notes
     except (StorageError, OSError) as error:
         mend = f"kafkafs verify {shlex.quote(path)}"

@@ -184,7 +184,7 @@ def topics_text(manager: LogManager) -> str:
     width = max(map(len, names))
     rows = text_table(_TOPIC_COLUMNS, [_topic_facts(manager, topic) for _, topic in topics])
     lines = [f"{name:<{width}} {row}" for name, row in zip(names, rows, strict=True)]
-    lines += [f"# {line}" for line in manager.kept_topics()]
+    lines += [f"# {line}" for line in manager.settings.kept_topics(manager.topics)]
     lines += [f"# {reason}" for _, topic in topics for reason in topic.faults.copy().values()]
     lines += [f"# {log.name}: {loss}" for log in manager.logs() for loss in log.losses]
     lines += [f"# {deleted_line(manager, each)}" for each in list(manager.deleted.topics)]

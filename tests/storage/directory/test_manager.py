@@ -15,7 +15,7 @@ import pytest
 
 from storage import LogManager, paths
 from storage.directory.deleted import SWEPT_AT_ONCE
-from storage.directory.manager import Progress
+from storage.directory.opening import Progress
 from storage.errors import (
     CorruptCheckpoint,
     InvalidConfig,

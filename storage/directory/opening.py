@@ -1,0 +1,202 @@
+"""Opens the logs of a data directory, once, in this order:
+
+1. find the partitions, and finish what a stopped deletion has left (``loader``);
+2. read the checkpoints, and remove the marker of a clean stop: if the process is killed from now
+   on, the next start recovers;
+3. leave out the topics that are not needed, where the owner says which those are and the last stop
+   was clean;
+4. load each partition, several at a time where recovery has to read;
+5. make each loaded one part of its topic.
+
+A partition that cannot be opened is an error, or a fault of its topic where faults are kept.
+
+Not here: taking the lock (``lock``), loading one partition (``loader``), what is written down when
+all are open (``manager``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from storage.adopt.adoptions import Adoptions, NeededTopics
+from storage.directory.loader import Loader, Scan
+from storage.directory.lock import DirectoryLock
+from storage.directory.topics import TopicPartition
+from storage.errors import CorruptCheckpoint, ReadOnlyFormat
+from storage.log.log import Log
+from storage.state import checkpoint_file
+from storage.threads import side_by_side
+
+# What the whole machine or disk lacks is not the fault of the partition that met it first.
+_EVERYBODYS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far opening has come: bytes read by recovery, partitions loaded of all."""
+
+    bytes_read: int
+    partitions: int
+    partitions_total: int
+
+
+class Opened(NamedTuple):
+    """What opening tells beside the logs.
+
+    ``left_out``: the partitions that are there and not needed; ``bytes_read``: how much of the logs
+    recovery has read; ``took_s``: the time that opening took.
+    """
+
+    scan: Scan
+    left_out: list[TopicPartition]
+    bytes_read: int
+    took_s: float
+
+
+def open_logs(
+    loader: Loader,
+    lock: DirectoryLock,
+    progress: Callable[[Progress], None] | None,
+    needs: NeededTopics | None,
+    *,
+    verify: bool,
+    keeps_faulty: bool,
+    now_ms: int,
+) -> Opened:
+    """Open the logs of the loader's directory, and make them parts of its topics.
+
+    ``needs``, ``verify``, ``keeps_faulty``, and what is raised, as of ``LogManager.open``; where it
+    raises no log is open.
+    """
+    started = time.monotonic()
+    scan = loader.scan()
+    found, left_out = scan.partitions, list[TopicPartition]()
+    if not loader.read_only:
+        loader.refuse_old(found)
+    recovery_points, log_starts, are_known = loader.checkpoints.read_at_open(found)
+    loader.stopped_clean = loader.clean and are_known
+    if not loader.read_only:
+        loader.checkpoints.set_others_aside()
+        checkpoint_file.remove_marker(loader.files, loader.path)
+    # Who holds the lock has recovered the logs, or is about to.
+    is_written = loader.read_only and lock.is_locked()
+    clean = (loader.stopped_clean or is_written) and not verify
+    if needs is not None and clean:
+        topics = _needed(loader, found, needs)
+        left_out = [item for item in found if item[0] not in topics]
+        found = [item for item in found if item[0] in topics]
+    opening = _Opening(
+        *(loader, progress, len(found), recovery_points, log_starts),
+        is_written=is_written,
+        clean=clean,
+        verify=verify,
+        keeps_faulty=keeps_faulty,
+        now_ms=now_ms,
+    )
+    opening.open(found)
+    return Opened(scan, left_out, opening.bytes_read, time.monotonic() - started)
+
+
+def _needed(loader: Loader, found: list[TopicPartition], needs: NeededTopics) -> Set[str]:
+    """The topics that are needed; all where one of those is not there: it may have to be made."""
+    there = {topic for topic, _ in found}
+    try:
+        adoptions = Adoptions.load(loader.files, loader.path)
+    except CorruptCheckpoint:
+        return there  # ``adopt.recover`` says so
+    topics = needs(adoptions)
+    if topics is None or not topics <= there:
+        return there
+    pending = adoptions.pending
+    # The markers of an adoption that was not ended may be missing in its topics.
+    return topics | {topic for topic, _ in (pending.partitions if pending is not None else ())}
+
+
+@dataclass(slots=True)
+class _Opening:
+    """Opens the partitions that were found.  ``partitions``: how many have been loaded."""
+
+    loader: Loader
+    progress: Callable[[Progress], None] | None
+    total: int
+    recovery_points: dict[TopicPartition, int]
+    log_starts: dict[TopicPartition, int]
+    is_written: bool
+    clean: bool
+    verify: bool
+    keeps_faulty: bool
+    now_ms: int
+    bytes_read: int = 0
+    partitions: int = 0
+    logs: list[Log] = field(default_factory=list)
+
+    def open(self, found: list[TopicPartition]) -> None:
+        """Load these partitions and make them parts of their topics."""
+        loader = self.loader
+        threads = loader.files.parallel
+        if not self.clean:
+            threads = max(threads, loader.settings.broker.num_recovery_threads_per_data_dir)
+        try:
+            loaded = side_by_side(self._load, found, threads, "recovery")
+            # Those first that know their topic's id.
+            for log in sorted(filter(None, loaded), key=lambda log: not log.topic_id):
+                with self._as_fault((log.topic, log.partition), log):
+                    loader.add(log)
+        except BaseException:
+            for log in self.logs:
+                log.abandon()
+            raise
+
+    def _load(self, item: TopicPartition) -> Log | None:
+        """Load a partition, in any thread; None where that is a fault, or it is gone."""
+        loader = self.loader
+        log = None
+        with self._as_fault(item):
+            loader.checkpoints.check_log_start(item)
+            load_once = partial(
+                loader.load_partition,
+                item,
+                clean=self.clean,
+                recovery_point=self.recovery_points.get(item),
+                verify=self.verify,
+                log_start=self.log_starts.get(item, 0),
+                now_ms=self.now_ms,
+                advance=self._advance,
+            )
+            log = loader.while_renamed(item, load_once, awaits_swap=True)
+            # A living writer's checkpoint may be ahead of what was seen of its log.
+            if log is not None and not self.is_written:
+                loader.compare_end(log, self.recovery_points.get(item, 0))
+        if log is not None:
+            self.logs.append(log)
+        self._advance(0, 1)
+        return log
+
+    def _advance(self, size: int, partitions: int = 0) -> None:
+        self.bytes_read += size
+        self.partitions += partitions
+        if self.progress is not None:
+            self.progress(Progress(self.bytes_read, self.partitions, self.total))
+
+    @contextlib.contextmanager
+    def _as_fault(self, item: TopicPartition, log: Log | None = None) -> Iterator[None]:
+        """Make an error in this block the partition's fault, where faults are kept."""
+        try:
+            yield
+        except Exception as error:
+            everybodys = isinstance(error, MemoryError) or (
+                isinstance(error, OSError) and error.errno in _EVERYBODYS
+            )
+            if not self.keeps_faulty or everybodys or isinstance(error, ReadOnlyFormat):
+                raise
+            if log is not None:
+                log.abandon()
+            self.loader.topics.set_fault(item, error)
