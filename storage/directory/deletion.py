@@ -53,7 +53,6 @@ class Manager(Protocol):
     clock_ms: Callable[[], int]
     monotonic_ms: Callable[[], int]
 
-    def check_collisions(self, name: str) -> None: ...
     def forget_unflushed(self, log: Log) -> None: ...
     def start_checkpoint(
         self, *, snapshots: bool = True, coming: Sequence[Log] = ()
@@ -180,7 +179,7 @@ def undelete_topic(manager: Manager, name: str, topic_id: str | None = None) -> 
     manager.settings.check_known()
     entry = _found(manager, name, topic_id)
     deletion = entry.deletion
-    manager.check_collisions(name)
+    manager.topics.check_collisions(name)
     for each in deletion.partitions:
         where = _live(manager, name, each.number)
         if manager.files.exists(where):

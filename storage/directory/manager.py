@@ -20,7 +20,6 @@ enough.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import threading
@@ -32,7 +31,8 @@ from storage.adopt.adopt import recover as recover_adoption
 from storage.adopt.adoptions import Adoptions, NeededTopics
 from storage.counters import CleanerCounters
 from storage.directory.checkpoints import Checkpoints, Mending
-from storage.directory.deleted import Deleted, remove_directory
+from storage.directory.creation import create_offsets_topic, create_partition, create_topic
+from storage.directory.deleted import Deleted
 from storage.directory.deletion import delete_topic, undelete_topic
 from storage.directory.loader import Loader
 from storage.directory.lock import DirectoryLock
@@ -45,11 +45,9 @@ from storage.duties import Duties
 from storage.errors import (
     CorruptCheckpoint,
     HandoverRefused,
-    InvalidTopic,
     PolicyViolation,
     ReadOnlyLog,
     StorageError,
-    TopicExists,
 )
 from storage.files import Files
 from storage.groups.groups import Groups
@@ -57,7 +55,7 @@ from storage.log.log import Log, LogGroup
 from storage.log.rescue import rescue
 from storage.plain_forms import plain_forms
 from storage.retention.retention import check_policy
-from storage.settings.setting_files import TopicFile, TopicOwner
+from storage.settings.setting_files import TopicOwner
 from storage.settings.settings import Settings, no_check
 from storage.state import checkpoint_file
 from storage.task import Task
@@ -157,7 +155,7 @@ class LogManager:
         # When expired producers are looked for next, by the monotonic clock.
         self._expiring_ms = 0
         # The partitions that are there and were not opened, as nothing of them is needed.
-        self._left_out: list[TopicPartition] = []
+        self.left_out: list[TopicPartition] = []
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -251,7 +249,7 @@ class LogManager:
             keeps_faulty=self.keeps_faulty,
             now_ms=self.clock_ms(),
         )
-        self._left_out = opened.left_out
+        self.left_out = opened.left_out
         self.opening_bytes, self.opening_s = opened.bytes_read, opened.took_s
         self.lock.changed_ns = max(self.lock.changed_ns, self.topics.created_ns)
         for line in [*self.cuts, *self.faults]:
@@ -302,102 +300,13 @@ class LogManager:
         ``change_topic_settings``, OSError; what was made of a topic that failed is removed again.
         """
         paths.check_new_name(name)
-        return self._create_topic(name, partitions, owner, settings or {})
+        return create_topic(self, name, partitions, owner, settings or {})
 
     def create_offsets_topic(self) -> None:
         """Create ``__consumer_offsets`` as a broker does, or what is missing of its partitions;
         errors as ``create_topic``.
         """
-        broker = self.settings.broker
-        partitions = broker.offsets_topic_num_partitions
-        settings = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(broker.offsets_topic_segment_bytes),
-        }
-        topic = self.topics.get(paths.CONSUMER_OFFSETS)
-        if topic is None:
-            self._create_topic(paths.CONSUMER_OFFSETS, partitions, None, settings)
-            return
-        begun = TopicFile(self.settings.checked(topic.name, settings))
-        for partition in sorted(set(range(partitions)) - set(topic.numbers)):
-            topic.add(self._create_log(topic, partition, begun))
-        self.files.sync_directory(self.path)
-        self.topics.changes += 1
-
-    def _create_topic(
-        self,
-        name: str,
-        partitions: int | None,
-        owner: TopicOwner | None,
-        settings: Mapping[str, str],
-    ) -> Topic:
-        self.check_writable()
-        assert not self._left_out, "who makes topics has all of a directory open"
-        self.files.check_room()
-        if name in self.topics:
-            raise TopicExists(f"topic {name!r} exists", path=self.path)
-        self.check_collisions(name)
-        self.check_may_create()
-        self.settings.check_known()
-        count = self.settings.broker.num_partitions if partitions is None else partitions
-        topic = Topic(name, checkpoint_file.new_topic_id())
-        self.settings.identify(name, topic.id)
-        overrides = self.settings.checked(name, settings) if settings else {}
-        if name in self.checkpoints.topics():
-            # These are a deleted topic's: the new one begins at offset 0.
-            self.start_checkpoint(snapshots=False)()
-        try:
-            begun = TopicFile(overrides, {} if owner is None else {None: owner})
-            for partition in range(count):
-                topic.add(self._create_log(topic, partition, begun))
-            self.files.sync_directory(self.path)
-        except OSError:
-            for log in reversed(topic.partitions.values()):
-                remove_directory(self.files, log.directory)
-            self.settings.forget(name)
-            raise
-        self.lock.note_change(self.clock_ms())
-        self.topics[name] = topic
-        self.topics.changes += 1
-        return topic
-
-    @property
-    def changed_ns(self) -> int:
-        """When a topic was made or deleted last, in ns since 1970; the same for the next start."""
-        if self.read_only:
-            # Another process makes topics, and notes nothing.
-            return max(self.lock.changed_ns, self.topics.created_ns)
-        return self.lock.changed_ns
-
-    def check_collisions(self, name: str) -> None:
-        """TopicExists where Kafka's metrics would take it for another topic (``Topic.java``)."""
-        if "." not in name and "_" not in name:
-            return
-        collision = name.replace(".", "_")
-        for other in self.topics:
-            if other.replace(".", "_") == collision:
-                raise TopicExists(
-                    f"topic {name!r} collides with {other!r}: '.' and '_' are one in the names of "
-                    "Kafka's metrics",
-                    path=self.path,
-                )
-
-    def _begin_topic(self, name: str, directory: str, begun: TopicFile) -> None:
-        """Make the directory of a new topic's partition 0, with the topic's file inside.
-
-        Until that is written down it has a name that the next start removes.
-        """
-        if self.files.exists(directory):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
-        unfinished = os.path.join(self.path, paths.deleted_directory_name(name, 0))
-        self.modes.make_directory(unfinished, begun, 0)
-        try:
-            self.settings.begin(name, unfinished, begun)
-            self.files.rename(unfinished, directory)
-        except OSError:
-            remove_directory(self.files, unfinished)
-            raise
+        create_offsets_topic(self)
 
     def create_partition(
         self, topic_name: str, partition: int, *, owner: TopicOwner | None = None
@@ -409,36 +318,7 @@ class LogManager:
         InvalidTopic where it is not the next number, PolicyViolation in a broker's directory or of
         an internal topic, OSError; what was made of a partition that failed is removed again.
         """
-        self.check_writable()
-        self.files.check_room()
-        topic = self.topics.topic(topic_name)
-        topic.check(partition)
-        if topic_name in paths.INTERNAL_TOPICS:
-            reason = "a cluster alone adds partitions, by which it finds what it has written"
-            raise PolicyViolation(f"topic {topic_name!r}: {reason}")
-        following = max(topic.numbers, default=-1) + 1
-        if partition != following:
-            raise InvalidTopic(
-                f"the next partition of topic {topic_name!r} is {following}, not {partition}: "
-                "they are created in order",
-                path=self.path,
-            )
-        self.check_may_create()
-        # Each line of the topic's file is written anew by each change of it: there is none where
-        # thousands of partitions are made alike.
-        if owner is not None and owner != self.settings.partition_owner(topic_name, partition):
-            self.settings.set_owner(topic_name, partition, *owner)
-        log = self._create_log(topic, partition)
-        try:
-            log.load_history()
-            self.files.sync_directory(self.path)
-        except OSError:
-            log.abandon()
-            remove_directory(self.files, log.directory)
-            raise
-        topic.add(log)
-        self.topics.changes += 1
-        return log
+        return create_partition(self, topic_name, partition, owner)
 
     def check_may_create(self) -> None:
         """PolicyViolation in a broker's directory."""
@@ -447,19 +327,6 @@ class LogManager:
                 "a broker has written this directory, and would delete what it does not know when "
                 f"it comes back; if it will not: kafkafs detach {self.path}",
             )
-
-    def _create_log(self, topic: Topic, partition: int, begun: TopicFile | None = None) -> Log:
-        directory = os.path.join(self.path, paths.partition_directory(topic.name, partition))
-        if partition == 0:
-            self._begin_topic(topic.name, directory, begun or TopicFile())
-        else:
-            known = self.settings.topic_file(topic.name)
-            self.modes.make_directory(directory, known, partition)
-        try:
-            return self.loader.create_log(topic, partition, directory, self.clock_ms())
-        except OSError:
-            remove_directory(self.files, directory)
-            raise
 
     def delete_topic(self, name: str) -> int:
         """Delete a topic with everything in it; returns for how many ms it can be undeleted.
@@ -494,6 +361,14 @@ class LogManager:
     def may_be_undeleted(self, name: str) -> bool:
         """Whether ``undelete_topic`` may find a topic of this name.  Any thread."""
         return any(each.deletion.topic == name for each in list(self.deleted.topics))
+
+    @property
+    def changed_ns(self) -> int:
+        """When a topic was made or deleted last, in ns since 1970; the same for the next start."""
+        if self.read_only:
+            # Another process makes topics, and notes nothing.
+            return max(self.lock.changed_ns, self.topics.created_ns)
+        return self.lock.changed_ns
 
     def forget_unflushed(self, log: Log) -> None:
         """A log that is deleted, or was not taken, needs no flush by the clock."""
@@ -614,7 +489,7 @@ class LogManager:
                 paths.HIGH_WATERMARKS: high_watermarks,
             },
             frozenset({*self.topics, *(log.topic for log in coming)}),
-            [*self.topics.faulty, *self._left_out],
+            [*self.topics.faulty, *self.left_out],
         )
         grown = logs if snapshots else []
         started = [each for log in grown if (each := log.snapshots.start()) is not None]

@@ -2,7 +2,8 @@
 
 A partition that could not be opened is a fault of its topic and does not concern the others.
 
-Not here: finding and loading partitions (``loader``), making and deleting them (``manager``).
+Not here: finding and loading partitions (``loader``), making and deleting them (``creation``,
+``deletion``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from storage.errors import (
     CorruptCheckpoint,
     FaultyPartition,
     StorageError,
+    TopicExists,
     UnknownTopicOrPartition,
 )
 from storage.log.log import Log
@@ -152,6 +154,19 @@ class Topics(dict[str, Topic]):
         topic.faults.pop(log.partition, None)
         topic.add(log)
         self.changes += 1
+
+    def check_collisions(self, name: str) -> None:
+        """TopicExists where Kafka's metrics would take it for another topic (``Topic.java``)."""
+        if "." not in name and "_" not in name:
+            return
+        collision = name.replace(".", "_")
+        for other in self:
+            if other.replace(".", "_") == collision:
+                raise TopicExists(
+                    f"topic {name!r} collides with {other!r}: '.' and '_' are one in the names of "
+                    "Kafka's metrics",
+                    path=self._path,
+                )
 
     # -- faults --------------------------------------------------------------------------------
 

@@ -301,28 +301,28 @@ FAULTS = [
     ),
     Fault(
         "create-topic-names-not-durable",
-        "storage/directory/manager.py",
-        "                topic.add(self._create_log(topic, partition, begun))\n"
-        "            self.files.sync_directory(self.path)\n",
-        "                topic.add(self._create_log(topic, partition, begun))\n",
+        "storage/directory/creation.py",
+        "            topic.add(_create_log(manager, topic, partition, begun))\n"
+        "        manager.files.sync_directory(manager.path)\n    except",
+        "            topic.add(_create_log(manager, topic, partition, begun))\n    except",
         "A topic with flushed records is gone after a power cut.",
         (LOG_CRASH,),
     ),
     Fault(
         "create-topic-seen-before-its-owner",
-        "storage/directory/manager.py",
-        "            self.settings.begin(name, unfinished, begun)\n"
-        "            self.files.rename(unfinished, directory)\n",
-        "            self.files.rename(unfinished, directory)\n"
-        "            self.settings.begin(name, directory, begun)\n",
+        "storage/directory/creation.py",
+        "        manager.settings.begin(name, unfinished, begun)\n"
+        "        files.rename(unfinished, directory)\n",
+        "        files.rename(unfinished, directory)\n"
+        "        manager.settings.begin(name, directory, begun)\n",
         "mkdir -m 700 and a kill: everybody reads the topic.",
         (TOPIC_CRASH, MANAGER, "tests/storage/settings/test_settings.py"),
     ),
     Fault(
         "create-partition-names-not-durable",
-        "storage/directory/manager.py",
-        "            log.load_history()\n            self.files.sync_directory(self.path)\n",
-        "            log.load_history()\n",
+        "storage/directory/creation.py",
+        "        log.load_history()\n        manager.files.sync_directory(manager.path)\n",
+        "        log.load_history()\n",
         "A partition with flushed records is gone after a power cut.",
         ("tests/storage/log/test_flush.py",),
     ),
@@ -613,9 +613,9 @@ FAULTS = [
     ),
     Fault(
         "create-partition-that-fails-stays",
-        "storage/directory/manager.py",
-        "            remove_directory(self.files, log.directory)\n            raise\n        t",
-        "            raise\n        t",
+        "storage/directory/creation.py",
+        "        remove_directory(manager.files, log.directory)\n        raise\n    topic",
+        "        raise\n    topic",
         "A partition that nobody has made appears at the next start; keyed lines go elsewhere.",
         ("tests/kafkafs/tree/directories/test_directories.py",),
     ),

@@ -199,18 +199,18 @@ FAULTS = [
     ),
     Fault(
         "touch-in-a-brokers-directory",
-        "storage/directory/manager.py",
-        "        self.check_may_create()\n        # Each line",
-        "        # Each line",
+        "storage/directory/creation.py",
+        "    manager.check_may_create()\n    # Each line",
+        "    # Each line",
         "The broker deletes the partition at its next start.",
         (DETACH,),
     ),
     Fault(
         "mkdir-that-fails-leaves-its-owner",
-        "storage/directory/manager.py",
-        "                remove_directory(self.files, log.directory)\n"
-        "            self.settings.forget(name)\n",
-        "                remove_directory(self.files, log.directory)\n",
+        "storage/directory/creation.py",
+        "            remove_directory(manager.files, log.directory)\n"
+        "        manager.settings.forget(name)\n",
+        "            remove_directory(manager.files, log.directory)\n",
         "A topic that is made later belongs to who was refused.",
         (MANAGER, DIRECTORIES, "tests/storage/settings/test_settings.py"),
         unseen="A topic that is made begins with settings of its own (Settings.begin).",

@@ -1,0 +1,184 @@
+"""Makes topics and partitions.
+
+The name of a partition's directory decides whether there is the partition.  The first one of a
+topic is made under a name that the next start removes, and gets its own when what is set on the
+topic, and whom it belongs to, is written down inside.  What was made of a topic or a partition that
+cannot be made to the end is removed again.
+
+Not here: the files of a new partition (``Loader.create_log``), deleting (``deletion``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from storage import paths
+from storage.directory.checkpoints import Checkpoints
+from storage.directory.deleted import remove_directory
+from storage.directory.loader import Loader
+from storage.directory.lock import DirectoryLock
+from storage.directory.partition_modes import PartitionModes
+from storage.directory.topics import Topic, TopicPartition, Topics
+from storage.errors import InvalidTopic, PolicyViolation, TopicExists
+from storage.files import Files
+from storage.log.log import Log
+from storage.settings.setting_files import TopicFile, TopicOwner
+from storage.settings.settings import Settings
+from storage.state import checkpoint_file
+
+
+class Manager(Protocol):
+    """What a ``LogManager`` is to this module."""
+
+    path: str
+    files: Files
+    lock: DirectoryLock
+    settings: Settings
+    topics: Topics
+    left_out: list[TopicPartition]
+    checkpoints: Checkpoints
+    loader: Loader
+    modes: PartitionModes
+    clock_ms: Callable[[], int]
+
+    def check_writable(self) -> None: ...
+    def check_may_create(self) -> None: ...
+    def start_checkpoint(
+        self, *, snapshots: bool = True, coming: Sequence[Log] = ()
+    ) -> Callable[[], None]: ...
+
+
+def create_topic(
+    manager: Manager,
+    name: str,
+    partitions: int | None,
+    owner: TopicOwner | None,
+    settings: Mapping[str, str],
+) -> Topic:
+    """``LogManager.create_topic``, also of a reserved name."""
+    manager.check_writable()
+    assert not manager.left_out, "who makes topics has all of a directory open"
+    manager.files.check_room()
+    if name in manager.topics:
+        raise TopicExists(f"topic {name!r} exists", path=manager.path)
+    manager.topics.check_collisions(name)
+    manager.check_may_create()
+    manager.settings.check_known()
+    count = manager.settings.broker.num_partitions if partitions is None else partitions
+    topic = Topic(name, checkpoint_file.new_topic_id())
+    manager.settings.identify(name, topic.id)
+    overrides = manager.settings.checked(name, settings) if settings else {}
+    if name in manager.checkpoints.topics():
+        # These are a deleted topic's: the new one begins at offset 0.
+        manager.start_checkpoint(snapshots=False)()
+    try:
+        begun = TopicFile(overrides, {} if owner is None else {None: owner})
+        for partition in range(count):
+            topic.add(_create_log(manager, topic, partition, begun))
+        manager.files.sync_directory(manager.path)
+    except OSError:
+        for log in reversed(topic.partitions.values()):
+            remove_directory(manager.files, log.directory)
+        manager.settings.forget(name)
+        raise
+    manager.lock.note_change(manager.clock_ms())
+    manager.topics[name] = topic
+    manager.topics.changes += 1
+    return topic
+
+
+def create_offsets_topic(manager: Manager) -> None:
+    """``LogManager.create_offsets_topic``."""
+    broker = manager.settings.broker
+    partitions = broker.offsets_topic_num_partitions
+    settings = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(broker.offsets_topic_segment_bytes),
+    }
+    topic = manager.topics.get(paths.CONSUMER_OFFSETS)
+    if topic is None:
+        create_topic(manager, paths.CONSUMER_OFFSETS, partitions, None, settings)
+        return
+    begun = TopicFile(manager.settings.checked(topic.name, settings))
+    for partition in sorted(set(range(partitions)) - set(topic.numbers)):
+        topic.add(_create_log(manager, topic, partition, begun))
+    manager.files.sync_directory(manager.path)
+    manager.topics.changes += 1
+
+
+def create_partition(
+    manager: Manager, topic_name: str, partition: int, owner: TopicOwner | None
+) -> Log:
+    """``LogManager.create_partition``."""
+    manager.check_writable()
+    manager.files.check_room()
+    topic = manager.topics.topic(topic_name)
+    topic.check(partition)
+    if topic_name in paths.INTERNAL_TOPICS:
+        reason = "a cluster alone adds partitions, by which it finds what it has written"
+        raise PolicyViolation(f"topic {topic_name!r}: {reason}")
+    following = max(topic.numbers, default=-1) + 1
+    if partition != following:
+        raise InvalidTopic(
+            f"the next partition of topic {topic_name!r} is {following}, not {partition}: "
+            "they are created in order",
+            path=manager.path,
+        )
+    manager.check_may_create()
+    # Each line of the topic's file is written anew by each change of it: there is none where
+    # thousands of partitions are made alike.
+    if owner is not None and owner != manager.settings.partition_owner(topic_name, partition):
+        manager.settings.set_owner(topic_name, partition, *owner)
+    log = _create_log(manager, topic, partition)
+    try:
+        log.load_history()
+        manager.files.sync_directory(manager.path)
+    except OSError:
+        log.abandon()
+        remove_directory(manager.files, log.directory)
+        raise
+    topic.add(log)
+    manager.topics.changes += 1
+    return log
+
+
+def _create_log(
+    manager: Manager, topic: Topic, partition: int, begun: TopicFile | None = None
+) -> Log:
+    """Make the directory of a topic's new partition, and its log.
+
+    ``begun``: what is set on a new topic, and whom it belongs to.
+    """
+    directory = os.path.join(manager.path, paths.partition_directory(topic.name, partition))
+    if partition == 0:
+        _begin_topic(manager, topic.name, directory, begun or TopicFile())
+    else:
+        known = manager.settings.topic_file(topic.name)
+        manager.modes.make_directory(directory, known, partition)
+    try:
+        return manager.loader.create_log(topic, partition, directory, manager.clock_ms())
+    except OSError:
+        remove_directory(manager.files, directory)
+        raise
+
+
+def _begin_topic(manager: Manager, name: str, directory: str, begun: TopicFile) -> None:
+    """Make the directory of a new topic's partition 0, with the topic's file inside.
+
+    Until that is written down it has a name that the next start removes.
+    """
+    files = manager.files
+    if files.exists(directory):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
+    unfinished = os.path.join(manager.path, paths.deleted_directory_name(name, 0))
+    manager.modes.make_directory(unfinished, begun, 0)
+    try:
+        manager.settings.begin(name, unfinished, begun)
+        files.rename(unfinished, directory)
+    except OSError:
+        remove_directory(files, unfinished)
+        raise
