@@ -59,7 +59,7 @@ class Deleted:
         files: Files,
         duties: Duties,
         reserve: Reserve,
-        logs: LogGroup,
+        log_group: LogGroup,
         *,
         read_only: bool,
     ) -> None:
@@ -69,7 +69,7 @@ class Deleted:
         self._duties = duties
         self._reserve = reserve
         self._read_only = read_only
-        self._logs = logs
+        self._log_group = log_group
         # Directories, each with when it is due and the partition that was there.
         self._doomed: list[tuple[int, str, Log | None]] = []
         # Paths that could not be removed yet, and whether each is a directory.
@@ -114,7 +114,7 @@ class Deleted:
         for topic in [each for each in self.topics if each.due_ms <= now_ms]:
             doomed_paths.append((self._let_go(topic), False))
         left = SWEPT_AT_ONCE
-        for log in list(self._logs.retiring):
+        for log in list(self._log_group.retiring):
             if left:
                 count = len(log.retired)
                 with self._duties.attempt("letting go of what was deleted", log.name):

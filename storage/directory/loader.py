@@ -70,7 +70,7 @@ class Loader:
     checkpoints: Checkpoints
     topics: Topics
     faults: list[str]
-    logs: LogGroup
+    log_group: LogGroup
     read_only: bool
     clean: bool
     wanted: Callable[[str], bool] | None
@@ -81,6 +81,8 @@ class Loader:
     def __post_init__(self) -> None:
         # Whether the directory was closed cleanly, and its checkpoints can be read.
         self.stopped_clean = self.clean
+
+    # -- finding -------------------------------------------------------------------------------
 
     def scan(self) -> Scan:
         """Look at what is there, and finish what a stopped deletion has left.  OSError."""
@@ -151,6 +153,8 @@ class Loader:
                 if holds_entries([name for name, _ in self.files.scan(directory)]):
                     raise refusal(directory)
 
+    # -- loading -------------------------------------------------------------------------------
+
     def while_renamed(
         self, item: TopicPartition, load: Callable[[], Log], *, awaits_swap: bool = False
     ) -> Log | None:
@@ -207,42 +211,19 @@ class Loader:
         """
         was_closed = self.clean and directory is None
         directory = directory or self._directory(item)
-        files, settings, checkpoints = self.files, self.settings, self.checkpoints
+        files, settings = self.files, self.settings
         topic, partition = item
         topic_id = self._topic_id(directory)
         settings.identify(topic, topic_id)
         config = settings.log_config(topic)
-        # A directory is ours, a broker's, or a copy whose files appear in any order.  Only of ours
-        # do the partition's own files count: the log start and the claims of the book, the recovery
-        # point as an end that was flushed.  A broker deletes and cleans without writing that down
-        # as we do; where a copy ends the cluster tells that writes the original.
-        is_ours = files.in_order and not settings.is_brokers
-        if is_ours and (recovery_point is None or not checkpoints.has_log_starts):
-            log_start = max(log_start, self._own_log_start(directory))
-        elif is_ours and recovery_point == 0 and not clean:
-            # What was written to the new partition may have moved its log start to the first batch
-            # (``Appender.restore``).  A later one may be of a change that was not carried out.
-            written = min(self._own_log_start(directory), self._first_offset(directory))
-            log_start = max(log_start, written)
-        # A cleaner may have been in any broker's topic; of a copy the copied checkpoint tells.
-        may_have_gaps = item in checkpoints.cleaned_before or (
-            files.in_order and settings.is_brokers_topic(topic)
-        )
-        rescued_to = 0 if clean else decided(files, directory)
-        if rescued_to and not self.read_only:
-            finish(files, directory, [name for name, _ in files.scan(directory)])
-            recovery_point = max(recovery_point or 0, rescued_to)
+        is_ours = self._is_ours
+        if is_ours:
+            log_start = self._log_start(directory, recovery_point, log_start, clean=clean)
+        if not clean:
+            recovery_point = self._finish_rescue(directory, recovery_point)
         point = recovery_point or 0
-        # Our cleaner leaves gaps between segments only below a recovery point that is written down.
-        # There may be gaps anywhere where a broker's cleaner was, where the cleaner's checkpoint is
-        # ahead of the recovery point, and in a log that has come without its checkpoints.
-        holes_to = point
-        if (
-            settings.is_brokers
-            or checkpoints.cleaned_before.get(item, 0) > point
-            or (recovery_point is None and not book_file.is_blank(files, directory))
-        ):
-            holes_to = paths.MAX_OFFSET
+        may_have_gaps = self._may_have_gaps(item)
+        holes_to = self._holes_to(item, directory, recovery_point)
         booked_to = flushed_end = None
         if is_ours:
             booked_to = paths.MAX_OFFSET if self.stopped_clean else point
@@ -270,7 +251,7 @@ class Loader:
         start = max(log_start, recovered.segments[0].base_offset)
         end = recovered.segments[-1].next_offset
         log = Log(
-            *(files, directory, topic, partition, topic_id, config, recovered, self.logs),
+            *(files, directory, topic, partition, topic_id, config, recovered, self.log_group),
             created_ns=self._created_ns(directory),
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
@@ -284,6 +265,68 @@ class Loader:
         if not clean and not self.read_only and files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
+
+    # -- what counts of what was written down --------------------------------------------------
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether the directory is ours, not a broker's or a copy whose files appear in any order.
+
+        Only of ours do the partition's own files count: the log start and the claims of the book,
+        the recovery point as an end that was flushed.  A broker deletes and cleans without writing
+        that down as we do; where a copy ends the cluster tells that writes the original.
+        """
+        return self.files.in_order and not self.settings.is_brokers
+
+    def _log_start(
+        self, directory: str, recovery_point: int | None, log_start: int, *, clean: bool
+    ) -> int:
+        """The log start of a partition of ours, of which the checkpoint says ``log_start``."""
+        if recovery_point is None or not self.checkpoints.has_log_starts:
+            return max(log_start, self._own_log_start(directory))
+        if recovery_point == 0 and not clean:
+            # What was written to the new partition may have moved its log start to the first batch
+            # (``Appender.restore``).  A later one may be of a change that was not carried out.
+            written = min(self._own_log_start(directory), self._first_offset(directory))
+            return max(log_start, written)
+        return log_start
+
+    def _finish_rescue(self, directory: str, recovery_point: int | None) -> int | None:
+        """Finish a rescue that a kill has interrupted, if there is one; returns the recovery point
+        that counts then.
+        """
+        rescued_to = decided(self.files, directory)
+        if not rescued_to or self.read_only:
+            return recovery_point
+        finish(self.files, directory, [name for name, _ in self.files.scan(directory)])
+        return max(recovery_point or 0, rescued_to)
+
+    def _may_have_gaps(self, item: TopicPartition) -> bool:
+        """Whether a cleaner may have left gaps of offsets, whatever the topic's settings are.
+
+        One may have been in any broker's topic; of a copy the copied checkpoint tells.
+        """
+        return item in self.checkpoints.cleaned_before or (
+            self.files.in_order and self.settings.is_brokers_topic(item[0])
+        )
+
+    def _holes_to(self, item: TopicPartition, directory: str, recovery_point: int | None) -> int:
+        """Up to where a cleaner may have left gaps between segments.
+
+        Ours leaves some only below a recovery point that is written down.  There may be some
+        anywhere where a broker's cleaner was, where the cleaner's checkpoint is ahead of the
+        recovery point, and in a log that has come without its checkpoints.
+        """
+        point = recovery_point or 0
+        if (
+            self.settings.is_brokers
+            or self.checkpoints.cleaned_before.get(item, 0) > point
+            or (recovery_point is None and not book_file.is_blank(self.files, directory))
+        ):
+            return paths.MAX_OFFSET
+        return point
+
+    # -- taking up, making ---------------------------------------------------------------------
 
     def add(self, log: Log) -> None:
         """Make a loaded partition part of its topic; all of a topic's share one id.
@@ -320,7 +363,7 @@ class Loader:
         recovered = recover(context)
         files.sync_directory(directory)
         return Log(
-            *(files, directory, topic.name, partition, topic.id, config, recovered, self.logs),
+            *(files, directory, topic.name, partition, topic.id, config, recovered, self.log_group),
             created_ns=created_ns,
             log_start=0,
             recovery_point=0,
@@ -328,6 +371,8 @@ class Loader:
             clean=True,
             read_only=False,
         )
+
+    # -- what a partition's own files say ------------------------------------------------------
 
     def _own_log_start(self, directory: str) -> int:
         """The log start by a partition's own files; 0 where they do not tell.

@@ -111,9 +111,9 @@ class LogManager:
             files, path, self.faults, mending or Mending(), read_only=read_only
         )
         self.groups = Groups(self)
-        self._logs = LogGroup(monotonic_ms, listeners=[self.groups])
-        self.listeners = self._logs.listeners
-        self.counters = self._logs.counters
+        self._log_group = LogGroup(monotonic_ms, listeners=[self.groups])
+        self.listeners = self._log_group.listeners
+        self.counters = self._log_group.counters
         self.duties = Duties()
         self.cleaner_counters = CleanerCounters()
         self.cleaner_offsets = self.checkpoints.cleaned
@@ -133,7 +133,7 @@ class LogManager:
         # Whether only this manager uses ``files``.
         self._made_files = False
         self.deleted = Deleted(
-            path, files, self.duties, self.reserve, self._logs, read_only=read_only
+            path, files, self.duties, self.reserve, self._log_group, read_only=read_only
         )
         self.loader = Loader(
             files,
@@ -142,7 +142,7 @@ class LogManager:
             self.checkpoints,
             self.topics,
             self.faults,
-            self._logs,
+            self._log_group,
             read_only=read_only,
             clean=clean,
             wanted=wanted,
@@ -373,7 +373,7 @@ class LogManager:
     def forget_unflushed(self, log: Log) -> None:
         """A log that is deleted, or was not taken, needs no flush by the clock."""
         self.duties.forget(log.name)
-        self._logs.unflushed.discard(log)
+        self._log_group.unflushed.discard(log)
 
     def drop(self, log: Log, directory: str | None) -> None:
         """Another process has deleted a partition; its directory is ``directory`` now, if any.
@@ -459,7 +459,7 @@ class LogManager:
         ``now_ms`` is by the monotonic clock, as in all periodic work.
         """
         # Other threads add logs and remove them meanwhile.
-        return [log for log in list(self._logs.unflushed) if log.durability.is_due(now_ms)]
+        return [log for log in list(self._log_group.unflushed) if log.durability.is_due(now_ms)]
 
     def start_checkpoint(
         self, *, snapshots: bool = True, coming: Sequence[Log] = ()
@@ -548,11 +548,11 @@ class LogManager:
 
     def take_turns(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         """From now on whoever changes a slow log does so in turn (``log.pace``)."""
-        self._logs.pace_ns = clock_ns
+        self._log_group.pace_ns = clock_ns
 
     def end_turns(self) -> None:
         """From now on nobody takes turns.  Call it when nobody queues."""
-        self._logs.pace_ns = None
+        self._log_group.pace_ns = None
         for log in self.logs():
             log.pace.forget()
 

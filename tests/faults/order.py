@@ -630,8 +630,8 @@ FAULTS = [
     Fault(
         "restored-log-start-dies-with-the-daemon",
         "storage/directory/loader.py",
-        "            log_start = max(log_start, written)\n",
-        "            pass\n",
+        "            return max(log_start, written)\n",
+        "            return log_start\n",
         "After a kill a partition that came back starts at 0, and its files are others.",
         (NEW,),
     ),

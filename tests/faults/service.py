@@ -273,8 +273,8 @@ FAULTS = [
     Fault(
         "a-restored-partition-begins-at-its-first-record",
         "storage/directory/loader.py",
-        "        if is_ours and (recovery_point is None",
-        "        if False and (recovery_point is None",
+        "            return max(log_start, self._own_log_start(directory))\n",
+        "            return log_start\n",
         "Deleted records are shown again in a partition that came from a backup.",
         ("tests/storage/directory/test_restored_partition.py",),
     ),
