@@ -16,7 +16,8 @@ settings that decide whether something is deleted: those are for topics made her
 broker's default, else Kafka's.  ``LogConfig.unknown`` names the deciding settings that are *not
 known*, and nothing of that topic is deleted or compacted.
 
-Not here: which settings there are (``config``).
+Not here: which settings there are (``config``), which value counts of those that are written down
+for a topic or for all (``in_force``).
 """
 
 from __future__ import annotations
@@ -25,33 +26,39 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, InvalidConfig, UnknownTopicOrPartition
 from storage.files import Files
 from storage.plain_forms import plain_forms
 from storage.settings import broker_settings
-from storage.settings.broker_settings import PROTECTING, BrokerSettings
 from storage.settings.config import (
     BROKER_SETTINGS,
-    DECIDES_COMPACTION,
-    DECIDES_DELETION,
     DECISIVE,
-    INTERNAL_SEGMENT_BYTES,
     INTERNAL_TOPIC_SETTINGS,
     KAFKA_OFFSETS_RETENTION_MINUTES,
-    KAFKA_RETENTION_MS,
-    LONG_MAX,
-    SYNONYMS,
     TOPIC_SETTINGS,
     BrokerConfig,
     LogConfig,
-    Setting,
     format_value,
     no_such_setting,
-    whole_number,
     without_unit,
+)
+from storage.settings.in_force import (
+    BY_US,
+    LARGEST,
+    Sourced,
+    config_of,
+    daemon_values,
+    each_from,
+    hidden,
+    listed,
+    our_defaults,
+    protecting_values,
+    standard_defaults,
+    their_defaults,
+    understood,
 )
 from storage.settings.setting_files import (
     OTHER_PARTITIONS,
@@ -66,20 +73,10 @@ from storage.settings.setting_files import (
 
 SETTINGS_FILE = "kafkafs.properties"
 
-_LARGEST = "max.message.bytes"
 _OFFSETS_RETENTION = "offsets.retention.minutes"
 # How many topics a line names.
 _NAMED = 10
-_BY_US = "set on the topic"
 _BY_BROKER = "set on the topic at its broker"
-
-
-class _Sourced(NamedTuple):
-    """A setting's value and where it comes from."""
-
-    value: Any
-    source: str
-    is_known: bool = True
 
 
 Check = Callable[[LogConfig], None]
@@ -106,7 +103,7 @@ def parse_written(name: str, text: str | None) -> Any:
     except ValueError as error:
         raise InvalidConfig(f"{name}={text} is not {error}") from None
     value = parse(setting, name, plain)
-    if name == _LARGEST and value > plain_forms.budget:
+    if name == LARGEST and value > plain_forms.budget:
         raise InvalidConfig(
             f"{name}={text} is more than the {plain_forms.budget} bytes of memory that users may "
             "have taken (mount -o memory=BYTES)"
@@ -176,18 +173,12 @@ class Settings:
         """Use these lines of the data directory's file.  InvalidConfig."""
         self.given = {name: line.value for name, line in given.items()}
         """The lines of the data directory's settings file, as they stand there."""
-        self.broker = BrokerConfig(**_daemon_values(given))
-        ours = _from_synonyms(
-            {
-                name: _Sourced(_synonym_value(name, line.value, line), f"{name} in {SETTINGS_FILE}")
-                for name, line in given.items()
-                if name in SYNONYMS
-            }
-        )
-        self._defaults = {**_standard(), **ours}
+        self.broker = BrokerConfig(**daemon_values(given))
+        ours = our_defaults(given, SETTINGS_FILE)
+        self._defaults = {**standard_defaults(), **ours}
         # For the many topics that were made here and have no settings.
-        self._plain = _config_of(self._defaults)
-        self._their_defaults: dict[str, _Sourced] = {}
+        self._plain = config_of(self._defaults)
+        self._their_defaults: dict[str, Sourced] = {}
         self._protected: dict[str, str] = {}
         self.notes: list[str] = []
         """Settings that do not count, and why."""
@@ -197,8 +188,8 @@ class Settings:
             self.broker.kafkafs_metadata_log_dir,
         )
         if self._theirs is not None:
-            self._their_defaults = _their_defaults(self._theirs, ours)
-            protecting = _protecting(self._theirs, given)
+            self._their_defaults = their_defaults(self._theirs, ours)
+            protecting = protecting_values(self._theirs, given)
             self._protected = {name: self._theirs.defaults[name].source for name in protecting}
             fields = {name.replace(".", "_"): value for name, value in protecting.items()}
             self.broker = replace(self.broker, **fields)
@@ -233,7 +224,7 @@ class Settings:
                 with contextlib.suppress(FileNotFoundError):
                     found = read_topic_file(self._files, path)
             in_force = self._in_force(topic, found.overrides, is_known=True)
-            self._check_whole(_config_of(in_force), f"{path}, topic {topic}")
+            self._check_whole(config_of(in_force), f"{path}, topic {topic}")
         except InvalidConfig as error:
             if not self._keeps_faulty:
                 raise
@@ -344,7 +335,7 @@ class Settings:
             overrides, is_known = self._topic(topic).overrides, self.fault_of(topic) is None
             is_special = topic in INTERNAL_TOPIC_SETTINGS or self.is_brokers_topic(topic)
             if overrides or is_special or not is_known:
-                config = _config_of(self._in_force(topic, overrides, is_known=is_known))
+                config = config_of(self._in_force(topic, overrides, is_known=is_known))
             else:
                 config = self._plain
             if topic in self._topics:
@@ -354,15 +345,15 @@ class Settings:
     def overrides(self, topic: str) -> dict[str, str]:
         """The topic's own settings by name, ours or its broker's.  CorruptCheckpoint: unknown."""
         self.check_known(topic)
-        ours = _each(self._topic(topic).overrides, _BY_US)
-        listing = _listing({**self._set_at_broker(topic), **ours})
-        return {name: value for name, value, _ in sorted(listing)}
+        ours = each_from(self._topic(topic).overrides, BY_US)
+        found = listed({**self._set_at_broker(topic), **ours})
+        return {name: value for name, value, _ in sorted(found)}
 
     def explain(self, topic: str) -> list[tuple[str, str, str]]:
         """(name, value, source) of every topic setting.  CorruptCheckpoint where unknown."""
         self.check_known(topic)
         in_force = self._in_force(topic, self._topic(topic).overrides, is_known=True)
-        return _listing({name: in_force[name] for name in TOPIC_SETTINGS})
+        return listed({name: in_force[name] for name in TOPIC_SETTINGS})
 
     def why_kept(self, topic: str, called: str | None = None) -> str | None:
         """Why nothing of a topic is deleted by age or size, or compacted, and what ends that; None
@@ -412,7 +403,7 @@ class Settings:
                     SETTINGS_FILE if name in self.given else self._protected.get(name, "default")
                 )
                 listing.append((name, format_value(value), source))
-        return listing + _listing(self._their_defaults if self.is_brokers else self._defaults)
+        return listing + listed(self._their_defaults if self.is_brokers else self._defaults)
 
     def check_known(self, topic: str | None = None) -> None:
         """CorruptCheckpoint where the directory's settings file, or the topic's, does not count."""
@@ -467,7 +458,7 @@ class Settings:
                 changed[name] = value
         if wrong:
             raise InvalidConfig("; ".join(wrong))
-        self._check_whole(_config_of(self._in_force(topic, changed, is_known=True)), None)
+        self._check_whole(config_of(self._in_force(topic, changed, is_known=True)), None)
         return changed
 
     def set_owner(self, topic: str, partition: int | None, uid: int, gid: int, mode: int) -> None:
@@ -511,156 +502,31 @@ class Settings:
 
     def _in_force(
         self, topic: str, overrides: Mapping[str, Any], *, is_known: bool
-    ) -> dict[str, _Sourced]:
+    ) -> dict[str, Sourced]:
         """Every topic setting's value, where it comes from, and whether that is known."""
         defaults, theirs = self._defaults, self._set_at_broker(topic)
         if self.is_brokers_topic(topic):
             defaults = self._their_defaults
             if self._unknown_topic(topic) is not None:
                 # Settings of it may exist that cannot be seen here.
-                defaults = _hidden(defaults)
+                defaults = hidden(defaults)
         kafkas = INTERNAL_TOPIC_SETTINGS.get(topic, {})
-        internal = _each(kafkas, "Kafka's own, of an internal topic")
-        found = {**defaults, **internal, **theirs, **_each(overrides, _BY_US)}
-        return found if is_known else _hidden(found)
+        internal = each_from(kafkas, "Kafka's own, of an internal topic")
+        found = {**defaults, **internal, **theirs, **each_from(overrides, BY_US)}
+        return found if is_known else hidden(found)
 
     def _unknown_topic(self, topic: str) -> str | None:
         """Why the settings of a broker's topic are not known; None where they are."""
         assert self._theirs is not None
         return self._theirs.why_unknown(topic, self._ids.get(topic, ""))
 
-    def _set_at_broker(self, topic: str) -> dict[str, _Sourced]:
+    def _set_at_broker(self, topic: str) -> dict[str, Sourced]:
         """The topic's known settings at its broker that mean something here."""
         if not self.is_brokers_topic(topic) or self._unknown_topic(topic) is not None:
             return {}
         assert self._theirs is not None
-        found: dict[str, _Sourced] = {}
+        found: dict[str, Sourced] = {}
         for name, text in self._theirs.topics[topic].settings.items():
             if name in TOPIC_SETTINGS:
-                found |= _understood(name, text, _BY_BROKER, TOPIC_SETTINGS[name])
+                found |= understood(name, text, _BY_BROKER, TOPIC_SETTINGS[name])
         return found
-
-
-def _understood(name: str, text: str, source: str, setting: Setting) -> dict[str, _Sourced]:
-    """The value of a broker's text by name; none where it may be ignored: a broker refuses wrong
-    values, but other versions have other rules.
-    """
-    try:
-        is_topics = name == setting.name
-        value = parse(setting, name, text) if is_topics else _synonym_value(name, text)
-        return {name: _Sourced(value, source)}
-    except InvalidConfig:
-        unknown = _Sourced(setting.default, source, is_known=False)
-        return {name: unknown} if setting.name in DECISIVE else {}
-
-
-def _hidden(found: Mapping[str, _Sourced]) -> dict[str, _Sourced]:
-    """The same values, with those that decide whether something is deleted unknown."""
-    return {**found, **{name: found[name]._replace(is_known=False) for name in DECISIVE}}
-
-
-def _each(values: Mapping[str, Any], source: str) -> dict[str, _Sourced]:
-    return {name: _Sourced(value, source) for name, value in values.items()}
-
-
-def _listing(in_force: Mapping[str, _Sourced]) -> list[tuple[str, str, str]]:
-    """(name, value, where it comes from) of what is set, in this order."""
-    return [
-        (name, format_value(value) if is_known else "unknown", source)
-        for name, (value, source, is_known) in in_force.items()
-        if value is not None
-    ]
-
-
-def _config_of(in_force: Mapping[str, _Sourced]) -> LogConfig:
-    values = {name: default.value for name, default in in_force.items()}
-    internal = values.pop(INTERNAL_SEGMENT_BYTES.name)
-    if internal is not None:
-        values["segment.bytes"] = internal
-    # A file or a broker may say more than the budget of memory.
-    values[_LARGEST] = min(values[_LARGEST], plain_forms.budget)
-    fields = {name.replace(".", "_"): value for name, value in values.items()}
-    return LogConfig(**fields, unknown=_unknown(in_force))
-
-
-def _unknown(in_force: Mapping[str, _Sourced]) -> tuple[str, ...]:
-    """The deciding settings that are not known."""
-    policy = in_force["cleanup.policy"]
-    names: list[str] = []
-    if not policy.is_known or "delete" in policy.value:
-        names += DECIDES_DELETION
-    # A user who sets compact here wants it; where the broker has, it may have set more.
-    if policy.is_known and "compact" in policy.value and policy.source != _BY_US:
-        names += DECIDES_COMPACTION
-    return tuple(dict.fromkeys(name for name in names if not in_force[name].is_known))
-
-
-# -- the broker's names ----------------------------------------------------------------------------
-
-
-def _daemon_values(given: Mapping[str, Line]) -> dict[str, Any]:
-    """The daemon's settings among the lines of a file.  InvalidConfig, also of unknown names."""
-    values = {}
-    for name, line in given.items():
-        if name in BROKER_SETTINGS:
-            values[name.replace(".", "_")] = parse(BROKER_SETTINGS[name], name, line.value, line)
-        elif name not in SYNONYMS:
-            raise line.error(no_such_setting(name, [*BROKER_SETTINGS, *SYNONYMS]))
-    return values
-
-
-def _synonym_value(name: str, text: str, line: Line | None = None) -> Any:
-    """A broker setting's value as the topic setting has it.  InvalidConfig."""
-    setting, synonym = SYNONYMS[name]
-    if synonym.factor == 1 and not synonym.negative_is_unlimited:
-        return parse(setting, name, text, line)
-    number = Setting(name, whole_number(-LONG_MAX - 1, LONG_MAX), None)
-    value = parse(number, name, text, line) * synonym.factor
-    if synonym.negative_is_unlimited and value < 0:
-        value = -1
-    try:
-        return setting.parse(str(value))
-    except ValueError as error:
-        reason = f"{name}={text} makes {setting.name}={value}, which is not {error}"
-        raise (InvalidConfig(reason) if line is None else line.error(reason)) from None
-
-
-def _from_synonyms(values: Mapping[str, _Sourced]) -> dict[str, _Sourced]:
-    """Topic settings from the broker's names, each from the first of its names that is set."""
-    found = {}
-    for setting in TOPIC_SETTINGS.values():
-        for synonym in setting.synonyms:
-            if synonym.name in values:
-                found[setting.name] = values[synonym.name]
-                break
-    return found
-
-
-def _standard() -> dict[str, _Sourced]:
-    """The defaults of topics made here."""
-    return _each({name: setting.default for name, setting in TOPIC_SETTINGS.items()}, "default")
-
-
-def _their_defaults(theirs: BrokerSettings, ours: Mapping[str, _Sourced]) -> dict[str, _Sourced]:
-    """The settings of a broker's topics that have none of their own."""
-    defaults = _standard()
-    defaults["retention.ms"] = _Sourced(KAFKA_RETENTION_MS, "Kafka's default")
-    if theirs.defaults_fault is not None:
-        for name in DECISIVE:
-            defaults[name] = defaults[name]._replace(source="the broker's", is_known=False)
-    given: dict[str, _Sourced] = {}
-    for name, (text, source) in theirs.defaults.items():
-        if name in SYNONYMS:
-            given |= _understood(name, text, f"{name}, {source}", SYNONYMS[name][0])
-    passed = {name: each for name, each in ours.items() if name not in DECISIVE}
-    return {**defaults, **_from_synonyms(given), **passed}
-
-
-def _protecting(theirs: BrokerSettings, given: Mapping[str, Line]) -> dict[str, Any]:
-    """The daemon's settings by the broker's file, of those that prevent deletion."""
-    found = {}
-    for name in PROTECTING:
-        if name in theirs.defaults and name not in given:
-            with contextlib.suppress(InvalidConfig):
-                found[name] = parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)
-    return found

@@ -1,0 +1,182 @@
+"""Which value a setting has, and where that comes from: the rules of ``settings``, without a file.
+
+A broker's names stand for several of a topic's: ``log.retention.hours`` for ``retention.ms``.  Of
+what a broker has written a value that is not understood, since its version has other rules, counts
+as unknown where it decides whether something is deleted, and is ignored elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from storage.errors import InvalidConfig
+from storage.plain_forms import plain_forms
+from storage.settings.broker_settings import PROTECTING, BrokerSettings
+from storage.settings.config import (
+    BROKER_SETTINGS,
+    DECIDES_COMPACTION,
+    DECIDES_DELETION,
+    DECISIVE,
+    INTERNAL_SEGMENT_BYTES,
+    KAFKA_RETENTION_MS,
+    LONG_MAX,
+    SYNONYMS,
+    TOPIC_SETTINGS,
+    LogConfig,
+    Setting,
+    format_value,
+    no_such_setting,
+    whole_number,
+)
+from storage.settings.setting_files import Line, parse
+
+LARGEST = "max.message.bytes"
+BY_US = "set on the topic"
+
+
+class Sourced(NamedTuple):
+    """A setting's value and where it comes from."""
+
+    value: Any
+    source: str
+    is_known: bool = True
+
+
+def understood(name: str, text: str, source: str, setting: Setting) -> dict[str, Sourced]:
+    """The value of a broker's text by name; none where it may be ignored: a broker refuses wrong
+    values, but other versions have other rules.
+    """
+    try:
+        is_topics = name == setting.name
+        value = parse(setting, name, text) if is_topics else _synonym_value(name, text)
+        return {name: Sourced(value, source)}
+    except InvalidConfig:
+        unknown = Sourced(setting.default, source, is_known=False)
+        return {name: unknown} if setting.name in DECISIVE else {}
+
+
+def hidden(found: Mapping[str, Sourced]) -> dict[str, Sourced]:
+    """The same values, but it is not known what those are that decide about deletion."""
+    return {**found, **{name: found[name]._replace(is_known=False) for name in DECISIVE}}
+
+
+def each_from(values: Mapping[str, Any], source: str) -> dict[str, Sourced]:
+    """These values by name, all from one source."""
+    return {name: Sourced(value, source) for name, value in values.items()}
+
+
+def listed(in_force: Mapping[str, Sourced]) -> list[tuple[str, str, str]]:
+    """(name, value, where it comes from) of what is set, in this order."""
+    return [
+        (name, format_value(value) if is_known else "unknown", source)
+        for name, (value, source, is_known) in in_force.items()
+        if value is not None
+    ]
+
+
+def config_of(in_force: Mapping[str, Sourced]) -> LogConfig:
+    """All values of a topic as a log takes them."""
+    values = {name: default.value for name, default in in_force.items()}
+    internal = values.pop(INTERNAL_SEGMENT_BYTES.name)
+    if internal is not None:
+        values["segment.bytes"] = internal
+    # A file or a broker may say more than the budget of memory.
+    values[LARGEST] = min(values[LARGEST], plain_forms.budget)
+    fields = {name.replace(".", "_"): value for name, value in values.items()}
+    return LogConfig(**fields, unknown=_unknown(in_force))
+
+
+def _unknown(in_force: Mapping[str, Sourced]) -> tuple[str, ...]:
+    """The deciding settings that are not known."""
+    policy = in_force["cleanup.policy"]
+    names: list[str] = []
+    if not policy.is_known or "delete" in policy.value:
+        names += DECIDES_DELETION
+    # A user who sets compact here wants it; where the broker has, it may have set more.
+    if policy.is_known and "compact" in policy.value and policy.source != BY_US:
+        names += DECIDES_COMPACTION
+    return tuple(dict.fromkeys(name for name in names if not in_force[name].is_known))
+
+
+# -- the broker's names ----------------------------------------------------------------------------
+
+
+def daemon_values(given: Mapping[str, Line]) -> dict[str, Any]:
+    """The daemon's settings among the lines of a file.  InvalidConfig, also of unknown names."""
+    values = {}
+    for name, line in given.items():
+        if name in BROKER_SETTINGS:
+            values[name.replace(".", "_")] = parse(BROKER_SETTINGS[name], name, line.value, line)
+        elif name not in SYNONYMS:
+            raise line.error(no_such_setting(name, [*BROKER_SETTINGS, *SYNONYMS]))
+    return values
+
+
+def _synonym_value(name: str, text: str, line: Line | None = None) -> Any:
+    """A broker setting's value as the topic setting has it.  InvalidConfig."""
+    setting, synonym = SYNONYMS[name]
+    if synonym.factor == 1 and not synonym.negative_is_unlimited:
+        return parse(setting, name, text, line)
+    number = Setting(name, whole_number(-LONG_MAX - 1, LONG_MAX), None)
+    value = parse(number, name, text, line) * synonym.factor
+    if synonym.negative_is_unlimited and value < 0:
+        value = -1
+    try:
+        return setting.parse(str(value))
+    except ValueError as error:
+        reason = f"{name}={text} makes {setting.name}={value}, which is not {error}"
+        raise (InvalidConfig(reason) if line is None else line.error(reason)) from None
+
+
+def _from_synonyms(values: Mapping[str, Sourced]) -> dict[str, Sourced]:
+    """Topic settings from the broker's names, each from the first of its names that is set."""
+    found = {}
+    for setting in TOPIC_SETTINGS.values():
+        for synonym in setting.synonyms:
+            if synonym.name in values:
+                found[setting.name] = values[synonym.name]
+                break
+    return found
+
+
+def standard_defaults() -> dict[str, Sourced]:
+    """The defaults of topics made here."""
+    return each_from({name: setting.default for name, setting in TOPIC_SETTINGS.items()}, "default")
+
+
+def our_defaults(given: Mapping[str, Line], place: str) -> dict[str, Sourced]:
+    """The settings of all topics by a file of ours, which is called ``place``.  InvalidConfig."""
+    return _from_synonyms(
+        {
+            name: Sourced(_synonym_value(name, line.value, line), f"{name} in {place}")
+            for name, line in given.items()
+            if name in SYNONYMS
+        }
+    )
+
+
+def their_defaults(theirs: BrokerSettings, ours: Mapping[str, Sourced]) -> dict[str, Sourced]:
+    """The settings of a broker's topics that have none of their own."""
+    defaults = standard_defaults()
+    defaults["retention.ms"] = Sourced(KAFKA_RETENTION_MS, "Kafka's default")
+    if theirs.defaults_fault is not None:
+        for name in DECISIVE:
+            defaults[name] = defaults[name]._replace(source="the broker's", is_known=False)
+    given: dict[str, Sourced] = {}
+    for name, (text, source) in theirs.defaults.items():
+        if name in SYNONYMS:
+            given |= understood(name, text, f"{name}, {source}", SYNONYMS[name][0])
+    passed = {name: each for name, each in ours.items() if name not in DECISIVE}
+    return {**defaults, **_from_synonyms(given), **passed}
+
+
+def protecting_values(theirs: BrokerSettings, given: Mapping[str, Line]) -> dict[str, Any]:
+    """The daemon's settings by the broker's file, of those that prevent deletion."""
+    found = {}
+    for name in PROTECTING:
+        if name in theirs.defaults and name not in given:
+            with contextlib.suppress(InvalidConfig):
+                found[name] = parse(BROKER_SETTINGS[name], name, theirs.defaults[name].text)
+    return found
