@@ -81,10 +81,7 @@ def command(
     """
     if dry_run and (wants_purge or accept_loss or log_starts):
         raise click.UsageError("--dry-run goes alone, or with --salvage")
-    from storage import paths
     from storage.directory.manager import LogManager
-    from storage.errors import LogLocked
-    from storage.segment.cut import purge
 
     verify = wants_salvage or not wants_purge
     mending = _mending(log_starts)
@@ -107,28 +104,23 @@ def command(
         ) as manager,
     ):
         if dry_run and not wants_salvage:
-            # What another process appends meanwhile would look like what is to be cut.
-            lock = os.path.join(manager.path, paths.LOCK)
-            holder = manager.files.locked_by(lock)
-            if holder is not None:
-                raise LogLocked(holder, path=lock)
-        logs = list(manager.logs())
+            _check_alone(manager)
         # Opening has said them.
         told += map(str, [*manager.faults, *manager.cuts])
         if dry_run:
             is_well = _plan(manager, say, wants_salvage=wants_salvage)
             out.json({"dry_run": True, "lines": told})
             sys.exit(0 if is_well else 1)
-        cut = {os.path.dirname(each.path) for each in manager.cuts}
-        lacking = {log for log in logs if log.directory in cut}
+        logs = list(manager.logs())
         if wants_salvage:
             lacking = _salvage(logs, say)
+        else:
+            cut = {os.path.dirname(each.path) for each in manager.cuts}
+            lacking = {log for log in logs if log.directory in cut}
         if accept_loss:
             _accept_loss(manager, say)
         if wants_purge:
-            for directory in [*(log.directory for log in logs), manager.path]:
-                for path in purge(manager.files, directory):
-                    say(f"{path}: removed")
+            _purge(manager, say)
         lacking.update(log for log in logs if log.lost_ranges)
         if verify:
             offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
@@ -146,8 +138,21 @@ def command(
         )
     if faulty:
         raise fail(f"{counted(faulty, 'partition')} cannot be opened")
-    if cut or lacking:
+    if manager.cuts or lacking:
         sys.exit(1)
+
+
+def _check_alone(manager: LogManager) -> None:
+    """LogLocked where another process has the directory: what that one appends meanwhile would look
+    like what is to be cut.
+    """
+    from storage import paths
+    from storage.errors import LogLocked
+
+    lock = os.path.join(manager.path, paths.LOCK)
+    holder = manager.files.locked_by(lock)
+    if holder is not None:
+        raise LogLocked(holder, path=lock)
 
 
 def _plan(manager: LogManager, say: Callable[[str], None], *, wants_salvage: bool) -> bool:
@@ -196,6 +201,15 @@ def _accept_loss(manager: LogManager, say: Callable[[str], None]) -> None:
         log.accept_loss()
     for line in manager.groups.pull_back(whole=True):
         say(str(line))
+
+
+def _purge(manager: LogManager, say: Callable[[str], None]) -> None:
+    """Remove what was set aside."""
+    from storage.segment.cut import purge
+
+    for directory in [*(log.directory for log in manager.logs()), manager.path]:
+        for path in purge(manager.files, directory):
+            say(f"{path}: removed")
 
 
 def _mending(log_starts: tuple[str, ...]) -> Mending:
