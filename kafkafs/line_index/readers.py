@@ -173,6 +173,10 @@ class TextReader:
         return done + size
 
     def _fill(self, out: bytearray, done: int) -> int:
+        """Fill `out` with text, from its byte `done` on; returns up to where there is some.
+
+        Raises as `fill`.
+        """
         lines = self._lines
         segment, render = lines.segment, lines.view.render
         size, shown = len(out), lines.end
@@ -190,19 +194,9 @@ class TextReader:
             if not cursor.pending and (
                 not start <= position < end or end - position < cursor.needed
             ):
-                # As much of the log as the wanted text needs, at most what the view shows.
-                need = (size - done + self.skip) * segment.size // (lines.text_length or 1) + SLACK
-                need = min(need, CHUNK)
-                if need < cursor.needed:
-                    need = self._check_needed(cursor.needed)
-                need = min(need, shown - position)
-                reads = segment.first_read
+                need = self._log_for(size - done)
                 try:
-                    if reads.whole or reads.knows(position, position + need):
-                        window = _room(need)
-                        start, end = position, position + segment.read_into(window, position)
-                    else:
-                        window, start, end = self._read_first(need)
+                    window, start, end = self._read_window(need)
                 except CorruptRecord as error:
                     is_news = segment.damages is not self._damages
                     raise Damaged(error, done, is_news=is_news) from None
@@ -233,6 +227,28 @@ class TextReader:
                     before_waiting()
                     raise self._ends_inside_a_batch(position)
             done = reached
+
+    def _log_for(self, size: int) -> int:
+        """As many bytes of the log, from the cursor on, as `size` bytes of text need, at most what
+        the view shows.  CorruptRecord, BlockingIOError.
+        """
+        lines, cursor = self._lines, self._cursor
+        need = (size + self.skip) * lines.segment.size // (lines.text_length or 1) + SLACK
+        need = min(need, CHUNK)
+        if need < cursor.needed:
+            need = self._check_needed(cursor.needed)
+        return min(need, lines.end - cursor.position)
+
+    def _read_window(self, need: int) -> tuple[memoryview, int, int]:
+        """(window, its first file position, its end): `need` bytes of the log from the cursor on,
+        or about so many where they are read for the first time.
+        """
+        segment, position = self._lines.segment, self._cursor.position
+        reads = segment.first_read
+        if not (reads.whole or reads.knows(position, position + need)):
+            return self._read_first(need)
+        window = _room(need)
+        return window, position, position + segment.read_into(window, position)
 
     def _read_first(self, need: int) -> tuple[memoryview, int, int]:
         """(window, its first file position, its end): up to `need` bytes of the log from the cursor
