@@ -34,9 +34,9 @@ _NAME = "kafkafs.reserve."
 class Reserve:
     """The reserve of a data directory.  ``is_whole``: appends may go on (also if there is none)."""
 
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: Files, path: str) -> None:
         self._files = files
-        self._directory = directory
+        self._path = path
         self._part = 0
         self._lock = threading.Lock()
         # How many times something was given up, and after how many of them the disk has surely
@@ -56,7 +56,7 @@ class Reserve:
                 self._part = 0
                 self.is_whole = True
                 return True
-            space = self._files.space(self._directory)
+            space = self._files.space(self._path)
             size = min(size, space.f_blocks * space.f_frsize // SHARE)
             # One without an end (a tmpfs of size 0) says that it has no blocks.
             self._part = size // COUNT
@@ -104,7 +104,7 @@ class Reserve:
             missing = [path for path in self._paths() if self._allocated(path) < self._part]
             try:
                 for path in missing:
-                    space = self._files.space(self._directory)
+                    space = self._files.space(self._path)
                     if space.f_bavail * space.f_frsize < self._part:
                         return False
                     self._allocate(path)
@@ -116,7 +116,7 @@ class Reserve:
             return True
 
     def _paths(self) -> list[str]:
-        return [os.path.join(self._directory, f"{_NAME}{number}") for number in range(COUNT)]
+        return [os.path.join(self._path, f"{_NAME}{number}") for number in range(COUNT)]
 
     def _allocated(self, path: str) -> int:
         """How many bytes of the disk this file has; -1: there is none."""
@@ -146,10 +146,10 @@ class Reserve:
 
     def _give_up_lines(self) -> bool:
         """Remove one partition's.  A thread that renames or maps one of them may find it gone."""
-        for name, is_directory in self._files.scan(self._directory):
+        for name, is_directory in self._files.scan(self._path):
             if not is_directory or paths.parse_partition_directory(name) is None:
                 continue
-            directory = os.path.join(self._directory, name)
+            directory = os.path.join(self._path, name)
             given = False
             # Another thread may delete the partition.
             with contextlib.suppress(FileNotFoundError):
