@@ -1,6 +1,7 @@
 """Has the daemon of a mount do what a command may not do beside it, by the files of `.control`.
 
-A partition is one job, so that each has figures of its own.
+A partition is one job, so that each has figures of its own. A file shows the present job and the
+last one as lines of `name value`: its facts.
 """
 
 from __future__ import annotations
@@ -8,13 +9,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable
 
 from kafkafs.cli import fail
 from kafkafs.cli.refusals import Request
 from kafkafs.cli.serving import has_gone, why_gone
-from kafkafs.cli.wait import Facts, last_facts, wait_for
 
+#: Seconds between two reads of the file: at first, and at most.
+_FIRST_S = 0.02
+_MOST_S = 0.5
+
+# A control file shows less; another file may be of any size.
+_LONGEST = 1 << 20
+
+Facts = dict[str, str]
 Show = Callable[[str, int, int], None]
 
 
@@ -50,6 +59,46 @@ def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Fa
         # Retention names the partition in its reasons, as it may work on several.
         reason = facts.get("reason", facts["outcome"]).removeprefix(f"{topic}-{partition}: ")
         raise JobFailedError(f"{topic}:{partition}: {reason}")
+    return facts
+
+
+def wait_for(path: str, show: Show) -> Facts:
+    """Wait until the present job has ended, and `show` how far it is; the facts then. OSError."""
+    facts = _read_facts(path)
+    job = facts.get("started") if facts["state"] == "running" else None
+    pause_s = _FIRST_S
+    while facts["state"] != "idle":
+        numbers = (int(facts.get(name, "0")) for name in ("done_bytes", "total_bytes"))
+        show(facts.get("phase", "waiting for its turn"), *numbers)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _MOST_S)
+        facts = _read_facts(path)
+        started = facts.get("started") if facts["state"] == "running" else None
+        if job is not None and started != job:
+            break
+        job = started
+    return facts
+
+
+def last_facts(facts: Facts) -> Facts:
+    """Those of the last job, by their names without `last_`."""
+    begin = "last_"
+    return {
+        name.removeprefix(begin): value for name, value in facts.items() if name.startswith(begin)
+    }
+
+
+def _read_facts(path: str) -> Facts:
+    """The facts of a control file by name. OSError; click's error for another file."""
+    lines: list[str] = []
+    with (
+        contextlib.suppress(IsADirectoryError),
+        open(path, encoding="utf-8", errors="replace") as file,
+    ):
+        lines = file.read(_LONGEST).splitlines()
+    facts = dict(line.partition(" ")[::2] for line in lines)
+    if facts.get("state") not in ("idle", "queued", "running"):
+        raise fail(f"{path}: is no file of a job, like TOPIC/.control/compaction")
     return facts
 
 
