@@ -1,4 +1,8 @@
-"""The command line. Each command is a module of this package, imported when it runs."""
+"""The command line. Each command is a module of this package, imported when it runs.
+
+`common` has what they share, `mount_helpers` the programs that mount(8) and umount(8) start.
+`completion` tells a shell what Tab completes; `man` writes the manual pages, with `roff`.
+"""
 
 from __future__ import annotations
 

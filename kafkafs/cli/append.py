@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, fail, one_line_errors
-from kafkafs.cli.addresses import (
+from kafkafs.cli.common.addresses import (
     allow_empty_option,
     check_address,
     mount_to_change,
     resolve,
 )
-from kafkafs.cli.changes import opened_to_change
-from kafkafs.cli.refusals import Request
-from kafkafs.cli.views import find, path_in_topic, taken_from_paths, tree_of, view_option
+from kafkafs.cli.common.changes import opened_to_change
+from kafkafs.cli.common.refusals import Request
+from kafkafs.cli.common.views import find, path_in_topic, taken_from_paths, tree_of, view_option
 
 if TYPE_CHECKING:
     from storage.directory.manager import LogManager

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from kafkafs.cli import examples, one_line_errors
-from kafkafs.cli.addresses import mount_around, mount_to_read, partitions_at, resolve
-from kafkafs.cli.matching import matching_lines, where_option
-from kafkafs.cli.output import binary_stdout
-from kafkafs.cli.patience import patiently
-from kafkafs.cli.progress import opening_shown
-from kafkafs.cli.views import VIEWS, find, path_in_topic, taken_from_paths, tree_of, view_option
+from kafkafs.cli.common.addresses import mount_around, mount_to_read, partitions_at, resolve
+from kafkafs.cli.common.matching import matching_lines, where_option
+from kafkafs.cli.common.output import binary_stdout
+from kafkafs.cli.common.patience import patiently
+from kafkafs.cli.common.progress import opening_shown
+from kafkafs.cli.common.views import (
+    VIEWS,
+    find,
+    path_in_topic,
+    taken_from_paths,
+    tree_of,
+    view_option,
+)
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, one_line_errors, say
-from kafkafs.cli.addresses import (
+from kafkafs.cli.common.addresses import (
     Address,
     check_address,
     logs_argument,
@@ -18,8 +18,8 @@ from kafkafs.cli.addresses import (
     mount_to_change,
     partitions_at,
 )
-from kafkafs.cli.output import Output, output_options
-from kafkafs.cli.progress import long_work, opening_shown, work_shown
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
 from kafkafs.quantities import Value
 from storage.paths import INTERNAL_TOPICS
 from storage.plural import counted
@@ -143,7 +143,7 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
 
 def _have_compacted(mount: str, logs: Address, report: _Report) -> None:
     """Have the daemon of a mount clean the logs."""
-    from kafkafs.cli.daemon_jobs import JobFailedError, run_job
+    from kafkafs.cli.common.daemon_jobs import JobFailedError, run_job
     from storage.files import Files
     from storage.settings.settings import Settings
 

@@ -213,14 +213,14 @@ def _directory(ctx: click.Context) -> str | None:
 
 
 def _is_in_mount(path: str) -> bool:
-    from kafkafs.cli.addresses import mount_around
+    from kafkafs.cli.common.addresses import mount_around
 
     return mount_around(os.path.expanduser(path) or ".")[0] is not None
 
 
 def _is_below_mount(path: str) -> bool:
     """Whether it names a topic or a partition."""
-    from kafkafs.cli.addresses import mount_around
+    from kafkafs.cli.common.addresses import mount_around
 
     mounted, place = mount_around(os.path.expanduser(path))
     return mounted is not None and place != mounted.path
@@ -230,7 +230,7 @@ def _there(ctx: click.Context) -> dict[str, list[int]]:
     """The partitions by topic of the directory that a command line names; none where it cannot be
     read. To undelete: the topics that were deleted.
     """
-    from kafkafs.cli.addresses import mount_around
+    from kafkafs.cli.common.addresses import mount_around
     from storage import paths
 
     directory = _directory(ctx)
@@ -266,7 +266,7 @@ def _shown(mount: str) -> dict[str, list[int]]:
 
 def _groups(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
     """The groups of the mount that a command line names."""
-    from kafkafs.cli.addresses import mount_around, mount_that_writes
+    from kafkafs.cli.common.addresses import mount_around, mount_that_writes
     from kafkafs.tree.files.group_names import group_name
     from storage.paths import GROUPS
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from kafkafs.cli import examples, fail, one_line_errors
-from kafkafs.cli.addresses import (
+from kafkafs.cli.common.addresses import (
     Address,
     allow_empty_option,
     check_address,
@@ -16,7 +16,7 @@ from kafkafs.cli.addresses import (
     mount_to_change,
     resolve,
 )
-from kafkafs.cli.output import Output, objects, output_options
+from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.printable import lines
 
 _Changes = Mapping[str, str | None]
@@ -128,8 +128,8 @@ def _show(address: Address, out: Output) -> None:
 
 def _change(address: Address, changes: _Changes) -> None:
     """Set a topic's settings. StorageError, OSError: nothing has changed."""
-    from kafkafs.cli.daemon_jobs import write_line
-    from kafkafs.cli.refusals import Request
+    from kafkafs.cli.common.daemon_jobs import write_line
+    from kafkafs.cli.common.refusals import Request
     from storage.directory.lock import settings_of
     from storage.files import Files
     from storage.retention.retention import check_policy

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, fail, one_line_errors
-from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_change
-from kafkafs.cli.changes import opened_to_change
-from kafkafs.cli.output import Output, output_options
-from kafkafs.cli.refusals import Request
+from kafkafs.cli.common.addresses import Address, check_address, logs_argument, mount_to_change
+from kafkafs.cli.common.changes import opened_to_change
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.refusals import Request
 from kafkafs.quantities import TimeMs, Value
 from storage.plural import counted, lasting
 

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import click
 
 from kafkafs.cli import examples, one_line_errors, say
-from kafkafs.cli.addresses import Address, directory_argument, directory_to_open
-from kafkafs.cli.output import Output, output_options
+from kafkafs.cli.common.addresses import Address, directory_argument, directory_to_open
+from kafkafs.cli.common.output import Output, output_options
 
 
 @click.command(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples, fail
-from kafkafs.cli.addresses import check_paths, mount_around
-from kafkafs.cli.output import binary_stdout
+from kafkafs.cli.common.addresses import check_paths, mount_around
+from kafkafs.cli.common.output import binary_stdout
 
 if TYPE_CHECKING:
     from kafkafs.dump.options import Options

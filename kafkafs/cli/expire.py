@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, one_line_errors, say
-from kafkafs.cli.addresses import (
+from kafkafs.cli.common.addresses import (
     Address,
     check_address,
     logs_argument,
@@ -18,8 +18,8 @@ from kafkafs.cli.addresses import (
     mount_to_change,
     partitions_at,
 )
-from kafkafs.cli.output import Output, output_options
-from kafkafs.cli.progress import long_work, opening_shown, work_shown
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
 from kafkafs.quantities import Size, Value
 from storage.plural import counted
 
@@ -189,7 +189,7 @@ def _delete(
 
 def _have_expired(mount: str, logs: Address, report: _Report) -> None:
     """Have the daemon of a mount delete from the logs."""
-    from kafkafs.cli.daemon_jobs import JobFailedError, run_job
+    from kafkafs.cli.common.daemon_jobs import JobFailedError, run_job
 
     kept: dict[str, str] = {}
     with work_shown() as show:

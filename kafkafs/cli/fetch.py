@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kafkafs.cli import examples, one_line_errors, say
-from kafkafs.cli.addresses import Place, check_address, number, resolve
-from kafkafs.cli.output import binary_stdout
+from kafkafs.cli.common.addresses import Place, check_address, number, resolve
+from kafkafs.cli.common.output import binary_stdout
 from storage.plural import counted
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, one_line_errors, say
-from kafkafs.cli.addresses import checked_directory, directory_to_open, resolve
-from kafkafs.cli.output import Output, output_options
+from kafkafs.cli.common.addresses import checked_directory, directory_to_open, resolve
+from kafkafs.cli.common.output import Output, output_options
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def command(
     An interrupted handover is undone; after a kill the next run undoes it and begins anew. No
     broker starts before that.
     """
-    from kafkafs.cli.progress import long_work
+    from kafkafs.cli.common.progress import long_work
     from storage.handover.handover import hand_over
 
     logs = resolve(context, (data, *topics))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, fail, say
-from kafkafs.cli.progress import opening_shown
+from kafkafs.cli.common.progress import opening_shown
 from storage.plural import counted
 
 if TYPE_CHECKING:

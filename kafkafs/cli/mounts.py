@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kafkafs.cli import examples, fail
-from kafkafs.cli.output import Output, output_options
+from kafkafs.cli.common.output import Output, output_options
 from kafkafs.quantities import TimeMs
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from kafkafs.cli import examples, one_line_errors, say
-from kafkafs.cli.addresses import (
+from kafkafs.cli.common.addresses import (
     LOGS,
     allow_empty_option,
     checked_directory,
@@ -17,8 +17,8 @@ from kafkafs.cli.addresses import (
     partitions_at,
     resolve,
 )
-from kafkafs.cli.output import Output, output_options
-from kafkafs.cli.progress import reading_shown
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.progress import reading_shown
 from storage.plural import counted
 
 

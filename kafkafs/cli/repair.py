@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, fail, one_line_errors
-from kafkafs.cli.addresses import Address, directory_argument, directory_to_open
-from kafkafs.cli.output import Output, output_options
-from kafkafs.cli.progress import opening_shown
+from kafkafs.cli.common.addresses import Address, directory_argument, directory_to_open
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.progress import opening_shown
 from storage.plural import counted
 
 if TYPE_CHECKING:

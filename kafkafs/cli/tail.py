@@ -23,11 +23,11 @@ from functools import partial
 import click
 
 from kafkafs.cli import examples, fail, naming_output, one_line_errors, say
-from kafkafs.cli.addresses import LOGS, check_paths
-from kafkafs.cli.mounted_paths import files_of, paths_of
-from kafkafs.cli.output import write_all
-from kafkafs.cli.patience import patiently
-from kafkafs.cli.serving import has_gone, why_gone
+from kafkafs.cli.common.addresses import LOGS, check_paths
+from kafkafs.cli.common.mounted_paths import files_of, paths_of
+from kafkafs.cli.common.output import write_all
+from kafkafs.cli.common.patience import patiently
+from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.mount_table import resolve
 
 _READ_BYTES = 1 << 20

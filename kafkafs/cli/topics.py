@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import click
 
 from kafkafs.cli import examples, one_line_errors
-from kafkafs.cli.addresses import Address, check_address, logs_argument, mount_to_read
-from kafkafs.cli.output import Output, objects, output_options
-from kafkafs.cli.progress import opening_shown
-from kafkafs.cli.serving import check_served
+from kafkafs.cli.common.addresses import Address, check_address, logs_argument, mount_to_read
+from kafkafs.cli.common.output import Output, objects, output_options
+from kafkafs.cli.common.progress import opening_shown
+from kafkafs.cli.common.serving import check_served
 from kafkafs.quantities import Size, TimeMs, Value
 from storage.paths import INTERNAL_TOPICS
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.output import Output, output_options
+from kafkafs.cli.common.output import Output, output_options
 
 
 @click.command("version", epilog=examples("kafkafs version"))

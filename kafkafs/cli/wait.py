@@ -7,11 +7,11 @@ import sys
 import click
 
 from kafkafs.cli import examples, fail, say
-from kafkafs.cli.addresses import check_paths
-from kafkafs.cli.daemon_jobs import last_facts, wait_for
-from kafkafs.cli.output import Output, output_options
-from kafkafs.cli.progress import work_shown
-from kafkafs.cli.serving import has_gone, why_gone
+from kafkafs.cli.common.addresses import check_paths
+from kafkafs.cli.common.daemon_jobs import last_facts, wait_for
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.progress import work_shown
+from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.mount_table import resolve
 from kafkafs.quantities import Size, TimeMs, Value
 

@@ -14,10 +14,10 @@ import click
 from click.core import ParameterSource
 
 from kafkafs.cli import examples, fail, one_line_errors, say
-from kafkafs.cli.addresses import LOGS, check_paths
-from kafkafs.cli.mounted_paths import paths_of
-from kafkafs.cli.serving import has_gone, why_gone
-from kafkafs.cli.views import VIEWS, taken_from_paths, view_option
+from kafkafs.cli.common.addresses import LOGS, check_paths
+from kafkafs.cli.common.mounted_paths import paths_of
+from kafkafs.cli.common.serving import has_gone, why_gone
+from kafkafs.cli.common.views import VIEWS, taken_from_paths, view_option
 
 if TYPE_CHECKING:
     from kafkafs.cli.consume.positions import Positions

@@ -10,8 +10,8 @@ import json
 import os
 
 from kafkafs.cli import fail
+from kafkafs.cli.common.output import write_all
 from kafkafs.cli.consume.reader import Batch
-from kafkafs.cli.output import write_all
 
 
 class DeadLetters:

@@ -15,8 +15,8 @@ import time
 from contextlib import suppress
 
 from kafkafs.cli import naming_output
+from kafkafs.cli.common.output import write_all
 from kafkafs.cli.consume.reader import Batch
-from kafkafs.cli.output import write_all
 
 #: How often to look whether a reader has taken all, in seconds: at first, and at most.
 _FIRST_S, _MOST_S = 0.0002, 0.02

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from kafkafs.cli import fail
+from kafkafs.cli.common.output import write_all
 from kafkafs.cli.consume.sources import Directories, Partition, Sources
-from kafkafs.cli.output import write_all
 
 _COLUMNS = ("topic", "partition", "position", "committed", "topic_id")
 _READ_BYTES = 1 << 16

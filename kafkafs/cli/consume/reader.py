@@ -22,9 +22,9 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kafkafs.cli import say
+from kafkafs.cli.common.patience import patiently
+from kafkafs.cli.common.views import path_in_topic
 from kafkafs.cli.consume.sources import Partition, TopicDirectory
-from kafkafs.cli.patience import patiently
-from kafkafs.cli.views import path_in_topic
 
 _READ_BYTES: Final = 1 << 20
 _ANY_SIZE: Final = (1 << 31) - 1
@@ -352,7 +352,7 @@ def reader_of(
 
 def _as(view: str) -> Callable[[bytes], bytes | None]:
     """Makes the text of a view of lines of `.jsonl`; None of a record that only a log can hold."""
-    from kafkafs.cli.matching import text_of
+    from kafkafs.cli.common.matching import text_of
     from kafkafs.views import json_lines_view, key_value_view, values_view
     from storage.errors import InvalidRecord
 

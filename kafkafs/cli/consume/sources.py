@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from kafkafs.cli import fail
-from kafkafs.cli.addresses import mount_around
-from kafkafs.cli.patience import patiently
+from kafkafs.cli.common.addresses import mount_around
+from kafkafs.cli.common.patience import patiently
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 

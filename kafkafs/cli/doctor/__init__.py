@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples, fail
-from kafkafs.cli.output import Output, output_options
+from kafkafs.cli.common.output import Output, output_options
 from storage.plural import counted
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from kafkafs.cli.as_user import as_root, as_user
+from kafkafs.cli.common.as_user import as_root, as_user
 from kafkafs.cli.doctor.finding import Check, Finding, NotLooked
 from kafkafs.data_directory import Mistake, contents_or_mistake
 from kafkafs.fuse.mount_point import NAME, is_stopped

@@ -9,7 +9,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 
-from kafkafs.cli.as_user import as_root
+from kafkafs.cli.common.as_user import as_root
 from kafkafs.cli.doctor.finding import Check, Finding
 from kafkafs.quantities import human_size
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.matching import where_option
+from kafkafs.cli.common.matching import where_option
 from kafkafs.cli.spark.job import (
     choice_argument,
     job_options,

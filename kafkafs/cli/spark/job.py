@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafkafs.cli import cancelled, fail, failure
-from kafkafs.cli.addresses import Needs, allow_empty_option, parsed_places, resolve
-from kafkafs.cli.output import output_options
+from kafkafs.cli.common.addresses import Needs, allow_empty_option, parsed_places, resolve
+from kafkafs.cli.common.output import output_options
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.report import JobReport
@@ -72,8 +72,8 @@ def check_owner(data_dir: str) -> None:
     """Before the owner of a data directory is asked to change it: click's error where that is the
     daemon of a mount and does not answer.
     """
-    from kafkafs.cli.addresses import mount_that_writes
-    from kafkafs.cli.serving import check_served
+    from kafkafs.cli.common.addresses import mount_that_writes
+    from kafkafs.cli.common.serving import check_served
 
     mount = mount_that_writes(data_dir)
     if mount is not None:

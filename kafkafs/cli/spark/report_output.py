@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from kafkafs.cli.output import Output, objects
+from kafkafs.cli.common.output import Output, objects
 from kafkafs.quantities import Size, TimeMs, Value
 
 if TYPE_CHECKING:

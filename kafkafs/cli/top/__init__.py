@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples, fail
-from kafkafs.cli.output import Output, output_options
+from kafkafs.cli.common.output import Output, output_options
 
 if TYPE_CHECKING:
     from kafkafs.cli.top.rates import Rates
@@ -129,7 +129,7 @@ def _show(watcher: Watcher, table: Table) -> None:
 
 def _print(path: str, rates: Rates, out: Output, table: Table) -> None:
     """One look, in either form."""
-    from kafkafs.cli.output import objects
+    from kafkafs.cli.common.output import objects
     from kafkafs.cli.top import head
     from kafkafs.cli.top.table import COLUMNS, NAME_KEY
     from kafkafs.quantities import Size

@@ -14,7 +14,7 @@ import time
 from functools import partial
 
 from kafkafs.child import Child, NoAnswer
-from kafkafs.cli.serving import as_its_user
+from kafkafs.cli.common.serving import as_its_user
 from kafkafs.cli.top.figures import Sample, look
 from kafkafs.cli.top.rates import Rates
 from kafkafs.fuse import mount_point
@@ -121,7 +121,7 @@ class Watcher:
 
 def resolved(path: str) -> str:
     """The mount at a path, or the one that shows the data directory there. MountError."""
-    from kafkafs.cli.addresses import mount_that_writes
+    from kafkafs.cli.common.addresses import mount_that_writes
     from kafkafs.mount_table import find_around
 
     for where in (os.path.abspath(path), mount_point.resolve(path)):

@@ -212,7 +212,8 @@ def test_readers_of_a_mount_find_a_new_history(place: Place) -> None:
 def test_ctrl_c_leaves_all_as_it_was(data: Path) -> None:
     held_back = (
         "import signal, os\n"
-        "from kafkafs.cli import main, progress\n"
+        "from kafkafs.cli import main\n"
+        "from kafkafs.cli.common import progress\n"
         "begin = progress.ShownTask.begin\n"
         "def interrupted(task, phase, total):\n"
         "    begin(task, phase, total)\n"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kafkafs.cli.output import Output
+from kafkafs.cli.common.output import Output
 from kafkafs.cli.spark.report_output import print_report
 from kafkafs.quantities import Size, TimeMs, local_time
 from kafkafs.spark.jobs.report import JobReport, Table

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import click
 
-from kafkafs.cli.addresses import mount_around, mount_that_writes, resolve
-from kafkafs.cli.patience import patiently
-from kafkafs.cli.serving import check_served
+from kafkafs.cli.common.addresses import mount_around, mount_that_writes, resolve
+from kafkafs.cli.common.patience import patiently
+from kafkafs.cli.common.serving import check_served
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 # The directories of a topic that have a file for each partition which grows with it.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from kafkafs.cli.addresses import mount_around
+from kafkafs.cli.common.addresses import mount_around
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 from kafkafs.cli import fail
-from kafkafs.cli.refusals import Request
-from kafkafs.cli.serving import has_gone, why_gone
+from kafkafs.cli.common.refusals import Request
+from kafkafs.cli.common.serving import has_gone, why_gone
 
 #: Seconds between two reads of the file: at first, and at most.
 _FIRST_S = 0.02

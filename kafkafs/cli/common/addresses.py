@@ -259,7 +259,7 @@ def mount_to_change(address: Address) -> str | None:
 
     click's error for a mount that is read-only, or whose daemon does not answer.
     """
-    from kafkafs.cli.serving import check_served
+    from kafkafs.cli.common.serving import check_served
 
     _refuse_read_only(address)
     if address.mount is not None:
@@ -279,7 +279,7 @@ def mount_to_read(address: Address, needed: str = "") -> str | None:
 
     `needed`: the path in the mount that this user must be able to read.
     """
-    from kafkafs.cli.serving import why_silent
+    from kafkafs.cli.common.serving import why_silent
     from kafkafs.mount_table import find
 
     mounted = None if address.mount is None else find(address.mount)
@@ -297,7 +297,7 @@ def check_paths(paths: Iterable[str]) -> None:
     """Before a command touches paths that may lie in mounts: click's error where a daemon does not
     answer, or for an empty path. OSError.
     """
-    from kafkafs.cli.serving import check_served
+    from kafkafs.cli.common.serving import check_served
 
     found = []
     for path in paths:

@@ -12,7 +12,7 @@ import shlex
 import sys
 
 from kafkafs.cli import fail
-from kafkafs.cli.as_user import as_user
+from kafkafs.cli.common.as_user import as_user
 from kafkafs.mount_table import TYPE, Mounted, find, find_around
 
 #: How long a daemon may take to answer a command that cannot do without it, in seconds.

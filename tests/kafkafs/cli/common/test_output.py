@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kafkafs.cli.output import Output, objects, output_options
+from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.quantities import Size, TimeMs, human_size, local_time
 
 COLUMNS = ("topic", "size", "last")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import fail
-from kafkafs.cli.addresses import Address, resolve
-from kafkafs.cli.daemon_jobs import write_line
-from kafkafs.cli.progress import opening_shown
-from kafkafs.cli.refusals import Request
+from kafkafs.cli.common.addresses import Address, resolve
+from kafkafs.cli.common.daemon_jobs import write_line
+from kafkafs.cli.common.progress import opening_shown
+from kafkafs.cli.common.refusals import Request
 
 if TYPE_CHECKING:
     from storage.directory.manager import LogManager
