@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import examples, fail, one_line_errors
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import (
     allow_empty_option,
     check_address,
@@ -20,6 +20,7 @@ from kafkafs.cli.common.addresses import (
     resolve,
 )
 from kafkafs.cli.common.changes import opened_to_change
+from kafkafs.cli.common.ending import fail, one_line_errors
 from kafkafs.cli.common.refusals import Request
 from kafkafs.cli.common.views import find, path_in_topic, taken_from_paths, tree_of, view_option
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import mount_around, mount_to_read, partitions_at, resolve
+from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.matching import matching_lines, where_option
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.patience import patiently

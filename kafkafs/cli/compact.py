@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import (
     Address,
     check_address,
@@ -18,6 +18,7 @@ from kafkafs.cli.common.addresses import (
     mount_to_change,
     partitions_at,
 )
+from kafkafs.cli.common.ending import one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
 from kafkafs.quantities import Value

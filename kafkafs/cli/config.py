@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from kafkafs.cli import examples, fail, one_line_errors
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import (
     Address,
     allow_empty_option,
@@ -16,6 +16,7 @@ from kafkafs.cli.common.addresses import (
     mount_to_change,
     resolve,
 )
+from kafkafs.cli.common.ending import fail, one_line_errors
 from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.printable import lines
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import click
 
-from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, mount_to_change
 from kafkafs.cli.common.changes import ask_daemon, opened_to_change, topic_and_rest
+from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from storage.plural import counted
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import examples, fail, one_line_errors
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument, mount_to_change
 from kafkafs.cli.common.changes import opened_to_change
+from kafkafs.cli.common.ending import fail, one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.refusals import Request
 from kafkafs.quantities import TimeMs, Value

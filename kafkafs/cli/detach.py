@@ -6,8 +6,9 @@ from contextlib import nullcontext
 
 import click
 
-from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, directory_argument, directory_to_open
+from kafkafs.cli.common.ending import one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import examples, fail
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import check_paths, mount_around
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import binary_stdout
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Place, check_address, number, resolve
+from kafkafs.cli.common.ending import one_line_errors, say
 from kafkafs.cli.common.output import binary_stdout
 from storage.plural import counted
 

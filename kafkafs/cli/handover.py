@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import checked_directory, directory_to_open, resolve
+from kafkafs.cli.common.ending import one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
 from storage.plural import counted
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import examples, fail, say
+from kafkafs.cli import examples
+from kafkafs.cli.common.ending import fail, say
 from kafkafs.cli.common.progress import opening_shown
 from storage.plural import counted
 

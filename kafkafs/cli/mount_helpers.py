@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import click
 
-from kafkafs.cli import failure, open_standard_streams
+from kafkafs.cli.common.ending import failure, open_standard_streams
 from kafkafs.cli.mount import MountCommand, options_option, parsed_options
 from kafkafs.cli.mount import mount as start
 from kafkafs.cli.umount import unmount

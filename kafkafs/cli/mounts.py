@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kafkafs.cli import examples, fail
+from kafkafs.cli import examples
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.quantities import TimeMs
 

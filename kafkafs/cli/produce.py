@@ -8,8 +8,9 @@ import time
 
 import click
 
-from kafkafs.cli import examples, fail, one_line_errors, say
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument, mount_to_change
+from kafkafs.cli.common.ending import fail, one_line_errors, say
 from kafkafs.cli.common.progress import opening_shown
 from kafkafs.cli.common.refusals import Request
 from storage.plural import counted

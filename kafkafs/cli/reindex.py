@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from kafkafs.cli import examples, one_line_errors, say
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import (
     LOGS,
     allow_empty_option,
@@ -17,6 +17,7 @@ from kafkafs.cli.common.addresses import (
     partitions_at,
     resolve,
 )
+from kafkafs.cli.common.ending import one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import reading_shown
 from storage.plural import counted

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import examples, fail, one_line_errors
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, directory_argument, directory_to_open
+from kafkafs.cli.common.ending import fail, one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import opening_shown
 from storage.plural import counted

@@ -22,8 +22,9 @@ from functools import partial
 
 import click
 
-from kafkafs.cli import examples, fail, naming_output, one_line_errors, say
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
+from kafkafs.cli.common.ending import fail, naming_output, one_line_errors, say
 from kafkafs.cli.common.mounted_paths import files_of, paths_of
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.common.patience import patiently

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 
 import click
 
-from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument, mount_to_read
+from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.cli.common.progress import opening_shown
 from kafkafs.cli.common.serving import check_served

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kafkafs.cli import examples, fail, say
+from kafkafs.cli import examples
+from kafkafs.cli.common.ending import fail, say
 
 
 @click.command(

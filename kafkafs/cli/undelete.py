@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import click
 
-from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import mount_to_change
 from kafkafs.cli.common.changes import ask_daemon, opened_to_change, topic_and_rest
+from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 
 

@@ -6,8 +6,9 @@ import sys
 
 import click
 
-from kafkafs.cli import examples, one_line_errors
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
+from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import reading_shown
 from kafkafs.quantities import Size

@@ -6,9 +6,10 @@ import sys
 
 import click
 
-from kafkafs.cli import examples, fail, say
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import check_paths
 from kafkafs.cli.common.daemon_jobs import last_facts, wait_for
+from kafkafs.cli.common.ending import fail, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import work_shown
 from kafkafs.cli.common.serving import has_gone, why_gone

@@ -7,7 +7,7 @@ What it asks a daemon: `serving` says whether one answers, before a mount is tou
 has it do work, `refusals` says why it has refused something, `patience` waits while it measures.
 
 What it tells people: `output` prints facts, as text or JSON, `progress` shows how far work is,
-`as_user` gives the line that another user has to type.
+`ending` says why it ends, `as_user` gives the line that another user has to type.
 
 `changes` is of those that make, delete and fill topics: in the directory, or through its mount.
 """

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
-from kafkafs.cli import did_you_mean, fail, say
+from kafkafs.cli.common.ending import did_you_mean, fail, say
 
 if TYPE_CHECKING:
     from kafkafs.mount_table import Mounted

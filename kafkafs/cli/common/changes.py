@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail
 from kafkafs.cli.common.addresses import Address, resolve
 from kafkafs.cli.common.daemon_jobs import write_line
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.progress import opening_shown
 from kafkafs.cli.common.refusals import Request
 

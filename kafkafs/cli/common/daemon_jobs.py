@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable
 
-from kafkafs.cli import fail
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.refusals import Request
 from kafkafs.cli.common.serving import has_gone, why_gone
 

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli.common.ending import say
 from kafkafs.printable import one_line
 from kafkafs.quantities import Size, TimeMs, Value, human_size, local_time
 

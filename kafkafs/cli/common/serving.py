@@ -11,8 +11,8 @@ import os
 import shlex
 import sys
 
-from kafkafs.cli import fail
 from kafkafs.cli.common.as_user import as_user
+from kafkafs.cli.common.ending import fail
 from kafkafs.mount_table import TYPE, Mounted, find, find_around
 
 #: How long a daemon may take to answer a command that cannot do without it, in seconds.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from kafkafs.cli import examples, fail, one_line_errors, say
+from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
+from kafkafs.cli.common.ending import fail, one_line_errors, say
 from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.cli.common.views import VIEWS, taken_from_paths, view_option

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from kafkafs.cli import fail, say
+from kafkafs.cli.common.ending import fail, say
 from kafkafs.cli.consume.dead_letters import DeadLetters
 from kafkafs.cli.consume.outputs import Interrupts, Output
 from kafkafs.cli.consume.positions import Positions

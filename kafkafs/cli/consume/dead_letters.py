@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from kafkafs.cli import fail
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.consume.reader import Batch
 

@@ -14,7 +14,7 @@ import termios
 import time
 from contextlib import suppress
 
-from kafkafs.cli import naming_output
+from kafkafs.cli.common.ending import naming_output
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.consume.reader import Batch
 

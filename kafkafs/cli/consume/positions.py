@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from kafkafs.cli import fail
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.consume.sources import Directories, Partition, Sources
 

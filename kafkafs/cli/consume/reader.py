@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from kafkafs.cli import say
+from kafkafs.cli.common.ending import say
 from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.views import path_in_topic
 from kafkafs.cli.consume.sources import Partition, TopicDirectory

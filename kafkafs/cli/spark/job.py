@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kafkafs.cli import cancelled, fail, failure
 from kafkafs.cli.common.addresses import Needs, allow_empty_option, parsed_places, resolve
+from kafkafs.cli.common.ending import cancelled, fail, failure
 from kafkafs.cli.common.output import output_options
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import examples, fail
+from kafkafs.cli import examples
+from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import Output, output_options
 
 if TYPE_CHECKING:
