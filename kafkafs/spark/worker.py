@@ -18,6 +18,9 @@ from typing import Any
 
 _INET = (socket.AF_INET, socket.AF_INET6)
 _LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+# Python then leaves the connection as it is. Else it would have it wait for nothing any more, in a
+# process in which a user's function has set a timeout for all sockets.
+_AS_IT_IS = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
 
 _is_spared = False
 
@@ -32,9 +35,13 @@ class SentWithTask:
 
 def _acknowledge() -> None:
     """Acknowledge what has come from this machine, and from now on send without waiting, too."""
-    for name in os.listdir("/proc/self/fd"):
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        return  # the task begins later, and no worse
+    for name in names:
         try:
-            connection = socket.socket(fileno=int(name))
+            connection = socket.socket(type=_AS_IT_IS, fileno=int(name))
         except OSError:
             continue  # no socket, or not there any more
         try:
@@ -52,7 +59,8 @@ def spare_collector() -> None:
     """Leave what is loaded by now out of every later collection, once a process.
 
     For the end of a task, when all modules that it needs have been imported. What is no longer
-    referred to is freed as before; only a cycle that was garbage at that moment stays.
+    referred to is freed as before; only a cycle of what is there at that moment stays, also where
+    it is garbage later.
     """
     global _is_spared
     if not _is_spared:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import resource
 import socket
 import subprocess
 import sys
@@ -65,3 +67,32 @@ def test_a_task_is_not_held_back_by_the_kernel(data: Path) -> None:
         assert sparks.recv(4) == b"rows"
         unix.sendall(b"more")
         assert other_end.recv(4) == b"more"
+
+
+def test_a_task_begins_where_descriptors_cannot_be_listed(data: Path) -> None:
+    """As in a sandbox without /proc, or where there is no descriptor left."""
+    pickled = pickle.dumps(batch_reader(data))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        reader = pickle.loads(pickled)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(reader.partitions()) == 2
+
+
+def test_a_timeout_of_the_users_does_not_reach_sparks_connection(data: Path) -> None:
+    """A process that has run a user's function, which has set one, runs other tasks later."""
+    pickled = pickle.dumps(batch_reader(data))
+    server = socket.create_server(("127.0.0.1", 0))
+    sparks = socket.create_connection(server.getsockname())
+    task, _ = server.accept()
+    before = socket.getdefaulttimeout()
+    with server, sparks, task:
+        socket.setdefaulttimeout(30)
+        try:
+            pickle.loads(pickled)
+        finally:
+            socket.setdefaulttimeout(before)
+        assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        assert os.get_blocking(task.fileno())
