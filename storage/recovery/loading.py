@@ -170,8 +170,9 @@ class _Loading:
         indexes_fit = self._look()
         unflushed = not context.clean and (following is None or following > context.recovery_point)
         if following is None or unflushed or not indexes_fit or self._may_lack_end():
-            segment.files.close_descriptors()
+            # Nobody has to notice that the indexes get fewer entries now.
             segment.files.sealed = False
+            segment.files.close_descriptors()
             self._recover(may_cut=following is None or unflushed, indexes_fit=indexes_fit)
             end: int | None = segment.next_offset
             if following is not None and not self.result.damaged:

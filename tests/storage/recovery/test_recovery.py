@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log, LogManager
+from storage import Log, LogManager, paths
 from storage.errors import CorruptRecord
 from storage.files import Files
 from storage.record.header import parse_header
@@ -169,6 +169,24 @@ def test_a_time_index_that_lost_its_last_entry_in_a_power_cut(tmp_path: Path) ->
     os.truncate(index, 2 * 12)
     with opened(tmp_path) as manager:
         assert manager.log("t", 0).reader.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 5, 5)
+
+
+def test_an_index_that_is_made_anew_before_producers_are_looked_for_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut has taken the snapshot at a new segment, so that the one before it is read."""
+    _six_batches(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    manager.log("t", 0).roll(NOW_MS)
+    manager.abandon()
+    for path in (tmp_path / "t-0").glob(f"*{paths.SNAPSHOT}"):
+        path.unlink()
+    for _ in range(2):
+        with opened(tmp_path) as manager:
+            first = manager.log("t", 0).segments[0]
+            assert first.last_batch() is not None
+        assert (tmp_path / "t-0" / f"{0:020d}.index").exists()
+    assert "another process" not in caplog.text
 
 
 @pytest.mark.parametrize("size", [0, 4096])
