@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from storage.condition.condition import Condition
 from storage.condition.intervals import LOWEST, Intervals, intersection, interval, union
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, SegmentGone
 from storage.log.log import Log
 from storage.segment.segment import Segment
 
@@ -72,7 +72,10 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
     if segment.files.is_missing:
         return segment.base_offset
     was_open = segment.files.is_open
-    segment.files.lease()
+    try:
+        segment.files.lease()
+    except SegmentGone:
+        return segment.base_offset  # as below
     try:
         if segment.max_timestamp < timestamp_ms:
             largest, offset = segment.max_timestamp, segment.max_timestamp_offset
@@ -90,7 +93,8 @@ def _first_since(segment: Segment, timestamp_ms: int) -> int:
             if found is None or found[1].max_timestamp != largest:
                 return segment.base_offset
         return following
-    except CorruptRecord:
+    except (CorruptRecord, SegmentGone):
+        # Who reads says what is gone, or finds what a cleaner has left.
         return segment.base_offset
     finally:
         segment.files.release()

@@ -20,11 +20,14 @@ from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from kafkafs.spark.source.options import Limit, SourceOptions
-from storage.errors import UnknownTopicOrPartition
+from storage.errors import SegmentGone, UnknownTopicOrPartition
 from storage.log.log import Log
 from storage.state.checkpoint_file import stand_in_topic_id
 
 _log = logging.getLogger(__name__)
+
+# How often to look for a time again in a log whose segments are deleted or replaced meanwhile.
+_TRIES = 5
 
 
 class Assigned:
@@ -119,6 +122,17 @@ class Assigned:
 
         InvalidOption if the limit does not name them all, or no record is as young as it says.
         """
+        for _ in range(_TRIES):
+            try:
+                return self._resolve(limit, is_start=is_start, ends=ends)
+            except SegmentGone:
+                # Where the times lie its writer has deleted or cleaned since the last look.
+                self.refresh(at_once=True)
+        return self._resolve(limit, is_start=is_start, ends=ends)
+
+    def _resolve(
+        self, limit: Limit, *, is_start: bool, ends: Mapping[TopicPartition, int] | None
+    ) -> Offsets:
         logs = self.all_logs()
         side = "start" if is_start else "end"
         if limit.offset is not None:
