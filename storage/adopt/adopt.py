@@ -9,7 +9,7 @@ over all partitions that it names.  In this order, which a crash may end at any 
    producer.
 3. The batches are appended with offsets, the producer's id and sequences, as transactional ones.
    Other appends come between; readers see nothing yet.
-4. The logs are flushed.
+4. The logs are flushed.  Of much that began while it was appended (``early_flush``).
 5. It is written down that the batch is committed.  From this moment on it is.
 6. A COMMIT marker goes to each partition: readers see the records.  The staged files are removed.
 
@@ -39,6 +39,7 @@ from typing import Protocol
 
 from storage import paths
 from storage.adopt.adoptions import Adoptions, Pending, Query
+from storage.adopt.early_flush import EarlyFlush, early_flush
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.errors import CorruptCheckpoint, InvalidTxnState, StorageError, UnknownTopicOrPartition
 from storage.files import Files
@@ -203,8 +204,9 @@ class _Adoption:
             _save(directory, begun)
             try:
                 task.begin("adopting", total)
-                for file in request.files:
-                    self._append(file, begun.queries[request.query])
+                with early_flush(task) as flush:
+                    for file in request.files:
+                        self._append(file, begun.queries[request.query], flush)
                 task.begin("flushing", 0)
                 _flush(self.logs.values(), task)
                 task.by_owner(lambda: self._check_appended(begun.queries[request.query]))
@@ -265,7 +267,7 @@ class _Adoption:
             with contextlib.suppress(OSError):
                 self.directory.files.unlink(self._path(file))
 
-    def _append(self, file: StagedFile, query: Query) -> None:
+    def _append(self, file: StagedFile, query: Query, flush: EarlyFlush) -> None:
         log, task = self.logs[file.topic, file.partition], self.task
         producer_id, epoch = query.producer_id, query.producer_epoch
 
@@ -292,6 +294,7 @@ class _Adoption:
                     adopted.offsets[partition] = adopted.offsets.get(partition, (first,))[0], last
 
                 task.by_owner(append)
+                flush.appended(log, len(chunk.data))
                 task.advance(chunk.staged_size)
 
     def _check_appended(self, query: Query) -> None:

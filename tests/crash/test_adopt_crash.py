@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
+import storage.adopt.early_flush
 import storage.log.staged_batches
 from storage import LogManager
 from storage.adopt.adopt import adopt
@@ -218,6 +219,7 @@ def stops_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int]
 ) -> tuple[Life, Stops]:
     monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(storage.adopt.early_flush, "EARLY_BYTES", 200)
     life = Life(tmp_path / "data")
     return life, stops_of_life(life, seeds=seeds, kinds=("kafkafs.adopted",))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import storage.adopt.early_flush
 import storage.log.staged_batches
 from storage import LogManager
 from storage.adopt.adopt import adopt, is_unsettled, settle
@@ -71,6 +72,7 @@ def test_nobody_asks_before_the_restart(
 ) -> None:
     """What is asked for again repairs what a failure has left; a process that ends does not."""
     monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(storage.adopt.early_flush, "EARLY_BYTES", 200)
     built = build(tmp_path / "built")
     at = 1
     failed = "first"
@@ -97,6 +99,7 @@ def test_all_or_nothing_and_once_when_asked_again(
     tmp_path: Path, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(storage.adopt.early_flush, "EARLY_BYTES", 200)
     built = build(tmp_path / "built")
     outcomes: set[tuple[bool, bool]] = set()
     unsettled_after: set[str] = set()

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+import storage.adopt.early_flush
+import storage.log.staged_batches
+from storage import LogManager
+from storage.adopt.adopt import adopt
+from storage.errors import NoThread, TaskCancelled
+from storage.files import Files
+from storage.task import Task
+from tests.storage.logs import NOW_MS, NOW_NS, opened, values
+from tests.storage.staging import adopted, left, staged
+
+A, B = ("a", 0), ("b", 0)
+ROWS = {A: [[b"%d" % n for n in range(60)], [b"x" * 900]], B: [[b"b%d" % n for n in range(60)]]}
+A_VALUES = [value for task in ROWS[A] for value in task]
+
+
+class Failing(Files):
+    """Its next fdatasync of a log fails once ``fails`` is set."""
+
+    fails = False
+
+    def fdatasync(self, fd: int) -> None:
+        if self.fails and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+            self.fails = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().fdatasync(fd)
+
+
+class Watched(Task):
+    """How much of the logs was on the disk when all was appended, and was flushed once more."""
+
+    def __init__(self, manager: LogManager) -> None:
+        super().__init__()
+        self._manager = manager
+        self.durable: list[int] = []
+
+    def begin(self, phase: str, total: int) -> None:
+        if phase == "flushing":
+            logs = [self._manager.log(*each) for each in (A, B)]
+            self.durable = [log.durability.recovery_point for log in logs]
+            # The last flush is still to come.
+            assert all(log.durability.recovery_point <= log.log_end_offset for log in logs)
+        super().begin(phase, total)
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    with opened(tmp_path) as manager:
+        for name in "ab":
+            manager.create_topic(name, 1)
+    monkeypatch.setattr(storage.log.staged_batches, "_CHUNK_BYTES", 300)
+    monkeypatch.setattr(storage.adopt.early_flush, "EARLY_BYTES", 1000)
+    return tmp_path
+
+
+def no_thread(*_: object) -> None:
+    raise NoThread
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_much_is_on_the_disk_before_all_is_appended(
+    data: Path, monkeypatch: pytest.MonkeyPatch, threads: bool
+) -> None:
+    if not threads:
+        monkeypatch.setattr(storage.adopt.early_flush, "submit", no_thread)
+    with opened(data) as manager:
+        task = Watched(manager)
+        adopt(manager, staged(manager.files, str(data), "q", 0, ROWS), task, lambda: NOW_NS)
+        assert all(task.durable)
+        assert all(manager.log(*each).counters.flush_failures == 0 for each in (A, B))
+    with opened(data) as manager:
+        assert values(manager.log(*A)) == A_VALUES
+
+
+def test_little_is_flushed_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage.adopt.early_flush, "EARLY_BYTES", 1 << 20)
+    with opened(data) as manager:
+        task = Watched(manager)
+        adopt(manager, staged(manager.files, str(data), "q", 0, ROWS), task, lambda: NOW_NS)
+        assert task.durable == [0, 0]
+
+
+def test_a_flush_that_fails_early_refuses_the_batch(data: Path) -> None:
+    files = Failing()
+    manager = LogManager.open(str(data), files=files, clock_ms=lambda: NOW_MS)
+    request = staged(files, str(data), "q", 0, ROWS)
+    files.fails = True
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        adopted(manager, request)
+    assert not files.fails
+    assert [values(manager.log(*each)) for each in (A, B)] == [[], []]
+    assert len(left(str(data))) == len(request.files)
+    manager.abandon()
+    with opened(data) as manager:
+        assert [values(manager.log(*each)) for each in (A, B)] == [[], []]
+        assert not adopted(manager, request).duplicate
+        assert values(manager.log(*A)) == A_VALUES
+
+
+def test_whoever_is_cancelled_leaves_no_flush_behind(data: Path) -> None:
+    """What was begun has ended, and its log knows: who closes it finds no thread in its files."""
+
+    class Stopped(Task):
+        appended = 0
+
+        def advance(self, size: int) -> None:
+            if self.phase == "adopting":
+                self.appended += 1
+                if self.appended == 8:
+                    self.cancel()
+            super().advance(size)
+
+    with opened(data) as manager:
+        request = staged(manager.files, str(data), "q", 0, ROWS)
+        with pytest.raises(TaskCancelled):
+            adopt(manager, request, Stopped(), lambda: NOW_NS)
+        logs = [manager.log(*each) for each in (A, B)]
+        begun = sum(log.durability.plans_started for log in logs)
+        assert logs[0].counters.flushes.count == begun > 0
+        assert not adopted(manager, request).duplicate
+        assert values(manager.log(*A)) == A_VALUES
