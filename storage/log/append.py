@@ -156,7 +156,8 @@ class Appender:
         log.check_writable()
         log.files.check_room()
         outcome: list[Appended] = []
-        data = bytearray()
+        parts: list[Buffer] = []
+        size = 0
         update = ProducerUpdate(log.producers)
         # What the caller's memory is if all is appended; without a memory no gap is let through.
         memory = None if trusted is None else dict(trusted)
@@ -165,17 +166,19 @@ class Appender:
         for batch in checked:
             written = update.batches
             next_offset = written[-1].last_offset + 1 if written else log.log_end_offset
-            new = _producer_batch(batch.header, next_offset, len(data), batch.marker)
+            new = _producer_batch(batch.header, next_offset, size, batch.marker)
             duplicate = self._duplicate(update, new, memory)
             outcome.append(duplicate or Appended(new.base_offset, new.last_offset, False))
             if duplicate is None:
                 update.add(new)
-                data += batch.data
+                parts.append(batch.data)
+                size += len(batch.data)
                 if new.last_offset - log.log_end_offset > MAX_OFFSET_SPAN:
                     # One segment would get all of them.
                     reason = f"batches of more than {MAX_OFFSET_SPAN} offsets"
                     raise InvalidRecord(f"{reason}: append fewer at a time")
         if update.batches:
+            data = bytearray().join(parts)
             entries = assign_offsets(data, log.log_end_offset, self._epochs.latest)
             log.write(data, entries, log.log_end_offset, now_ns, update)
         if trusted is not None and memory is not None:

@@ -12,6 +12,7 @@ import os
 from array import array
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from storage.errors import CorruptRecord, InvalidRecord, NoThread, RecordTooLarge
@@ -22,7 +23,7 @@ from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS
 from storage.record.header import parse_header
 from storage.record.scan import whole_batches
-from storage.segment.walk import Walk
+from storage.segment.walk import Buffered, Walk
 from storage.settings.config import LONG_MAX, LogConfig
 from storage.threads import submit
 
@@ -84,28 +85,22 @@ class StagedBatches:
                 sequence = stamp_transaction(data, producer_id, producer_epoch, sequence)
             yield Stamped(data, list(_admitted(data)), now, size)
 
-    def _chunks(self) -> Iterator[tuple[int, bytearray]]:
-        """Whole batches, each with its position."""
+    def _chunks(self) -> Iterator[tuple[int, memoryview]]:
+        """Whole batches, valid until the next ones, each with their position."""
         files = self._files
         with files.held_open(self._path, os.O_RDONLY | os.O_NOFOLLOW) as fd:
             size = files.size(fd)
             if size != self._size:
                 reason = f"{size} bytes where {self._size} were announced"
                 raise InvalidRecord(reason, path=self._path)
-
-            # A new buffer each time: the one before it may still be appended.
-            def read(at: int, count: int) -> bytearray:
-                return bytearray(files.pread(fd, count, at))
-
-            walk = Walk(read, 0, size, _CHUNK_BYTES)
+            walk = Walk(Buffered(partial(files.preadv, fd)).read, 0, size, _CHUNK_BYTES)
             for data in walk:
                 start = walk.position
                 with self._located(start):
                     whole, walk.needed = whole_batches(data, self._config.max_message_bytes)
                 walk.position += whole
                 if whole:
-                    del data[whole:]
-                    yield start, data
+                    yield start, data[:whole]
             if walk.position < size:
                 with self._located(walk.position):
                     raise CorruptRecord("the last batch is cut off", position=0)
@@ -142,7 +137,7 @@ def _ahead(items: Generator[Stamped]) -> Generator[Stamped]:
         items.close()
 
 
-def _check(chunk: bytearray, config: LogConfig, now_ms: int) -> None:
+def _check(chunk: memoryview, config: LogConfig, now_ms: int) -> None:
     """Refuse what an append would."""
     _, _, largest, max_timestamp, codecs = survey_staged(chunk)
     if largest > config.max_message_bytes:
@@ -160,7 +155,7 @@ def _check(chunk: bytearray, config: LogConfig, now_ms: int) -> None:
     _check_offsets(chunk, columns.offsets)
 
 
-def _check_offsets(chunk: bytearray, offsets: bytearray) -> None:
+def _check_offsets(chunk: memoryview, offsets: bytearray) -> None:
     """InvalidRecord unless the offsets of a batch's records rise from its own by one."""
     at = done = 0
     while at < len(chunk):
@@ -190,10 +185,10 @@ def _changes(codecs: int, config: LogConfig) -> bool:
     )
 
 
-def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
-    """The batches as the topic stores them."""
+def _as_stored(chunk: memoryview, config: LogConfig, now_ms: int) -> bytearray:
+    """A copy of the batches, as the topic stores them."""
     if not rewrites(config) or not _changes(survey_staged(chunk)[4], config):
-        return chunk
+        return bytearray(chunk)
     stored = admitted(chunk, config, now_ms, keeps_fitting=True)
     return bytearray().join(each.data for each in stored)
 
@@ -201,8 +196,8 @@ def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
 def _admitted(data: bytearray) -> Iterator[Admitted]:
     """Each batch, whole and sound, on its own."""
     at = 0
-    with memoryview(data) as view:
-        while at < len(data):
-            header = parse_header(data, at)
-            yield Admitted(bytes(view[at : at + header.size]), header, None)
-            at += header.size
+    view = memoryview(data)
+    while at < len(data):
+        header = parse_header(data, at)
+        yield Admitted(view[at : at + header.size], header, None)
+        at += header.size

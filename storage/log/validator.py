@@ -55,7 +55,7 @@ MAX_TOGETHER_BYTES = 256 << 20
 class Admitted(NamedTuple):
     """A batch of format v2, ready but for its offset; ``marker``, if it ends a transaction."""
 
-    data: bytes | bytearray
+    data: bytes | bytearray | memoryview
     header: BatchHeader
     marker: Marker | None
 
