@@ -58,8 +58,9 @@ class Scan(NamedTuple):
 
 @dataclass
 class Loader:
-    """``faults`` gets a line for each thing that was wrong.  ``wanted``: which topics to look at,
-    by name; None: all.  ``mends_ids``: whether a topic without a readable id gets a new one.
+    """``faults`` gets a line for each thing that was wrong.  ``has_marker``: whether there was the
+    marker of a clean stop.  ``wanted``: which topics to look at, by name; None: all.
+    ``mends_ids``: whether a topic without a readable id gets a new one.
 
     ``cuts``: what recovery has cut off; ``skipped``: names that are no partition's.
     """
@@ -72,15 +73,15 @@ class Loader:
     faults: list[str]
     log_group: LogGroup
     read_only: bool
-    clean: bool
+    has_marker: bool
     wanted: Callable[[str], bool] | None
     mends_ids: bool
     cuts: list[Cut] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Whether the directory was closed cleanly, and its checkpoints can be read.
-        self.stopped_clean = self.clean
+        # Whether the last stop was clean, and the checkpoints can be read.
+        self.stopped_clean = self.has_marker
 
     # -- finding -------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class Loader:
 
         StorageError, OSError.
         """
-        was_closed = self.clean and directory is None
+        was_closed = self.has_marker and directory is None
         directory = directory or self._directory(item)
         files, settings = self.files, self.settings
         topic, partition = item
@@ -265,6 +266,12 @@ class Loader:
         if not clean and not self.read_only and files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
+
+    def compare_end(self, log: Log, flushed_end: int) -> None:
+        """Note a lost end where the log ends before ``flushed_end``, up to which it was flushed."""
+        if flushed_end > log.log_end_offset:
+            log.note_lost_end(flushed_end)
+            self.faults.append(f"{log.directory}: {log.what_is_lost}")
 
     # -- what counts of what was written down --------------------------------------------------
 
@@ -338,6 +345,35 @@ class Loader:
         self.topics.add(log)
         self.checkpoints.note_end((log.topic, log.partition), log.log_end_offset)
 
+    def find_topic_id(self, log: Log, known: str) -> None:
+        """Give a log the id of its topic's other partitions, else the one of the broker's metadata
+        log where its own file is there and cannot be read, else a new one.
+
+        CorruptCheckpoint where its own cannot be read and there are no others: ``repair`` ends
+        that.
+        """
+        path = os.path.join(log.directory, paths.PARTITION_METADATA)
+        fault: CorruptCheckpoint | None = None
+        try:
+            checkpoint_file.read_partition_metadata(self.files, path)
+        except CorruptCheckpoint as error:
+            fault = error
+            known = known or self.settings.id_at_broker(log.topic)
+            if not known and not self.mends_ids:
+                remedy = f"kafkafs repair {self.path} gives the topic a new id"
+                raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
+        if known:
+            log.topic_id = known
+        elif self.read_only:
+            log.topic_id = checkpoint_file.stand_in_topic_id(self.path, log.topic)
+        else:
+            log.topic_id = checkpoint_file.new_topic_id()
+        if fault is not None:
+            self.checkpoints.set_aside(path, fault)
+        if not self.read_only:
+            checkpoint_file.write_partition_metadata(self.files, path, log.topic_id)
+            log.created_ns = self._created_ns(log.directory)
+
     def create_log(self, topic: Topic, partition: int, directory: str, now_ms: int) -> Log:
         """Make the files of a new, empty partition in its directory; durable.  OSError.
 
@@ -398,12 +434,6 @@ class Loader:
             return 0 if header is None else header.base_offset
         return 0
 
-    def compare_end(self, log: Log, flushed_end: int) -> None:
-        """Note a lost end where the log ends before ``flushed_end``, up to which it was flushed."""
-        if flushed_end > log.log_end_offset:
-            log.note_lost_end(flushed_end)
-            self.faults.append(f"{log.directory}: {log.what_is_lost}")
-
     def _topic_id(self, directory: str) -> str:
         """The id of ``partition.metadata``; empty where ``find_topic_id`` has to find it."""
         path = os.path.join(directory, paths.PARTITION_METADATA)
@@ -451,35 +481,6 @@ class Loader:
         if epochs != recorded and not self.read_only:
             checkpoint_file.write_epochs(self.files, path, epochs)
         return epochs
-
-    def find_topic_id(self, log: Log, known: str) -> None:
-        """Give a log the id of its topic's other partitions, else the one of the broker's metadata
-        log where its own file is there and cannot be read, else a new one.
-
-        CorruptCheckpoint where its own cannot be read and there are no others: ``repair`` ends
-        that.
-        """
-        path = os.path.join(log.directory, paths.PARTITION_METADATA)
-        fault: CorruptCheckpoint | None = None
-        try:
-            checkpoint_file.read_partition_metadata(self.files, path)
-        except CorruptCheckpoint as error:
-            fault = error
-            known = known or self.settings.id_at_broker(log.topic)
-            if not known and not self.mends_ids:
-                remedy = f"kafkafs repair {self.path} gives the topic a new id"
-                raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
-        if known:
-            log.topic_id = known
-        elif self.read_only:
-            log.topic_id = checkpoint_file.stand_in_topic_id(self.path, log.topic)
-        else:
-            log.topic_id = checkpoint_file.new_topic_id()
-        if fault is not None:
-            self.checkpoints.set_aside(path, fault)
-        if not self.read_only:
-            checkpoint_file.write_partition_metadata(self.files, path, log.topic_id)
-            log.created_ns = self._created_ns(log.directory)
 
 
 def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:

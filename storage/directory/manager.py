@@ -96,7 +96,7 @@ class LogManager:
         self.files = files
         self.lock = lock
         self.read_only = read_only
-        self.clean = clean = checkpoint_file.has_marker(files, path)
+        self.clean = checkpoint_file.has_marker(files, path)
         # A retention policy that is not there can do no harm where nothing is deleted.
         check = no_check if read_only else check_policy
         self.settings = settings = Settings(files, path, check, keeps_faulty=keeps_faulty)
@@ -144,7 +144,7 @@ class LogManager:
             self.faults,
             self._log_group,
             read_only=read_only,
-            clean=clean,
+            has_marker=self.clean,
             wanted=wanted,
             mends_ids=mending is not None,
         )

@@ -82,7 +82,7 @@ def open_logs(
     if not loader.read_only:
         loader.refuse_old(found)
     recovery_points, log_starts, are_known = loader.checkpoints.read_at_open(found)
-    loader.stopped_clean = loader.clean and are_known
+    loader.stopped_clean = loader.has_marker and are_known
     if not loader.read_only:
         loader.checkpoints.set_others_aside()
         checkpoint_file.remove_marker(loader.files, loader.path)
