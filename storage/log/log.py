@@ -133,11 +133,13 @@ class Log:
         self._roll_after_ms = self._draw_roll_time()
         self.producers = recovered.producers
         self.epochs = LeaderEpochs(epochs)
-        self.snapshots = ProducerSnapshots(self, recovered.snapshot_offset)
+        unsynced = recovered.unsynced_snapshots
+        self.snapshots = ProducerSnapshots(self, recovered.snapshot_offset, unsynced)
         point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
         self.durability = Durability(
             self, self.epochs, self.snapshots, point, point_counts=point_counts
         )
+        self.durability.directory_unsynced = bool(unsynced)
         self.transactions = Transactions(self)
         self.reader = Reader(self, self.transactions)
         self.appender = Appender(self, self.epochs, self.durability)

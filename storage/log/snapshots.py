@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from storage import paths
 from storage.log.core import LogCore
@@ -21,10 +21,10 @@ class ProducerSnapshots:
     ``unsynced``: the offsets of snapshots that the next flush makes durable.
     """
 
-    def __init__(self, log: LogCore, newest_offset: int) -> None:
+    def __init__(self, log: LogCore, newest_offset: int, unsynced: Collection[int]) -> None:
         self._log = log
         self.newest_offset = newest_offset
-        self.unsynced: set[int] = set()
+        self.unsynced = set(unsynced)
 
     def path(self, offset: int) -> str:
         """The path of the snapshot of the producers up to ``offset``."""

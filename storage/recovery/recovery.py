@@ -59,12 +59,14 @@ class Recovered:
 
     ``damaged``: the log ends before its files do (also where nothing may be cut); ``torn``: only
     for a last write that was not finished.  ``book``: None where none is kept.  ``producers``: as
-    of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk, -1: there is none.
+    of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk, -1: there is none;
+    ``unsynced_snapshots``: the offsets of those that a power cut may take.
     """
 
     segments: list[Segment]
     producers: ProducerState = field(default_factory=ProducerState)
     snapshot_offset: int = -1
+    unsynced_snapshots: frozenset[int] = frozenset()
     damaged: bool = False
     torn: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -130,7 +132,10 @@ def recover(context: LoadContext) -> Recovered:
     result.segments = [item.segment for item in loaded]
     if context.writable:
         result.segments[-1].files.sealed = False
-    result.producers, result.snapshot_offset = replay(context, loaded, set(names))
+    result.producers, snapshots = replay(context, loaded, set(names))
+    result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)
+    if context.writable:
+        result.unsynced_snapshots = snapshots.unsynced
     for item in loaded:
         finish_index(context.files, item)
     return result
@@ -312,6 +317,9 @@ def _cut_off(context: LoadContext, result: Recovered, bases: list[int]) -> None:
         size = context.files.file_stat(path).st_size
         segment.files.leave(paths.CUT)
         result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
+    if bases:
+        # The log will grow over them: they must not come back.
+        context.files.sync_directory(context.directory)
 
 
 def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]:
@@ -359,6 +367,8 @@ def _starts_anew(context: LoadContext, result: Recovered) -> bool:
     if context.writable:
         segments.append(Segment.create(*where, now_ms=context.now_ms))
         segments[0].files.close_descriptors()
+        # A flush syncs the directory where a segment was made since the start.
+        context.files.sync_directory(context.directory)
     else:
         segments.append(Segment(*where, writable=False))
     return True

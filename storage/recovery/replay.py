@@ -34,8 +34,8 @@ from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, Producer
 
 def replay(
     context: LoadContext, loaded: Sequence[Loaded], names: Collection[str]
-) -> tuple[ProducerState, int]:
-    """The producers as of the log's end, and the offset of the newest snapshot (-1: none).
+) -> tuple[ProducerState, Snapshots]:
+    """The producers as of the log's end, and the snapshots.
 
     ``names``: the files of the directory.  Where the log is loaded to be written snapshots and
     transaction indexes are put in order on disk, else in memory only.  OSError from the disk.
@@ -65,7 +65,7 @@ def replay(
             _put_transactions(context, item.segment, offset, rebuilt, names)
     snapshots.drop_others(bases)
     state.expire(context.now_ms, context.producer_expiration_ms)
-    return state, snapshots.newest_up_to(paths.MAX_OFFSET)
+    return state, snapshots
 
 
 def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
@@ -148,7 +148,10 @@ def _put_transactions(
 
 
 class Snapshots:
-    """The usable ``.snapshot`` files of a partition, by offset; each is read when it is needed."""
+    """The usable ``.snapshot`` files of a partition, by offset; each is read when it is needed.
+
+    ``unsynced``: the offsets of those that may not be on the disk, as no flush came after them.
+    """
 
     def __init__(
         self, context: LoadContext, names: Iterable[str], log_start: int, log_end: int
@@ -160,6 +163,7 @@ class Snapshots:
         """
         self._context = context
         self._states: dict[int, bytes | None] = {}
+        self._made: set[int] = set()
         is_ahead = False
         for name in names:
             if not name.endswith(paths.SNAPSHOT):
@@ -189,6 +193,13 @@ class Snapshots:
             self._context.files.unlink(path)
         return False
 
+    @property
+    def unsynced(self) -> frozenset[int]:
+        context = self._context
+        # A roll right behind a flush leaves one at the recovery point.
+        flushed = paths.MAX_OFFSET if context.clean else context.recovery_point
+        return frozenset(self._made | {each for each in self._states if each >= flushed})
+
     def newest_up_to(self, offset: int) -> int:
         """The offset of the newest one at or below ``offset``; -1 where there is none."""
         for candidate in sorted(self._states, reverse=True):
@@ -206,6 +217,7 @@ class Snapshots:
         """Make a snapshot again, where the log is loaded to be written."""
         if self._context.writable:
             data = self._states[offset] = state.encode()
+            self._made.add(offset)
             self._context.files.replace_atomically(self._path(offset), data, sync=False)
 
     def drop_others(self, bases: Sequence[int]) -> None:

@@ -1,0 +1,114 @@
+"""What a start after a crash has changed is durable before anything that relies on it is.
+
+The power fails once more: after the start, and after records that were appended and flushed then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage import Log, LogManager
+from storage.directory.retain import delete_records, retain
+from storage.files import Files
+from storage.task import Task
+from tests.crash.disk import SimulatedDisk
+from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
+from tests.storage.transactions import produced
+
+SEEDS = range(10)
+
+
+def clock() -> int:
+    return NOW_MS
+
+
+def killed(data: Path) -> None:
+    """Segments of a broker, which keeps no book; a half of the first one is flushed."""
+    data.mkdir()
+    manager = LogManager.open(str(data), clock_ms=clock)
+    log = manager.create_topic("t", 1).partitions[0]
+    append(log, b"0")
+    log.flush()
+    manager.checkpoint()
+    append(log, b"1")
+    log.roll(NOW_MS)
+    append(log, b"2")
+    manager.abandon()
+    (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    for name in ("kafkafs.segments", f"{2:020d}.snapshot"):
+        (data / "t-0" / name).unlink()
+
+
+def damaged(data: Path) -> None:
+    """A power cut has taken some of the other half."""
+    killed(data)
+    path = data / "t-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+
+
+def begun(data: Path) -> None:
+    """A partition that had only been begun."""
+    killed(data)
+    for path in (data / "t-0").glob("0*"):
+        path.unlink()
+    (data / "recovery-point-offset-checkpoint").unlink()
+
+
+def after_a_second_cut(
+    data: Path, build: Callable[[Path], None], live: Callable[[LogManager, Log], None]
+) -> None:
+    """Judge a log after each of several cuts, with ``live`` between two starts."""
+    for seed in SEEDS:
+        build(data)
+        disk = SimulatedDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        log = manager.log("t", 0)
+        live(manager, log)
+        log.flush()
+        expected = values(log), log.log_start_offset, log.log_end_offset, log.producers.by_id
+        disk.materialise(seed)
+        with opened(data, Files(str(data)), clock_ms=clock) as manager:
+            log = manager.log("t", 0)
+            found = values(log), log.log_start_offset, log.log_end_offset, log.producers.by_id
+            assert found == expected, seed
+        shutil.rmtree(data)
+
+
+@pytest.mark.parametrize(("build", "left"), [(damaged, [b"0"]), (begun, [])])
+def test_what_is_flushed_after_a_start_stays(
+    tmp_path: Path, build: Callable[[Path], None], left: list[bytes]
+) -> None:
+    """No segment behind damage comes back over it, and none is gone with its name."""
+
+    def live(manager: LogManager, log: Log) -> None:
+        assert values(log) == left
+        append(log, b"new")
+        append(log, b"newer")
+
+    after_a_second_cut(tmp_path / "data", build, live)
+
+
+def test_what_is_known_of_producers_outlives_their_records(tmp_path: Path) -> None:
+    """A start makes the snapshots anew that a cut has taken; then retention takes the segments."""
+
+    def build(data: Path) -> None:
+        data.mkdir()
+        manager = LogManager.open(str(data), clock_ms=clock)
+        log = manager.create_topic("t", 1).partitions[0]
+        log.appender.append_batches(produced([b"0"]), now_ns=NOW_NS)
+        log.roll(NOW_MS)
+        append(log, b"1")
+        manager.abandon()
+        (data / "t-0" / f"{1:020d}.snapshot").write_bytes(b"")
+
+    def live(manager: LogManager, log: Log) -> None:
+        log.flush()
+        assert delete_records(manager, log, 1, Task()) == 1
+        assert retain(manager, [log], Task()).segments == 1
+        assert log.producers.by_id.keys() == {7}
+
+    after_a_second_cut(tmp_path / "data", build, live)
