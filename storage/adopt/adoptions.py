@@ -69,8 +69,11 @@ class Query:
         return request.batch <= self.batch
 
     def check(self, request: AdoptRequest) -> None:
-        """Fenced, BatchGap where a request cannot come next."""
-        if request.run in self.fenced:
+        """Fenced, BatchGap where a request cannot come next.
+
+        A run with the query's own name is all that is written without one, and is never over.
+        """
+        if request.run in self.fenced and request.run != request.query:
             raise Fenced(
                 f"run {request.run} of {request.query} is over: run {self.run} has taken its place"
             )

@@ -262,6 +262,7 @@ class BatchWriter(SentWithTask, DataSourceArrowWriter):
         run = str(uuid.uuid4())
         if options.app is not None and options.version is not None:
             app = options.app
+            # Without a run, unless it is within a streaming query (`_of_run`).
             self._write = SinkWrite(app, options.version, app, QueryKind.RISING)
         elif options.transaction is not None:
             # A second run of a named write is another run of the same query.

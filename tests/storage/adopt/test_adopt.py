@@ -272,6 +272,23 @@ def test_versions_of_an_application_may_jump(data: Path) -> None:
             assert left(str(data)) == []
 
 
+def test_an_application_writes_within_a_stream_and_on_its_own(data: Path) -> None:
+    """Its own writes have no runs, of which one could be over for good; those of streams have."""
+    with opened(data) as manager:
+
+        def write(version: int, run: str) -> None:
+            rows: dict[tuple[str, int], list[list[bytes | None]]] = {A: [[b"%d" % version]]}
+            kind = QueryKind.RISING
+            adopted(manager, staged(FILES, str(data), "app", version, rows, run=run, kind=kind))
+
+        for version, run in enumerate(("app", "stream", "app", "app", "stream 2", "app")):
+            write(version, run)
+        with pytest.raises(Fenced, match="run stream of app is over: run app has taken its place"):
+            write(9, "stream")
+        write(10, "app")
+        assert values(manager.log("a", 0)) == [b"%d" % each for each in (0, 1, 2, 3, 4, 5, 10)]
+
+
 def test_a_name_belongs_to_one_kind_of_query(data: Path) -> None:
     """Else what one of them writes would count as what the other one has written."""
     with opened(data) as manager:
