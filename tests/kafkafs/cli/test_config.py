@@ -141,3 +141,13 @@ def test_the_directory_stays_cleanly_closed(place: Place) -> None:
     assert place.was_closed_cleanly()
     config(place, "orders", "segment.ms=5")
     assert place.was_closed_cleanly()
+
+
+def test_a_directory_that_another_process_has_open_is_left_as_it_is(place: Place) -> None:
+    with LogManager.open(str(place.data)) as manager:
+        manager.create_topic("orders", 1)
+        done = kafkafs("config", place.data, "orders", "retention.ms=1")
+        assert done.returncode == 1
+        assert "the data directory is in use by process" in done.stderr
+    done = kafkafs("config", place.data, "orders", "retention.ms=1")
+    assert done.returncode == 0

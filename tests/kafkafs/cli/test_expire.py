@@ -12,14 +12,18 @@ import pytest
 from storage import LogManager
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.log_check import check_log
-from tests.storage.logs import append, values
+from tests.storage.logs import append, values, write_settings
 
 DAY_MS = 86_400_000
 
 
 def made(place: Place, topic: str = "orders", **settings: str) -> int:
-    """Two partitions of four segments, each a day older than the next; the time of the last one."""
+    """Two partitions of four segments, each a day older than the next; the time of the last one.
+
+    A daemon deletes nothing of its own accord.
+    """
     now_ms = time.time_ns() // 1_000_000
+    write_settings(place.data, log_initial_task_delay_ms=DAY_MS)
     with LogManager.open(str(place.data)) as manager:
         created = manager.create_topic(topic, 2)
         values = {name.replace("_", "."): value for name, value in settings.items()}
