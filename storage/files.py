@@ -33,7 +33,6 @@ import fcntl
 import os
 import re
 import resource
-import secrets
 import stat
 import struct
 import threading
@@ -553,7 +552,7 @@ class Files:
 
     def _replace_atomically(self, path: str, data: bytes, *, sync: bool) -> None:
         directory, name = os.path.split(path)
-        temporary = os.path.join(directory, f"{secrets.token_hex(8)}-{name}.tmp")
+        temporary = os.path.join(directory, f"{os.urandom(8).hex()}-{name}.tmp")
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:

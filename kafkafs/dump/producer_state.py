@@ -6,10 +6,9 @@ import os
 import struct
 from typing import Final
 
-from crc32c import crc32c
-
 from kafkafs.dump.offset_index import base_offset
 from kafkafs.dump.output import DumpError, Output, Value
+from storage.record._crc import crc32c
 from storage.state.producer_state import VERSION, sequence_after
 
 _ABORTED: Final = struct.Struct(">bxqqqq")

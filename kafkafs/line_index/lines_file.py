@@ -19,11 +19,10 @@ import struct
 from array import array
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from kafkafs.views._measure import ENTRY_SIZE
 from storage import paths
 from storage.files import Files
+from storage.record._crc import crc32c
 
 CHECKED = 4096
 """Bytes of log before the end of what is covered: the header has their CRC."""

@@ -10,15 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import struct
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from kafkafs.line_index import lines_file
 from kafkafs.line_index.encoded import IsAborted, show_batch, takes_long
@@ -28,6 +25,7 @@ from kafkafs.views import TextView
 from kafkafs.views._measure import ENTRY_SIZE, Measure, find_batch, find_entry
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
+from storage.record._crc import crc32c, crc32c_after
 from storage.record.batch import Record, encode
 from storage.record.header import (
     CODEC_BITS,
@@ -402,7 +400,7 @@ class SegmentLines:
         if self._cache is None or self._aside is not None:
             return
         path = self.path
-        self._aside = f"{path}.{secrets.token_hex(4)}{paths.DELETED}"
+        self._aside = f"{path}.{os.urandom(4).hex()}{paths.DELETED}"
         with contextlib.suppress(OSError):
             self._store.files.rename(path, self._aside)
 
@@ -461,7 +459,7 @@ class SegmentLines:
             self.text_length,
             self.records,
             saved.count + len(entries) // ENTRY_SIZE,
-            crc32c(entries, saved.entries_crc),
+            crc32c_after(saved.entries_crc, entries),
         )
         if not self._write(now, entries, saved.count):
             return False

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
@@ -30,7 +29,7 @@ FIRST_PRODUCER_ID = 1 << 48
 """Far above the ids that brokers give, which begin at 0: a broker may get the directory later."""
 # A directory's ids begin at random: what is copied from one directory into another keeps its
 # producers, and of two with one id what the one has written would count as the other's.
-_STARTS, _IDS_EACH = 1 << 40, 1 << 20
+_START_BYTES, _IDS_EACH = 5, 1 << 20
 MAX_EPOCH = 32766
 """As a coordinator's: the next run gets another producer id (``TransactionMetadata.java``)."""
 
@@ -119,7 +118,8 @@ class Adoptions:
         try:
             data = files.read_whole(path)
         except FileNotFoundError:
-            return cls(FIRST_PRODUCER_ID + secrets.randbelow(_STARTS) * _IDS_EACH)
+            start = int.from_bytes(os.urandom(_START_BYTES), "big")
+            return cls(FIRST_PRODUCER_ID + start * _IDS_EACH)
         except UnusableFile as error:
             raise CorruptCheckpoint(f"{error.strerror}; {_CURE}", path=path) from None
         try:

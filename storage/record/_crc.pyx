@@ -12,6 +12,9 @@ cdef extern from "storage/record/crc32c.h":
         const uint8_t *at, int64_t size
     ) noexcept nogil
     uint32_t crc_by_folding "kafkafs_crc_by_folding"(const uint8_t *at, int64_t size) noexcept nogil
+    uint32_t crc_after "kafkafs_crc_after"(
+        uint32_t crc, const uint8_t *at, int64_t size
+    ) noexcept nogil
 
     int64_t prefix_by_table "kafkafs_prefix_by_table"(
         const uint8_t *at, int64_t shortest, int64_t size, uint32_t wanted
@@ -72,5 +75,15 @@ def crc32c(data not None, *, str way=""):
         if way == "folding":
             return crc_by_folding(<const uint8_t *> view.buf, view.len)
         return crc32c_of(<const uint8_t *> view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+def crc32c_after(uint32_t crc, data not None):
+    """Return the CRC-32C of bytes whose own is `crc`, with those of a buffer behind them."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return crc_after(crc, <const uint8_t *> view.buf, view.len)
     finally:
         PyBuffer_Release(&view)

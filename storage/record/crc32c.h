@@ -235,6 +235,16 @@ static inline uint32_t kafkafs_crc(const uint8_t *at, int64_t size)
     return kafkafs_crc_by_table(at, size);
 }
 
+/* The CRC of bytes whose own is `crc`, with these behind them. */
+static uint32_t kafkafs_crc_after(uint32_t crc, const uint8_t *at, int64_t size)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (kafkafs_has_instruction)
+        return ~kafkafs_crc_on_by_instruction(~crc, at, size);
+#endif
+    return ~kafkafs_crc_on_by_table(~crc, at, size);
+}
+
 /* CRCs of many parts of the same bytes, each in about the same time, however long the part is.
 
    A CRC is linear: of what lies before a part, its CRC remains, multiplied by x once for each bit of

@@ -38,11 +38,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from storage import paths
 from storage.errors import CorruptCheckpoint
 from storage.files import Files
+from storage.record._crc import crc32c
 
 FILE_NAME = "kafkafs.segments"
 # Bytes of a segment, far more than Kafka's formats allow: the sum of many still is a file's size.

@@ -40,7 +40,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -118,7 +117,7 @@ def anew(log_start: int) -> Past:
 
 def new_nonce() -> int:
     """A number that no inode has had."""
-    return secrets.randbelow((1 << 64) - 1) + 1
+    return int.from_bytes(os.urandom(8), "big") or 1
 
 
 def recorded_start(files: Files, directory: str) -> int | None:

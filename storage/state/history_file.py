@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
 from storage.errors import CorruptRecord
+from storage.record._crc import crc32c
 from storage.record.header import HEADER_SIZE
 
 if TYPE_CHECKING:

@@ -25,8 +25,6 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from storage.errors import (
     CorruptCheckpoint,
     InvalidProducerEpoch,
@@ -34,6 +32,7 @@ from storage.errors import (
     OutOfOrderSequence,
 )
 from storage.index.txn_index import TxnEntry
+from storage.record._crc import crc32c
 from storage.record.control import ABORT
 from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 

@@ -90,9 +90,8 @@ FAULTS = [
     Fault(
         "files-temporary-names-can-be-guessed",
         "storage/files.py",
-        '        temporary = os.path.join(directory, f"{secrets.token_hex(8)}-{name}.tmp")',
-        "        temporary = os.path.join(directory, f\"{'0' * 16}-{name}.tmp\")\n"
-        "        _ = secrets",
+        '        temporary = os.path.join(directory, f"{os.urandom(8).hex()}-{name}.tmp")',
+        "        temporary = os.path.join(directory, f\"{'0' * 16}-{name}.tmp\")",
         "Somebody keeps every checkpoint from being written.",
         (BENEATH, FILES),
     ),

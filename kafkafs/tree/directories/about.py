@@ -23,7 +23,6 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import version
 
 from kafkafs import mount_options
 from kafkafs.tree.control.control_file import ControlHandle
@@ -75,7 +74,7 @@ class AboutDirectory(TreeDirectory):
             "topics": self._made(
                 "topics", lambda: topics_text(mount.manager), self._topics_taker()
             ),
-            "version": self._short("version", lambda: version("kafkafs") + "\n", for_all=True),
+            "version": self._short("version", version_text, for_all=True),
         }
         if not (mount.manager.read_only or mount.options.read_only):
             self.files[ADOPT] = adopt_file(requests, inode_number(ABOUT, ADOPT))
@@ -145,6 +144,13 @@ class AboutDirectory(TreeDirectory):
 
     def names(self) -> list[str]:
         return sorted(self.files)
+
+
+def version_text() -> str:
+    # Slow to import, and only who reads the file needs it.
+    from importlib.metadata import version
+
+    return version("kafkafs") + "\n"
 
 
 def config_text(settings: Settings, mounted_with: mount_options.MountOptions) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -350,3 +351,27 @@ def test_ctrl_c_ends_as_in_a_shell(data: Path, arguments: list[str], work: str) 
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.endswith("kafkafs: cancelled\n")
+
+
+@pytest.mark.parametrize("command", ["cat", "append", "topics", "delete"])
+def test_what_takes_long_to_import_is_left_to_whom_it_serves(data: Path, command: str) -> None:
+    """Without a mount, its packages; metadata of packages, for the version; what makes secrets."""
+    script = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.stderr))\n"
+        "from kafkafs.cli import main; main()"
+    )
+    arguments = [command, data, *([] if command == "topics" else ["orders"])]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.split("\n"))
+    assert "storage.log.log" in loaded
+    for_others = {"crc32c", "importlib.metadata", "msgspec", "pyfuse3", "rich", "secrets", "trio"}
+    assert loaded.isdisjoint(for_others)

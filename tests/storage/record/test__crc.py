@@ -9,7 +9,7 @@ from crc32c import crc32c as crc32c_of_library
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.record._crc import WAYS, crc32c
+from storage.record._crc import WAYS, crc32c, crc32c_after
 from tests.guard_page import before_guard_page
 
 # Lanes of 64 and of 256 bytes, three at a time, and folds of 256; long input is from 2048 bytes on.
@@ -46,6 +46,13 @@ def test_reads_nothing_behind_the_end(way: str, size: int, seed: int) -> None:
     data = random.Random(seed).randbytes(size)
     with before_guard_page(data) as view:
         assert crc32c(view, way=way) == crc32c_of_library(data)
+
+
+def test_goes_on_from_the_crc_of_what_is_before() -> None:
+    data = memoryview(RANDOM)
+    for size in range(0, 5000, 7):
+        for end in (size, size + 1, size + 8, size + 1000):
+            assert crc32c_after(crc32c(data[:size]), data[size:end]) == crc32c(data[:end])
 
 
 def test_no_way_that_there_is_not() -> None:
