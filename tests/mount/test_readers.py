@@ -173,6 +173,8 @@ def test_less_goes_back_in_the_history_that_it_has_opened(orders: Path) -> None:
 class Tail:
     """`tail -F`, which opens the file by its name anew whenever nothing has come."""
 
+    rounds = ROUNDS
+
     def __init__(self, file: Path, scratch: Path) -> None:
         self._running = Running(["tail", "-n", "+1", *BY_NAME, file])
 
@@ -192,6 +194,8 @@ class Tail:
 
 class Tailer:
     """A shipper that is started for what has come, and ends."""
+
+    rounds = ROUNDS
 
     def __init__(self, file: Path, scratch: Path) -> None:
         self._out = scratch / "out"
@@ -229,6 +233,9 @@ class Rsyslog:
 
     It ends when it is done: by default it gives up a read that takes a second, and what is queued.
     """
+
+    rounds = 4
+    """In each the writer goes on for as long as it sleeps."""
 
     def __init__(self, file: Path, scratch: Path) -> None:
         self._scratch = scratch
@@ -275,11 +282,11 @@ def shipper(request: pytest.FixtureRequest, orders: Path, tmp_path: Path) -> Ite
 def test_a_shipper_gets_each_record_once(
     mount: Mount, orders: Path, shipper: Shipper, change: object
 ) -> None:
-    """The file is the same over ten rounds, and the shipper is started anew in every other one."""
+    """The file is the same over all rounds, and the shipper is started anew in every other one."""
     assert callable(change)
     inode = (orders.parent / ".follow/0").stat().st_ino
     with Writer(orders) as writer:
-        for number in range(ROUNDS):
+        for number in range(shipper.rounds):
             count = seal(orders, writer)
             shipper.caught_up(line(count - 1))
             if number % 2:
