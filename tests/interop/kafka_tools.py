@@ -89,7 +89,9 @@ def class_archive(pom: Path = CURRENT_POM) -> Path:
     leaves it there (``-XX:ArchiveClassesAtExit``); without it, or where another JVM made it,
     classes are loaded from the jars.
     """
-    return jars(pom).with_suffix(".jsa")
+    # A JVM wants the very files that it was made from: in a copy of the project it is no use.
+    place = hashlib.sha256(bytes(jars(pom))).hexdigest()[:16]
+    return jars(pom).with_suffix(f".{place}.jsa")
 
 
 def keep(made: Path, kept: Path) -> None:
