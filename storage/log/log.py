@@ -133,13 +133,14 @@ class Log:
         self._roll_after_ms = self._draw_roll_time()
         self.producers = recovered.producers
         self.epochs = LeaderEpochs(epochs)
-        unsynced = recovered.unsynced_snapshots
-        self.snapshots = ProducerSnapshots(self, recovered.snapshot_offset, unsynced)
+        self.snapshots = ProducerSnapshots(
+            self, recovered.snapshot_offset, recovered.unsynced_snapshots
+        )
         point = min(max(recovery_point, self.log_start_offset), self.log_end_offset)
         self.durability = Durability(
             self, self.epochs, self.snapshots, point, point_counts=point_counts
         )
-        self.durability.directory_unsynced = bool(unsynced)
+        self.durability.directory_unsynced = recovered.directory_unsynced
         self.transactions = Transactions(self)
         self.reader = Reader(self, self.transactions)
         self.appender = Appender(self, self.epochs, self.durability)

@@ -40,7 +40,7 @@ from storage.recovery.loading import (
     missing_segment,
     reaches,
 )
-from storage.recovery.replay import replay
+from storage.recovery.replay import Snapshots, replay
 from storage.recovery.swap import as_if_finished, drop_orphan_indexes, finish_swaps
 from storage.segment.cut import Cut
 from storage.segment.segment import Segment
@@ -60,13 +60,15 @@ class Recovered:
     ``damaged``: the log ends before its files do (also where nothing may be cut); ``torn``: only
     for a last write that was not finished.  ``book``: None where none is kept.  ``producers``: as
     of the log's end.  ``snapshot_offset``: that of the newest snapshot on disk, -1: there is none;
-    ``unsynced_snapshots``: the offsets of those that a power cut may take.
+    ``unsynced_snapshots``: the offsets of those that a power cut may take; ``directory_unsynced``:
+    whether it may bring back names that are gone, and take those that were made.
     """
 
     segments: list[Segment]
     producers: ProducerState = field(default_factory=ProducerState)
     snapshot_offset: int = -1
     unsynced_snapshots: frozenset[int] = frozenset()
+    directory_unsynced: bool = False
     damaged: bool = False
     torn: bool = False
     epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -133,9 +135,7 @@ def recover(context: LoadContext) -> Recovered:
     if context.writable:
         result.segments[-1].files.sealed = False
     result.producers, snapshots = replay(context, loaded, set(names))
-    result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)
-    if context.writable:
-        result.unsynced_snapshots = snapshots.unsynced
+    _note_snapshots(context, result, snapshots)
     for item in loaded:
         finish_index(context.files, item)
     return result
@@ -347,6 +347,15 @@ def _without_deleted(context: LoadContext, loaded: list[Loaded]) -> list[Loaded]
         # (``Log.remembered_log_start``): they must not come back.
         context.files.sync_directory(context.directory)
     return loaded[count:]
+
+
+def _note_snapshots(context: LoadContext, result: Recovered, snapshots: Snapshots) -> None:
+    """Note the newest snapshot, and what of all that the start has changed is not durable yet."""
+    result.snapshot_offset = snapshots.newest_up_to(paths.MAX_OFFSET)
+    if context.writable:
+        result.unsynced_snapshots = snapshots.unsynced
+        # The index of transactions that are cut off may be gone, too.
+        result.directory_unsynced = not context.clean or bool(snapshots.unsynced)
 
 
 def _starts_anew(context: LoadContext, result: Recovered) -> bool:

@@ -5,6 +5,7 @@ The power fails once more: after the start, and after records that were appended
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from storage.files import Files
 from storage.task import Task
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values
-from tests.storage.transactions import produced
+from tests.storage.transactions import Client, produced
 
 SEEDS = range(10)
 
@@ -88,6 +89,37 @@ def test_what_is_flushed_after_a_start_stays(
         assert values(log) == left
         append(log, b"new")
         append(log, b"newer")
+
+    after_a_second_cut(tmp_path / "data", build, live)
+
+
+def test_no_transaction_that_is_cut_off_hides_what_comes_in_its_place(tmp_path: Path) -> None:
+    """A power cut has taken it and its end, and not that it was aborted."""
+
+    def build(data: Path) -> None:
+        data.mkdir()
+        manager = LogManager.open(str(data), clock_ms=clock)
+        log = manager.create_topic("t", 1).partitions[0]
+        manager.change_topic_settings("t", {"index.interval.bytes": "1"})
+        append(log, b"0")
+        append(log, b"1")
+        log.flush()
+        manager.checkpoint()
+        path, size = Path(log.active.log_path), log.size
+        client = Client(log, 7)
+        client.send(b"aborted")
+        client.abort()
+        manager.abandon()
+        os.truncate(path, size)
+        (data / "t-0" / f"{2:020d}.snapshot").unlink()
+
+    def live(manager: LogManager, log: Log) -> None:
+        client = Client(log, 7)
+        client.send(b"committed")
+        client.commit()
+        append(log, b"4")
+        append(log, b"5")
+        assert values(log) == [b"0", b"1", b"committed", b"4", b"5"]
 
     after_a_second_cut(tmp_path / "data", build, live)
 
