@@ -154,6 +154,10 @@ class TxnIndex:
             self.close()
             self._files.unlink(self.path)
 
+    def mark_unsynced(self) -> None:
+        """Have the next flush sync the entries: whoever wrote them was stopped before it had."""
+        self._dirty = self._dirty or bool(self.entries)
+
     def observe(self, entry: TxnEntry) -> None:
         """Another process, whose file this is, has written its marker.
 

@@ -142,6 +142,8 @@ def _put_transactions(
     entries += tuple(rebuilt)
     if context.writable:
         index.replace(entries)
+        if not context.clean:
+            index.mark_unsynced()
     else:
         index.entries = entries
     index.close()

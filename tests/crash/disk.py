@@ -11,7 +11,8 @@ the model of ``disk_model``.  Syncs are only noted, and take no time.
 - ``fail_next`` and ``delay`` make single operations fail or wait.  What an fsync that fails did not
   write a later one does not write either, as with Linux.
 
-A crash is no ``Exception``: the code under test never handles it.  Reopen with a new object.
+A crash is no ``Exception``: the code under test never handles it.  Reopen with a new object, for
+which all that is there is durable, or after ``kill`` with ``after_kill``.
 
 Not modelled: times, modes, owners, renames between directories; what lies outside of ``root``.
 """
@@ -124,6 +125,13 @@ class SimulatedDisk(Files):
                     os.close(fd)
             self._open.clear()
             self._locks.clear()
+
+    def after_kill(self) -> SimulatedDisk:
+        """The disk of the next process: what the dead one has not synced still is not."""
+        assert self.crashed
+        disk = SimulatedDisk(self.root)
+        disk._tree = self._tree
+        return disk
 
     def materialise(self, seed: int) -> None:
         """The power has failed: rewrite ``root`` as it may be found, by ``seed``."""

@@ -124,6 +124,42 @@ def test_no_transaction_that_is_cut_off_hides_what_comes_in_its_place(tmp_path: 
     after_a_second_cut(tmp_path / "data", build, live)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_a_killed_process_wrote_is_flushed_by_the_next_one(tmp_path: Path, ends: bool) -> None:
+    """That a transaction was aborted, with its segment's name; what is known of its producer."""
+    data = tmp_path / "data"
+    for seed in SEEDS:
+        data.mkdir()
+        disk = SimulatedDisk(str(data))
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"0")
+        log.flush()
+        manager.checkpoint()
+        client = Client(log, 7)
+        client.send(b"aborted")
+        log.roll(NOW_MS)
+        client.send(b"aborted, too")
+        if ends:
+            client.abort()
+        append(log, b"1")
+        log.roll(NOW_MS)
+        disk.kill()
+        disk = disk.after_kill()
+        manager = LogManager.open(str(data), files=disk, clock_ms=clock)
+        log = manager.log("t", 0)
+        append(log, b"2")
+        log.flush()
+        manager.checkpoint()
+        expected = values(log), log.log_end_offset, log.producers.by_id
+        assert values(log) == ([b"0", b"1", b"2"] if ends else [b"0"])
+        disk.materialise(seed)
+        with opened(data, Files(str(data)), clock_ms=clock) as manager:
+            log = manager.log("t", 0)
+            assert (values(log), log.log_end_offset, log.producers.by_id) == expected, seed
+        shutil.rmtree(data)
+
+
 def test_what_is_known_of_producers_outlives_their_records(tmp_path: Path) -> None:
     """A start makes the snapshots anew that a cut has taken; then retention takes the segments."""
 
