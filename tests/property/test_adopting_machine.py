@@ -95,8 +95,8 @@ class AdoptingMachine(RuleBasedStateMachine):
             self.manager.change_topic_settings(topic, {"internal.segment.bytes": "600"})
         self.restart()
 
-    def open(self) -> None:
-        self.disk = SimulatedDisk(str(self.data))
+    def open(self, disk: SimulatedDisk | None = None) -> None:
+        self.disk = disk or SimulatedDisk(str(self.data))
         self.manager = LogManager.open(str(self.data), files=self.disk, clock_ms=lambda: NOW_MS)
         self.clients: dict[tuple[str, int], Client] = {}
         for log in self.manager.logs():
@@ -197,13 +197,16 @@ class AdoptingMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.manager.close()
-        self.open()
+        self.disk.kill()
+        self.open(self.disk.after_kill())
 
     @rule(seed=st.none() | st.integers(0, 50))
     def crash(self, seed: int | None) -> None:
         self.disk.kill()
-        if seed is not None:
-            self.disk.materialise(seed)
+        if seed is None:
+            self.open(self.disk.after_kill())
+            return
+        self.disk.materialise(seed)
         self.open()
 
     @invariant()

@@ -119,8 +119,8 @@ class CleaningMachine(RuleBasedStateMachine):
         ):
             self.manager.change_topic_settings("t", {name: value})
 
-    def open(self) -> None:
-        self.disk = SimulatedDisk(str(self.data))
+    def open(self, disk: SimulatedDisk | None = None) -> None:
+        self.disk = disk or SimulatedDisk(str(self.data))
         self.manager = LogManager.open(
             str(self.data), files=self.disk, clock_ms=lambda: self.now_ms
         )
@@ -400,13 +400,13 @@ class CleaningMachine(RuleBasedStateMachine):
         self.manager.close()
         self.flushed = self.log.log_end_offset
         self.disk.kill()
-        self.open()
+        self.open(self.disk.after_kill())
         assert self.manager.clean
 
     @rule()
     def kill(self) -> None:
         self.disk.kill()
-        self.open()
+        self.open(self.disk.after_kill())
         assert self.manager.cuts == []
         self.crashed()
 

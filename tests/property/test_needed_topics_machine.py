@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +75,8 @@ class NeededTopicsMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         write_settings(self.data, log_index_size_max_bytes=240, offsets_topic_num_partitions=1)
-        with self.opened(SimulatedDisk(str(self.data))) as manager:
+        self.disk = SimulatedDisk(str(self.data))
+        with self.opened() as manager:
             for topic, count in (("a", 1), ("b", 2), (BESIDE, 1), (COMPACTED, 1)):
                 manager.create_topic(topic, count)
                 manager.change_topic_settings(topic, {"internal.segment.bytes": "300"})
@@ -91,33 +90,38 @@ class NeededTopicsMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.base)
 
-    def opened(self, disk: SimulatedDisk, **options: object) -> LogManager:
-        return LogManager.open(str(self.data), files=disk, clock_ms=lambda: self.now_ms, **options)  # type: ignore[arg-type]
+    def opened(self, **options: Any) -> LogManager:
+        return LogManager.open(
+            str(self.data), files=self.disk, clock_ms=lambda: self.now_ms, **options
+        )
 
-    def stopping(
-        self, stop: tuple[int, int | None] | None, run: Callable[[SimulatedDisk], None]
+    def stop(self, seed: int | None) -> None:
+        """The process is dead or, with a seed, the machine."""
+        self.disk.kill()
+        if seed is None:
+            self.disk = self.disk.after_kill()
+        else:
+            self.disk.materialise(seed)
+            self.disk = SimulatedDisk(str(self.data))
+
+    def ask(
+        self, kind: RequestKind[Any, Any], request: object, stop: tuple[int, int | None] | None
     ) -> bool:
-        """Run something on a disk; whether it came to its end before it was stopped."""
-        disk = SimulatedDisk(str(self.data))
-        if stop is None:
-            run(disk)
-            return True
-        at, seed = stop
-        disk.crash_after(at)
-        ended = False
-        with suppress(Crashed):
-            run(disk)
-            ended = True
-        if not ended:
-            disk.kill()
-        if seed is not None and not ended:
-            disk.materialise(seed)
-        return ended
+        """Ask as the client does where there is no mount; whether that ended before it stopped."""
+        if stop is not None:
+            self.disk.crash_after(stop[0])
+        try:
+            self.carry_out(kind, request)
+        except Crashed:
+            assert stop is not None
+            self.stop(stop[1])
+            return False
+        self.stop(None)
+        return True
 
-    def ask(self, disk: SimulatedDisk, kind: RequestKind[Any, Any], request: object) -> None:
-        """As the client does where there is no mount."""
+    def carry_out(self, kind: RequestKind[Any, Any], request: object) -> None:
         needs = lambda adoptions: kind.topics(adoptions, request)  # noqa: E731
-        manager = self.opened(disk, needs=needs)
+        manager = self.opened(needs=needs)
         kind.carry_out(manager, request, Task(), lambda: NOW_NS)
         manager.close()
 
@@ -141,11 +145,11 @@ class NeededTopicsMachine(RuleBasedStateMachine):
         self.number += 1
         rows = {part: [[b"%d" % self.number * 3] * 3] for part in sorted(parts)}
         request = staged(
-            SimulatedDisk(str(self.data)),
+            self.disk,
             *(str(self.data), "q", batch, rows),
             run=f"run {self.run}",
         )
-        ended = self.stopping(stop, lambda disk: self.ask(disk, ADOPT, request))
+        ended = self.ask(ADOPT, request, stop)
         if batch > self.batch and (ended or self.adopted_batch() == batch):
             self.batch = batch
             for part, tasks in rows.items():
@@ -161,7 +165,7 @@ class NeededTopicsMachine(RuleBasedStateMachine):
     def commits(self, stop: tuple[int, int | None] | None) -> None:
         position = self.start + len(self.beside)
         request = GroupPositions("g", {BESIDE: {0: position}})
-        ended = self.stopping(stop, lambda disk: self.ask(disk, POSITIONS, request))
+        ended = self.ask(POSITIONS, request, stop)
         self.positions = {position} if ended else self.positions | {position}
 
     # -- daemons -------------------------------------------------------------------------------
@@ -178,17 +182,13 @@ class NeededTopicsMachine(RuleBasedStateMachine):
         seed=st.integers(0, 20),
     )
     def daemon(self, deeds: list[str], end: str, seed: int) -> None:
-        disk = SimulatedDisk(str(self.data))
-        manager = self.opened(disk)
+        manager = self.opened()
         self.now_ms += 1000
         for deed in deeds:
             getattr(self, f"do_{deed}")(manager)
         if end == "close":
             manager.close()
-            return
-        disk.kill()
-        if end == "cut":
-            disk.materialise(seed)
+        self.stop(seed if end == "cut" else None)
 
     def do_append(self, manager: LogManager) -> None:
         self.number += 1
