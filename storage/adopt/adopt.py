@@ -285,7 +285,11 @@ class _Adoption:
                 def append(chunk: Stamped = chunk) -> None:
                     log.pace.check_pace()
                     appended = log.appender.append_batches(
-                        chunk.data, now_ns=chunk.now_ns, checked=chunk.batches, defer_flush=True
+                        chunk.data,
+                        now_ns=chunk.now_ns,
+                        checked=chunk.batches,
+                        in_place=True,
+                        defer_flush=True,
                     )
                     adopted, partition = self.adopted, (file.topic, file.partition)
                     first, last = appended[0].base_offset, appended[-1].last_offset

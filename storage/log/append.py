@@ -138,6 +138,7 @@ class Appender:
         trusted: dict[int, int] | None = None,
         defer_flush: bool = False,
         checked: Iterable[Admitted] | None = None,
+        in_place: bool = False,
     ) -> list[Appended]:
         """Append whole batches from elsewhere, of any format and kind, with new offsets.
 
@@ -147,7 +148,8 @@ class Appender:
         same caller: ``trusted`` is the caller's memory, by producer id the last offset of the last
         batch that it appended; this method updates it.  ``checked``: the result of ``admitted`` for
         these batches and the current settings, if the caller has it: that takes as long as decoding
-        them, and may run in any thread.
+        them, and may run in any thread.  ``in_place``: ``batches``, a bytearray, are as ``checked``
+        has them, and may be changed: they are written without a copy.
 
         InvalidRecord and its kinds (OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
         InvalidTimestamp), RecordTooLarge, OSError; nothing of ``batches`` is appended then.
@@ -178,7 +180,11 @@ class Appender:
                     reason = f"batches of more than {MAX_OFFSET_SPAN} offsets"
                     raise InvalidRecord(f"{reason}: append fewer at a time")
         if update.batches:
-            data = bytearray().join(parts)
+            if in_place and len(parts) == len(outcome):
+                assert isinstance(batches, bytearray)
+                data = batches
+            else:
+                data = bytearray().join(parts)
             entries = assign_offsets(data, log.log_end_offset, self._epochs.latest)
             log.write(data, entries, log.log_end_offset, now_ns, update)
         if trusted is not None and memory is not None:

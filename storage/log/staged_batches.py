@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from storage.errors import CorruptRecord, InvalidRecord, NoThread, RecordTooLarge
 from storage.files import Files
@@ -28,6 +28,8 @@ from storage.settings.config import LONG_MAX, LogConfig
 from storage.threads import submit
 
 _CHUNK_BYTES = 1 << 20
+
+_Data = TypeVar("_Data", bytearray, memoryview)
 
 
 def _rising(first: int, count: int) -> bytes:
@@ -63,10 +65,12 @@ class StagedBatches:
 
         InvalidRecord and its kinds, CorruptRecord, RecordTooLarge, with path and position; OSError.
         """
-        for position, chunk in self._chunks():
-            with self._located(position):
-                _check(chunk, self._config, now_ns() // 1_000_000)
-            yield len(chunk)
+        with self._opened() as fd:
+            read = Buffered(partial(self._files.preadv, fd)).read
+            for position, window, size in self._windows(read):
+                with self._located(position):
+                    _check(window[:size], self._config, now_ns() // 1_000_000)
+                yield size
 
     def stamped(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ns: Callable[[], int]
@@ -78,32 +82,48 @@ class StagedBatches:
     def _stamp(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ns: Callable[[], int]
     ) -> Generator[Stamped]:
-        for position, chunk in self._chunks():
-            now, size = now_ns(), len(chunk)
-            with self._located(position):
-                data = _as_stored(chunk, self._config, now // 1_000_000)
-                sequence = stamp_transaction(data, producer_id, producer_epoch, sequence)
-            yield Stamped(data, list(_admitted(data)), now, size)
+        with self._opened() as fd:
+            for position, window, size in self._windows(partial(self._read, fd)):
+                now = now_ns()
+                del window[size:]
+                with self._located(position):
+                    data = _as_stored(window, self._config, now // 1_000_000)
+                    sequence = stamp_transaction(data, producer_id, producer_epoch, sequence)
+                yield Stamped(data, list(_admitted(data)), now, size)
 
-    def _chunks(self) -> Iterator[tuple[int, memoryview]]:
-        """Whole batches, valid until the next ones, each with their position."""
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The file, with as many bytes as were announced."""
         files = self._files
         with files.held_open(self._path, os.O_RDONLY | os.O_NOFOLLOW) as fd:
             size = files.size(fd)
             if size != self._size:
                 reason = f"{size} bytes where {self._size} were announced"
                 raise InvalidRecord(reason, path=self._path)
-            walk = Walk(Buffered(partial(files.preadv, fd)).read, 0, size, _CHUNK_BYTES)
-            for data in walk:
-                start = walk.position
-                with self._located(start):
-                    whole, walk.needed = whole_batches(data, self._config.max_message_bytes)
-                walk.position += whole
-                if whole:
-                    yield start, data[:whole]
-            if walk.position < size:
-                with self._located(walk.position):
-                    raise CorruptRecord("the last batch is cut off", position=0)
+            yield fd
+
+    def _read(self, fd: int, position: int, size: int) -> bytearray:
+        """A part of the file, in a new buffer: the one before it may still be appended."""
+        data = bytearray(size)
+        del data[self._files.preadv(fd, data, position) :]
+        return data
+
+    def _windows(self, read: Callable[[int, int], _Data]) -> Iterator[tuple[int, _Data, int]]:
+        """Position of a window, the window, and the size of the whole batches that it begins with.
+
+        ``read`` as for ``Walk``.
+        """
+        walk = Walk(read, 0, self._size, _CHUNK_BYTES)
+        for data in walk:
+            start = walk.position
+            with self._located(start):
+                whole, walk.needed = whole_batches(data, self._config.max_message_bytes)
+            walk.position += whole
+            if whole:
+                yield start, data, whole
+        if walk.position < self._size:
+            with self._located(walk.position):
+                raise CorruptRecord("the last batch is cut off", position=0)
 
     @contextlib.contextmanager
     def _located(self, position: int) -> Iterator[None]:
@@ -185,10 +205,10 @@ def _changes(codecs: int, config: LogConfig) -> bool:
     )
 
 
-def _as_stored(chunk: memoryview, config: LogConfig, now_ms: int) -> bytearray:
-    """A copy of the batches, as the topic stores them."""
+def _as_stored(chunk: bytearray, config: LogConfig, now_ms: int) -> bytearray:
+    """The batches as the topic stores them."""
     if not rewrites(config) or not _changes(survey_staged(chunk)[4], config):
-        return bytearray(chunk)
+        return chunk
     stored = admitted(chunk, config, now_ms, keeps_fitting=True)
     return bytearray().join(each.data for each in stored)
 

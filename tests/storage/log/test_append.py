@@ -17,6 +17,7 @@ from storage.errors import (
     RecordTooLarge,
 )
 from storage.index.txn_index import TxnEntry
+from storage.log.validator import admitted
 from storage.record.compression import codec_number
 from storage.record.control import COMMIT
 from storage.record.header import pack, parse_header
@@ -70,6 +71,28 @@ def test_a_duplicate_within_one_request(tmp_path: Path) -> None:
         twice = produced([b"a"], 7, 0)
         assert put(log, twice, twice) == [Appended(0, 0, False), Appended(0, 0, True)]
         assert values(log) == [b"a"]
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_what_is_written_without_a_copy_leaves_duplicates_out_too(
+    tmp_path: Path, repeated: bool
+) -> None:
+    with opened(tmp_path) as manager:
+        log = new_log(manager)
+        first, second = produced([b"a", b"b"], 7, 0), produced([b"c"], 7, 2)
+        if repeated:
+            put(log, first)
+        data = bytearray(first + second)
+        found = log.appender.append_batches(
+            data,
+            now_ns=NOW_NS,
+            checked=admitted(bytes(data), log.config, NOW_MS),
+            in_place=True,
+        )
+        assert found == [Appended(0, 1, repeated), Appended(2, 2, False)]
+        assert values(log) == [b"a", b"b", b"c"]
+        headers = [header for _, header in log.active.batches()]
+        assert [header.base_offset for header in headers] == [0, 2]
 
 
 @pytest.mark.parametrize("sequence", [0, 2, 5])
