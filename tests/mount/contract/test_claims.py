@@ -61,10 +61,13 @@ class Consumer:
 
 
 class Group:
-    """A group for a topic of a mount."""
+    """A group `G` for a topic `orders`, both made anew in a mount."""
 
     def __init__(self, mount: Mount, stack: ExitStack) -> None:
         self.mount = mount
+        mount.topic("orders", 4)
+        for number in range(4):
+            append(mount / f"orders/{number}", b"a\nb\nc\n")
         self.path = mount / ".groups/G"
         self.path.mkdir()
         self.stack = stack
@@ -77,10 +80,19 @@ class Group:
 
 
 @pytest.fixture
-def group(own: Mount) -> Iterator[Group]:
-    own.topic("orders", 4)
-    for number in range(4):
-        append(own / f"orders/{number}", b"a\nb\nc\n")
+def group(mount: Mount) -> Iterator[Group]:
+    """In the module's mount, and removed at the end."""
+    with ExitStack() as stack:
+        group = Group(mount, stack)
+        yield group
+    mount.run("rmdir orders")
+    if group.path.exists():
+        group.path.rmdir()
+
+
+@pytest.fixture
+def own_group(own: Mount) -> Iterator[Group]:
+    """In a mount of the test's own."""
     with ExitStack() as stack:
         yield Group(own, stack)
 
@@ -226,24 +238,24 @@ def test_a_topic_that_is_made_again_is_another(group: Group) -> None:
     consumer.write("commit orders 0 0")
 
 
-def test_the_file_is_opened_for_both_or_to_read(group: Group) -> None:
-    path = group.path / ".claims"
+def test_the_file_is_opened_for_both_or_to_read(own_group: Group) -> None:
+    path = own_group.path / ".claims"
     fails(errno.EINVAL, os.open, path, os.O_WRONLY)
     assert path.read_text().split() == ["topic", "partition", "state", "consumer"]
-    assert not os.listdir(group.path)
-    group.mount.restart("ro")
+    assert not os.listdir(own_group.path)
+    own_group.mount.restart("ro")
     fails(errno.ENOENT, os.open, path, os.O_RDWR)
 
 
-def test_a_read_only_mount_has_no_consumers(group: Group) -> None:
-    (group.path / "orders/0").write_text("1\n")
-    group.mount.restart("ro")
-    fails(errno.EROFS, os.open, group.path / ".claims", os.O_RDWR)
+def test_a_read_only_mount_has_no_consumers(own_group: Group) -> None:
+    (own_group.path / "orders/0").write_text("1\n")
+    own_group.mount.restart("ro")
+    fails(errno.EROFS, os.open, own_group.path / ".claims", os.O_RDWR)
 
 
 @needs_root
-def test_who_may_not_read_a_topic_claims_none_of_it(group: Group) -> None:
-    own = group.mount
+def test_who_may_not_read_a_topic_claims_none_of_it(own_group: Group) -> None:
+    own = own_group.mount
     own.restart("allow_other")
     let_others_in(own.path)
     own.run("chmod 755 .; mkdir .groups/G; chmod 777 .groups/G; chmod 600 orders/2")
