@@ -340,7 +340,7 @@ def test_who_asks_a_daemon_that_ends_asks_again(tmp_path: Path) -> None:
     """Its adoption is cancelled, and nothing of it is left."""
     with steered(tmp_path) as mount:
         mount.topic("orders", 2)
-        with mount.held("pread", ".staged", 1) as hold:
+        with mount.held("preadv", ".staged", 1) as hold:
             asking = Asking(mount, request(mount, 0, ROWS))
             hold.wait()
             mount.daemon.terminate()
