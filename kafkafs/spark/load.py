@@ -2,7 +2,7 @@
 
 Spark gives rows of a Python data source to a query by two projections, and starts a Python process
 for each step of planning. `mapInArrow` has one projection, and the driver plans by itself: so a
-scan takes a third less time, and the first query of a session half of it.
+scan takes a third less time, and the first query of a session two fifths less.
 
 Each row of the DataFrame behind it is the number of a task: Spark gives each task one of them.
 """
