@@ -16,7 +16,8 @@ The works are, each on the same rows for all of its peers (``spark_data.py``):
   Spark's own reader.
 - The rows from our source, by `load`, and from a local broker by Spark's Kafka source: all columns
   to `noop`, and grouped.
-- Keys and values from Parquet into our sink, and into Parquet. The sink's are on the disk then.
+- Keys and values from Parquet into our sink, and into Parquet. The sink's are on the disk
+  then; Parquet's are after a flush, which is counted apart.
 - The rows of an hour of a day, by time and by offset, and one in a thousand by key and by a part
   of the value: by the source's option `where`, by `.where` behind Parquet and behind Spark's Kafka
   source, and by a load of only those offsets. Speeds are of all rows that there are.
@@ -46,6 +47,7 @@ from mount import say
 from spark_peers import Bench, session_of
 from spark_works import (
     FLOOR,
+    FLUSHED,
     GREP,
     KAFKA,
     LOAD,
@@ -93,6 +95,7 @@ ROWS = [
     Row("kafka", "one in 1,000 by key", MROWS, "by key", f"by key, {KAFKA}", at_least=10),
     Row("kafka", "by a part of the value", MROWS, "by value", f"by value, {KAFKA}", at_least=10),
     Row("sink", "sink", MROWS, SINK, PARQUET, at_least=0.7),
+    Row("sink", "sink", MROWS, SINK, FLUSHED),
     Row("compact", "compaction", MROWS, "compact", "group-by", at_least=3),
     Row("growth", "compaction of all", "µs a row", "1 ×", "0.1 ×"),
     Row("growth", "of three times that", "µs a row", "3 ×", "1 ×"),
