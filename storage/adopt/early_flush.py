@@ -8,7 +8,7 @@ Threads: the one that appends calls everything here; the flush itself runs in an
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
@@ -45,10 +45,7 @@ class EarlyFlush:
         try:
             self._running = plan, submit(self._pool, plan.run)
         except NoThread:
-            try:
-                plan.run()
-            finally:
-                self._task.by_owner(plan.finish)
+            self._finish(plan, plan.run)
 
     def wait(self) -> None:
         """Wait until the flush has ended that was begun last.  Its errors."""
@@ -56,8 +53,11 @@ class EarlyFlush:
             return
         plan, future = self._running
         self._running = None
+        self._finish(plan, future.result)
+
+    def _finish(self, plan: FlushPlan, run: Callable[[], None]) -> None:
         try:
-            future.result()
+            run()
         finally:
             self._task.by_owner(plan.finish)
 
