@@ -16,12 +16,13 @@ from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
-        DataSourceReader,
         DataSourceStreamReader,
         DataSourceStreamWriter,
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
+
+    from kafkafs.spark.source.reader import BatchReader
 
 
 class KafkafsDataSource(DataSource):
@@ -37,7 +38,7 @@ class KafkafsDataSource(DataSource):
 
         return rows.full_schema(options.parse(self.options, "any").include_headers)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> BatchReader:
         from kafkafs.spark.source.reader import BatchReader
 
         return BatchReader(self.options, schema)

@@ -9,20 +9,21 @@ Each row of the DataFrame behind it is the number of a task: Spark gives each ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 
+from kafkafs.spark.data_source import KafkafsDataSource
 from kafkafs.spark.option_values import InvalidOption
-from kafkafs.spark.source import options, planning, rows, task
-from kafkafs.spark.worker import SentWithTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import InputPartition
+
+    from kafkafs.spark.source.reader import BatchReader
 
 _ZONE = "spark.sql.session.timeZone"
 
@@ -47,9 +48,10 @@ def load(
     named = {name.lower() for name in texts}
     if "where" in named and "timezone" not in named and (zone := session.conf.get(_ZONE)):
         texts["timeZone"] = zone
-    chosen = options.parse({**texts, "path": path}, "batch")
-    columns = rows.full_schema(chosen.include_headers) if schema is None else _columns(schema)
-    tasks = _Tasks(planning.plan_batch(chosen), rows.chosen(columns))
+    source = KafkafsDataSource({**texts, "path": path})
+    columns = source.schema() if schema is None else _columns(schema)
+    reader = source.reader(columns)
+    tasks = _Tasks(reader, reader.partitions())
     count = len(tasks.parts)
     return session.range(0, count, 1, max(count, 1)).mapInArrow(tasks, columns)
 
@@ -61,14 +63,14 @@ def _columns(schema: StructType | str) -> StructType:
     return parsed
 
 
-class _Tasks(SentWithTask):
+class _Tasks:
     """The rows of tasks with the numbers that it is given."""
 
-    def __init__(self, parts: list[InputPartition], schema: pa.Schema) -> None:
+    def __init__(self, reader: BatchReader, parts: Sequence[InputPartition]) -> None:
+        self._reader = reader
         self.parts = parts
-        self._schema = schema
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from task.read(self.parts[number], self._schema)
+                yield from self._reader.read(self.parts[number])
