@@ -14,7 +14,7 @@ on, `records.py` finds single records, and the text after damage. The view of st
 no index (`segment_batches.py`).
 """
 
-from kafkafs.line_index.readers import Damaged, Reader, reader_at
+from kafkafs.line_index.readers import Damaged, Reader, TextChanged, reader_at
 from kafkafs.line_index.segment_batches import Extent, SegmentBatches
 from kafkafs.line_index.segment_lines import SegmentLines
 from kafkafs.line_index.store import NEVER, LineStore
@@ -27,5 +27,6 @@ __all__ = [
     "Reader",
     "SegmentBatches",
     "SegmentLines",
+    "TextChanged",
     "reader_at",
 ]

@@ -47,6 +47,10 @@ class Damaged(CorruptRecord):
         self.is_news = is_news
 
 
+class TextChanged(CorruptRecord):
+    """A reader has shown text of bytes that had changed since they were measured."""
+
+
 # For the owner's thread only; a thread that may wait makes a buffer for each read.
 _scratch = memoryview(bytearray(CHUNK))
 
@@ -119,6 +123,17 @@ class TextReader:
         if before is not None and before is not self._head:
             plain_forms.drop((self._lines.segment, *before))
         return done
+
+    def check_again(self) -> None:
+        """Check the segment's bytes again: its text is not as long as it was.
+
+        TextChanged where it has damage that was not known when the reader was made; errors as
+        `fill`.
+        """
+        segment = self._lines.segment
+        segment.check_again(0, self._lines.end)
+        if segment.damages is not self._damages:
+            raise TextChanged("its text has changed since it was measured", path=segment.log_path)
 
     def _take_form(self, position: int, head: bytes) -> None:
         """Take the plain form that the cursor is in, or make it again."""
@@ -362,6 +377,9 @@ class BytesReader:
     def copy(self) -> BytesReader:
         """Another reader at the same byte."""
         return BytesReader(self._segment, self._position)
+
+    def check_again(self) -> None:
+        """Do nothing: its text is the bytes."""
 
     def fill(self, out: bytearray, done: int) -> int:
         """As `TextReader.fill`."""

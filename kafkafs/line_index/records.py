@@ -3,6 +3,10 @@
 The line index leads to a batch nearby; from there these functions read the log batch by batch, and
 measure each record. They keep nothing but the gaps, and wait for the disk.
 
+The log's bytes may have changed since they were checked and measured. So a look-up first measures
+the log from that batch to the next entry. If the text or the records are not those of the index, it
+checks the batches between the two entries again: what is wrong there is damage at once.
+
 A number counts the records that the view shows of the segment, from 0. All that the view shows of
 the segment must be measured.
 
@@ -109,13 +113,14 @@ def offset_of(lines: SegmentLines, number: int) -> int:
 @_steadily
 def offset_at(lines: SegmentLines, text: int) -> int:
     """The offset of the record that shows byte `text` (< `text_length`) of the segment's text."""
-    before, position, record, _, _ = lines.find(text)
-    inside = record - position
+    before, position, record, _, records = lines.find(text)
     gap = gap_before(lines, text)
     if gap is not None and position < gap.place.end:
-        before, position = gap.end, gap.place.end
-    elif inside not in (0, HEADER_SIZE):
-        before -= _before(lines, position, inside)[0]
+        start = gap.end, gap.place.end, gap.last
+    else:
+        start = _start_of_batch(lines, (before, position, record, records))
+    _compare(lines, start)
+    before, position, _ = start
     for at, header in _headers(lines, position):
         data, batch = _measure(lines, at, header)
         if text < before + batch.text_length:
@@ -169,7 +174,7 @@ def gaps_of(lines: SegmentLines) -> tuple[Gap, ...]:
     # Looking for them may find more damage.
     while lines.gaps[0] is not (damages := lines.segment.damages):
         before_waiting()
-        lines.gaps = (damages, _find_gaps(lines, damages))
+        lines.gaps = (damages, _find_gaps(lines, damages, known=lines.gaps[0]))
     return lines.gaps[1]
 
 
@@ -186,7 +191,7 @@ def gap_before(lines: SegmentLines, text: int) -> Gap | None:
     return last
 
 
-def _find_gaps(lines: SegmentLines, damages: Damages) -> tuple[Gap, ...]:
+def _find_gaps(lines: SegmentLines, damages: Damages, known: Damages) -> tuple[Gap, ...]:
     gaps: list[Gap] = []
     places = [place for place in damages if place.start < lines.end]
     while places:
@@ -203,6 +208,9 @@ def _find_gaps(lines: SegmentLines, damages: Damages) -> tuple[Gap, ...]:
             end, until, after = lines.text_length, lines.end, lines.records
         else:
             end, until, after = _start_of_batch(lines, following)
+        if place not in known:
+            # Only the text of sound batches tells how much the damaged ones had.
+            lines.segment.check_again(position, until)
         text, records = _shown_between(lines, place.end, until)
         gaps.append(Gap(start, end - text, first, after - records, place))
     return tuple(gaps)
@@ -272,7 +280,33 @@ def _batch_before(
                 found = gap.end, gap.place.end, gap.last
             elif gap.place.start <= entry[1]:
                 return gap.start, gap.place.start, gap.first
-    return _start_of_batch(lines, entry) if found is None else found
+    start = _start_of_batch(lines, entry) if found is None else found
+    _compare(lines, start)
+    return start
+
+
+def _compare(lines: SegmentLines, start: tuple[int, int, int]) -> None:
+    """Check the log from `start`, (text, position, records) of a batch, to the next entry or gap
+    again, unless it shows as much there as it did.
+    """
+    text, position, records = start
+    covered = lines.covered
+    until = lines.text_length, covered, lines.records
+    following = lines.entry_from(position + 1)
+    if following is not None:
+        until = following[0], following[2], following[3]
+    for gap in gaps_of(lines):
+        if position <= gap.place.start <= until[1]:
+            until = gap.start, gap.place.start, gap.first
+            break
+    try:
+        found = lines.measured(position, until[1])
+        if (text + found.text_length, records + found.records) == (until[0], until[2]):
+            return
+    except CorruptRecord:
+        pass
+    if lines.covered == covered:
+        lines.segment.check_again(position, until[1])
 
 
 def _start_of_batch(lines: SegmentLines, entry: tuple[int, int, int, int]) -> tuple[int, int, int]:

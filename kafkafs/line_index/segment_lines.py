@@ -43,6 +43,8 @@ from storage.waiting import at_once, before_waiting, may_wait
 
 CHUNK = 1 << 20
 """Bytes of log that are measured at a time."""
+NO_ENTRIES = 1 << 62
+"""A granularity at which no entries are made but the first."""
 SAVING = "saving of line indexes"
 """The duty."""
 
@@ -284,6 +286,21 @@ class SegmentLines:
             if needed > len(buffer):
                 buffer = memoryview(bytearray(needed))
 
+    def measured(self, start: int, end: int, granularity: int = NO_ENTRIES) -> Measure:
+        """Measure the log from file position `start`, where a batch begins, to `end`, where a batch
+        or a record ends. The index is not changed. Waits; CorruptRecord, SegmentGone, OSError.
+        """
+        state = Measure(granularity)
+        buffer = memoryview(bytearray(min(CHUNK, end - start)))
+        while (position := start + state.position) < end:
+            size = min(len(buffer), end - position)
+            read_whole(self.segment, buffer[:size], position)
+            needed = self._run(state, start, buffer, size)
+            if start + state.position == position:
+                self._check_room(position, needed, size, end)
+                buffer = memoryview(bytearray(needed))
+        return state
+
     def _sound_size(self, position: int, size: int) -> int:
         """How many of `size` bytes at `position` are sound. 0: it has measured a damaged place."""
         for place in self.segment.damages:
@@ -363,15 +380,7 @@ class SegmentLines:
 
     def _measure_again(self, saved: Saved) -> tuple[bytes, int]:
         """Measure the saved part again, whose file is lost or was never written. Waits."""
-        again = Measure(self._store.granularity)
-        buffer = memoryview(bytearray(min(CHUNK, saved.covered)))
-        while (position := again.position) < saved.covered:
-            size = min(len(buffer), saved.covered - position)
-            read_whole(self.segment, buffer[:size], position)
-            needed = self._run(again, 0, buffer, size)
-            if again.position == position:
-                self._check_room(position, needed, size, saved.covered)
-                buffer = memoryview(bytearray(needed))
+        again = self.measured(0, saved.covered, self._store.granularity)
         if (again.position, again.text_length, again.records) != saved[:3]:
             raise CorruptRecord(
                 "the log has changed since it was measured", path=self.segment.log_path

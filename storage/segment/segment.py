@@ -565,9 +565,7 @@ class Segment:
         if not self.files.writable or self.files.identity is not None or size >= self.size:
             return self.read_stored(buffer, position)
         # The file may lack what has been checked.
-        self.first_read = FirstRead()
-        self.first_read.doubt(self.size)
-        self.verify(size, self.size)
+        self.check_again(size, self.size)
         sound = sound_size(self.damages, position, len(buffer), self.log_path)
         return self.read_stored(memoryview(buffer)[:sound], position)
 
@@ -665,6 +663,20 @@ class Segment:
         finally:
             self.files.release()
 
+    def check_again(self, position: int, end: int) -> None:
+        """Check bytes that may have changed since they were checked; errors as ``verify``.
+
+        From now on a first read checks all other bytes of the log again, too.
+        """
+        if self.files.is_missing:
+            return
+        reads = FirstRead()
+        reads.doubt(self.size)
+        for place in self.damages:
+            reads.add(place.start, place.end, place.next_offset)
+        self.first_read = reads
+        self.verify(position, end)
+
     def _check(self, position: int, end: int) -> None:
         """Check the batch that ``position`` is in, and on to ``end`` or as far as one read goes."""
         source = buffered(self._disk, self._log_fd())
@@ -743,7 +755,10 @@ class Segment:
     def _add_damages(self, found: Iterable[Damage]) -> None:
         with _damages_lock:
             known = self.damages
-            self.damages = merged(known, [self.bounded(place) for place in found])
+            places = merged(known, [self.bounded(place) for place in found])
+            if places == known:
+                return
+            self.damages = places
             if self.files.sealed and self.files.writable and self.damages[-1].end == self.size:
                 self.lacking = max(self.size - self._disk.size(self._log_fd()), 0)
             report(self.log_path, [place for place in self.damages if place not in known])

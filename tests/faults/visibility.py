@@ -224,6 +224,14 @@ FAULTS = [
         (FIRST_READ,),
     ),
     Fault(
+        "look-up-of-changed-bytes-does-not-check-them-again",
+        "kafkafs/line_index/records.py",
+        "        lines.segment.check_again(position, until[1])\n\n\ndef",
+        "        pass\n\n\ndef",
+        "A name begins inside a record until the checker has been there.",
+        ("tests/kafkafs/test_damaged.py",),
+    ),
+    Fault(
         "first-read-damage-is-read-over",
         "storage/segment/segment.py",
         "count = sound_size(self.damages, position, count, self.log_path)",

@@ -205,3 +205,86 @@ def test_what_lies_behind_damage_can_be_what_is_read_first(
     with pytest.raises(CorruptRecord):
         read(handle, start, 50)
     handle.release()
+
+
+CHANGES = {
+    "a value, to a quote": (80, b'"', VIEWS[2:3]),
+    "a value, to a newline": (80, b"\n", VIEWS[1:3]),
+    "a key, to a TAB": (68, b"\t", VIEWS[1:3]),
+    "a value's length": (72, b"\x40", VIEWS[:3]),
+    "a record's length": (61, b"\x20", VIEWS[:3]),
+    "the base offset": (7, b"\x07", VIEWS[2:3]),
+    "the batch's length": (11, b"\x40", VIEWS[:3]),
+    "the format": (16, b"\x01", VIEWS[:3]),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "at", "byte"),
+    [
+        pytest.param(path, at, byte, id=f"{name}, {path}")
+        for name, (at, byte, paths) in CHANGES.items()
+        for path in paths
+    ],
+)
+def test_bytes_that_change_after_they_were_read(
+    tree: Tree, path: str, at: int, byte: bytes
+) -> None:
+    """No name begins inside a record, before the checker has been there and afterwards."""
+    fill(tree, size=300)
+    segment = tree.log().active
+    tree.roll()
+    whole = tree.read(path)
+    changed = (200, 203)
+    # No entry of the line index says where the lines between the two are.
+    lost = range(changed[0], changed[1] + 1)
+    batches = list(segment.batches())
+    with Path(segment.log_path).open("r+b") as file:
+        for number in changed:
+            file.seek(batches[number][0] + at)
+            assert file.read(1) != byte
+            file.seek(-1, os.SEEK_CUR)
+            file.write(byte)
+
+    def check_names() -> None:
+        for first in range(180, 225):
+            start, end = numbered(whole, first, first)
+            name = f"{path}@{first}" if first % 2 else f"{path}@-{COUNT - first}"
+            if first in lost:
+                with pytest.raises(CorruptRecord):
+                    tree.read(name)
+            else:
+                assert tree.read(name, 0, end - start) == whole[start:end], first
+            if first > lost[-1]:
+                assert tree.read(name, 0, 4000) == whole[start : start + 4000], first
+
+    check_names()
+    LogChecker(tree.manager.logs, CLOCK.ms).run_sealed(Task())
+    check_names()
+
+
+@pytest.mark.parametrize("byte", [b"\n", b"\xff"])
+def test_a_segment_whose_text_has_another_length_than_it_had(tree: Tree, byte: bytes) -> None:
+    """A reader that comes to its end gets an error once, and finds the damage."""
+    fill(tree)
+    segment = tree.log().active
+    position = list(segment.batches())[10][0] + 80
+    tree.append("t/.jsonl/0", b'{"value":"%s"}\n' % (b"\\n" * 100))
+    tree.roll()
+    tree.append("t/0", b"the next segment\n")
+    whole = tree.read("t/.jsonl/0")
+    with Path(segment.log_path).open("r+b") as file:
+        file.seek(position)
+        file.write(byte)
+    handle = tree.open("t/.jsonl/0")
+
+    def read_on() -> None:
+        done = 0
+        while done < len(whole):
+            done += len(read(handle, done, 5000))
+
+    with pytest.raises(CorruptRecord, match="has changed since"):
+        read_on()
+    handle.release()
+    assert [place.first_offset for place in segment.damages] == [10]
+    check(tree, "t/.jsonl/0", whole, [numbered(whole, 10, 10)], 37)

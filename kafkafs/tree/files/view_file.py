@@ -12,7 +12,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 
-from kafkafs.line_index import Damaged, Reader
+from kafkafs.line_index import Damaged, Reader, TextChanged
 from kafkafs.tree.append.append_target import NewPartitionTarget, PartitionTarget
 from kafkafs.tree.append.batches_handle import BatchesHandle
 from kafkafs.tree.append.lines_handle import LinesHandle
@@ -510,6 +510,10 @@ class ReadHandle(Handle):
             try:
                 reached = render_text(generation, absolute + done, out, done, reader)
                 break
+            except TextChanged:
+                # The bytes of this handle's last reads were wrong: no other read may hide it.
+                self._last = (-1, None)
+                raise
             except CorruptRecord as error:
                 self._last = (-1, None)
                 before, done = done, error.done if isinstance(error, Damaged) else done

@@ -294,7 +294,8 @@ def render_text(
     `reader`: the one that the last call returned, which stands at `absolute`, or None. It is not
     changed. Returns one at the end.
 
-    BlockingIOError where it would wait and may not, SegmentGone, Damaged, CorruptRecord, OSError.
+    BlockingIOError where it would wait and may not, SegmentGone, Damaged, TextChanged,
+    CorruptRecord, OSError.
     """
     size = len(out)
     origin = absolute - done
@@ -318,6 +319,7 @@ def render_text(
             extent, start = generation.locate(origin + done)
             is_next = start == origin + done or generation.may_begin_inside(origin + done)
             if not is_next or reader.skip or extent is before:
+                reader.check_again()
                 raise CorruptRecord("shows less than was measured", path=extent.segment.log_path)
         try:
             reader = reader_at(extent, origin + done - start)
