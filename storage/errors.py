@@ -73,6 +73,10 @@ class CorruptRecord(StorageError):
     """A record batch that breaks a rule of its format: sizes, counts, checksum."""
 
 
+class LogWouldEnd(CorruptRecord):
+    """Damage at which recovery would end a log that may not end there; nothing is cut."""
+
+
 class CorruptCheckpoint(StorageError):
     """A small file of the log that cannot be read; ``line`` counts from 1, None for the whole."""
 

@@ -65,10 +65,15 @@ def command(
 ) -> None:
     """Read every byte of a data directory, which must not be mounted, and mend what is damaged.
 
-    A log ends at its first damaged batch, as Kafka has it; the bytes behind it are set aside in
-    *.cut files beside it. --salvage takes valid batches back from those, with their offsets;
-    --purge removes them. --dry-run changes nothing, and says what would be cut; --salvage --dry-run
-    names what would come back, what would not, and why.
+    It cuts off all that a mount would cut off, and bytes after the last batch of a segment. It sets
+    them aside in *.cut files beside the log, except for zeros.
+
+    Where a mount shows records behind a damaged batch, the log stays as it is, unless one of these
+    options is given. Each of them ends the log at the damaged batch. --salvage then takes the valid
+    batches back, with their offsets. --accept-loss leaves them in the *.cut files.
+
+    --purge removes the *.cut files. --dry-run changes nothing, and says what would be cut;
+    --salvage --dry-run names what would come back, what would not, and why.
 
     A log that ends before its last flushed record takes no appends, since the lost offsets would be
     given out again; with --accept-loss they are. Where a segment's file is gone, or is shorter than
@@ -78,14 +83,14 @@ def command(
     others are mended.
 
     Exits with 1 where something was cut, or would be; where --salvage left what the log does not
-    have; where a log lacks a part; and where a partition cannot be opened.
+    have; where a log is damaged or lacks a part; and where a partition cannot be opened.
     """
     if dry_run and (wants_purge or accept_loss or log_starts):
         raise click.UsageError("--dry-run goes alone, or with --salvage")
     from storage.directory.manager import LogManager
 
     verify = wants_salvage or not wants_purge
-    mending = _mending(log_starts)
+    mending = _mending(log_starts, may_hide=wants_salvage or accept_loss)
     told: list[str] = []
 
     def say(line: object) -> None:
@@ -116,8 +121,8 @@ def command(
         if wants_salvage:
             lacking = _salvage(logs, say)
         else:
-            cut = {os.path.dirname(each.path) for each in manager.cuts}
-            lacking = {log for log in logs if log.directory in cut}
+            cut = {os.path.dirname(each.path) for each in manager.cuts if each.ends_log}
+            lacking = {log for log in logs if log.directory in cut or _is_uncut(manager, log)}
         if accept_loss:
             _accept_loss(manager, say)
         if wants_purge:
@@ -173,8 +178,13 @@ def _plan(manager: LogManager, say: Callable[[str], None], *, wants_salvage: boo
     else:
         for line in cuts or ["nothing to cut"]:
             say(line)
-    is_short = any(log.lost_ranges for log in logs)
+    is_short = any(log.lost_ranges or _is_uncut(manager, log) for log in logs)
     return not (cuts or damaged or is_short or manager.topics.faulty)
+
+
+def _is_uncut(manager: LogManager, log: Log) -> bool:
+    """Whether a log has damage at which it was not ended."""
+    return (log.topic, log.partition) in manager.loader.uncut
 
 
 def _salvage(logs: Sequence[Log], say: Callable[[str], None]) -> set[Log]:
@@ -213,8 +223,8 @@ def _purge(manager: LogManager, say: Callable[[str], None]) -> None:
             say(f"{path}: removed")
 
 
-def _mending(log_starts: tuple[str, ...]) -> Mending:
-    """The log starts of the options. BadParameter."""
+def _mending(log_starts: tuple[str, ...], *, may_hide: bool) -> Mending:
+    """Return the changes that the options allow. BadParameter."""
     from storage import paths
     from storage.directory.checkpoints import Mending
 
@@ -227,4 +237,4 @@ def _mending(log_starts: tuple[str, ...]) -> Mending:
             raise click.BadParameter(f"{text!r} is neither TOPIC-N=OFFSET nor '{_FIRST}'")
         if item is not None:
             starts[item] = int(start) if is_offset else 0
-    return Mending(starts, rest_at_first=_FIRST in log_starts)
+    return Mending(starts, rest_at_first=_FIRST in log_starts, may_hide=may_hide)

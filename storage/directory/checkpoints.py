@@ -39,14 +39,16 @@ CHECKPOINTS = (
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """What a repair says about partitions whose log start is lost.
+    """Changes that a repair may make.
 
-    ``log_starts``: the log start of some of them; ``rest_at_first``: whether all others begin at
-    their first record.
+    ``log_starts``: the log start of partitions whose log start is lost; ``rest_at_first``: whether
+    all others of these begin at their first record.  ``may_hide``: whether a log ends at damage
+    also where a mount shows records after it.
     """
 
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
     rest_at_first: bool = False
+    may_hide: bool = True
 
 
 class Checkpoints:

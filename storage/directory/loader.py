@@ -19,17 +19,19 @@ import logging
 import os
 import time
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from storage import paths
-from storage.directory.checkpoints import Checkpoints
+from storage.directory.checkpoints import Checkpoints, Mending
 from storage.directory.topics import Topic, TopicPartition, Topics
-from storage.errors import CorruptCheckpoint, CorruptRecord, SegmentGone
+from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone
 from storage.files import Files, is_temporary
 from storage.kafka07.segment import holds_entries, refusal
 from storage.log.log import Log, LogGroup
 from storage.log.rescue import decided, finish
+from storage.log.salvage import count_behind
+from storage.plural import counted
 from storage.recovery.loading import header_at
 from storage.recovery.recovery import LoadContext, Recovered, recover
 from storage.segment.cut import Cut
@@ -60,9 +62,10 @@ class Scan(NamedTuple):
 class Loader:
     """``faults`` gets a line for each thing that was wrong.  ``has_marker``: whether there was the
     marker of a clean stop.  ``wanted``: which topics to look at, by name; None: all.
-    ``mends_ids``: whether a topic without a readable id gets a new one.
+    ``mending``: what a repair may do; a topic without a readable id gets a new one then.
 
-    ``cuts``: what recovery has cut off; ``skipped``: names that are no partition's.
+    ``cuts``: what recovery has cut off; ``uncut``: the partitions whose logs a repair would have to
+    end before records that a mount shows; ``skipped``: names that are no partition's.
     """
 
     files: Files
@@ -75,8 +78,9 @@ class Loader:
     read_only: bool
     has_marker: bool
     wanted: Callable[[str], bool] | None
-    mends_ids: bool
+    mending: Mending | None
     cuts: list[Cut] = field(default_factory=list)
+    uncut: set[TopicPartition] = field(default_factory=set)
     skipped: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -208,6 +212,7 @@ class Loader:
     ) -> Log:
         """Load a partition from its directory or, of a deleted topic, from ``directory``.
 
+        ``verify``: read all of it; a log that a repair may not shorten is loaded as a mount does.
         StorageError, OSError.
         """
         was_closed = self.has_marker and directory is None
@@ -245,8 +250,24 @@ class Loader:
             flushed_end=flushed_end,
             producer_expiration_ms=settings.broker.producer_id_expiration_ms,
             progress=advance,
+            may_end=not verify or self.mending is None or self.mending.may_hide,
         )
-        recovered = files.with_reserve(lambda: recover(context))
+        try:
+            recovered = files.with_reserve(lambda: recover(context))
+        except LogWouldEnd as damage:
+            log = self.load_partition(
+                item,
+                clean=self.stopped_clean,
+                recovery_point=recovery_point,
+                log_start=log_start,
+                now_ms=now_ms,
+            )
+            if log.log_end_offset > (damage.offset or 0):
+                self._keep_uncut(log, damage)
+                return log
+            # A mount ends the log there, too.
+            log.abandon()
+            recovered = files.with_reserve(lambda: recover(replace(context, may_end=True)))
         self.cuts.extend(recovered.cuts)
         self.faults.extend(recovered.faults)
         start = max(log_start, recovered.segments[0].base_offset)
@@ -266,6 +287,16 @@ class Loader:
         if not clean and not self.read_only and files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
+
+    def _keep_uncut(self, log: Log, damage: LogWouldEnd) -> None:
+        """Note that a repair has not ended a log at damage, and how many records follow it."""
+        self.uncut.add((log.topic, log.partition))
+        behind = counted(count_behind(log, damage), "record")
+        self.faults.append(
+            f"{damage}; nothing is cut, as a mount shows {behind} after it. To keep them: kafkafs "
+            f"repair {self.path} --salvage. To end the log there: kafkafs repair {self.path} "
+            "--accept-loss"
+        )
 
     def compare_end(self, log: Log, flushed_end: int) -> None:
         """Note a lost end where the log ends before ``flushed_end``, up to which it was flushed."""
@@ -359,7 +390,7 @@ class Loader:
         except CorruptCheckpoint as error:
             fault = error
             known = known or self.settings.id_at_broker(log.topic)
-            if not known and not self.mends_ids:
+            if not known and self.mending is None:
                 remedy = f"kafkafs repair {self.path} gives the topic a new id"
                 raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
         if known:

@@ -146,7 +146,7 @@ class LogManager:
             read_only=read_only,
             has_marker=self.clean,
             wanted=wanted,
-            mends_ids=mending is not None,
+            mending=mending,
         )
         self.cuts = self.loader.cuts
         # Whether files of segments may be open that age closes.

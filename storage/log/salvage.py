@@ -135,6 +135,27 @@ def plan_cuts(log: Log) -> list[str]:
     ]
 
 
+def count_behind(log: Log, damage: CorruptRecord) -> int:
+    """Count the records of a log behind damage in it, by the rule of ``salvage``.  OSError."""
+    return sum(
+        header.records_count
+        for source in _from_position(log, damage.path or "", damage.position or 0)
+        for _, header in _batches(log, source, damage.offset or 0, Salvaged(source.path, 0))
+        if not header.is_control
+    )
+
+
+def _from_position(log: Log, path: str, position: int) -> Iterator[_CutBytes]:
+    """A log's bytes from a position in the file at ``path`` to its end."""
+    for segment in log.segments:
+        start = position if segment.log_path == path else 0
+        is_behind = segment.log_path >= path and not segment.files.is_missing
+        if is_behind and start < segment.size:
+            index = segment.files.file_path(paths.INDEX)
+            base = segment.base_offset
+            yield _CutBytes(log.files, segment.log_path, start, segment.size, base, start, index)
+
+
 def _set_aside(log: Log) -> Iterator[_CutBytes]:
     for path in cut_files(log.files, log.directory):
         name = os.path.basename(path)
@@ -151,15 +172,18 @@ def _set_aside(log: Log) -> Iterator[_CutBytes]:
 
 
 def _to_be_cut(log: Log) -> Iterator[_CutBytes]:
-    """What lies behind the end of a log that was opened to be read."""
-    last = log.segments[-1]
+    """The bytes in the files of a log, opened to be read, that are no part of it: after its end, and
+    after the last batch of each segment.
+    """
+    sizes = {segment.base_offset: segment.size for segment in log.segments}
+    first = min(sizes)
     names = [name for name, _ in log.files.scan(log.directory) if name.endswith(paths.LOG)]
     for base, name in sorted((paths.base_offset_of(name), name) for name in names):
-        if base is None or base < last.base_offset:
+        if base is None or base < first:
             continue
         path = os.path.join(log.directory, name)
         index = path.removesuffix(paths.LOG) + paths.INDEX
-        start = last.size if base == last.base_offset else 0
+        start = sizes.get(base, 0)
         size = log.files.file_stat(path).st_size
         if start < size:
             yield _CutBytes(log.files, path, start, size, base, start, index)

@@ -22,10 +22,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage import paths
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, LogWouldEnd
 from storage.files import Files, FileSource
 from storage.index import txn_index
 from storage.record._batch import Rebuild
@@ -34,7 +34,7 @@ from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_a
 from storage.record.plain import first_offset
 from storage.record.scan import batches
 from storage.recovery.misplaced import misplaced
-from storage.segment.batch_check import Part, check_part
+from storage.segment.batch_check import Part, check_part, sound_batch
 from storage.segment.cut import Cut, cut_end, cut_tail
 from storage.segment.damage import Damage
 from storage.segment.segment import MAX_OFFSET_SPAN, Segment
@@ -79,6 +79,8 @@ class LoadContext:
     flushed_end: int | None = None
     # An fsync has failed: the page cache, or new files, still have what can be read.
     is_unsynced: bool = False
+    # Whether the log may end at damage; else that is LogWouldEnd.
+    may_end: bool = True
 
     def segment(self, base: int, *, writable: bool = False) -> Segment:
         """The segment's files, and nothing that is in them."""
@@ -118,7 +120,8 @@ class Loaded:
 
     ``torn``: only because the last write was not finished: all that was ever acknowledged is there,
     unless the machine went down.  ``scan``: None where its files were trusted.  ``index``: the new
-    content of a flushed segment's offset index, to be written by ``finish_index``.
+    content of a flushed segment's offset index, to be written by ``finish_index``.  ``end``: the
+    offset after its last batch; None: that batch was not read.
     """
 
     segment: Segment
@@ -129,14 +132,22 @@ class Loaded:
     cuts: list[Cut] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     scan: Scan | None = None
+    end: int | None = None
 
 
-def load(context: LoadContext, base: int, following: int | None, present: set[str]) -> Loaded:
+def load(
+    context: LoadContext,
+    base: int,
+    following: int | None,
+    present: set[str],
+    claimed_size: int | None = None,
+) -> Loaded:
     """Load one segment; ``following`` is the base offset of the next one, None for the last.
 
-    ``present``: the names of the files that there are.  OSError from the disk.
+    ``present``: the names of the files that there are.  ``claimed_size``: the bytes that the log
+    has written down for it; None: unknown.  OSError from the disk; LogWouldEnd.
     """
-    loading = _Loading(context, base, following, present)
+    loading = _Loading(context, base, following, present, claimed_size)
     try:
         loading.run()
     finally:
@@ -153,12 +164,18 @@ class _Loading:
     """
 
     def __init__(
-        self, context: LoadContext, base: int, following: int | None, present: set[str]
+        self,
+        context: LoadContext,
+        base: int,
+        following: int | None,
+        present: set[str],
+        claimed_size: int | None,
     ) -> None:
         self.context = context
         self.files = context.files
         self.following = following
         self.present = present
+        self.claimed_size = claimed_size
         self.segment = context.segment(base, writable=context.writable)
         self.result = Loaded(self.segment)
         self.trusted: tuple[int, int, int, int] | None = None
@@ -183,7 +200,7 @@ class _Loading:
         else:
             timestamp, timestamp_offset = self.last_time_entry or (-1, segment.base_offset)
             segment.restore(
-                size=self.size,
+                size=self._size_without_garbage(),
                 next_offset=following,
                 first_timestamp=self.first.max_timestamp if self.first else -1,
                 max_timestamp=timestamp,
@@ -293,12 +310,78 @@ class _Loading:
         of its entries is as sound as a whole one: only the log can tell.  -1: no batch there has a
         timestamp, or none is sound.
         """
+        return self._read_end().max_timestamp
+
+    def _read_end(self) -> Rebuild:
+        """Read the log from the last batch that the offset index names on."""
         base, interval = self.segment.base_offset, self.context.config.index_interval_bytes
         position = self.last_offset_entry[1] if self.last_offset_entry else 0
         rebuild = Rebuild(base, interval, position=position)
         for _ in feed(self.files, self.fd, self.size, rebuild):
             rebuild.producers.clear()
-        return rebuild.max_timestamp
+        return rebuild
+
+    # -- bytes after the last batch -----------------------------------------------------------
+
+    def find_own_size(self) -> int:
+        """The bytes of a sealed log without what follows its last batch; changes nothing."""
+        self._look()
+        with self.files.held_open(self.segment.log_path) as self.fd:
+            return self._own_size(self._read_end())
+
+    def _own_size(self, rebuild: Rebuild) -> int:
+        """The bytes of the log without what follows its last batch; ``rebuild`` has read its end.
+
+        It ends where no offset is missing and no batch follows, or where the log has written down
+        that it ends.
+        """
+        position, claimed = rebuild.position, self.claimed_size
+        if self.following is not None and rebuild.next_offset == self.following:
+            # (If a batch follows, the base offset of one of the two is wrong.)
+            source = FileSource(self.files, self.fd, self.segment.log_path)
+            if sound_batch(source, position, self.size) is None:
+                return position
+        if claimed is not None and position <= claimed < self.size:
+            return claimed
+        return self.size
+
+    def _size_without_garbage(self) -> int:
+        """``_own_size`` of a sealed log that was flushed; removes zeros after it.
+
+        Reads the end of the log where the file has not the size that was written down for it.
+        """
+        if self.context.booked_to is None or self.claimed_size == self.size:
+            return self.size
+        with self.files.held_open(self.segment.log_path) as self.fd:
+            rebuild = self._read_end()
+            size = self._own_size(rebuild)
+        if rebuild.position == self.size or rebuild.position == size:
+            self.result.end = rebuild.next_offset
+        if size < self.size:
+            flags = os.O_RDWR if self.context.writable else os.O_RDONLY
+            with self.files.held_open(self.segment.log_path, flags) as self.fd:
+                self._drop_garbage(size, self._used(size), may_cut=False)
+        return size
+
+    def _drop_garbage(self, size: int, used: int, *, may_cut: bool) -> None:
+        """Remove what follows the last batch, which ends at ``size``; ``used``: where zeros
+        begin.
+
+        Anything but zeros stays where the log may not be cut, and is named.
+        """
+        path, count = self.segment.log_path, self.size - size
+        if used == size:
+            if self.context.writable:
+                cut_end(self.files, self.fd, path, size)
+        elif not may_cut:
+            self.result.faults.append(
+                f"{path}: position {size}: {count} bytes that are no batch follow the last "
+                "one; kafkafs repair removes them"
+            )
+        elif self.context.writable:
+            reason = "it is no batch, and no record is missing"
+            cut = cut_tail(self.files, self.fd, path, size, self.size, reason)
+            self.result.cuts.append(replace(cut, ends_log=False))
 
     def _first_offset(self, position: int, header: BatchHeader) -> int:
         """Of the batch there, which brokers index; of a wrapper that is damaged inside its last."""
@@ -350,18 +433,13 @@ class _Loading:
         self.fd = files.open(path, os.O_RDWR) if writable else segment.files.open_apart()
         try:
             reason = self._read(may_cut=may_cut)
-            rebuild, size = self.rebuild, self.size
-            if writable and may_cut:
-                self._write_indexes()
-            elif writable:
-                result.index = self._begin_indexes()
+            rebuild = self.rebuild
+            size, used = self._own_size(rebuild), self.size
             if reason is not None:
                 used = self._used(rebuild.position)
-                if used == rebuild.position and (may_cut or rebuild.next_offset == following):
-                    size, reason = used, None
-                    if writable:
-                        cut_end(files, self.fd, path, size)
-            if reason is None:
+                if may_cut and used == rebuild.position:
+                    size = used
+            if reason is None or size == rebuild.position:
                 # Between an unflushed segment and the next one only cleaners leave gaps, and an
                 # append whose first batch lies too far ahead for any segment from here.
                 result.damaged = (
@@ -370,16 +448,31 @@ class _Loading:
                     and rebuild.next_offset < following > self.context.holes_to
                     and not self._is_out_of_reach(following)
                 )
-            elif may_cut:
+            else:
+                result.damaged = may_cut
+            if result.damaged and not self.context.may_end:
+                raise LogWouldEnd(
+                    reason or f"the next segment begins at offset {following}",
+                    path=path,
+                    position=rebuild.position,
+                    offset=rebuild.next_offset,
+                )
+            if writable and may_cut:
+                self._write_indexes()
+            elif writable:
+                result.index = self._begin_indexes()
+            if size == rebuild.position < self.size:
+                self._drop_garbage(size, used, may_cut=may_cut)
+            elif reason is not None and may_cut:
                 size = rebuild.position
-                result.damaged = True
                 result.torn = following is None and self._is_torn(size, used)
                 if writable:
                     result.cuts.append(cut_tail(files, self.fd, path, size, self.size, reason))
-            else:
+            elif reason is not None:
                 result.faults.append(f"{path}: position {rebuild.position}: {reason}")
         finally:
             files.close(self.fd)
+        result.end = rebuild.next_offset
         result.epochs = list(rebuild.epochs)
         result.scan = self.scan
         result.faults += [str(place.error(path)) for place in self.places]
@@ -554,6 +647,17 @@ def header_at(files: Files, fd: int, position: int) -> BatchHeader | None:
         return parse_header(files.pread(fd, HEADER_SIZE, position))
     except CorruptRecord:
         return None
+
+
+def own_size(
+    context: LoadContext, base: int, following: int, present: set[str], claimed_size: int
+) -> int:
+    """The bytes of a sealed segment's log without what follows its last batch.  OSError."""
+    loading = _Loading(context, base, following, present, claimed_size)
+    try:
+        return loading.find_own_size()
+    finally:
+        loading.segment.files.close_descriptors()
 
 
 def finish_index(files: Files, item: Loaded) -> None:

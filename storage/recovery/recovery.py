@@ -38,6 +38,7 @@ from storage.recovery.loading import (
     is_empty,
     load,
     missing_segment,
+    own_size,
     reaches,
 )
 from storage.recovery.replay import Snapshots, replay
@@ -106,7 +107,7 @@ def recover(context: LoadContext) -> Recovered:
         path = os.path.join(context.directory, name)
         result.faults.append(_kept_aside(context, name, f"{path}: {fault}"))
     result.book, claims = _read_book(context, names, result)
-    gone, claims = _missing(context, claims, bases)
+    gone, claims = _missing(context, claims, bases, set(names))
     if result.book is not None and not bases:
         context = dataclasses.replace(
             context, log_start=max(context.log_start, result.book.log_start)
@@ -215,14 +216,14 @@ def _read_book(
 
 
 def _missing(
-    context: LoadContext, claims: list[Claim], bases: list[int]
+    context: LoadContext, claims: list[Claim], bases: list[int], present: set[str]
 ) -> tuple[list[Claim], list[Claim]]:
     """The claimed segments that are not among ``bases``, ascending; and the claims that count: none
     where another program has rewritten the log.
     """
     if not bases or {claim.base_offset for claim in claims}.issubset(bases):
         return [], claims
-    sizes = _sizes(context, bases)
+    sizes = _sizes(context, bases, claims, present)
     if not book_file.fits(claims, sizes):
         return [], []
     gone = book_file.missing(claims, sizes, context.log_start)
@@ -233,9 +234,19 @@ def _missing(
     return gone, claims
 
 
-def _sizes(context: LoadContext, bases: list[int]) -> dict[int, int]:
-    """Bytes of the logs of these segments."""
-    return {base: context.files.file_stat(context.segment(base).log_path).st_size for base in bases}
+def _sizes(
+    context: LoadContext, bases: list[int], claims: list[Claim], present: set[str]
+) -> dict[int, int]:
+    """Bytes of the logs of these segments, without what follows the last batch of one that is
+    longer than claimed.
+    """
+    sizes = {
+        base: context.files.file_stat(context.segment(base).log_path).st_size for base in bases
+    }
+    for base, end, size, _ in claims:
+        if sizes.get(base, 0) > size:
+            sizes[base] = own_size(context, base, end, present, size)
+    return sizes
 
 
 def _with_missing(
@@ -255,11 +266,13 @@ def _expect_all(
     context: LoadContext, result: Recovered, loaded: list[Loaded], claims: list[Claim]
 ) -> None:
     """Make segments that are shorter than claimed end where they did."""
-    sealed = {item.segment.base_offset: item.segment for item in loaded[:-1]}
-    sizes = {base: segment.size for base, segment in sealed.items()}
+    sealed = {item.segment.base_offset: item for item in loaded[:-1]}
+    sizes = {base: item.segment.size for base, item in sealed.items()}
     for claim in book_file.short(claims, sizes):
-        segment = sealed[claim.base_offset]
-        if not segment.files.is_missing:
+        item = sealed[claim.base_offset]
+        segment = item.segment
+        # (A claim that counts bytes after the last batch is wrong, and the next one right.)
+        if not segment.files.is_missing and item.end != claim.next_offset:
             segment.set_claimed_size(claim.size)
             segment.files.close_descriptors()
             result.faults.append(segment.loss)
@@ -274,18 +287,22 @@ def _load_all(
     that is shorter than claimed was flushed, so neither a kill nor a power cut has shortened it: it
     does not end the log.
     """
-    ends = {claim.base_offset: claim.next_offset for claim in claims}
+    claimed = {claim.base_offset: claim for claim in claims}
     shorter: set[int] = set()
     if claims and not context.clean:
-        shorter = {claim.base_offset for claim in book_file.short(claims, _sizes(context, bases))}
+        sizes = _sizes(context, bases, claims, present)
+        shorter = {claim.base_offset for claim in book_file.short(claims, sizes)}
 
     def load_one(pair: tuple[int, int | None]) -> Loaded:
         base, following = pair
         if following is None:
             return load(context, base, None, present)
-        following = min(following, ends.get(base, following))
+        claim = claimed.get(base)
+        if claim is not None:
+            following = min(following, claim.next_offset)
         point = max(context.recovery_point, following if base in shorter else 0)
-        return load(dataclasses.replace(context, recovery_point=point), base, following, present)
+        there = dataclasses.replace(context, recovery_point=point)
+        return load(there, base, following, present, None if claim is None else claim.size)
 
     pairs = itertools.zip_longest(bases, bases[1:])
     if context.writable or context.files.parallel == 1 or len(bases) < 2:

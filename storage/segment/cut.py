@@ -23,13 +23,17 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What recovery set aside: the file, where it lay, how much of it, why."""
+    """A part of a log that recovery set aside: the file, where it lay, how much of it, why.
+
+    ``ends_log``: whether the log ends there; else no record of it lay in what was set aside.
+    """
 
     path: str
     position: int
     size: int
     reason: str
     kept_as: str | None
+    ends_log: bool = True
 
     def __str__(self) -> str:
         where = f"; kept as {os.path.basename(self.kept_as)}" if self.kept_as else ""

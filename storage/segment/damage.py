@@ -58,7 +58,8 @@ def report(path: str, places: Iterable[Damage]) -> None:
     topic, _, partition = os.path.basename(os.path.dirname(path)).rpartition("-")
     for place in places:
         _log.warning(
-            "%s/%s: damage found: %s; kafkafs verify tells more, kafkafs repair mends",
+            "%s/%s: damage found: %s; kafkafs verify names all damage, kafkafs repair --salvage "
+            "removes it",
             *(topic, partition, place.error(path)),
         )
 

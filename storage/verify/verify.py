@@ -315,6 +315,7 @@ class _Directory:
         end = 0
         is_end_known = True
         seen: list[tuple[int, int]] = []
+        sound_sizes: dict[int, int] = {}
         recovery_point = self.recovery_points.get(listed.key, 0)
         followings = [*listed.bases[1:], paths.MAX_OFFSET]
         for place, following in zip(listed.segments, followings, strict=False):
@@ -329,9 +330,10 @@ class _Directory:
                 is_index = fault.path.endswith(paths.INDEX_SUFFIXES)
                 self._add(fault, is_rebuilt=is_index and following >= recovery_point)
             end = max(end, verified.next_offset)
+            sound_sizes[place.base_offset] = verified.sound_size
             seen += verified.epochs
             is_end_known = verified.is_read_whole
-        self._compare_book(listed)
+        self._compare_book(listed, sound_sizes)
         for name in listed.names:
             base = paths.base_offset_of(name)
             is_orphan = base is not None and base not in listed.bases
@@ -357,8 +359,11 @@ class _Directory:
             self.report.records += found.records
         return found
 
-    def _compare_book(self, listed: _Partition) -> None:
-        """Report segments that are gone or shorter than they were, though none was deleted."""
+    def _compare_book(self, listed: _Partition, sound_sizes: dict[int, int]) -> None:
+        """Report segments that are gone or shorter than they were, though none was deleted.
+
+        ``sound_sizes``: of each segment, the bytes before the first damage.
+        """
         directory, key = listed.directory, listed.key
         if self.settings.is_brokers or key[1] < 0 or book_file.FILE_NAME not in listed.names:
             return
@@ -376,6 +381,10 @@ class _Directory:
         if self.was_killed or self.is_live:
             flushed_end = self.recovery_points.get(key, 0)
             claims = [claim for claim in claims if claim.next_offset <= flushed_end]
+        for base, _, size, _ in claims:
+            if sizes.get(base, 0) > size >= sound_sizes.get(base, size + 1):
+                # Bytes after the last batch, which the segment's own fault is about.
+                sizes[base] = size
         gone = book_file.missing(claims, sizes, self.log_starts.get(key, 0))
         short = [] if self.is_live else book_file.short(claims, sizes)
         for claim in [*gone, *short]:

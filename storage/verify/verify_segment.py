@@ -117,10 +117,12 @@ class Verified:
     """What was read of one segment, without control records, and what is wrong with it.
 
     ``transactions``: empty where the log is damaged.  ``is_read_whole``: it ends at
-    ``next_offset``; of a damaged one that is not known.
+    ``next_offset``; of a damaged one that is not known.  ``sound_size``: the bytes before the first
+    damage.
     """
 
     size: int = 0
+    sound_size: int = 0
     records: int = 0
     next_offset: int = 0
     is_read_whole: bool = False
@@ -216,6 +218,7 @@ def verify_segment(place: SegmentPlace, progress: Progress) -> Verified:
     finally:
         place.files.close(fd)
     found.next_offset, found.epochs = rebuild.next_offset, rebuild.epochs
+    found.sound_size = rebuild.position
     found.is_read_whole = rebuild.fault is None
     return found
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
-from click.testing import CliRunner
+import pytest
+from click.testing import CliRunner, Result
 
 from kafkafs.cli import main
+from storage import LogManager
+from storage.state import book_file
 from tests.kafkafs.cli.conftest import kafkafs
 from tests.storage.log.test_salvage import damage
+from tests.storage.logs import NOW_MS, append, opened, values
 from tests.storage.recovery.test_recovery import fill
+from tests.storage.state.test_book import LINES, log_file
+from tests.storage.state.test_book import fill as fill_flushed
 
 
 def damaged(base: Path) -> Path:
@@ -96,3 +103,123 @@ def test_a_dry_run_changes_nothing_that_another_option_would(tmp_path: Path) -> 
         arguments = [str(tmp_path), "--dry-run", "--allow-empty", *options]
         said = CliRunner().invoke(main, ["repair", *arguments])
         assert said.exit_code == 2
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+def content(data: Path) -> dict[Path, bytes]:
+    return {each: each.read_bytes() for each in (data / "t-0").iterdir()}
+
+
+GARBAGE = {
+    "zeros": bytes(8),
+    "random bytes": random.Random(1).randbytes(700),
+    "a page of zeros and more": bytes(5000) + b"x",
+}
+
+
+@pytest.mark.parametrize(("mounts", "is_counted"), [(0, False), (1, False), (0, True)])
+@pytest.mark.parametrize("base", [0, 3])
+@pytest.mark.parametrize("garbage", list(GARBAGE.values()), ids=list(GARBAGE))
+def test_garbage_behind_a_sealed_segment_goes_and_nothing_else(
+    tmp_path: Path, garbage: bytes, base: int, mounts: int, is_counted: bool
+) -> None:
+    """``is_counted``: the partition has written down a length that includes the garbage."""
+    fill_flushed(tmp_path)
+    before = content(tmp_path)
+    path = log_file(tmp_path, base)
+    path.write_bytes(before[path] + garbage)
+    book = tmp_path / "t-0" / book_file.FILE_NAME
+    if is_counted:
+        with LogManager.open(str(tmp_path), read_only=True) as manager:
+            recorded = book_file.read(manager.files, str(tmp_path / "t-0"))
+        claims = [
+            each._replace(size=each.size + len(garbage) * (each.base_offset == base))
+            for each in recorded.claims
+        ]
+        book.write_bytes(book_file.text(book_file.BookContent(recorded.log_start, claims)))
+    for _ in range(mounts):
+        with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
+            assert values(manager.log("t", 0)) == LINES
+        assert is_counted or book.read_bytes() == before[book]
+    assert run("repair", tmp_path).exit_code == int(any(garbage))
+    for arguments in (["verify", tmp_path], ["repair", tmp_path], ["verify", tmp_path]):
+        done = run(*arguments)
+        assert done.exit_code == 0, done.output
+    after = content(tmp_path)
+    kept = path.with_name(f"{path.name}.{len(before[path])}.cut")
+    assert after.pop(kept, b"") == (garbage if any(garbage) else b"")
+    assert after == before
+    with opened(tmp_path) as manager:
+        assert manager.faults == []
+        log = manager.log("t", 0)
+        assert append(log, b"next") == len(LINES)
+        assert values(log) == [*LINES, b"next"]
+
+
+def test_what_a_dry_run_says_of_garbage(tmp_path: Path) -> None:
+    fill_flushed(tmp_path)
+    path = log_file(tmp_path, 3)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b"rubbish")
+    done = run("repair", tmp_path, "--dry-run")
+    assert done.exit_code == 1
+    assert done.stdout == f"{path}: would cut 7 bytes from position {size}\n"
+
+
+@pytest.mark.parametrize("garbage", [bytes(8), b"rubbish"])
+def test_garbage_hides_no_missing_segment(tmp_path: Path, garbage: bytes) -> None:
+    fill_flushed(tmp_path)
+    path = log_file(tmp_path, 3)
+    path.write_bytes(path.read_bytes() + garbage)
+    log_file(tmp_path, 6).unlink()
+    assert f"{log_file(tmp_path, 6)}: offset 6: the file is gone" in run("verify", tmp_path).output
+    for _ in range(2):
+        with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
+            assert any("offsets 6 to 8" in line for line in manager.faults)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("base", [0, 3])
+def test_a_log_is_not_ended_before_records_that_a_mount_shows(
+    tmp_path: Path, base: int, is_clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill_flushed(tmp_path, clean=is_clean)
+    path = log_file(tmp_path, base)
+    damage(path, 140)
+    lost = base + 1
+    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
+        assert append(manager.log("t", 0), b"next") == len(LINES)
+    before = content(tmp_path)
+    hidden = len(LINES) - lost
+    line = (
+        f"the CRC is wrong (file {path}, position 74, offset {lost}); nothing is cut, as a mount "
+        f"shows {hidden} records after it. To keep them: kafkafs repair {tmp_path} --salvage. "
+        f"To end the log there: kafkafs repair {tmp_path} --accept-loss"
+    )
+    for arguments in ([], ["--dry-run"]):
+        caplog.clear()
+        done = run("repair", tmp_path, *arguments)
+        assert done.exit_code == 1
+        assert line in caplog.messages
+        assert content(tmp_path) == before
+    left = [*LINES[:lost], *LINES[lost + 1 :], b"next"]
+    assert run("repair", tmp_path, "--salvage").exit_code == 1
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == left
+        assert append(log, b"more") == len(LINES) + 1
+    assert run("repair", tmp_path).exit_code == 0
+
+
+def test_a_log_is_ended_where_its_loss_is_accepted(tmp_path: Path) -> None:
+    fill_flushed(tmp_path)
+    damage(log_file(tmp_path, 3), 140)
+    assert run("repair", tmp_path, "--accept-loss").exit_code == 1
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        assert values(log) == LINES[:4]
+        assert append(log, b"next") == 4
+    assert run("repair", tmp_path).exit_code == 0
