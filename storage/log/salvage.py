@@ -172,8 +172,8 @@ def _set_aside(log: Log) -> Iterator[_CutBytes]:
 
 
 def _to_be_cut(log: Log) -> Iterator[_CutBytes]:
-    """The bytes in the files of a log, opened to be read, that are no part of it: after its end, and
-    after the last batch of each segment.
+    """The bytes in a log's files that are no part of it: after its end, and after the last batch of
+    each segment.  The log was opened to be read.
     """
     sizes = {segment.base_offset: segment.size for segment in log.segments}
     first = min(sizes)
