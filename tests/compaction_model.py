@@ -339,7 +339,7 @@ def _clean_batch(
             is_last = batch.last_offset == last_offset
         else:
             is_last = batch.control and batch.producer_epoch == epoch
-        if (batch.producer_id >= 0 and is_last) or batch.last_offset + 1 == where.first_uncleanable:
+        if (batch.producer_id >= 0 and is_last) or batch.last_offset + 1 == log.log_end:
             # Whatever it was, an empty batch has no codec, no horizon, and its times' largest.
             return batch._replace(records=(), codec=0, horizon=None, marker=None)
         return None

@@ -1,4 +1,4 @@
-"""Prints a log's files as DumpLogSegments of Apache Kafka 4.3.1 does.
+"""Prints a log's files as DumpLogSegments of Apache Kafka 4.4.0 does.
 
 `by_suffix.dump` is the entry; each kind of file has a module: `log_file` (read by `log_reader`),
 `offset_index`, `time_index`, `producer_state`. `_dump` makes the lines of logs, `output` those of

@@ -2,7 +2,7 @@
 
 A Walk goes through a `.log` file batch by batch and collects text, or, with `rows`, dicts with the
 same contents. The lines, their words, and where the text ends at a fault follow DumpLogSegments
-4.3.1. It splits the file as FileLogInputStream does, and reads records as DefaultRecord and
+4.4.0. It splits the file as FileLogInputStream does, and reads records as DefaultRecord and
 LegacyRecord do. Where DumpLogSegments fails, a Walk raises CorruptRecord with the position of the
 batch in the file. The text then ends where that program's text ends, even within a line.
 

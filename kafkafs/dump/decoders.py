@@ -28,6 +28,11 @@ from storage.settings.messages import (
 _PACKAGE: Final = "org.apache.kafka.tools.api."
 _NUMBERS: Final = {"IntegerDecoder": struct.Struct(">i"), "LongDecoder": struct.Struct(">q")}
 _GROUP_METADATA: Final = 2
+# Of a transaction (TransactionState.java), by the number that is stored.
+_STATES: Final = (
+    *("Empty", "Ongoing", "PrepareCommit", "PrepareAbort"),
+    *("CompleteCommit", "CompleteAbort", "Dead", "PrepareEpochFence"),
+)
 
 
 class DecoderError(Exception):
@@ -112,6 +117,18 @@ class OffsetsDecoder(CoordinatorDecoder):
         return value
 
 
+class TransactionsDecoder(CoordinatorDecoder):
+    """`__transaction_state`, with the names of states."""
+
+    def __init__(self) -> None:
+        super().__init__(TRANSACTIONS)
+
+    def refined(self, kind: int, value: dict[str, Any]) -> dict[str, Any]:
+        state = value["transactionStatus"]
+        value["transactionStatus"] = _STATES[state] if 0 <= state < len(_STATES) else str(state)
+        return value
+
+
 class MetadataDecoder:
     """`__cluster_metadata`, whose records have no keys."""
 
@@ -138,7 +155,7 @@ def topic_decoder(name: str) -> Decode:
     if name == "offsets-decoder":
         return OffsetsDecoder()
     if name == "transaction-log-decoder":
-        return CoordinatorDecoder(TRANSACTIONS)
+        return TransactionsDecoder()
     if name == "cluster-metadata-decoder":
         return MetadataDecoder()
     if name == "share-group-state-decoder":

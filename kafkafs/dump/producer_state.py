@@ -11,7 +11,7 @@ from kafkafs.dump.output import DumpError, Output, Value
 from storage.record._crc import crc32c
 from storage.state.producer_state import VERSION, sequence_after
 
-_ABORTED: Final = struct.Struct(">bxqqqq")
+_ABORTED: Final = struct.Struct(">hqqqq")
 _SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
 _CRC_END: Final = 6
 _PRODUCER: Final = struct.Struct(">qhiqiqiq")
@@ -30,11 +30,10 @@ def dump_txn_index(path: str, output: Output) -> None:
         data = file.read()
     entries = list(_ABORTED.iter_unpack(data[: len(data) // _ABORTED.size * _ABORTED.size]))
     for version, *_ in entries:
-        # Like DumpLogSegments this checks only the first of the two bytes.
-        if version > 0:
+        if version != 0:
             raise DumpError(
                 f"Unexpected aborted transaction version {version} in transaction index {path},"
-                " current version is 0"
+                " supported version range is 0 to 0"
             )
     for version, producer_id, first, last, stable in entries:
         output.event(

@@ -23,6 +23,7 @@ class CleanableRange(NamedTuple):
     """The range of a log that can be cleaned; offsets count records, sizes are in bytes.
 
     ``overdue``: records in it have waited for longer than max.compaction.lag.ms.
+    ``high_watermark``: the end of the log when the range was computed, as there are no replicas.
     """
 
     start_offset: int
@@ -31,6 +32,7 @@ class CleanableRange(NamedTuple):
     clean_bytes: int
     cleanable_bytes: int
     overdue: bool
+    high_watermark: int
 
     @property
     def ratio(self) -> float:
@@ -87,6 +89,7 @@ def cleanable(
         sum(each.size for each in segments if each.base_offset < dirty),
         sum(each.size for each in dirty_segments if each.base_offset < bound),
         bool(firsts) and min(firsts) < now_ms - config.max_compaction_lag_ms,
+        log_end,
     )
 
 

@@ -11,9 +11,9 @@ before its swap changes nothing.
 Which batches and records stay is ``MemoryRecords.filterTo`` and ``Cleaner.cleanInto``:
 
 - records of aborted transactions go; which others go ``_keep`` decides;
-- a batch of which nothing is left goes, too, unless it holds the last sequence of a producer that
-  is still known, or ends what is being cleaned: then its header stays, so that sequences and the
-  log end survive a restart;
+- a batch without any record left goes, too. Its header stays in two cases: it holds the last
+  sequence of a producer that is still known, or it was the last batch of the log as the round
+  began (KAFKA-20452). So sequences and the log end survive a restart;
 - a marker that ended something of which nothing is left, and a tombstone, get a *delete horizon*
   (KIP-534) and go in a later round, delete.retention.ms after that.
 
@@ -171,7 +171,7 @@ def _run(
     rules = KeepRules(
         now_ms,
         sources.config.delete_retention_ms,
-        cleanable.first_uncleanable_offset,
+        cleanable.high_watermark,
         sources.producers,
         legacy_horizon_ms(ages, cleanable.first_dirty_offset, sources.config),
     )

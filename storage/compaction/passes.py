@@ -156,8 +156,8 @@ class KeepRules(NamedTuple):
 
     now_ms: int
     delete_retention_ms: int
-    end_offset: int
-    """The offset at which the part of the log that this round cleans ends."""
+    high_watermark: int
+    """The end of the log as the round begins (``CleanableRange.high_watermark``)."""
     producers: Mapping[int, ProducerRecord]
     legacy_horizon_ms: int = 0
     """Tombstones of v0 and v1 stay in segments that were written later than this."""
@@ -171,11 +171,11 @@ class KeepRules(NamedTuple):
     def special(self) -> list[int]:
         """The last offsets of data batches for which ``stays_empty`` may hold, rising."""
         ends = {each.last_offset for each in self.producers.values() if each.last_offset >= 0}
-        return sorted(ends | {self.end_offset - 1})
+        return sorted(ends | {self.high_watermark - 1})
 
     def stays_empty(self, batch: BatchHeader) -> bool:
         """Whether a batch has to stay though no record of it is left."""
-        if batch.last_offset + 1 == self.end_offset:
+        if batch.last_offset + 1 == self.high_watermark:
             return True
         if batch.producer_id < 0:
             return False

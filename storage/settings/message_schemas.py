@@ -5,7 +5,7 @@ its fields.  A field: name, type (``*`` an array of it, ``[…]`` an array of st
 struct), the versions that have it where not all do, ``null`` where it may be (``tag=`` where it is
 tagged), ``default=`` where that is not the type's zero or empty.
 
-From the message definitions of Apache Kafka 4.3.1
+From the message definitions of Apache Kafka 4.4.0
 (``group-coordinator/src/main/resources/common/message`` and its like), whose order of fields is
 that of the bytes and of the JSON.
 """
@@ -89,7 +89,8 @@ ConsumerGroupRegularExpressionValue 0-0 flexible=0 id=16: topics string*, versio
 StreamsGroupMetadataKey 0-0 id=17: groupId string
 StreamsGroupMetadataValue 0-0 flexible=0 id=17: epoch int32, metadataHash int64,
   validatedTopologyEpoch int32 tag=0 default=-1, lastAssignmentConfigs [key string, value string]
-  null tag=1
+  null tag=1, storedDescriptionTopologyEpoch int32 tag=2 default=-1, failedDescriptionTopologyEpoch
+  int32 tag=3 default=-1
 StreamsGroupMemberMetadataKey 0-0 id=19: groupId string, memberId string
 StreamsGroupMemberMetadataValue 0-0 flexible=0 id=19: instanceId string null, rackId string null,
   clientId string, clientHost string, rebalanceTimeoutMs int32 default=-1, topologyEpoch int32,
@@ -195,4 +196,5 @@ RegisterControllerRecord 0-0 flexible=0 id=27: controllerId int32, incarnationId
   zkMigrationReady bool, endPoints [name string, host string, port uint16, securityProtocol
   int16], features [name string, minSupportedVersion int16, maxSupportedVersion int16]
 ClearElrRecord 0-0 flexible=0 id=28: topicName string
+UnregisterControllerRecord 0-0 flexible=0 id=29: controllerId int32
 """

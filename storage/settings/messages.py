@@ -29,6 +29,8 @@ NUMBERS: Final = {
     "float64": ">d",
 }
 _LONGEST_STRING: Final = 0x7FFF
+_LARGEST_ARRAY: Final = 1_000_000
+_MOST_TAGS: Final = 10_000
 _LAST_VERSION: Final = 0x7FFF
 _UNKNOWN_TAGS: Final = ""
 _LARGEST_SHORT: Final = 0x7FFF
@@ -131,7 +133,7 @@ class Message:
                 value[each.name] = self._read_field(reader, each, version)
         if is_flexible:
             tagged = {each.tag: each for each in fields if each.is_in(version)}
-            for _ in range(reader.varint()):
+            for _ in range(_tag_count(reader)):
                 tag, size = reader.varint(), reader.varint()
                 known = tagged.get(tag)
                 if known is None:
@@ -151,6 +153,11 @@ class Message:
                 raise MessageError(
                     f"Tried to allocate a collection of size {size}, but there are only"
                     f" {reader.remaining} bytes remaining."
+                )
+            if size > _LARGEST_ARRAY:
+                raise MessageError(
+                    f"Tried to read a collection of size {size}, which exceeds the maximum"
+                    f" allowed size of {_LARGEST_ARRAY}."
                 )
             return [self._read_value(reader, each, version) for _ in range(size)]
         if each.type == "struct" and each.is_nullable:
@@ -187,6 +194,24 @@ class Message:
         if each.is_nullable:
             return None
         raise MessageError(f"non-nullable field {each.name} was serialized as null")
+
+
+def _tag_count(reader: Reader) -> int:
+    """How many tagged fields follow.  MessageError."""
+    count = reader.varint()
+    if count < 0:
+        raise MessageError(f"Invalid negative number of tagged fields {count}")
+    if count > reader.remaining:
+        raise MessageError(
+            f"Tried to read {count} tagged fields, but there are only"
+            f" {reader.remaining} bytes remaining."
+        )
+    if count > _MOST_TAGS:
+        raise MessageError(
+            f"Tried to read {count} tagged fields, which exceeds the maximum allowed count of"
+            f" {_MOST_TAGS}."
+        )
+    return count
 
 
 # -- schemas ---------------------------------------------------------------------------------------

@@ -462,8 +462,8 @@ FAULTS = [
     Fault(
         "cleaner-log-end-goes",
         "storage/compaction/passes.py",
-        "        if batch.last_offset + 1 == self.end_offset:\n",
-        "        if batch.last_offset == self.end_offset:\n",
+        "        if batch.last_offset + 1 == self.high_watermark:\n",
+        "        if batch.last_offset == self.high_watermark:\n",
         "A log whose last cleaned batch is gone ends before it did.",
         (CLEANER,),
     ),

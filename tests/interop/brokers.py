@@ -150,7 +150,7 @@ class JavaServer:
 
 
 class Broker:
-    """Apache Kafka 4.3.1: one node that is broker and controller (KRaft)."""
+    """A current Apache Kafka (`CURRENT_POM`): one node that is broker and controller (KRaft)."""
 
     java_options: Sequence[str] = ("-Xmx512m",)
 

@@ -357,5 +357,4 @@ class Samples:
         aborted = [txn_index.TxnEntry(1000 + n, 5 * n, 5 * n + 4, 5 * n + 5) for n in range(3)]
         data = txn_index.encode(aborted)
         self.good.append(self.write("txn", name(0, ".txnindex"), data + data[:20]))
-        self.good.append(self.write("txn-odd", name(0, ".txnindex"), b"\x80" + data[1:]))
         self.good.append(self.root / "txn" / name(7, ".txnindex"))

@@ -21,12 +21,15 @@ from typing import NamedTuple
 
 import pytest
 
-CURRENT_POM = Path(__file__).with_name("pom.xml")  # 4.3.1
+# The release that the tests run: that of pom.xml, unless the environment names another pom.
+CURRENT_POM = Path(__file__).with_name(os.environ.get("KAFKA_POM", "pom.xml"))
 V0_POM = CURRENT_POM.with_name("pom-0.8.xml")
 V1_POM = CURRENT_POM.with_name("pom-0.10.xml")
 SPARK_POM = CURRENT_POM.with_name("pom-spark.xml")
 CACHE = CURRENT_POM.parents[2] / ".cache" / "kafka-jars"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
+IS_4_3 = CURRENT_POM.name == "pom-4.3.xml"
+CONFIGS = "kafka.admin.ConfigCommand" if IS_4_3 else "org.apache.kafka.tools.ConfigCommand"
 # A JVM does not say which classes it leaves out of an archive, or that it cannot use one.
 SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 

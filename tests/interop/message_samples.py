@@ -111,6 +111,8 @@ def _value(rng: random.Random, message: Message, each: Field, version: int) -> b
     if each.type == "float64":
         doubles = [0.0, -0.0, 100.0, 0.1, 9999999.5, 1e7, -1.5e-5, 1e300, float("nan"), 12345.678]
         return struct.pack(">d", rng.choice(doubles))
+    if each.name == "transactionStatus":
+        return struct.pack(">b", rng.randrange(-1, 10))
     if each.type in _LAYOUTS:
         numbers: list[Any] = [0, 1, 100] if each.type.startswith("u") else [-1, 0, 1, 100]
         return struct.pack(_LAYOUTS[each.type], rng.choice(numbers))

@@ -189,13 +189,20 @@ class Handed:
         }
 
     def stop(self, *, recovers: bool) -> None:
-        """Stop the broker, which must not have complained of our topics."""
+        """Stop the broker, which must not have complained of our topics.
+
+        Only one warning is expected after a crash. A broker does not delete old segments for a new
+        one without batches, so it may find an index whose log was already renamed to `.deleted`.
+        A crash of its own cleaner leaves the same.
+        """
         server = self.broker.server
         self.broker.stop()
         names = re.compile(r"\b(" + "|".join([*self.served, *self.crashed]) + r")-0\b")
         said = [line for line in server.lines if names.search(line)]
         faults = re.compile(r"(?i)corrupt|truncat|invalid|stray|unreasonabl|exception|warn")
-        assert [line for line in said if faults.search(line)] == []
+        expected = re.compile(r"Found an orphaned index file .* with no corresponding log file")
+        found = [line for line in said if faults.search(line)]
+        assert [line for line in found if not (recovers and expected.search(line))] == []
         assert any("Recovering unflushed segment" in line for line in said) == recovers
 
     def put(self, state: Path, topic: str) -> None:
@@ -274,14 +281,17 @@ def test_states_are_of_every_kind(handed: Handed) -> None:
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_broker_recovers_as_we_do(isolation: Isolation, handed: Handed) -> None:
-    """What was written, or what was cleaned; nothing between."""
+    """What was written or what was cleaned, or the cleaned segments and again some of the old ones
+    that a new segment without batches replaces.
+    """
     outcomes = set()
     for topic in handed.crashed:
         found = handed.second[isolation][topic]
         assert found == handed.recovered[topic][isolation]["source"], topic
         outcomes.add(tuple(found))
-    assert len(outcomes) == 2
-    before, after = sorted(outcomes, key=len, reverse=True)
+    assert len(outcomes) > 1
+    before, *between, after = sorted(outcomes, key=len, reverse=True)
+    assert all(set(after) <= set(each) <= set(before) for each in between)
     assert list(before) == handed.written[isolation]["source"]
     if isolation == "read_committed":
         assert latest(after) == latest(before)

@@ -209,7 +209,9 @@ def test_a_broken_log_ends_the_dump(tmp_path: Path, kind: str) -> None:
     assert b"Exception" in theirs.errors[0]
 
 
-@pytest.mark.parametrize("kind", ["insane", "no log", "no batch there", "later version"])
+@pytest.mark.parametrize(
+    "kind", ["insane", "no log", "no batch there", "later version", "negative version"]
+)
 def test_a_broken_file_beside_a_log_ends_the_dump(tmp_path: Path, kind: str) -> None:
     options: tuple[str, ...] = ()
     path = tmp_path / name(0, ".index")
@@ -221,9 +223,9 @@ def test_a_broken_file_beside_a_log_ends_the_dump(tmp_path: Path, kind: str) -> 
         options = ("--index-sanity-check",)
     elif kind == "no log":
         tmp_path.joinpath(name(0, ".log")).unlink()
-    elif kind == "later version":
+    elif kind.endswith("version"):
         path = tmp_path / name(0, ".txnindex")
-        path.write_bytes(b"\1" + bytes(33))
+        path.write_bytes(struct.pack(">h", 1 if kind == "later version" else -1) + bytes(32))
     ours, theirs = both([path], options)
     assert ours.output == theirs.output
     assert (ours.status, theirs.status) == (1, 1)

@@ -33,7 +33,7 @@ from tests.interop.clients import (
     create_topic,
     offsets,
 )
-from tests.interop.kafka_tools import java_command
+from tests.interop.kafka_tools import CONFIGS, java_command
 from tests.interop.workload import CODECS, OPEN_MS, T, mixed, values
 from tests.mount.mounting import SETTINGS, Mount, kafkafs
 from tests.storage.old_logs import write_legacy
@@ -179,7 +179,7 @@ def broker_commands(printed: str) -> list[list[str]]:
     """The commands that were printed, for the tools of Kafka's jars."""
     mains = {
         "kafka-topics": "org.apache.kafka.tools.TopicCommand",
-        "kafka-configs": "kafka.admin.ConfigCommand",
+        "kafka-configs": CONFIGS,
     }
     words = [shlex.split(line) for line in printed.splitlines() if line.startswith("kafka-")]
     return [[mains[first], *rest] for first, *rest in words]
@@ -374,9 +374,7 @@ def test_settings_are_printed_as_commands(handed: Handed) -> None:
         assert {name: theirs[name] for name in told} == {name: ours[name][0] for name in told}
     assert handed.theirs["compacted"]["cleanup.policy"] == "compact"
     assert handed.theirs[OURS[0]]["compression.type"] == "producer"
-    assert [words[0] for words in broker_commands(handed.done.stdout)] == [
-        "kafka.admin.ConfigCommand"
-    ] * len(TOPICS)
+    assert [words[0] for words in broker_commands(handed.done.stdout)] == [CONFIGS] * len(TOPICS)
     assert handed.done.stdout.endswith("# now start the broker\n")
 
 

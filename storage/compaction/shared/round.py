@@ -182,7 +182,7 @@ def keep(
     rules = KeepRules(
         shared.now_ms,
         shared.config.delete_retention_ms,
-        shared.end_offset,
+        shared.cleanable.high_watermark,
         producers,
         legacy_horizon_ms(ages, shared.cleanable.first_dirty_offset, shared.config),
     )

@@ -112,7 +112,7 @@ def test_a_version_of_later_is_no_entry_of_any(tmp_path: Path) -> None:
     """Before any entry is printed."""
     path, printed = tmp_path / f"{NAME}.txnindex", Printed()
     entry = txn_index.encode([txn_index.TxnEntry(1000, 5, 10, 11)])
-    path.write_bytes(entry + b"\1" + entry[1:])
+    path.write_bytes(entry + b"\0\1" + entry[2:])
     with pytest.raises(DumpError, match="Unexpected aborted transaction version 1 in"):
         dump_txn_index(str(path), printed)
     assert printed.events == []

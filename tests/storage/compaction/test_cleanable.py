@@ -97,9 +97,9 @@ def test_overdue_when_the_oldest_dirty_batch_is() -> None:
 def test_due_by_ratio_or_by_age(ratio: float, overdue: bool, due: bool) -> None:
     config = LogConfig(min_cleanable_dirty_ratio=0.4999)
     dirty = int(ratio * 1000)
-    found = CleanableRange(0, 0, 10, 1000 - dirty, dirty, overdue)
+    found = CleanableRange(0, 0, 10, 1000 - dirty, dirty, overdue, 10)
     assert found.is_due(config) is due
     # As Kafka has it: more than the ratio, and never without dirty bytes.
-    assert not CleanableRange(0, 0, 10, 50, 50, False).is_due(LogConfig())
-    assert not CleanableRange(0, 0, 0, 100, 0, True).is_due(config)
-    assert not CleanableRange(0, 0, 0, 0, 0, False).is_due(config)
+    assert not CleanableRange(0, 0, 10, 50, 50, False, 10).is_due(LogConfig())
+    assert not CleanableRange(0, 0, 0, 100, 0, True, 0).is_due(config)
+    assert not CleanableRange(0, 0, 0, 0, 0, False, 0).is_due(config)

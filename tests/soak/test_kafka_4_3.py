@@ -1,0 +1,34 @@
+"""What the test suite compares with Kafka 4.4 holds beside 4.3, too.
+
+Each file of tests/interop runs in a process of its own, with the jars of the other pom. The dump
+is left out: it prints what DumpLogSegments of 4.4 prints. So are the tests of old brokers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INTEROP = ROOT / "tests" / "interop"
+LEFT_OUT = {"test_dump_matches.py", "test_old_brokers.py", "test_cleaner_matches_old.py"}
+FILES = sorted(file.name for file in INTEROP.glob("test_*.py") if file.name not in LEFT_OUT)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FILES)
+def test_beside_kafka_4_3(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", f"--basetemp={tmp_path}", INTEROP / name],
+        cwd=ROOT,
+        env={**os.environ, "KAFKA_POM": "pom-4.3.xml"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
