@@ -76,13 +76,15 @@ T = TypeVar("T")
 # C's struct flock: type, whence, start, len, pid, with the padding of 64-bit Linux.
 _FLOCK = struct.Struct("@hhqqi0q")
 _libc = ctypes.CDLL(None, use_errno=True)
-# statx(2), which Python does not have: its mask and the time of birth, in struct statx.
+# statx(2), which Python does not have: in struct statx its mask, the time of birth, the mount's id.
 _statx = _libc.statx
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _STATX_BTIME = 0x800
+_STATX_MNT_ID_UNIQUE = 0x4000
 _STATX_SIZE = 256
 _BORN = struct.Struct("@I76xqI")
+_MOUNT_ID = struct.Struct("@I140xQ")
 # fcntl locks never conflict inside one process, and closing *any* descriptor of a file drops the
 # process's lock on it.  So here are the files that this process has locked: (device, inode) -> fd.
 _locked_here: dict[tuple[int, int], int] = {}
@@ -127,6 +129,19 @@ def unusable(path: str, mode: int) -> UnusableFile:
     """The error for a path that is no regular file, by its ``st_mode``."""
     kind = _KINDS.get(stat.S_IFMT(mode), "something unknown")
     return UnusableFile(errno.EIO, f"{kind} in the place of a file, which is not opened", path)
+
+
+def _number_in_mountinfo(directory: str) -> str:
+    """The mount's number in /proc/self/mountinfo, and its device."""
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+            number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
+    finally:
+        os.close(fd)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        found = (line.split() for line in file)
+        return next((f"{number}-{line[2]}" for line in found if line[0] == number), number)
 
 
 def _inherited(parent: os.stat_result | None) -> int:
@@ -430,6 +445,21 @@ class Files:
             raise OSError(number, os.strerror(number), file)
         known, seconds, ns = _BORN.unpack_from(answer)
         return seconds * 1_000_000_000 + ns if known & _STATX_BTIME else 0
+
+    def mount_id(self, directory: str) -> str:
+        """A name of the mount that a directory lies on.
+
+        The next mount of the same file system has another name.  Before Linux 6.8 it may have the
+        same one: mountinfo's numbers are used again.
+        """
+        answer = ctypes.create_string_buffer(_STATX_SIZE)
+        if _statx(_AT_FDCWD, os.fsencode(directory), 0, _STATX_MNT_ID_UNIQUE, answer):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), directory)
+        known, unique = _MOUNT_ID.unpack_from(answer)
+        if known & _STATX_MNT_ID_UNIQUE:
+            return f"{unique:x}"
+        return _number_in_mountinfo(directory)
 
     def scan(self, path: str) -> list[tuple[str, bool]]:
         """(name, whether it is a directory) of everything in a directory, in no order."""

@@ -97,3 +97,43 @@ def fill_inodes(directory: Path) -> Path:
                 raise
             return path
         number += 1
+
+
+class LossyDisk:
+    """An ext4 whose device can lose what it was given last.
+
+    ``remember`` takes a copy of the device: what a power cut leaves at that moment.  ``lose`` puts
+    the copy in its place, and mounts that; whoever uses the file system has to end before.
+    """
+
+    def __init__(self, base: Path, size: int) -> None:
+        self._image, self._copy = base / "lossy.image", base / "lossy.copy"
+        self.path = base / "lossy"
+        self.path.mkdir()
+        with self._image.open("wb") as file:
+            file.truncate(size)
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", str(self._image))
+        self._mount()
+        _run("chown", f"{os.getuid()}:{os.getgid()}", str(self.path))
+
+    def _mount(self) -> None:
+        # The kernel keeps in memory, while a test runs, what nobody syncs.
+        _run("mount", "-o", "loop,commit=300", str(self._image), str(self.path))
+
+    def remember(self) -> None:
+        _run("cp", "--sparse=always", str(self._image), str(self._copy))
+
+    def lose(self) -> None:
+        _run("umount", str(self.path))
+        _run("mv", str(self._copy), str(self._image))
+        self._mount()
+
+    def close(self) -> None:
+        _run("umount", "--lazy", str(self.path))
+
+
+@contextlib.contextmanager
+def lossy_disk(base: Path, size: int) -> Iterator[LossyDisk]:
+    """See ``LossyDisk``."""
+    with contextlib.closing(LossyDisk(base, size)) as disk:
+        yield disk

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,6 +44,7 @@ from storage.recovery.recovery import Recovered
 from storage.segment.damage import Damage, merged, report
 from storage.segment.segment import MAX_OFFSET_SPAN, MAX_SEGMENT_BYTES, BatchEntry, Segment
 from storage.settings.config import LogConfig
+from storage.state.history import FILE_NAME as HISTORY_FILE
 from storage.state.history import History
 from storage.state.producer_state import ProducerUpdate
 
@@ -150,6 +152,8 @@ class Log:
         self._recovered_clean = clean
         # A batch that a kill has left half written was never shown.
         self._was_cut = recovered.damaged and not recovered.torn
+        # Whether recovery has found that flushed records are missing at the end.
+        self._has_lost_end = False
         self.is_booked = recovered.book is not None
         self.book = Book(self, recovered.book)
         self._history: History | None = None
@@ -222,8 +226,10 @@ class Log:
                 writable=not self.read_only,
                 clean=self._recovered_clean,
                 cut=self._was_cut,
+                lost_end=self._has_lost_end,
                 log_start=self.log_start_offset,
                 aside=self.history_directory,
+                flushed_end=lambda: self.durability.recovery_point,
             )
         return self._history
 
@@ -462,6 +468,7 @@ class Log:
         """Refuse appends: the log was flushed up to ``flushed_end`` and ends before it."""
         assert flushed_end > self.log_end_offset
         self.lost_end = flushed_end
+        self._has_lost_end = True
         self._was_cut = True
 
     @property
@@ -756,7 +763,15 @@ class Log:
         if self._history is not None:
             self._history.give_up_ahead()
             self._history.save(self.segments, self.log_start_offset)
+        elif not self._recovered_clean and not self.read_only:
+            # The next start would not know any more that something may have been lost.
+            self._judge_history()
         self.abandon()
+
+    def _judge_history(self) -> None:
+        """Hold the history, if there is one, against a log that was not closed cleanly before."""
+        if self.files.exists(os.path.join(self.directory, HISTORY_FILE)):
+            self.load_history().remove_mark()
 
     def abandon(self) -> None:
         """Release everything and write nothing, as a crash would."""

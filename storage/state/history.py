@@ -5,20 +5,32 @@ A partition directory holds one small text file, ``kafkafs.history`` (Kafka igno
     version 0
     nonce 9c0f…          16 hex digits, drawn anew whenever what was shown may have changed
     follow 1e77…         16 hex digits, drawn anew where absolute positions have begun anew
-    boot 6d5c…           the boot of the machine in which it was last opened for writing
     first 0              base offset of the first segment that is shown: it holds the log start
     start 17             log start offset
     sealed 3 1a2b3c4d    count of the sealed segments from there on, CRC-32C over bases and sizes
-    last 4096 88 5e6f…   the last batch then: segment base, position, CRC of the batch
-    base values 0 0 3 1a2b3c4d
+    last 4096 88 5e6f… flushed
+                         the last batch then: segment base, position, CRC of the batch, and whether
+                         it was flushed (else ``unflushed``)
+    base values 0 0 3 1a2b3c4d 2 5e6f7a8b
                          per view: an offset that starts a segment, its absolute position in bytes,
-                         and ``sealed`` of the segments from there on
+                         ``sealed`` of the segments from there on, and the same of the flushed ones
     passed values 0 0    per view: where segments began that are gone or rewritten by now, rising
+    boot 6d5c…           the boot of the machine in which it was last opened for writing
+    mount 100000f3       the mount of the data's file system then (``Files.mount_id``)
+    shown-above 1234     `.follow` has shown records above this offset, which was the recovery point
 
 Most of it is a fingerprint of the segments.  A log only grows at its end, so the fingerprint still
 fits a longer log; where it does not fit, a broker or an offline tool has rewritten something, or a
 crash took bytes that may have been shown.  The nonce is then drawn anew, and no inode number of the
 old history is ever used for the new one.
+
+**What was shown and not flushed** may be lost when the machine stops, or when the file system is
+mounted again after its device has lost writes.  So the line ``shown-above`` is durable before
+`.follow` shows the first byte above the recovery point.  It stays while such bytes are shown, and
+goes when all that was shown is flushed.  After a stop that was not clean, in another boot or on
+another mount, the next start draws a new follow nonce if the line stands.  If it does not stand,
+nothing that `.follow` has shown is lost, whatever recovery has cut: the base holds as long as the
+segments that were flushed are the same.
 
 **The base** is where absolute positions hang: from that segment on every byte is what it was when
 it was first shown, at the position that it had then; what is before has been rewritten or is not
@@ -50,14 +62,17 @@ from storage.errors import CorruptCheckpoint, UnusableFile
 from storage.files import Files
 from storage.record.header import BatchHeader
 from storage.state.history_file import (
+    SHOWN_ABOVE,
     BaseLine,
     HistoryContent,
+    count_and_crc,
+    flushed_of,
     has_segment,
     head,
     number_of,
-    sealed_crc,
     visible_from,
 )
+from storage.waiting import before_waiting
 
 if TYPE_CHECKING:
     from storage.segment.segment import Segment
@@ -150,14 +165,31 @@ class History:
     """
 
     def __init__(
-        self, files: Files, directory: str, *, writable: bool, aside: bool = False
+        self,
+        files: Files,
+        directory: str,
+        *,
+        writable: bool,
+        aside: bool = False,
+        flushed_end: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``flushed_end``: returns the log's recovery point."""
         self._files = files
         self._directory = directory
         self._writable = writable
         self._aside = aside
+        self._flushed_end = flushed_end
         # Held while the file is written.
         self._lock = threading.Lock()
+        # The lines of ``HistoryContent.text``.
+        self._lines = ""
+        # Held for an instant, while one of the next three is compared with another.
+        self._shown_lock = threading.Lock()
+        # The log end when `.follow` last showed something that was not flushed.
+        self._shown_end = 0
+        # Whether the file has the line ``shown-above``, durably; and whether it may have it.
+        self._is_marked = False
+        self._may_be_marked = False
         self.now = Past()
         # The bases that the file tells, and those that it told before a change that it has ahead.
         self._saved_bases: tuple[Mapping[str, Places], ...] = ({},)
@@ -177,16 +209,19 @@ class History:
         writable: bool,
         clean: bool,
         cut: bool,
+        lost_end: bool = False,
         log_start: int = 0,
         aside: str | None = None,
+        flushed_end: Callable[[], int] = lambda: 0,
     ) -> History:
         """Read the file and hold it against the segments, which are shown from ``log_start`` on.
 
         ``clean``: the last writer closed the directory orderly; ``cut``: recovery has set bytes
-        aside.  ``aside``: where it is kept of a directory that may not be written.  A writable
-        history is durable when this returns.
+        aside; ``lost_end``: recovery has found that flushed records are missing at the end.
+        ``aside``: where it is kept of a directory that may not be written.  ``flushed_end``:
+        returns the log's recovery point.  A writable history is durable when this returns.
         """
-        history = cls(files, directory, writable=writable)
+        history = cls(files, directory, writable=writable, flushed_end=flushed_end)
         if aside is None:
             recorded = history._read()
         else:
@@ -198,29 +233,47 @@ class History:
                 recorded = cls(files, directory, writable=False)._read()
             # What looks damaged may be a batch that is just being written.
             writable, cut = True, False
-        boot = boot_id()
-        lost = cut or (not clean and recorded.facts.get("boot") != [boot])
-        if not lost and recorded.fits(segments, log_start):
-            history.now = _holding(
-                recorded, recorded.nonce, log_start, lambda line: has_segment(segments, line.offset)
-            )
-            if writable and (history._aside or recorded.facts["boot"] != [boot]):
-                history.save(segments)
-        elif writable:
-            history.now = anew(log_start)
-            if recorded.bases and not lost:
-                history.now = _holding(
-                    recorded,
-                    new_nonce(),
-                    log_start,
-                    lambda line: recorded.still_holds(line, segments),
-                )
-            history.save(segments)
+        history._lines = recorded.text
+        here = history._place()
+        moved = {name for name, value in here.items() if recorded.facts.get(name) != [value]}
+        is_rebooted = not clean and "boot" in moved
+        is_remounted = not clean and bool(moved)
+        if history._aside:
+            # Another process flushes the log.
+            is_remounted, may_have_shown_lost = is_rebooted, True
         else:
+            may_have_shown_lost = SHOWN_ABOVE in recorded.facts
+        is_same = not cut and not is_rebooted and recorded.fits(segments, log_start)
+        is_follow_lost = lost_end or (may_have_shown_lost if is_remounted else cut)
+        if not is_same and not writable:
             # Nothing may be written: nonces that stay the same while the log's head does.
             nonce = int.from_bytes(head(segments), "big")
             history.now = Past(nonce, nonce, log_start)
+            return history
+        nonce = recorded.nonce if is_same else new_nonce()
+        if is_follow_lost or not recorded.facts or not (is_same or is_remounted or recorded.bases):
+            history.now = anew(log_start)._replace(nonce=nonce)
+        else:
+
+            def holds(line: BaseLine) -> bool:
+                if is_same:
+                    return has_segment(segments, line.offset)
+                return recorded.still_holds(line, segments, only_flushed=is_remounted)
+
+            history.now = _holding(recorded, nonce, log_start, holds)
+            if SHOWN_ABOVE in recorded.facts and not history._aside:
+                history._shown_end = segments[-1].next_offset
+                history._is_marked = history._may_be_marked = True
+        # (Another mount alone costs the first look no fsync: the next turn of periodic work saves.)
+        if writable and (history._aside or not is_same or is_follow_lost or "boot" in moved):
+            history.save(segments)
         return history
+
+    def _place(self) -> dict[str, str]:
+        """Return the boot, and the mount of the file system, in which the log is open."""
+        if self._aside or not self._writable:
+            return {"boot": boot_id()}
+        return {"boot": boot_id(), "mount": self._files.mount_id(self._directory)}
 
     @property
     def nonce(self) -> int:
@@ -259,6 +312,42 @@ class History:
             return True
         base = self.now.bases.get(view, ())[:1]
         return any(saved.get(view, ())[:1] == base for saved in self._saved_bases)
+
+    def note_shown(self, end: int) -> bool:
+        """Note that `.follow` is about to show records below the offset ``end``.  In any thread.
+
+        If they are not flushed, ``shown-above`` is in the file, durably, when this returns: the
+        first call writes it, and waits.  Returns whether it did.
+
+        Errors: OSError, BlockingIOError; nothing may be shown then.
+        """
+        if self._is_marked and end <= self._shown_end:
+            return False  # where the mark is just being removed, all of this is flushed
+        if end <= self._flushed_end() or not self._writable or self._aside:
+            return False
+        with self._shown_lock:
+            self._shown_end = max(self._shown_end, end)
+            if self._is_marked:
+                return False
+        before_waiting()
+        with self._lock:
+            if not self._is_marked:
+                self._store()
+        return True
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the file may have the line ``shown-above``."""
+        return self._may_be_marked
+
+    def remove_mark(self) -> None:
+        """Remove the line ``shown-above`` if all that `.follow` has shown is flushed.
+
+        In any thread; waits.  Errors: OSError; a later call tries again.
+        """
+        with self._lock:
+            if self._may_be_marked and self._shown_end <= self._flushed_end():
+                self._store()
 
     def save(self, segments: Sequence[Segment], log_start: int | None = None) -> None:
         """Write what is true now, and the fingerprint of ``segments`` (all of the log), durably.
@@ -323,28 +412,47 @@ class History:
         self, past: Past, segments: Sequence[Segment], last: LastBatch, before: Past | None
     ) -> None:
         shown = segments[visible_from(segments, past.log_start) :]
+        flushed_end = self._flushed_end()
         lines = [
             "version 0",
             f"nonce {past.nonce:016x}",
             f"follow {past.follow_nonce:016x}",
-            f"boot {boot_id()}",
             f"first {shown[0].base_offset}",
             f"start {max(past.log_start, shown[0].base_offset)}",
-            f"sealed {len(shown) - 1} {sealed_crc(shown[:-1]):08x}",
+            f"sealed {count_and_crc(shown[:-1])}",
         ]
         if last is not None:
-            lines.append(f"last {segments[-1].base_offset} {last[0]} {last[1].crc:08x}")
+            position, header = last
+            state = "flushed" if header.last_offset < flushed_end else "unflushed"
+            lines.append(f"last {segments[-1].base_offset} {position} {header.crc:08x} {state}")
         for view, places in past.bases.items():
             for offset, at in places:
                 sealed = segments[number_of(segments, offset) : -1]
-                lines.append(f"base {view} {offset} {at} {len(sealed)} {sealed_crc(sealed):08x}")
+                flushed = flushed_of(sealed, flushed_end)
+                fingerprints = f"{count_and_crc(sealed)} {count_and_crc(flushed)}"
+                lines.append(f"base {view} {offset} {at} {fingerprints}")
         for view, places in past.passed.items():
             lines += [f"passed {view} {offset} {at}" for offset, at in places]
-        path = os.path.join(self._directory, FILE_NAME)
-        data = "".join(f"{line}\n" for line in lines).encode()
-        self._files.replace_atomically(path, data, sync=not self._aside)
+        self._lines = "".join(f"{line}\n" for line in lines)
+        self._store()
         self._saved_bases = (past.bases,) if before is None else (before.bases, past.bases)
         self._ahead_of = before
+
+    def _store(self) -> None:
+        """Write the file's lines, and ``shown-above`` where it has to stand.  Under the lock."""
+        flushed_end = self._flushed_end()
+        with self._shown_lock:
+            is_marked = self._shown_end > flushed_end
+            if not is_marked:
+                # First: from now on whoever shows more waits for the lock, and writes the line.
+                self._is_marked = False
+        self._may_be_marked = self._may_be_marked or is_marked
+        lines = self._lines + "".join(f"{name} {value}\n" for name, value in self._place().items())
+        if is_marked:
+            lines += f"{SHOWN_ABOVE} {flushed_end}\n"
+        path = os.path.join(self._directory, FILE_NAME)
+        self._files.replace_atomically(path, lines.encode(), sync=not self._aside)
+        self._is_marked = self._may_be_marked = is_marked
 
     def relocate(self, directory: str) -> None:
         """The partition's directory was renamed."""

@@ -19,23 +19,33 @@ from storage.record.header import HEADER_SIZE
 if TYPE_CHECKING:
     from storage.segment.segment import Segment
 
+SHOWN_ABOVE = "shown-above"
+"""The line that stands while `.follow` has shown records that may not be flushed."""
+
 
 class BaseLine(NamedTuple):
     """Where absolute positions hang.
 
     ``sealed``: how many sealed segments there were from there on; ``crc``: theirs (`sealed_crc`).
+    ``flushed`` and ``flushed_crc``: the same of those that were flushed.
     """
 
     offset: int
     position: int
     sealed: int
     crc: int
+    flushed: int
+    flushed_crc: int
 
 
 @dataclass(slots=True)
 class HistoryContent:
-    """A file's content; empty where there is none."""
+    """A file's content; empty where there is none.
 
+    ``text``: its lines but ``shown-above`` and those that say where the log was opened.
+    """
+
+    text: str = ""
     facts: dict[str, list[str]] = field(default_factory=dict)
     bases: dict[str, list[BaseLine]] = field(default_factory=dict)
     passed: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -46,9 +56,12 @@ class HistoryContent:
         recorded = cls()
         for line in text.splitlines():
             name, *values = line.split(" ")
+            if name not in (SHOWN_ABOVE, "boot", "mount"):
+                recorded.text += f"{line}\n"
             if name == "base":
-                offset, position, sealed = map(int, values[1:4])
-                base = BaseLine(offset, position, sealed, int(values[4], 16))
+                offset, position, sealed, flushed = (int(values[at]) for at in (1, 2, 3, 5))
+                crc, flushed_crc = int(values[4], 16), int(values[6], 16)
+                base = BaseLine(offset, position, sealed, crc, flushed, flushed_crc)
                 recorded.bases.setdefault(values[0], []).append(base)
             elif name == "passed":
                 place = (int(values[1]), int(values[2]))
@@ -62,11 +75,13 @@ class HistoryContent:
         facts = self.facts
         if facts["version"] != ["0"] or "boot" not in facts:
             raise ValueError(facts)
+        if SHOWN_ABOVE in facts:
+            int(facts[SHOWN_ABOVE][0])
         numbers = [self.nonce, self.follow_nonce, int(facts["first"][0]), int(facts["sealed"][0])]
         numbers.append(self.log_start)
         int(facts["sealed"][1], 16)
         if "last" in facts:
-            base, position, crc = facts["last"]
+            base, position, crc, _ = facts["last"]
             numbers += [int(base), int(position), int(crc, 16)]
         if min(numbers) < 0 or max(self.nonce, self.follow_nonce) >= 1 << 64:
             raise ValueError(facts)
@@ -96,21 +111,33 @@ class HistoryContent:
             return False
         return sealed_crc(segments[:count]) == crc and self._has_last(segments[count])
 
-    def still_holds(self, line: BaseLine, segments: Sequence[Segment]) -> bool:
-        """Whether the segments from a base on are what they were, or have only grown since."""
+    def still_holds(
+        self, line: BaseLine, segments: Sequence[Segment], *, only_flushed: bool
+    ) -> bool:
+        """Whether the segments from a base on are what they were, or have only grown since.
+
+        ``only_flushed``: what was not flushed when the file was written may be lost.
+        """
         if not has_segment(segments, line.offset):
             return False
-        number = number_of(segments, line.offset)
-        sealed = segments[number : number + line.sealed]
-        if len(sealed) < line.sealed or number + line.sealed >= len(segments):
+        from_base = segments[number_of(segments, line.offset) :]
+        if only_flushed and sealed_crc(from_base[: line.flushed]) != line.flushed_crc:
             return False
-        return sealed_crc(sealed) == line.crc and self._has_last(segments[number + line.sealed])
+        if only_flushed and not self._is_last_flushed:
+            return True
+        if line.sealed >= len(from_base) or sealed_crc(from_base[: line.sealed]) != line.crc:
+            return False
+        return self._has_last(from_base[line.sealed])
+
+    @property
+    def _is_last_flushed(self) -> bool:
+        return "last" in self.facts and self.facts["last"][3] == "flushed"
 
     def _has_last(self, segment: Segment) -> bool:
         """Whether the batch that was the last one is where it was."""
         if "last" not in self.facts:
             return True
-        base, position, batch_crc = self.facts["last"]
+        base, position, batch_crc, _ = self.facts["last"]
         if segment.base_offset != int(base):
             return False
         try:
@@ -140,6 +167,16 @@ def sealed_crc(segments: Sequence[Segment]) -> int:
     """Over base offsets and sizes."""
     text = "".join(f"{segment.base_offset} {segment.size}\n" for segment in segments)
     return crc32c(text.encode())
+
+
+def flushed_of(sealed: Sequence[Segment], flushed_end: int) -> Sequence[Segment]:
+    """Those of sealed segments that hold only records below ``flushed_end``."""
+    return sealed[: bisect_right(sealed, flushed_end, key=lambda segment: segment.next_offset)]
+
+
+def count_and_crc(segments: Sequence[Segment]) -> str:
+    """A fingerprint as the file has it."""
+    return f"{len(segments)} {sealed_crc(segments):08x}"
 
 
 def head(segments: Sequence[Segment]) -> bytes:

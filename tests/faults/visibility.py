@@ -14,6 +14,8 @@ REWRITE = "tests/kafkafs/tree/partition/test_rewrite.py"
 GENERATIONS = "tests/kafkafs/tree/partition/test_generations.py"
 TRANSACTIONS = "tests/storage/log/test_transactions.py"
 PRODUCERS = "tests/storage/state/test_producer_state.py"
+FOLLOW_CRASH = "tests/crash/test_follow_crash.py"
+LOST_WRITES = "tests/mount/test_lost_writes.py"
 HISTORY = "tests/storage/state/test_history.py"
 FOLLOW = "tests/storage/follow/test_follow.py"
 FIRST_READ = "tests/storage/segment/test_first_read.py"
@@ -529,18 +531,58 @@ FAULTS = [
     Fault(
         "history-same-nonce-after-a-cut",
         "storage/state/history.py",
-        '        lost = cut or (not clean and recorded.facts.get("boot") != [boot])',
-        '        lost = not clean and recorded.facts.get("boot") != [boot]',
+        "        is_same = not cut and not is_rebooted and recorded.fits(segments, log_start)",
+        "        is_same = not is_rebooted and recorded.fits(segments, log_start)",
         "An inode shows other bytes after recovery has cut some.",
         (HISTORY,),
     ),
     Fault(
         "history-same-nonce-after-a-power-cut",
         "storage/state/history.py",
-        '        lost = cut or (not clean and recorded.facts.get("boot") != [boot])',
-        "        lost = cut",
+        "        is_same = not cut and not is_rebooted and recorded.fits(segments, log_start)",
+        "        is_same = not cut and recorded.fits(segments, log_start)",
         "An inode shows other bytes after a power cut.",
         (HISTORY,),
+    ),
+    Fault(
+        "history-same-positions-after-a-loss-of-what-was-shown",
+        "storage/state/history.py",
+        "        is_follow_lost = lost_end or (may_have_shown_lost if is_remounted else cut)",
+        "        is_follow_lost = lost_end or (not is_remounted and cut)",
+        ".follow gives positions of lost lines to other lines.",
+        (HISTORY, LOST_WRITES, FOLLOW_CRASH),
+    ),
+    Fault(
+        "history-new-positions-where-nothing-shown-was-lost",
+        "storage/state/history.py",
+        "        is_follow_lost = lost_end or (may_have_shown_lost if is_remounted else cut)",
+        "        is_follow_lost = lost_end or cut or may_have_shown_lost",
+        "Shippers send everything again after a crash that lost nothing of theirs.",
+        (HISTORY, FOLLOW_CRASH),
+    ),
+    Fault(
+        "history-counts-what-was-not-flushed",
+        "storage/state/history.py",
+        "only_flushed=is_remounted)",
+        "only_flushed=False)",
+        "Shippers send everything again after a crash that lost nothing of theirs.",
+        (HISTORY, FOLLOW_CRASH),
+    ),
+    Fault(
+        "history-mark-goes-before-the-flush",
+        "storage/state/history.py",
+        "            is_marked = self._shown_end > flushed_end\n",
+        "            is_marked = self._shown_end > flushed_end + 1\n",
+        ".follow gives positions of lost lines to other lines.",
+        (FOLLOW_FILE,),
+    ),
+    Fault(
+        "follow-file-stat-of-what-is-not-flushed",
+        "kafkafs/tree/files/follow_file.py",
+        "        self.partition.showing_followed()\n        self._size = size\n",
+        "        self._size = size\n",
+        ".follow gives positions of lost lines to other lines.",
+        (FOLLOW_FILE, LOST_WRITES),
     ),
     Fault(
         "history-last-batch-not-compared",

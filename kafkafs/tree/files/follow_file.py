@@ -6,9 +6,10 @@ those that compaction has replaced, are *gone*: they read as newlines, which cos
 or with `follow_gaps=error` as ESTALE. ESTALE is also, once, the answer to a reader that has been
 overtaken: what comes behind the bytes that its open file has shown is gone.
 
-The inode number is made from the history's follow nonce. That changes only where positions begin
-anew: a crash of the machine or a broker has cut the log, or another program has rewritten the log
-or records of it that nobody had read.
+The inode number is made from the history's follow nonce. That changes if a crash may have lost
+bytes that were shown, if a broker has cut the log, or if another program has rewritten the log or
+records of it that nobody had read. Before it shows what is not flushed, it has the history say so
+(`History.note_shown`).
 
 An open handle reads on in deleted segments while their files are on the disk
 (file.delete.delay.ms), as any reader does; a later open begins after them.
@@ -51,13 +52,15 @@ it trusts the inode number: so this very read returns a byte less.
 class FollowFile(ViewFile):
     """See the module."""
 
-    __slots__ = ("_origin",)
+    __slots__ = ("_origin", "_size")
 
     def __init__(self, inode: int, partition: Partition, view: PartitionView, nonce: int) -> None:
         """`nonce`: the history's follow nonce."""
         super().__init__(inode, partition, view, nonce)
         # The timeline's position of its byte 0; None: not known yet.
         self._origin: int | None = None
+        # The last size that stat has shown.
+        self._size = 0
 
     @property
     def path(self) -> str:
@@ -80,7 +83,13 @@ class FollowFile(ViewFile):
         if origin is None:
             origin = self.generation_now().origin
         self.view.layout.find_end(time.monotonic() + MEASURE_S)
-        return self._attributes(self.view.layout.timeline.end - origin)
+        size = self.view.layout.timeline.end - origin
+        self.partition.showing_followed()
+        self._size = size
+        return self._attributes(size)
+
+    def _shown_size(self) -> int:
+        return self._size
 
     def has_lost_name(self) -> bool:
         return self.partition.log.history.follow_nonce != self._nonce
@@ -134,12 +143,18 @@ class FollowHandle(ReadHandle):
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if position == 0 and size == _FINGERPRINT:
             size -= 1
+        if not self._partition.log.closed:
+            # Before it reads: the log's thread may not wait, and another one repeats all of it.
+            self._partition.showing_followed()
         try:
             data = super().read(position, size)
+            self._is_first = False
+            self._shown_to = position + len(data)
         except SegmentGone as error:
-            return self._read_gone(position, size, error)
-        self._is_first = False
-        self._shown_to = position + len(data)
+            data = self._read_gone(position, size, error)
+        if may_wait():
+            # Not on the log's thread: the log may have grown meanwhile.
+            self._partition.showing_followed()
         return data
 
     def _read_gone(self, position: int, size: int, error: SegmentGone) -> bytes:

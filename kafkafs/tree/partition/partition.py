@@ -225,15 +225,17 @@ class Partition:
         """Do the periodic work that waits for the disk, until about `until` (time.monotonic); the
         next turn does the rest. In a worker thread.
         """
-        if not self._is_counted:
-            with self.mount.manager.duties.attempt("saving of the history", self.log.name):
+        with self.mount.manager.duties.attempt("saving of the history", self.log.name):
+            if not self._is_counted:
                 self.save_history()
+            elif self._is_marked:
+                self.log.history.remove_mark()
         for view in self.views.values():
             with contextlib.suppress(StorageError, OSError):
                 view.keep_pending()
                 view.layout.catch_up(until)
         settled = all(view.is_settled for view in self.views.values())
-        if not self.log.closed and not (settled and self._is_counted):
+        if not self.log.closed and not (settled and self._is_counted and not self._is_marked):
             self.note_change()
 
     @property
@@ -241,6 +243,21 @@ class Partition:
         """Whether the history's fingerprint counts all sealed segments."""
         log = self.log
         return not self._history_read or log.closed or len(log.segments) <= log.history.counted
+
+    @property
+    def _is_marked(self) -> bool:
+        """Whether the history says that `.follow` has shown what was not flushed."""
+        return self._history_read and not self.log.closed and self.log.history.is_marked
+
+    def showing_followed(self) -> None:
+        """A process is about to be shown the size or bytes of `.follow`. In any thread.
+
+        Errors: OSError, and BlockingIOError where this has to wait; nothing may be shown then.
+        """
+        log = self.log
+        if log.history.note_shown(log.log_end_offset):
+            # The next turn after the flush takes the line back.
+            self.note_change()
 
     @property
     def owner(self) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from crc32c import crc32c
 
 from storage import LogManager
 from storage.directory.retain import delete_records, retain
+from storage.files import Files
 from storage.record.header import size_at
 from storage.task import Task
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, batch, opened, values
 from tests.storage.recovery.test_recovery import fill, last_log
 
@@ -330,3 +333,174 @@ def test_positions_that_hang_on_a_segment_below_the_log_start_stay_after_a_kill(
         assert log.segments[0].base_offset == base
         retain(manager, [log], Task(), NOW_MS)
         assert log.segments[0].base_offset == end
+
+
+# -- what `.follow` has shown --------------------------------------------------------------------
+
+
+def restart_elsewhere(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """From now on it is another boot, or the file system was mounted again."""
+    if where == "boot":
+        monkeypatch.setattr("storage.state.history.boot_id", lambda: "another")
+    elif where == "mount":
+        monkeypatch.setattr(Files, "mount_id", lambda *_: "another")
+
+
+def has_line(data: Path) -> bool:
+    return "\nshown-above " in (data / "t-0" / "kafkafs.history").read_text()
+
+
+LOST = ["", "unflushed", "damaged"]
+
+
+@pytest.mark.parametrize(
+    ("where", "shown", "lost", "is_kept"),
+    [
+        # A kill alone changes nothing; recovery that cuts records does.
+        ("here", "unflushed", "", True),
+        ("here", "unflushed", "damaged", False),
+        *(
+            (where, shown, lost, shown != "unflushed")
+            for where in ("boot", "mount")
+            for shown in ("flushed", "since flushed", "unflushed")
+            for lost in (LOST if shown == "flushed" else LOST[:1])
+        ),
+        # A disk that ignores fsync may lose flushed records, too.
+        ("boot", "flushed", "flushed", False),
+    ],
+)
+def test_positions_begin_anew_only_where_what_was_shown_may_be_lost(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    shown: str,
+    lost: str,
+    is_kept: bool,
+) -> None:
+    fill(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    history = log.history
+    history.set_base("values", 0, 0)
+    append(log, b"flushed")
+    log.flush()
+    manager.checkpoint()
+    history.save(log.segments)
+    before = history.follow_nonce
+    assert not history.note_shown(log.log_end_offset)
+    log.roll(NOW_MS)
+    flushed_log, flushed_size = last_log(tmp_path), 0
+    append(log, b"sealed")
+    log.roll(NOW_MS)
+    append(log, b"last")
+    # Its fingerprint has what is not flushed.
+    history.save(log.segments)
+    if shown != "flushed":
+        assert history.note_shown(log.log_end_offset)
+        assert not history.note_shown(log.log_end_offset), "it is written already"
+        assert has_line(tmp_path)
+        history.save(log.segments)
+        history.remove_mark()
+        assert has_line(tmp_path), "nothing is flushed yet"
+    if shown == "since flushed":
+        log.flush()
+        history.remove_mark()
+        manager.checkpoint()
+    assert has_line(tmp_path) == (shown == "unflushed")
+    manager.abandon()
+    if lost == "damaged":
+        data = bytearray(last_log(tmp_path).read_bytes())
+        data[-3] ^= 1
+        last_log(tmp_path).write_bytes(data)
+    elif lost:
+        last_log(tmp_path).unlink()
+        if lost == "flushed":
+            flushed_log = sorted((tmp_path / "t-0").glob("*.log"))[-2]
+            flushed_size = 1
+        os.truncate(flushed_log, flushed_size)
+    restart_elsewhere(monkeypatch, where)
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        assert (history.follow_nonce == before) == is_kept
+        assert history.base("values") == ((0, 0) if is_kept else (-1, 0))
+    assert not has_line(tmp_path), "closed cleanly"
+
+
+def test_positions_begin_anew_where_flushed_records_are_lost_that_the_history_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    before, size = log.history.follow_nonce, log.active.size
+    append(log, b"flushed")
+    log.flush()
+    manager.checkpoint()
+    manager.abandon()
+    os.truncate(last_log(tmp_path), size)
+    restart_elsewhere(monkeypatch, "boot")
+    with LogManager.open(str(tmp_path)) as manager:
+        assert manager.log("t", 0).lost_end
+        assert manager.log("t", 0).history.follow_nonce != before
+
+
+def test_a_start_that_nobody_looked_at_forgets_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    before = log.history.nonce, log.history.follow_nonce
+    append(log, b"lost")
+    log.history.note_shown(log.log_end_offset)
+    manager.abandon()
+    restart_elsewhere(monkeypatch, "boot")
+    with LogManager.open(str(tmp_path)):
+        pass
+    with LogManager.open(str(tmp_path)) as manager:
+        history = manager.log("t", 0).history
+        assert history.nonce != before[0]
+        assert history.follow_nonce != before[1]
+
+
+def test_a_line_of_the_last_process_goes_with_the_flush(tmp_path: Path) -> None:
+    fill(tmp_path)
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    append(log, b"shown")
+    log.history.note_shown(log.log_end_offset)
+    manager.abandon()
+    manager = LogManager.open(str(tmp_path))
+    log = manager.log("t", 0)
+    log.history.remove_mark()
+    assert has_line(tmp_path)
+    log.flush()
+    log.history.remove_mark()
+    assert not has_line(tmp_path)
+    manager.abandon()
+
+
+def test_a_line_that_the_disk_refuses_lets_nothing_be_shown(tmp_path: Path) -> None:
+    fill(tmp_path)
+    disk = SimulatedDisk(str(tmp_path))
+    manager = LogManager.open(str(tmp_path), files=disk)
+    log = manager.log("t", 0)
+    history = log.history
+    append(log, b"shown")
+    disk.fail_next("fsync", errno.EIO, suffix="kafkafs.history.tmp")
+    with pytest.raises(OSError, match="Input/output"):
+        history.note_shown(log.log_end_offset)
+    assert not has_line(tmp_path)
+    assert history.note_shown(log.log_end_offset)
+    assert has_line(tmp_path)
+    log.flush()
+    disk.fail_next("fsync", errno.EIO, suffix="kafkafs.history.tmp")
+    with pytest.raises(OSError, match="Input/output"):
+        history.remove_mark()
+    # It may be there or not: more is shown only after it is written again.
+    append(log, b"more")
+    assert history.note_shown(log.log_end_offset)
+    log.flush()
+    history.remove_mark()
+    assert not has_line(tmp_path)
+    manager.abandon()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.waiting import at_once
 from tests.broker_files import BrokerDirectory, BrokerPartition
 from tests.kafkafs.trees import CALLER, Following, Tree, a_tree, asked, read
 
@@ -133,6 +134,61 @@ def test_what_positions_hang_on_is_durable_before_one_is_shown(tmp_path: Path) -
     assert tree.attributes(again).size == 8
     assert read(tree.open(again), 4) == b"two\n"
     tree.stop()
+
+
+MARK = "\nshown-above "
+"""The line of a history that says that `.follow` has shown what may not be flushed."""
+
+
+def look(tree: Tree, path: str) -> None:
+    """Ask for its size and read it, as `operations` does."""
+    tree.file(path)
+    tree.read(path)
+
+
+def test_what_is_not_flushed_is_shown_after_that_is_written_down(tmp_path: Path) -> None:
+    """… durably, by a thread that may wait, once until the flush; of other names nothing is."""
+    history = tmp_path / "data" / "t-0" / "kafkafs.history"
+    with a_tree(tmp_path / "data") as tree:
+        tree.mkdir("t")
+        file = tree.file(FOLLOW)
+        handle = tree.open(FOLLOW)
+        assert MARK not in history.read_text(), "nothing is there"
+        tree.append("t/0", b"one\n")
+        for name in ("t/0", "t/.kv/0", "t/.jsonl/0", "t/0@0", "t/.follow/0@0", "t/.snapshot/0"):
+            look(tree, name)
+        assert MARK not in history.read_text()
+        for ask in (file.attributes, lambda: handle.read(0, 10)):
+            with pytest.raises(BlockingIOError):
+                at_once(ask)
+            # Listing does not wait, and shows a size that was shown before.
+            assert file.listed_attributes().size == 0
+        assert MARK not in history.read_text()
+        assert tree.attributes(file).size == 4
+        assert MARK + "0\n" in history.read_text()
+        assert at_once(handle.read, 0, 10) == b"one\n"
+        # It stands: nobody waits any more.
+        tree.append("t/0", b"two\n")
+        written = history.stat()
+        assert at_once(file.attributes).size == 8
+        assert at_once(handle.read, 0, 10) == b"one\ntwo\n"
+        tree.fs.partitions.housekeeping()
+        assert history.stat() == written
+        tree.append("t/0", b"three\n")
+        tree.log().flush()
+        tree.fs.partitions.housekeeping()
+        assert MARK not in history.read_text()
+        assert at_once(handle.read, 8, 10) == b"three\n"
+        assert MARK not in history.read_text(), "all of it is flushed"
+        tree.append("t/0", b"four\n")
+        tree.log().flush()
+        tree.append("t/0", b"five\n")
+        with pytest.raises(BlockingIOError):
+            at_once(handle.read, 14, 10)
+        assert read(handle, 14) == b"four\nfive\n"
+        assert MARK + "4\n" in history.read_text()
+        handle.release()
+    assert MARK not in history.read_text(), "closed in order"
 
 
 def test_of_a_deleted_topic_an_open_reader_reads_what_is_there(tmp_path: Path) -> None:

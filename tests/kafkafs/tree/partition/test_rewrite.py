@@ -75,6 +75,8 @@ def tree(tmp_path: Path, disk: HistoryDisk) -> Iterator[Tree]:
     """Four segments of two records, all shown in `.follow` and in the topic."""
     with a_tree(tmp_path / "data", files=disk) as tree:
         filled(tree)
+        # Else the history would note that `.follow` shows what is not flushed.
+        tree.log().flush()
         disk.written = 0
         disk.threads.clear()
         yield tree
