@@ -52,6 +52,19 @@ def config(kind: int, of: str, name: str, value: str | None) -> bytes:
     return _framed(4, bytes([kind]) + _string(of) + _string(name) + _string(value))
 
 
+def metadata_version(level: int) -> bytes:
+    return _framed(12, _string("metadata.version") + struct.pack(">h", level))
+
+
+def unregistered_controller() -> bytes:
+    return _framed(29, struct.pack(">i", 3001))
+
+
+def later(kind: int, version: int) -> bytes:
+    """A record of a type or a version that no release has yet."""
+    return bytes([1, kind, version]) + b"\xff" * 8
+
+
 def begin() -> bytes:
     return _framed(23, b"")
 

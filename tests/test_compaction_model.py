@@ -133,7 +133,7 @@ def test_the_last_batch_of_a_live_producer_stays_empty() -> None:
     assert (empty.base_offset, empty.records, empty.codec) == (0, (), 0)
 
 
-def test_the_last_batch_of_a_round_stays_empty() -> None:
+def test_the_last_batch_of_the_log_stays_empty() -> None:
     log = log_of((batch(0, A),), (batch(1, (None, b"")),))
     assert [(each.base_offset, each.records) for each in left(log)][1:] == [(1, ())]
 

@@ -94,7 +94,8 @@ def clean(
     """Clean the log below ``cleanable.first_uncleanable_offset``, as far as an empty map reaches.
 
     ``now_ms``: wall time, for delete horizons.  TaskCancelled, CorruptRecord where the log is
-    damaged, OSError: nothing has changed then.
+    damaged, InvalidRecord where a record exceeds max.decompressed.message.bytes, OSError: nothing
+    has changed then.
     """
     writers: list[GroupWriter] = []
     with _sources(log, cleanable, task) as sources:
@@ -173,6 +174,7 @@ def _run(
         sources.config.delete_retention_ms,
         cleanable.high_watermark,
         sources.producers,
+        sources.config.max_decompressed_message_bytes,
         legacy_horizon_ms(ages, cleanable.first_dirty_offset, sources.config),
     )
     keep = KeepPass(offset_map, rules, CleanedTransactions())
@@ -230,7 +232,8 @@ def _build_map(
     ]
     task.begin("mapping", sum(sources.segments[number].size for number in dirty))
     aborted = aborted_within(sources.aborted, first, sources.end_offset)
-    mapping = MapPass(offset_map, first, aborted)
+    most_bytes = sources.config.max_decompressed_message_bytes
+    mapping = MapPass(offset_map, first, aborted, most_bytes)
     for number in dirty:
         segment = sources.segments[number]
         start = segment.position_before(first) if segment.base_offset < first else 0

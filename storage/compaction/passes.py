@@ -10,6 +10,7 @@ Not here: which segments, in which groups (``sources``, ``cleaner``).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -18,7 +19,7 @@ from storage.compaction._offset_map import OffsetMap
 from storage.compaction._superseded import Superseded
 from storage.compaction.group_writer import GroupWriter
 from storage.compaction.transactions import CleanedTransactions
-from storage.errors import CorruptRecord
+from storage.errors import CorruptRecord, InvalidRecord
 from storage.index.txn_index import TxnEntry
 from storage.record.batch import decode_plain, encode_records
 from storage.record.control import Marker, parse_marker
@@ -26,6 +27,7 @@ from storage.record.header import (
     CODEC_BITS,
     DELETE_HORIZON_BIT,
     FRAME_SIZE,
+    HEADER_SIZE,
     MAGIC,
     MAGIC_POSITION,
     NO_TIMESTAMP,
@@ -58,14 +60,17 @@ class Pass(Protocol):
         ...
 
     def one(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
-        """Take one batch, as it is stored and in plain form; ``header`` is the stored one."""
+        """Take one batch, as it is stored and in plain form; ``header`` is the stored one.
+
+        InvalidRecord: a record of a compressed batch is too large.
+        """
         ...
 
 
 def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
     """Have a pass take all batches of a segment from ``position``, where one begins, on.
 
-    CorruptRecord, with path and position, TaskCancelled, OSError.
+    CorruptRecord and InvalidRecord with path and position, TaskCancelled, OSError.
     """
 
     def fill(view: memoryview, at: int) -> int:
@@ -109,7 +114,12 @@ def _take(segment: Segment, data: memoryview, position: int, taker: Pass) -> int
             break
         assert isinstance(plain, bytearray)
         with data[at : at + size] as stored:
-            taker.one(stored, plain, parse_header(stored))
+            try:
+                taker.one(stored, plain, parse_header(stored))
+            except InvalidRecord as error:
+                raise InvalidRecord(
+                    error.message, path=segment.log_path, position=position + at
+                ) from None
         at += size
     return at
 
@@ -118,9 +128,15 @@ class MapPass:
     """Puts the keys of the dirty part into the map (``Cleaner.buildOffsetMapForSegment``)."""
 
     def __init__(
-        self, offset_map: OffsetMap, first_dirty_offset: int, aborted: Iterable[TxnEntry]
+        self,
+        offset_map: OffsetMap,
+        first_dirty_offset: int,
+        aborted: Iterable[TxnEntry],
+        most_bytes: int,
     ) -> None:
+        """``most_bytes``: the topic's max.decompressed.message.bytes."""
         self.finished = False
+        self._most_bytes = most_bytes
         self._map = offset_map
         self._first = first_dirty_offset
         self._transactions = CleanedTransactions()
@@ -134,6 +150,7 @@ class MapPass:
         if header.is_control:
             self._transactions.can_go(header, marker_of(plain, header))
         elif not self._transactions.is_aborted(header):
+            check_record_sizes(plain, header, self._most_bytes)
             self.finished = map_batch(self._map, plain, self._first)
         last = parse_header(plain).last_offset
         if not self.finished and last >= self._first:
@@ -159,6 +176,8 @@ class KeepRules(NamedTuple):
     high_watermark: int
     """The end of the log as the round begins (``CleanableRange.high_watermark``)."""
     producers: Mapping[int, ProducerRecord]
+    most_bytes: int
+    """The topic's max.decompressed.message.bytes."""
     legacy_horizon_ms: int = 0
     """Tombstones of v0 and v1 stay in segments that were written later than this."""
 
@@ -241,6 +260,7 @@ class KeepPass:
             self.end()
 
     def _data(self, stored: memoryview, plain: bytearray, header: BatchHeader) -> None:
+        check_record_sizes(plain, header, self._rules.most_bytes)
         _, kept, rewritten = self._keeper.keep_one(plain, legacy=header.magic < MAGIC)
         if not kept:
             self._keep_empty(header)
@@ -295,6 +315,30 @@ class KeepPass:
             "rewritten": self._rewritten + keeper.tombstones_kept,
             "bytes_after": self._bytes_kept,
         }
+
+
+def check_record_sizes(plain: bytearray, header: BatchHeader, most_bytes: int) -> None:
+    """InvalidRecord if a compressed batch, here in plain form, has a record of more bytes."""
+    if not header.codec or len(plain) - HEADER_SIZE <= most_bytes:
+        return
+    at = HEADER_SIZE
+    # The pass itself reports records that do not fit their batch.
+    with contextlib.suppress(IndexError):
+        while at < len(plain):
+            # A zig-zag varint: the length of the record's body.
+            size = 0
+            for shift in range(0, 35, 7):
+                byte = plain[at]
+                at += 1
+                size |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+            size >>= 1
+            if size > most_bytes:
+                raise InvalidRecord(
+                    f"a record of {size} bytes exceeds max.decompressed.message.bytes={most_bytes}"
+                )
+            at += size
 
 
 def marker_of(plain: bytearray, header: BatchHeader) -> Marker | None:

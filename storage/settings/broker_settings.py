@@ -10,7 +10,8 @@ what the broker keeps.  They come from
   is known, a setting that is nowhere has Kafka's default.
 
 The result says what is known, and of what is not known, why.  Files that are missing or damaged
-raise nothing: nothing is known then, and so nothing is deleted.
+raise nothing: nothing is known then, and so nothing is deleted.  Of a metadata log that a newer
+Kafka has written only the topics' ids and partition counts are known.
 
 Not here: what the settings mean, and which of them wins (``settings``).
 """
@@ -110,6 +111,9 @@ def read(
     except (CorruptRecord, OSError) as error:
         found.topics_fault = _why_unread(files, directory, error)
         return found
+    if metadata.later is not None:
+        version = f" (metadata.version {metadata.version})" if metadata.version else ""
+        found.topics_fault = f"the metadata log was written by a newer Kafka{version}"
     # The narrowest last, as it hides the others.
     _take(found, metadata.configs.get((BROKER, ""), {}), "the cluster's default")
     node = _node_id(files, data_dir)
@@ -178,8 +182,9 @@ def write(
     for topic, numbers in sorted(partitions.items()):
         facts = {"partitions": ",".join(map(str, numbers))}
         fault = known.why_unknown(topic, "")
-        if fault is None:
+        if topic in known.topics:
             facts["id"] = known.topics[topic].id
+        if fault is None:
             facts |= {f"set/{name}": text for name, text in known.topics[topic].settings.items()}
         else:
             facts["fault"] = fault

@@ -230,6 +230,9 @@ class LogConfig:
     )
     cleanup_policy: tuple[str, ...] = _topic(("delete",), _policies, "log.cleanup.policy")
     max_message_bytes: int = _topic(1_048_588, _int(0), "message.max.bytes")
+    max_decompressed_message_bytes: int = _topic(
+        INT_MAX - 8, whole_number(1, INT_MAX - 8), "max.decompressed.message.bytes"
+    )
     delete_retention_ms: int = _topic(_DAY_MS, _long(0), "log.cleaner.delete.retention.ms")
     min_compaction_lag_ms: int = _topic(0, _long(0), "log.cleaner.min.compaction.lag.ms")
     max_compaction_lag_ms: int = _topic(LONG_MAX, _long(1), "log.cleaner.max.compaction.lag.ms")
@@ -255,6 +258,7 @@ class LogConfig:
     )
     min_insync_replicas: int = _topic(1, _int(1), "min.insync.replicas")
     unclean_leader_election_enable: bool = _topic(False, _boolean, "unclean.leader.election.enable")
+    errors_deadletterqueue_group_enable: bool = _topic(False, _boolean)
     remote_storage_enable: bool = _topic(False, _boolean)
     remote_log_copy_disable: bool = _topic(False, _boolean)
     remote_log_delete_on_disable: bool = _topic(False, _boolean)

@@ -41,6 +41,10 @@ class MessageError(Exception):
     """Bytes that are no such message."""
 
 
+class LaterRecordError(MessageError):
+    """A record of the metadata log that only a later Kafka can read."""
+
+
 class Reader:
     """What is left of a message's bytes (``ByteBufferAccessor``)."""
 
@@ -362,7 +366,7 @@ class MetadataReader:
         self._only = only
 
     def read(self, value: bytes) -> MetadataRecord | None:
-        """None for one that is not wanted.  MessageError."""
+        """None for one that is not wanted, of any version.  MessageError, LaterRecordError."""
         reader = Reader(value)
         frame = _short(reader, "frame version")
         if frame == 0:
@@ -371,19 +375,22 @@ class MetadataReader:
                 " from the preview release of KRaft in 2.8 to newer versions are not supported."
             )
         if frame != _FRAME_VERSION:
-            raise MessageError(
+            raise LaterRecordError(
                 "Could not deserialize metadata record due to unknown frame version"
                 f" {frame}(only frame version 1 is supported)"
             )
         kind, version = _short(reader, "type"), _short(reader, "version")
         message = self._messages.get(kind)
         if message is None:
-            raise MessageError(
+            raise LaterRecordError(
                 "org.apache.kafka.common.errors.UnsupportedVersionException:"
                 f" Unknown metadata id {kind}"
             )
-        if self._only is not None and message.name not in self._only:
-            return None
+        if self._only is not None:
+            if message.name not in self._only:
+                return None
+            if version > message.last:
+                raise LaterRecordError(f"Unknown version {version} of {message.name}")
         try:
             data = message.read(reader, version)
         except MessageError:

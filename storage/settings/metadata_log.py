@@ -11,6 +11,9 @@ All or nothing: what is damaged or missing in the middle may have been any setti
 them is known then (CorruptRecord).  A last batch that is not whole is where a crash has cut the
 log; it was never decided.
 
+A later Kafka may write records that cannot be read here (``Metadata.later``).  Topic ids and
+partition counts still count then.  Settings may have been changed by such a record.
+
 Not here: what the settings mean, and the log of a cluster that does not use KRaft.
 """
 
@@ -30,7 +33,7 @@ from storage.files import Files
 from storage.record._batch import Rebuild, find_next_batch
 from storage.record.batch import Record, decode
 from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_at
-from storage.settings.messages import MessageError, MetadataReader, MetadataRecord
+from storage.settings.messages import LaterRecordError, MessageError, MetadataReader, MetadataRecord
 
 TOPIC = 2
 BROKER = 4
@@ -42,11 +45,12 @@ _SPARSE = 4096
 _SNAPSHOT_HEADER, _SNAPSHOT_FOOTER = 3, 4
 _WANTED = frozenset(
     {
-        *("TopicRecord", "RemoveTopicRecord", "ConfigRecord"),
+        *("TopicRecord", "RemoveTopicRecord", "ConfigRecord", "FeatureLevelRecord"),
         *("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"),
     }
 )
 _OFFSETS = paths.CONSUMER_OFFSETS.encode()
+_VERSION = b"metadata.version"
 
 
 @dataclass(slots=True)
@@ -60,6 +64,10 @@ class Metadata:
     topics: dict[str, str] = field(default_factory=dict)
     offsets_partitions: dict[str, int] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    version: int = 0
+    """The feature level of ``metadata.version``; 0: not known."""
+    later: str | None = None
+    """The first record that only a later Kafka can read; None: there is none."""
 
 
 def read_metadata(files: Files, directory: str) -> Metadata:
@@ -181,6 +189,8 @@ class _Replay:
                         found = self._partition_reader.read(value)
                 if found is not None:
                     self._take(found)
+            except LaterRecordError as error:
+                self.metadata.later = self.metadata.later or str(error)
             except (MessageError, UnicodeDecodeError) as error:
                 raise CorruptRecord(str(error), path=path, offset=record.offset) from None
 
@@ -217,6 +227,8 @@ class _Replay:
                 if name is not None:
                     metadata.topics.pop(name, None)
                     metadata.configs.pop((TOPIC, name), None)
+            case "FeatureLevelRecord" if data["name"] == _VERSION:
+                metadata.version = data["featureLevel"]
             case "ConfigRecord":
                 of = data["resourceType"], data["resourceName"].decode()
                 settings = metadata.configs.setdefault(of, {})

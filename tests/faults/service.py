@@ -413,9 +413,8 @@ FAULTS = [
     Fault(
         "cleaner-aborted-in-the-map",
         "storage/compaction/passes.py",
-        "        elif not self._transactions.is_aborted(header):\n"
-        "            self.finished = map_batch",
-        "        elif not self.finished:\n            self.finished = map_batch",
+        "        elif not self._transactions.is_aborted(header):\n            check_record_sizes",
+        "        elif not self.finished:\n            check_record_sizes",
         "A record goes for a later one that was aborted.",
         (CLEANER, "tests/storage/compaction/test_cleaner.py"),
     ),
@@ -450,6 +449,14 @@ FAULTS = [
         "                self._committed.remove(batch.producer_id)\n                return True",
         "Records of a committed transaction stand there without their marker.",
         (TRANSACTIONS, CLEANER),
+    ),
+    Fault(
+        "cleaner-reads-any-size",
+        "storage/compaction/passes.py",
+        "            if size > most_bytes:\n",
+        "            if size > most_bytes + 1:\n",
+        "A log is compacted though a record exceeds max.decompressed.message.bytes.",
+        (CLEANER,),
     ),
     Fault(
         "cleaner-last-sequence-goes",

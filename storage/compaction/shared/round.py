@@ -27,7 +27,7 @@ from storage.compaction._offset_map import OffsetMap
 from storage.compaction._superseded import KeyScan, Superseded
 from storage.compaction.cleaner import keep_group
 from storage.compaction.group_writer import GroupWriter
-from storage.compaction.passes import KeepPass, KeepRules, marker_of, walk
+from storage.compaction.passes import KeepPass, KeepRules, check_record_sizes, marker_of, walk
 from storage.compaction.shared.plan import SharedRound
 from storage.compaction.shared.swap_request import FIGURES, NewSegment, SwapRequest
 from storage.compaction.sources import Sources, legacy_horizon_ms
@@ -78,8 +78,9 @@ class _ScanPass:
 
     finished = False
 
-    def __init__(self, keys: KeyScan, transactions: CleanedTransactions) -> None:
+    def __init__(self, keys: KeyScan, transactions: CleanedTransactions, most_bytes: int) -> None:
         self.met = Met()
+        self._most_bytes = most_bytes
         self._keys = keys
         self._transactions = transactions
 
@@ -98,6 +99,7 @@ class _ScanPass:
         else:
             if header.is_transactional:
                 self.met.committed.add(header.producer_id)
+            check_record_sizes(plain, header, self._most_bytes)
             self._keys.take_batch(plain)
 
 
@@ -108,7 +110,8 @@ def scan(shared: SharedRound, number: int, files: Files, task: Task) -> Scanned:
     transactions = CleanedTransactions()
     start, end = parts[0].from_offset, parts[-1].to_offset
     transactions.add_aborted(aborted_within(shared.aborted, start, end))
-    scanning = _ScanPass(keys, transactions)
+    most_bytes = shared.config.max_decompressed_message_bytes
+    scanning = _ScanPass(keys, transactions, most_bytes)
     met = [(parts[0].group, scanning.met)]
     for part in parts:
         if part.group != met[-1][0]:
@@ -184,6 +187,7 @@ def keep(
         shared.config.delete_retention_ms,
         shared.cleanable.high_watermark,
         producers,
+        shared.config.max_decompressed_message_bytes,
         legacy_horizon_ms(ages, shared.cleanable.first_dirty_offset, shared.config),
     )
     keeping = KeepPass(known, rules, CleanedTransactions.resumed(opening), superseded)

@@ -11,7 +11,7 @@ import pytest
 from storage import Log
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
-from storage.errors import CorruptRecord, TaskCancelled
+from storage.errors import CorruptRecord, InvalidRecord, TaskCancelled
 from storage.files import Files
 from storage.record.compression import CODECS
 from storage.record.control import ABORT, COMMIT
@@ -28,6 +28,7 @@ from tests.storage.producers import Producer
 from tests.storage.transactions import marker
 
 DAY_MS = 86_400_000
+ZSTD = 4
 
 
 def names(log: Log, suffix: str) -> list[str]:
@@ -123,7 +124,7 @@ def test_a_round_that_changes_nothing_leaves_the_files_as_they_are(tmp_path: Pat
 
 
 def test_an_emptied_log_keeps_its_end(tmp_path: Path) -> None:
-    """The last batch of the round stays without its records: the log's end is not lost by it."""
+    """The last batch of the log stays without its records: the log's end is not lost by it."""
     clock = Clock()
     with compacted(tmp_path, clock=clock) as (manager, log):
         put(log, (b"a", None))
@@ -137,6 +138,41 @@ def test_an_emptied_log_keeps_its_end(tmp_path: Path) -> None:
         assert log.log_end_offset == 2
     with compacted(tmp_path) as (manager, log):
         assert log.log_end_offset == 2
+
+
+def test_the_last_batch_of_a_round_is_dropped_where_the_log_goes_on(tmp_path: Path) -> None:
+    clock = Clock()
+    with compacted(tmp_path, clock=clock) as (manager, log):
+        put(log, (b"a", b"1"))
+        put(log, (b"b", None))
+        roll(log)
+        put(log, (b"c", b"1"))
+        clean(manager, log)
+        clock.now_ms += DAY_MS
+        clean(manager, log)
+        assert [(base, count) for base, _, _, count in batches(log)] == [(0, 1), (2, 1)]
+    with compacted(tmp_path) as (manager, log):
+        assert log.log_end_offset == 3
+
+
+def test_a_record_above_the_limit_stops_the_round(tmp_path: Path) -> None:
+    """`max.decompressed.message.bytes` concerns compressed batches only."""
+    with compacted(tmp_path) as (manager, log):
+        put(log, (b"a", bytes(1000)))
+        put(log, (b"b", b"1"), (b"b", bytes(500)), codec=ZSTD)
+        roll(log)
+        before, cleaner = log.segments, LogCleaner(manager)
+        manager.change_topic_settings("t", {"max.decompressed.message.bytes": "507"})
+        limit = "a record of 508 bytes exceeds max.decompressed.message.bytes=507"
+        for work in (cleaner.clean, cleaner.preview):
+            with pytest.raises(InvalidRecord, match=limit) as raised:
+                work(log, Task())
+            assert raised.value.path == log.segments[0].log_path
+        assert limit in cleaner.uncleanable[log]
+        assert log.segments is before
+        manager.change_topic_settings("t", {"max.decompressed.message.bytes": "508"})
+        clean(manager, log)
+        assert [offset for offset, *_ in contents(log)] == [0, 2]
 
 
 def test_a_full_map_ends_the_round(tmp_path: Path) -> None:

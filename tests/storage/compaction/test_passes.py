@@ -138,8 +138,8 @@ def header(last_offset: int, producer_id: int = -1, epoch: int = 0) -> BatchHead
     return parse_header(batch)._replace(producer_epoch=epoch)
 
 
-def test_a_batch_stays_empty_for_the_sequence_in_it_or_the_end_of_what_is_cleaned() -> None:
-    rules = KeepRules(NOW_MS, 0, 20, {7: ProducerRecord(5, 0), 8: ProducerRecord(-1, 3)})
+def test_a_batch_stays_empty_for_the_sequence_in_it_or_the_end_of_the_log() -> None:
+    rules = KeepRules(NOW_MS, 0, 20, {7: ProducerRecord(5, 0), 8: ProducerRecord(-1, 3)}, 1000)
     assert rules.special == [5, 19]
     assert rules.stays_empty(header(19))
     assert not rules.stays_empty(header(18))

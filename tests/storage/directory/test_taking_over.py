@@ -9,6 +9,7 @@ import pytest
 from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.plan import Limits, plan
+from storage.directory.detach import detach
 from storage.directory.lock import settings_of
 from storage.errors import SwapRefused, UnknownTopicOrPartition
 from storage.files import Files
@@ -197,6 +198,30 @@ def test_why_and_what_ends_it(tmp_path: Path) -> None:
     settings.change_topic("orders", {"retention.bytes": "-1"})
     assert settings.why_kept("orders") is None
     assert Settings(Files(), str(data)).log_config("orders").retention_ms == 5
+
+
+def test_a_metadata_log_of_a_newer_kafka(tmp_path: Path) -> None:
+    """It may have any setting; the ids of topics are known."""
+    data = tmp_path / "data"
+    data.mkdir()
+    described(data, [on_topic("retention.ms", "5"), made.later(111, 0)], "")
+    log = data / "__cluster_metadata-0" / f"{0:020}.log"
+    settings = Settings(Files(), str(data))
+    assert settings.id_at_broker("orders") == topic_id(data)
+    why = str(settings.why_kept("orders"))
+    assert "the metadata log was written by a newer Kafka; kafkafs config" in why
+    log.write_bytes(log.read_bytes() + made.batch([made.metadata_version(31)], 3))
+    with LogManager.open(str(data)) as manager:
+        assert kept(manager.log("orders", 0), manager)
+        why = str(manager.settings.why_kept("orders"))
+        assert "written by a newer Kafka (metadata.version 31); " in why
+    detach(Files(), str(data))
+    with LogManager.open(str(data)) as manager:
+        assert manager.settings.id_at_broker("orders") == topic_id(data)
+        assert "written by a newer Kafka (metadata.version 31)" in str(
+            manager.settings.why_kept("orders")
+        )
+        assert kept(manager.log("orders", 0), manager)
 
 
 @pytest.mark.parametrize("name", ["broker's file", "kafkafs.metadata.log.dir", "none"])

@@ -171,8 +171,33 @@ def test_what_is_damaged_or_missing_tells_nothing(
         read(log)
 
 
-def test_an_unknown_record_tells_nothing(tmp_path: Path) -> None:
+def test_known_records_that_are_not_needed_are_skipped(tmp_path: Path) -> None:
+    """In any version: RegisterBrokerRecord, PartitionChangeRecord, ClientQuotaRecord."""
     log = filled(tmp_path)
-    log.append(bytes([1, 111, 0, 0]))
-    with pytest.raises(CorruptRecord, match="Unknown metadata id 111"):
-        read(log)
+    before = read(log)
+    log.append(made.unregistered_controller(), *(made.later(kind, 99) for kind in (0, 5, 14)))
+    assert read(log) == before
+    assert before.later is None
+
+
+@pytest.mark.parametrize(
+    ("record", "what"),
+    [
+        (made.later(111, 0), "Unknown metadata id 111"),
+        (made.later(4, 9), "Unknown version 9 of ConfigRecord"),
+        (bytes([2, 4, 0]), "unknown frame version 2"),
+    ],
+)
+def test_records_of_a_later_kafka(tmp_path: Path, record: bytes, what: str) -> None:
+    """The others count, before and after it."""
+    log = MetadataLog(tmp_path)
+    log.append(made.metadata_version(30), made.topic("orders", ORDERS))
+    log.append(record)
+    log.append(made.topic("__consumer_offsets", USERS), made.partition(USERS, 4))
+    log.append(made.metadata_version(31), made.later(112, 0))
+    found = read(log)
+    assert found.topics == {"orders": ORDERS, "__consumer_offsets": USERS}
+    assert found.offsets_partitions == {USERS: 5}
+    assert found.version == 31
+    assert found.later is not None
+    assert what in found.later

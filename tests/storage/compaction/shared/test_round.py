@@ -12,7 +12,7 @@ import pytest
 from storage import Log, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.compaction.shared.plan import Limits
-from storage.errors import StorageError
+from storage.errors import InvalidRecord, StorageError
 from storage.files import Files
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import TRANSACTIONAL_BIT
@@ -230,6 +230,15 @@ def test_large_segments_are_cut_into_ranges(tmp_path: Path) -> None:
         assert len(shared.ranges) > 5
         clean_shared(manager, log, SMALL)
         assert [offset for offset, *_ in contents(log)] == list(range(33, 40))
+
+
+def test_a_record_above_the_limit_stops_the_round(tmp_path: Path) -> None:
+    with compacted(tmp_path, max_decompressed_message_bytes=100) as (manager, log):
+        put(log, (b"a", bytes(200)))
+        put(log, (b"a", bytes(200)), codec=4)
+        roll(log)
+        with pytest.raises(InvalidRecord, match=r"exceeds max\.decompressed\.message\.bytes=100"):
+            clean_shared(manager, log)
 
 
 @pytest.mark.parametrize("number", range(4))
