@@ -32,13 +32,15 @@ from storage.settings.messages import MessageError, Reader, leading_version, par
 
 TopicPartition = tuple[str, int]
 
-_CLASSIC: Final = 2
-_KINDS: Final = {
-    _CLASSIC: "classic",
+CLASSIC: Final = 2
+"""The type of a classic group's metadata."""
+KINDS: Final = {
+    CLASSIC: "classic",
     **dict.fromkeys((*range(3, 9), 16), "consumer"),
     **dict.fromkeys(range(10, 16), "share"),
     **dict.fromkeys(range(17, 24), "streams"),
 }
+"""The kind of a group by the types of its metadata."""
 _MEMBERS: Final = frozenset({5, 10, 19})
 _CURRENT_ASSIGNMENTS: Final = frozenset({8, 14})
 _ASSIGNMENT: Final = parse_schemas(PROTOCOL)["ConsumerProtocolAssignment"]
@@ -150,8 +152,8 @@ class _Metadata:
         """MessageError: the record is none that Kafka would read, and does not count."""
         kind = kind_of(key)
         fields, data = read_key(key), read_value(key, value)
-        self.kind = _KINDS.get(kind, self.kind)
-        if kind == _CLASSIC:
+        self.kind = KINDS.get(kind, self.kind)
+        if kind == CLASSIC:
             self._add_classic(data)
         elif kind in _MEMBERS:
             id_ = name_text(fields["memberId"])

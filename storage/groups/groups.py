@@ -47,10 +47,12 @@ from storage.groups.offset_records import (
     read_commit_key,
 )
 from storage.groups.offsets_log import GroupRecords, OffsetsLog
+from storage.groups.tombstones import group_tombstones
 from storage.log.listener import LogListener
 from storage.log.log import Log
 from storage.plural import counted
 from storage.record.batch import Record, encode
+from storage.record.header import HEADER_SIZE
 from storage.segment.segment import Segment
 from storage.settings.messages import MessageError
 from storage.settings.settings import Settings
@@ -64,8 +66,8 @@ _TOPIC = paths.CONSUMER_OFFSETS
 _AT_ONCE_BYTES = 64 * 1024
 # How many groups, or positions of one, it decodes.
 _AT_ONCE = 100
-# Bytes of records in a batch: well below the smallest max.message.bytes that Kafka suggests.
-_BATCH_BYTES = 256 * 1024
+# Bytes of a record beside its key and its value at most: attributes, lengths, deltas, no headers.
+_RECORD_OVERHEAD = 23
 _TRIES = 3
 # Positions that the owner takes back in one turn.
 _TAKEN_BACK_AT_ONCE = 500
@@ -339,11 +341,18 @@ class Groups(LogListener[Log]):
         the disk by then are flushed before the commit is.
 
         OffsetOutOfRange outside of log start..log end, UnknownTopicOrPartition, FaultyPartition,
-        InvalidRecord for a name or metadata that Kafka does not take; errors as ``prepare`` and as
-        ``Appender.append``.
+        InvalidRecord for a name or metadata that Kafka does not take, PolicyViolation for a share
+        group; errors as ``prepare`` and as ``Appender.append``.
         """
         self._directory.check_writable()
         check_name(name)
+        group = self.find(name)
+        if group is not None and group.kind == "share":
+            # A broker that replays the commit first would not load the share group's records.
+            raise PolicyViolation(
+                f"{name!r} is a share group: its offsets are not in {_TOPIC}. To set them, start "
+                "the broker: kafka-share-groups --reset-offsets --group"
+            )
         logs = {number: self._topics.log(topic, number) for number in positions}
         now_ms = self._directory.clock_ms()
         records: list[tuple[bytes, bytes | None]] = []
@@ -363,9 +372,13 @@ class Groups(LogListener[Log]):
         self._append(offsets, records)
 
     def forget(self, name: str, topic: str | None = None, partition: int | None = None) -> None:
-        """Take back a group's position in a partition, all in a topic, or the group altogether.
+        """Delete a group's position in a partition, all in a topic, or the group with all that a
+        broker has written of it.
 
-        What is not there is passed over.  Errors as ``names`` and as an append's.
+        What is not there is passed over.
+
+        Errors: PolicyViolation for a group that only a broker can delete; those of ``names`` and
+        of an append.
         """
         self._directory.check_writable()
         found: list[tuple[Log, list[bytes]]] = []
@@ -375,7 +388,7 @@ class Groups(LogListener[Log]):
                 if records is None:
                     continue
                 if topic is None:
-                    keys = sorted(records.newest)
+                    keys = group_tombstones(name, records.newest.keys())
                 else:
                     numbers = self._numbers(name_bytes(name), records, topic)
                     keys = [
@@ -413,15 +426,16 @@ class Groups(LogListener[Log]):
         return self._topics.log(_TOPIC, partition_for(name, len(numbers)))
 
     def _append(self, log: Log, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Append records in as many batches as they need."""
+        """Append records in one batch where max.message.bytes allows it, else in several."""
         now_ms = self._directory.clock_ms()
-        batches, batch, size = bytearray(), list[Record](), 0
+        batches, batch, size = bytearray(), list[Record](), HEADER_SIZE
         for key, value in records:
-            if size > _BATCH_BYTES:
+            record_size = len(key) + len(value or b"") + _RECORD_OVERHEAD
+            if batch and size + record_size > log.config.max_message_bytes:
                 batches += encode(batch)
-                batch, size = [], 0
+                batch, size = [], HEADER_SIZE
             batch.append(Record(len(batch), now_ms, 0, key, value))
-            size += len(key) + len(value or b"")
+            size += record_size
         if batch:
             batches += encode(batch)
             log.append(batches, now_ns=now_ms * 1_000_000)
@@ -548,21 +562,25 @@ class Groups(LogListener[Log]):
         )
 
     def _take_back(self, found: Sequence[_Doomed]) -> int:
-        """Append tombstones for those of these positions that are still to go."""
+        """Append tombstones for those of these positions that are still to go, and for groups
+        without any other record.  Return the number of positions.
+        """
         keys, expired = at_once(self._still_doomed, found)
         for log, each in keys.items():
             self._append(log, [(key, None) for key in each])
         for name, count in expired.items():
             _log.warning("group %r: %s expired", name, counted(count, "position"))
-        return sum(map(len, keys.values()))
+        return sum(kind_of(key) == COMMIT for each in keys.values() for key in each)
 
     def _still_doomed(
         self, found: Sequence[_Doomed]
     ) -> tuple[dict[Log, list[bytes]], Counter[str]]:
-        """The keys of those of these positions that nothing has replaced or claimed meanwhile; and
-        how many of each group have expired.
+        """Return the keys of those of these positions that nothing has replaced or claimed
+        meanwhile, and those of groups that lose their last record; and how many positions of each
+        group have expired.
         """
-        keys: dict[Log, list[bytes]] = {}
+        doomed: dict[GroupRecords, list[bytes]] = {}
+        where: dict[GroupRecords, tuple[Log, str]] = {}
         expired: Counter[str] = Counter()
         with self._read():
             for log, name, records, item, committed in found:
@@ -572,6 +590,14 @@ class Groups(LogListener[Log]):
                 is_expired = not self._is_gone(item, committed)
                 if is_expired and not self._is_expired(group, committed):
                     continue
-                keys.setdefault(log, []).append(commit_key(group.name, *item))
+                doomed.setdefault(records, []).append(commit_key(group.name, *item))
+                where[records] = log, group.name
                 expired[group.name] += is_expired
+            keys: dict[Log, list[bytes]] = {}
+            for records, each in doomed.items():
+                log, group_name = where[records]
+                is_all = records.newest.keys() <= set(each)
+                keys.setdefault(log, []).extend(
+                    group_tombstones(group_name, each) if is_all else each
+                )
         return keys, +expired

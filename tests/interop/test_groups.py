@@ -189,6 +189,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         simple.close()
         console(broker, "new-protocol", "orders", 11, "consumer")
         console(broker, "java-classic", "orders", 12, "classic")
+        console(broker, "java-consumer", "orders", 12, "consumer")
         in_transaction(broker, "exactly-once", 5, commit=True)
         in_transaction(broker, "exactly-once", 9, commit=False)
         in_transaction(broker, "never", 9, commit=False)
@@ -314,18 +315,26 @@ def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
         member.close()
         fails(errno.EROFS, os.mkdir, mount / ".groups/new")
         theirs = described(broker)
+        # They are in their groups when the broker ends.
+        members = [consumer(broker, name, group_protocol="consumer") for name in ("lives", "regex")]
+        for each, pattern in zip(members, ("orders", "^ord.*"), strict=True):
+            each.subscribe([pattern])
+            takes(each, 3)
+        theirs |= {(name, "orders", 0): (3, 40, 37) for name in ("lives", "regex")}
         broker.kill()
         assert shown_by(mount) == theirs
     with mount_of(tmp_path) as mount:
         mount.run("mkdir .groups/by-a-mount; echo 33 > .groups/by-a-mount/orders/0")
         mount.run("printf 'earliest\\tby us\\n' > .groups/by-a-mount/orders/1")
         mount.run("echo -2 > .groups/new-protocol/orders/0; rm -r .groups/exactly-once")
+        mount.run("rmdir .groups/lives .groups/regex .groups/java-consumer")
         expected = shown_by(mount)
     assert expected["new-protocol", "orders", 0] == (9, 40, 31)
     broker.start()
     eventually(lambda: described(broker))
     assert described(broker) == expected
-    assert not [each for each in expected if each[0] == "exactly-once"]
+    deleted = {"exactly-once", "lives", "regex", "java-consumer"}
+    assert not [each for each in expected if each[0] in deleted]
     read = console(broker, "by-a-mount", "orders", 7, "classic")
     assert read == [f"value {n}" for n in range(33, 40)]
     broker.stop()

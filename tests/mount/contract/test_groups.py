@@ -503,7 +503,7 @@ def test_the_tables_and_the_metric(own: Mount) -> None:
 
 
 def test_members_where_a_broker_has_written_them(own: Mount) -> None:
-    """Of a classic group; of a share group the name alone is known."""
+    """Of a classic group; a share group is named, and only brokers change it."""
     own.topic("orders", 2)
     own.run("mkdir .groups/ours; echo 0 > .groups/ours/orders/0")
     own.stop()
@@ -511,12 +511,16 @@ def test_members_where_a_broker_has_written_them(own: Mount) -> None:
         for key, value in (
             (group_key("theirs"), classic_group(since_ms=-1, members=2)),
             (group_key("left"), classic_group(since_ms=5, members=0)),
-            share_group("shared"),
+            *share_group("shared"),
         ):
             write(manager.log("__consumer_offsets", 0), (key, value))
     own.start()
     assert own.run("ls .groups") == b"left\nours\nshared\ntheirs\n"
     fails(errno.ENOENT, os.stat, own / ".groups/ours/.members")
+    fails(errno.EPERM, os.rmdir, own / ".groups/shared")
+    assert "kafka-share-groups --delete --group" in own.events()
+    with opened(own / ".groups/shared/orders/0", os.O_WRONLY) as fd:
+        fails(errno.EPERM, os.write, fd, b"0\n")
     lines = own.run("cat .groups/theirs/.members").decode().splitlines()
     assert [line.split() for line in lines] == [
         ["member", "client", "host", "assigned"],

@@ -41,9 +41,43 @@ def classic_group(*, since_ms: int, members: int) -> bytes:
     return value
 
 
-def share_group(name: str) -> Pair:
-    """``ShareGroupMetadata``: that the group is there."""
-    return struct.pack(">h", 11) + _string(name), struct.pack(">hiqb", 0, 1, 0, 0)
+def share_group(name: str, *members: str) -> list[Pair]:
+    """A share group; without members only that it is there."""
+    return [
+        (_key(11, name), _value(struct.pack(">iq", 1, 0))),
+        (_key(15, name), _value(_NOTHING * 3)),
+        (_key(12, name), _value(struct.pack(">i", 1))),
+        *((_key(10, name, each), _value(_NULL + _CLIENT + _NOTHING)) for each in members),
+        *((_key(13, name, each), _value(_NOTHING)) for each in members),
+        *((_key(14, name, each), _value(_EPOCHS + _NOTHING)) for each in members),
+    ]
+
+
+def consumer_group(name: str, *members: str) -> list[Pair]:
+    """A group of KIP-848 with a regular expression, in the order in which a broker writes it."""
+    member = _NULL * 2 + _CLIENT + _NOTHING + _NULL + struct.pack(">i", 1000) + _NULL
+    return [
+        *((_key(5, name, each), _value(member)) for each in members),
+        (_key(16, name, "or.*"), _value(_NOTHING + struct.pack(">qq", 1, NOW_MS))),
+        (_key(4, name), _value(_NOTHING)),
+        (_key(3, name), _value(struct.pack(">i", 1))),
+        *((_key(7, name, each), _value(_NOTHING)) for each in members),
+        (_key(6, name), _value(struct.pack(">i", 1))),
+        *((_key(8, name, each), _value(_EPOCHS + _NOTHING * 2)) for each in members),
+    ]
+
+
+def streams_group(name: str, *members: str) -> list[Pair]:
+    """A group of KIP-1071, in the order in which a broker writes it."""
+    member = _NULL * 2 + _CLIENT + struct.pack(">ii", 1000, 0) + _compact("process")
+    return [
+        *((_key(19, name, each), _value(member + b"\xff" + _NOTHING)) for each in members),
+        (_key(23, name), _value(struct.pack(">i", 0) + _NOTHING)),
+        (_key(17, name), _value(struct.pack(">iq", 1, 0))),
+        *((_key(21, name, each), _value(_NOTHING * 3)) for each in members),
+        (_key(20, name), _value(struct.pack(">i", 1))),
+        *((_key(22, name, each), _value(_EPOCHS + _NOTHING * 6)) for each in members),
+    ]
 
 
 def write(log: Log, *pairs: Pair) -> None:
@@ -77,6 +111,26 @@ def positions(manager: LogManager, group: str) -> dict[tuple[str, int], int]:
 
 def _string(text: str) -> bytes:
     return struct.pack(">h", len(text)) + text.encode()
+
+
+def _compact(text: str) -> bytes:
+    return bytes([len(text) + 1]) + text.encode()
+
+
+_NULL = b"\0"
+_NOTHING = b"\1"
+"""An empty array."""
+_CLIENT = _compact("client") + _compact("/host")
+_EPOCHS = struct.pack(">iib", 1, 0, 0)
+
+
+def _key(kind: int, *names: str) -> bytes:
+    return struct.pack(">h", kind) + b"".join(map(_string, names))
+
+
+def _value(fields: bytes) -> bytes:
+    """A message of version 0, without tagged fields."""
+    return struct.pack(">h", 0) + fields + b"\0"
 
 
 def _records(pairs: Sequence[Pair]) -> list[Record]:

@@ -27,20 +27,24 @@ from storage.groups.offset_records import (
     read_commit,
     read_commit_key,
 )
+from storage.log.read import plain_batches
+from storage.record.batch import decode_plain
 from storage.record.control import ABORT, COMMIT
 from storage.state.checkpoint_file import new_topic_id
 from storage.task import Task
 from storage.waiting import at_once
 from tests import metadata_log as made
 from tests.storage.groups.records import (
+    consumer_group,
     end,
     position,
     positions,
+    share_group,
     taken_back,
     write,
     write_in_transaction,
 )
-from tests.storage.logs import NOW_MS, append, opened, write_settings
+from tests.storage.logs import NOW_MS, append, opened, write_settings, write_topic_settings
 
 OFFSETS = "__consumer_offsets"
 T = TypeVar("T")
@@ -201,6 +205,69 @@ def test_positions_are_taken_back(manager: LogManager) -> None:
     groups.forget("g")
     assert groups.find("g") is None
     assert groups.names() == []
+
+
+def keys(log: Log, offset: int) -> list[list[int]]:
+    """The types of the keys in each batch from this offset on."""
+    return [
+        [record.key[1] for record in decode_plain(data) if record.key is not None]
+        for segment in log.segments
+        for data, header in plain_batches(segment, 0, segment.size)
+        if header.base_offset >= offset
+    ]
+
+
+@pytest.mark.parametrize(
+    ("max_message_bytes", "batches"),
+    [
+        (1_048_588, [[1, 8, 7, 6, 5, 16, 4, 3]]),
+        (200, [[1, 8, 7], [6, 5, 16, 4], [3]]),
+    ],
+)
+def test_a_group_is_deleted_in_one_batch_where_that_fits(
+    data: Path, max_message_bytes: int, batches: list[list[int]]
+) -> None:
+    with opened(data) as manager:
+        manager.create_topic("orders")
+        log = offsets_log(manager, "g")
+        write(log, position("g", "orders", 0, 0), *consumer_group("g", "member"))
+        manager.groups.commit("other", "orders", {0: Committed(0)})
+    write_topic_settings(data, OFFSETS, {"max.message.bytes": max_message_bytes})
+    with opened(data) as manager:
+        log = offsets_log(manager, "g")
+        end = log.log_end_offset
+        manager.groups.forget("g")
+        assert keys(log, end) == batches
+        assert manager.groups.names() == ["other"]
+
+
+def test_a_group_that_was_emptied_before_is_deleted_for_brokers_too(manager: LogManager) -> None:
+    """They keep it as a group of the classic protocol without positions."""
+    log = offsets_log(manager, "g")
+    manager.groups.make("g")
+    manager.groups.commit("g", "orders", {0: Committed(1)})
+    manager.groups.forget("g", "orders", 0)
+    manager.groups.forget("g")
+    assert keys(log, 0) == [[1], [1], [2]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manager: manager.groups.forget("shared"),
+        lambda manager: manager.groups.commit("shared", "orders", {0: Committed(1)}),
+    ],
+)
+def test_a_share_group_is_changed_by_brokers_only(
+    manager: LogManager, change: Callable[[LogManager], None]
+) -> None:
+    """One that replayed a position before it would not load the share group."""
+    log = offsets_log(manager, "shared")
+    write(log, *share_group("shared"))
+    end = log.log_end_offset
+    with pytest.raises(PolicyViolation, match="kafka-share-groups"):
+        change(manager)
+    assert log.log_end_offset == end
 
 
 def test_nothing_is_written_where_nothing_is_taken_back(manager: LogManager) -> None:
@@ -397,6 +464,10 @@ def test_positions_expire_with_their_age(data: Path) -> None:
         now_ms += 1
         assert manager.groups.sweep(Task()) == 1
         assert positions(manager, "g") == {("orders", 1): 0}
+        now_ms += 600_000
+        assert manager.groups.sweep(Task()) == 1
+        # A broker, too, deletes a group with its last position.
+        assert keys(offsets_log(manager, "g"), 0) == [[1, 1], [1], [1], [1, 2]]
 
 
 def test_a_group_that_gets_a_consumer_meanwhile_keeps_its_positions(data: Path) -> None:
