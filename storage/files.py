@@ -304,6 +304,25 @@ class Files:
             done += len(data)
         return b"".join(parts)
 
+    def data_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of a file from ``start`` to ``end`` that are no holes, in order.
+
+        All of it is one part where the file system knows no holes.
+        """
+        while start < end:
+            try:
+                first = os.lseek(fd, start, os.SEEK_DATA)
+                hole = os.lseek(fd, first, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole follows
+                    return
+                if error.errno != errno.EINVAL:
+                    raise
+                first, hole = start, end
+            if first < end:
+                yield first, min(hole, end)
+            start = hole
+
     def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
         """Fill ``buffer`` from ``position``; the count, less than its size only at the end."""
         size = len(buffer)

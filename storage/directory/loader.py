@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from storage import paths
 from storage.directory.checkpoints import Checkpoints, Mending
+from storage.directory.reserve import NAME as RESERVE
 from storage.directory.topics import Topic, TopicPartition, Topics
 from storage.errors import CorruptCheckpoint, CorruptRecord, LogWouldEnd, SegmentGone
 from storage.files import Files, is_temporary
@@ -43,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 # How often to load a partition again whose files its writer renames meanwhile.
 _TRIES = 5
+# Names of other directories in a line of the log.
+_SHOWN = 3
 # How long a cleaner may take to name what it puts into the log, and how often to look.
 _SWAP_S = 1.0
 _LOOK_S = 0.005
@@ -81,7 +84,7 @@ class Loader:
     mending: Mending | None
     cuts: list[Cut] = field(default_factory=list)
     uncut: set[TopicPartition] = field(default_factory=set)
-    skipped: list[str] = field(default_factory=list)
+    skipped: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         # Whether the last stop was clean, and the checkpoints can be read.
@@ -93,11 +96,12 @@ class Loader:
         """Look at what is there, and finish what a stopped deletion has left.  OSError."""
         found: set[TopicPartition] = set()
         doomed: list[str] = []
+        others: list[str] = []
         for name, kind in self.files.listing(self.path):
             if kind == "file" and is_temporary(name) and not self.read_only:
                 # A kill has left it: only this process writes here.
                 self.files.unlink(os.path.join(self.path, name))
-            if kind == "file" or name in paths.BROKERS_OWN:
+            if kind == "file" or name in paths.BROKERS_OWN or name.startswith(RESERVE):
                 continue
             parsed = paths.parse_partition_directory(name)
             if parsed is not None:
@@ -111,8 +115,10 @@ class Loader:
             if aside is not None and aside.kind == "delete":
                 doomed.append(name)
             elif name not in self.skipped:
-                self.skipped.append(name)
-                _log.warning("%s: not a partition's directory, left alone", name)
+                others.append(name)
+        if others:
+            self.skipped.update(others)
+            _log.warning("%s", _left_alone(sorted(others)))
         deletions = [each for name in doomed if (each := self._deletion(name)) is not None]
         for deletion in deletions:
             for partition in self._left(deletion, found, doomed):
@@ -512,6 +518,14 @@ class Loader:
         if epochs != recorded and not self.read_only:
             checkpoint_file.write_epochs(self.files, path, epochs)
         return epochs
+
+
+def _left_alone(names: Sequence[str]) -> str:
+    """A line about directories that are no partitions'."""
+    shown, more = ", ".join(names[:_SHOWN]), len(names) - _SHOWN
+    rest = f" and {counted(more, 'other')}" if more > 0 else ""
+    what = "not a partition's directory" if len(names) == 1 else "not partitions' directories"
+    return f"{shown}{rest}: {what}, left alone"
 
 
 def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:

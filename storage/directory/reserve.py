@@ -6,6 +6,8 @@ may use them up, one after the other (``Files.with_reserve``): checkpoints, sett
 recovery, shutdown.  Appends never do, and are refused while a part of the reserve is missing, so
 that they do not take what was given up.  Each part is taken again as soon as there is room for it.
 
+Anything but a regular file in the place of a part is renamed (``bad_file``), and the part is made.
+
 Where nothing of it is left, files go that can be made again from the log: those of line indexes
 (``.lines``), a partition's at a time.
 
@@ -18,17 +20,24 @@ is found full without a reserve (``make_room``).
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import stat
 import threading
 
 from storage import paths
-from storage.files import FULL, Files
+from storage.bad_file import set_aside
+from storage.errors import reason_of
+from storage.files import FULL, Files, unusable
+
+_log = logging.getLogger(__name__)
 
 COUNT = 8
 """How many files it is: as many inodes, and an equal part of the bytes each."""
 SHARE = 64
 """It takes no more than this part of a file system: small ones have a small reserve."""
-_NAME = "kafkafs.reserve."
+NAME = "kafkafs.reserve."
+"""Names of its parts begin with this."""
 
 
 class Reserve:
@@ -71,7 +80,7 @@ class Reserve:
     @property
     def parts(self) -> int:
         """How many of the `COUNT` files are there."""
-        return sum(self._files.exists(path) for path in self._paths())
+        return sum(self._allocated(path) >= 0 for path in self._paths())
 
     def give_up(self) -> bool:
         """Give up one part, or files that can be made again.
@@ -116,16 +125,26 @@ class Reserve:
             return True
 
     def _paths(self) -> list[str]:
-        return [os.path.join(self._path, f"{_NAME}{number}") for number in range(COUNT)]
+        return [os.path.join(self._path, f"{NAME}{number}") for number in range(COUNT)]
 
     def _allocated(self, path: str) -> int:
-        """How many bytes of the disk this file has; -1: there is none."""
+        """How many bytes of the disk this file has; -1: there is no regular file."""
         try:
-            return self._files.file_stat(path).st_blocks * 512
+            found = self._files.file_stat(path)
         except FileNotFoundError:
             return -1
+        return found.st_blocks * 512 if stat.S_ISREG(found.st_mode) else -1
+
+    def _set_aside_unusable(self, path: str) -> None:
+        """Rename a link, a pipe or a directory in the place of a part.  OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            mode = self._files.file_stat(path).st_mode
+            if not stat.S_ISREG(mode):
+                kept = set_aside(self._files, path)
+                _log.warning("%s; kept as %s", reason_of(unusable(path, mode)), kept)
 
     def _allocate(self, path: str) -> None:
+        self._set_aside_unusable(path)
         fd = self._files.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             self._files.allocate(fd, self._part)
@@ -139,9 +158,10 @@ class Reserve:
 
     def _give_up_one(self) -> bool:
         for path in reversed(self._paths()):
-            with contextlib.suppress(FileNotFoundError):
-                self._files.unlink(path)
-                return True
+            if self._allocated(path) >= 0:
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.unlink(path)
+                    return True
         return False
 
     def _give_up_lines(self) -> bool:

@@ -26,6 +26,8 @@ from storage.errors import UnusableFile
 from storage.files import Files
 
 ENTRY_SIZE = 34
+# Of whole entries.
+_CHUNK_BYTES = ENTRY_SIZE << 15
 VERSION = 0
 _ENTRY = Struct(">hqqqq")
 
@@ -65,6 +67,22 @@ def sanity(entries: tuple[TxnEntry, ...], base_offset: int, end: int) -> str | N
     return None
 
 
+def _read(files: Files, path: str) -> tuple[int, tuple[TxnEntry, ...]]:
+    """Read a file's size, and its entries up to the first whose last offset does not rise.
+
+    OSError.
+    """
+    entries: list[TxnEntry] = []
+    with files.held_open(path) as fd:
+        size = files.size(fd)
+        for at in range(0, size, _CHUNK_BYTES):
+            for entry in decode(files.pread(fd, _CHUNK_BYTES, at)):
+                if entries and entry.last_offset <= entries[-1].last_offset:
+                    return size, tuple(entries)
+                entries.append(entry)
+    return size, tuple(entries)
+
+
 class TxnIndex:
     """The transaction index file of one segment."""
 
@@ -86,21 +104,17 @@ class TxnIndex:
         self.fd = -1
         self._dirty = False
         self.path = path
+        self._length = 0
+        self.entries: tuple[TxnEntry, ...] = ()
         try:
-            data = files.read_whole(path)
+            self._length, self.entries = _read(files, path)
         except FileNotFoundError:
-            data = b""
+            pass
         except UnusableFile:
             if writable:
                 raise
-            data = b""
-        self._length = len(data)
-        self.entries: tuple[TxnEntry, ...] = decode(data)
-
-    @property
-    def odd_bytes(self) -> int:
-        """Bytes behind the last whole entry: 0 in a sound file."""
-        return self._length % ENTRY_SIZE
+        # Bytes that are no entries: none in a sound file.
+        self.odd_bytes = self._length - len(self.entries) * ENTRY_SIZE
 
     @property
     def is_open(self) -> bool:
@@ -150,6 +164,7 @@ class TxnIndex:
         self.fd = fd
         self.entries = entries
         self._cut()
+        self.odd_bytes = 0
         if not entries:
             self.close()
             self._files.unlink(self.path)

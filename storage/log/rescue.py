@@ -47,6 +47,7 @@ from storage.segment.damage import Damage
 from storage.segment.direct_io import fill_readable
 from storage.segment.segment import Segment
 from storage.segment.walk import sealed_indexes
+from storage.state import producer_state
 from storage.state.producer_state import ProducerState
 from storage.task import Task
 
@@ -202,7 +203,7 @@ def _write_snapshots(log: Log) -> None:
     for offset in sorted(log.snapshots.unsynced):
         path = log.snapshots.path(offset)
         try:
-            data = log.files.read_whole(path)
+            data, _ = producer_state.read(log.files, path)
             ProducerState.decode(data, path=path)
         except FileNotFoundError:
             continue

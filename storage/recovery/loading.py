@@ -585,13 +585,13 @@ class _Loading:
 
     def _used(self, start: int) -> int:
         """Where the last byte from ``start`` on that is not zero ends; ``start`` where all are."""
-        size = self.size
-        while size > start:
-            at = max(start, size - _CHUNK_BYTES)
-            used = len(self._read_at(at, size - at).rstrip(b"\0"))
-            if used:
-                return at + used
-            size = at
+        for first, end in reversed([*self.files.data_ranges(self.fd, start, self.size)]):
+            while end > first:
+                at = max(first, end - _CHUNK_BYTES)
+                used = len(self._read_at(at, end - at).rstrip(b"\0"))
+                if used:
+                    return at + used
+                end = at
         return start
 
     def _is_torn(self, position: int, used: int) -> bool:

@@ -76,8 +76,9 @@ def _base(batch: bytes) -> int:
 
 
 def _batch(read: Read, position: int) -> bytes:
-    """The batch there; b"" where it is not whole."""
+    """The batch there; b"" where it is not whole, or of no known format."""
     frame = read(position, FRAME_SIZE)
-    size = size_at(frame, 0) if len(frame) == FRAME_SIZE else 0
+    is_known = len(frame) == FRAME_SIZE and frame[MAGIC_POSITION] <= MAGIC
+    size = size_at(frame, 0) if is_known else 0
     batch = read(position, size) if size > FRAME_SIZE else b""
     return batch if len(batch) == size else b""

@@ -22,14 +22,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from storage import paths
 from storage.errors import CorruptCheckpoint, CorruptRecord
-from storage.files import Files
 from storage.index.txn_index import TxnEntry
 from storage.record import scan
 from storage.record._batch import Rebuild
 from storage.record.header import MAGIC
 from storage.recovery.loading import LoadContext, Loaded, read_on
 from storage.segment.segment import Segment
-from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState
+from storage.state.producer_state import EMPTY_SNAPSHOT, ProducerBatch, ProducerState, read
 
 
 def replay(
@@ -186,9 +185,11 @@ class Snapshots:
         if self._states[offset] is not None:
             return True
         path = self._path(offset)
-        data = _read_small(self._context.files, path)
+        data, excess = read(self._context.files, path)
         if _is_snapshot(data, path):
             self._states[offset] = data
+            if excess and self._context.writable:
+                self._replace(offset, data)
             return True
         del self._states[offset]
         if self._context.writable:
@@ -219,8 +220,11 @@ class Snapshots:
         """Make a snapshot again, where the log is loaded to be written."""
         if self._context.writable:
             data = self._states[offset] = state.encode()
-            self._made.add(offset)
-            self._context.files.replace_atomically(self._path(offset), data, sync=False)
+            self._replace(offset, data)
+
+    def _replace(self, offset: int, data: bytes) -> None:
+        self._made.add(offset)
+        self._context.files.replace_atomically(self._path(offset), data, sync=False)
 
     def drop_others(self, bases: Sequence[int]) -> None:
         """Remove those neither at a segment's base nor the newest, and unreadable ones."""
@@ -243,11 +247,3 @@ def _is_snapshot(data: bytes, path: str) -> bool:
     except CorruptCheckpoint:
         return False
     return True
-
-
-def _read_small(files: Files, path: str) -> bytes:
-    """A file that most often is an empty snapshot."""
-    with files.held_open(path) as fd:
-        size = len(EMPTY_SNAPSHOT) + 1
-        data = files.pread(fd, size, 0)
-        return data if len(data) < size else files.pread(fd, files.size(fd), 0)

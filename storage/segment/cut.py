@@ -46,14 +46,11 @@ def cut_tail(files: Files, fd: int, path: str, position: int, size: int, reason:
     kept = _unused_name(files, f"{path}.{position}{paths.CUT}")
     target = files.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        at = position
-        while at < size:
-            data = files.pread(fd, min(_CHUNK_BYTES, size - at), at)
-            if not data:
-                break
-            if data.count(0) != len(data):  # blocks of zeros stay holes
-                files.pwrite(target, data, at - position)
-            at += len(data)
+        for start, end in files.data_ranges(fd, position, size):
+            for at in range(start, end, _CHUNK_BYTES):
+                data = files.pread(fd, min(_CHUNK_BYTES, end - at), at)
+                if data.count(0) != len(data):  # blocks of zeros stay holes
+                    files.pwrite(target, data, at - position)
         files.ftruncate(target, size - position)
         files.fsync(target)
     finally:

@@ -31,6 +31,7 @@ from storage.errors import (
     InvalidTxnState,
     OutOfOrderSequence,
 )
+from storage.files import LARGEST_WHOLE, Files
 from storage.index.txn_index import TxnEntry
 from storage.record._crc import crc32c
 from storage.record.control import ABORT
@@ -404,3 +405,18 @@ def decode(data: bytes, *, path: str) -> list[ProducerEntry]:
 
 
 EMPTY_SNAPSHOT = encode(())
+
+
+def read(files: Files, path: str) -> tuple[bytes, int]:
+    """Read a snapshot as far as its count says; returns its bytes, and how many follow them.
+
+    OSError.
+    """
+    with files.held_open(path) as fd:
+        # Most snapshots are empty.
+        data = files.pread(fd, _HEAD.size + 1, 0)
+        if len(data) <= _HEAD.size:
+            return data, 0
+        size, (count,) = files.size(fd), _COUNT.unpack_from(data, _COUNT_AT)
+        counted = min(_HEAD.size + max(count, 0) * _ENTRY.size, size, LARGEST_WHOLE)
+        return files.pread(fd, counted, 0), size - counted

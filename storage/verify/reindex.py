@@ -29,6 +29,7 @@ from storage.record._batch import Rebuild
 from storage.record.control import ABORT
 from storage.segment.walk import feed
 from storage.settings.settings import Settings
+from storage.state import producer_state
 from storage.state.producer_state import ProducerBatch, ProducerState
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
 from storage.verify.verify_index import rebuilt_times, without_zero_tail
@@ -178,7 +179,8 @@ class _Partition:
     def _read_snapshot(self, base: int) -> ProducerState | None:
         path = self._path(base, paths.SNAPSHOT)
         try:
-            return ProducerState.decode(self.files.read_whole(path), path=path)
+            data, excess = producer_state.read(self.files, path)
+            return None if excess else ProducerState.decode(data, path=path)
         except (FileNotFoundError, CorruptCheckpoint):
             return None
 

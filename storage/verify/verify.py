@@ -429,7 +429,8 @@ class _Directory:
                 continue
             path = os.path.join(listed.directory, name)
             try:
-                entries = producer_state.decode(self.files.read_whole(path), path=path)
+                data, excess = producer_state.read(self.files, path)
+                entries = producer_state.decode(data, path=path)
             except FileNotFoundError:
                 continue
             except StorageError as error:
@@ -437,6 +438,8 @@ class _Directory:
                 if is_needed or not self.is_live:  # else it may be about to be written
                     self._fault(path, error.message, is_rebuilt=not is_needed)
                 continue
+            if excess:
+                self._fault(path, f"{excess} bytes follow its last producer", is_rebuilt=True)
             if offset > end:
                 reason = f"it speaks of offsets beyond the log end {end}"
                 self._fault(path, reason, offset, is_rebuilt=True)

@@ -280,10 +280,11 @@ def _rise(offsets: memoryview[int]) -> bool:
 
 
 def _is_zeros(files: Files, fd: int, position: int, end: int) -> bool:
-    while position < end and (data := files.pread(fd, _DECODED_BYTES, position)):
-        if data.count(0) != len(data):
-            return False
-        position += len(data)
+    for start, stop in files.data_ranges(fd, position, end):
+        for at in range(start, stop, _DECODED_BYTES):
+            data = files.pread(fd, min(_DECODED_BYTES, stop - at), at)
+            if data.count(0) != len(data):
+                return False
     return True
 
 

@@ -118,6 +118,25 @@ def test_one_bad_partition_is_its_own_fault(mount: Mount, kind: str) -> None:
     assert [cat(orders / str(number)) for number in range(4)] == [b"0\nmore\n", b"1\n", b"2\n", b""]
 
 
+def test_holes_and_a_pipe_in_the_reserve_stop_no_mount(mount: Mount, orders: Path) -> None:
+    append(orders, b"1\n2\n")
+    (orders.parent / ".control/roll").write_text("run\n")
+    append(orders, b"3\n")
+    mount.stop()
+    inside = mount.data / "orders-0"
+    for name, size in ((SNAPSHOT, 1 << 40), (f"{0:020}.log", 20 << 30), (f"{2:020}.log", 20 << 30)):
+        os.truncate(inside / name, size)
+    part = mount.data / "kafkafs.reserve.0"
+    part.unlink(missing_ok=True)
+    os.mkfifo(part)
+    mount.start()
+    assert orders.read_bytes() == b"1\n2\n3\n"
+    append(orders, b"4\n")
+    assert orders.read_bytes() == b"1\n2\n3\n4\n"
+    assert sum(str(part) in line for line in mount.events().splitlines()) == 1
+    assert sum(path.stat().st_size for path in inside.iterdir()) < 64 << 20
+
+
 def test_keys_go_where_they_went(mount: Mount) -> None:
     """The partitioner counts a partition that cannot be opened."""
     orders = mount.topic("orders", 2).parent

@@ -92,6 +92,32 @@ def test_a_part_that_was_not_allocated_whole_is_made_anew(tmp_path: Path) -> Non
     assert os.stat(tmp_path / "kafkafs.reserve.3").st_blocks == 8
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
+def test_a_part_that_is_no_file_is_made_anew(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = SmallDisk(2 * COUNT)
+    part = tmp_path / "kafkafs.reserve.3"
+    if kind == "directory":
+        (part / "inside").mkdir(parents=True)
+    elif kind == "pipe":
+        os.mkfifo(part)
+    else:
+        part.symlink_to("elsewhere")
+    with LogManager.open(str(tmp_path), files=files) as manager:
+        assert manager.reserve.parts == 0
+        assert manager.reserve.keep(SIZE)
+        assert manager.reserve.parts == COUNT
+        append(manager.create_topic("t", 1).partitions[0], b"1")
+        for _ in range(COUNT):
+            assert manager.reserve.give_up()
+        append(manager.log("t", 0), b"2")
+        assert values(manager.log("t", 0)) == [b"1", b"2"]
+    assert part.is_file()
+    assert os.path.lexists(f"{part}.bad")
+    assert [str(part) in line for line in caplog.messages] == [True]
+
+
 def test_a_small_file_system_has_a_small_one_and_none_is_none(tmp_path: Path) -> None:
     files = SmallDisk(1000)
     reserve = Reserve(files, str(tmp_path))

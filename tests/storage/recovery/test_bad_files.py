@@ -16,7 +16,10 @@ from storage.errors import CorruptCheckpoint, FaultyPartition, InvalidConfig, In
 from storage.settings.setting_files import TOPIC_FILE
 from storage.settings.settings import SETTINGS_FILE
 from storage.state.history import FILE_NAME as HISTORY
+from storage.state.producer_state import ProducerEntry
+from storage.state.producer_state import encode as encode_snapshot
 from storage.task import Task
+from storage.verify.verify import verify
 from tests import metadata_log
 from tests.log_check import check
 from tests.metadata_log import MetadataLog
@@ -34,8 +37,16 @@ RUBBISH: dict[str, Callable[[Path], object]] = {
     "looping link": lambda path: path.symlink_to(path.name),
     "pipe": lambda path: os.mkfifo(path),
     "directory": lambda path: path.mkdir(),
+    "a hole of 8 GiB": lambda path: hole(path, 8 << 30),
+    "a hole of 1 TiB": lambda path: hole(path, 1 << 40),
 }
 EACH = pytest.mark.parametrize("rubbish", RUBBISH.values(), ids=RUBBISH)
+
+
+def hole(path: Path, size: int) -> None:
+    """Make a file longer by bytes that take no room on the disk."""
+    with open(path, "ab") as file:
+        file.truncate(size)
 
 
 def opened(data: Path, **options: object) -> LogManager:
@@ -239,6 +250,25 @@ def test_what_comes_from_the_log(
         assert everything(manager) == ALL
         append(manager, "a", 0, b"5")
         assert not check(manager)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_snapshot_counts_as_far_as_it_says(data: Path, clean: bool) -> None:
+    """A state that the log cannot tell, as its records are deleted."""
+    path = data / "a-0" / "00000000000000000004.snapshot"
+    entry = ProducerEntry(7, 0, 0, 1, 0, NOW_MS, -1, -1)
+    sound = encode_snapshot([entry])
+    path.write_bytes(sound)
+    hole(path, 1 << 40)
+    if not clean:
+        (data / paths.CLEAN_SHUTDOWN).unlink()
+    verified = verify(str(data))
+    found = verified.faults if clean else verified.left_over
+    assert [each.path for each in found if "follow its last producer" in each.reason] == [str(path)]
+    with opened(data) as manager:
+        assert list(manager.log("a", 0).producers.by_id) == [7]
+    assert path.read_bytes() == sound
+    assert verify(str(data)).faults == []
 
 
 @pytest.mark.parametrize("kind", ["link", "looping link", "pipe", "directory"])

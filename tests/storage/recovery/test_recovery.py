@@ -86,6 +86,48 @@ def test_a_tail_of_zeros_is_no_damage(tmp_path: Path, size: int) -> None:
         assert last_log(tmp_path).stat().st_size == manager.log("t", 0).active.size
 
 
+class CountedReads(Files):
+    """Counts the bytes that are read."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        data = super().pread(fd, size, position)
+        self.bytes_read += len(data)
+        return data
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        count = super().preadv(fd, buffer, position)
+        self.bytes_read += count
+        return count
+
+
+@pytest.mark.parametrize("size", [20 << 30, 1 << 40], ids=["20 GiB", "1 TiB"])
+@pytest.mark.parametrize("torn", [b"", b"rubbish" * 100], ids=["", "behind rubbish"])
+@pytest.mark.parametrize("number", [0, -1], ids=["sealed", "active"])
+@pytest.mark.parametrize("is_clean", [False, True], ids=["killed", "closed"])
+def test_a_hole_takes_no_time(
+    tmp_path: Path, size: int, torn: bytes, number: int, is_clean: bool
+) -> None:
+    lines = fill(tmp_path)
+    if is_clean:
+        with opened(tmp_path):
+            pass
+    path = sorted((tmp_path / "t-0").glob("*.log"))[number]
+    with path.open("ab") as file:
+        file.write(torn)
+        file.truncate(size)
+    files = CountedReads()
+    verify(str(tmp_path), files=files)
+    with LogManager.open(str(tmp_path), files=files) as manager:
+        assert values(manager.log("t", 0)) == lines
+    assert files.bytes_read < 16 << 20
+    for cut in (tmp_path / "t-0").glob("*.cut"):
+        assert cut.stat().st_size > 1 << 30
+        assert cut.stat().st_blocks * 512 < 1 << 20
+
+
 @pytest.mark.parametrize("torn", [0, 1000, 5000])
 def test_a_preallocated_log_after_a_kill(tmp_path: Path, torn: int) -> None:
     """The zeros behind the last batch are no damage; of a write that was not finished only the
