@@ -47,6 +47,9 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     TOPIC: of all topics. One line a partition that loses segments. Where nothing is mounted, the
     files are gone when the command ends: file.delete.delay.ms is for readers of a mount.
 
+    Then one line a partition: how many bytes each setting frees now, taken alone, and when it frees
+    the next ones. Retention deletes whole segments.
+
     With --dry-run one line a segment: partition, base offset, size, and why it would go. That
     takes no lock and changes nothing. Records are counted by their offsets.
 
@@ -71,6 +74,7 @@ class _Report:
         self._out = out
         self._lines: list[dict[str, Value]] = []
         self._faults: list[str] = []
+        self._frees: list[dict[str, Value]] = []
         self._segments = self._size = self._records = 0
 
     def would_go(self, plan: RetentionPlan) -> None:
@@ -111,6 +115,17 @@ class _Report:
         )
         self._count(segments, size, records)
 
+    def frees(self, topic: str, partition: int, text: str) -> None:
+        """`text`: how many bytes each setting frees."""
+        self._frees.append({"topic": topic, "partition": partition, "frees": text})
+
+    def plan_frees(self, plan: RetentionPlan) -> None:
+        """`frees` of a log that has bytes."""
+        from kafkafs.tree.control.retention import freed_text
+
+        if plan.log.size:
+            self.frees(plan.log.topic, plan.log.partition, freed_text(plan))
+
     def failed(self, line: str) -> None:
         self._faults.append(line)
 
@@ -126,6 +141,8 @@ class _Report:
     def end(self, *, dry_run: bool) -> None:
         """Print the sums and the faults; exit with 1 where there are some."""
         would = "would go" if dry_run else "went"
+        for each in self._frees:
+            self._out.say(f"{each['topic']}:{each['partition']}: {each['frees']}")
         self._out.say(f"{self._sum(self._segments, self._size, self._records)} {would}")
         self._out.json(
             {
@@ -134,6 +151,7 @@ class _Report:
                 "bytes": self._size,
                 "records": self._records,
                 "would_go" if dry_run else "partitions": self._lines,
+                "frees": self._frees,
                 "errors": self._faults,
             }
         )
@@ -163,13 +181,14 @@ def _expire_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
             say(f"kafkafs: {line}", err=True)
         for plan in plans:
             report.would_go(plan)
+            report.plan_frees(plan)
 
 
 def _delete(
     manager: LogManager, plans: Sequence[RetentionPlan], now_ms: int, report: _Report
 ) -> None:
     from kafkafs.tree.partition.partitions import keeping_history
-    from storage.directory.retain import remove_now, retain
+    from storage.directory.retain import plan_retention, remove_now, retain
 
     logs = [plan.log for plan in plans]
     before = {log: log.log_start_offset for log in logs}
@@ -184,6 +203,8 @@ def _delete(
         if plan.doomed and plan.doomed[0].segment.base_offset < log.segments[0].base_offset:
             records = start - before[log]
             report.went(log.topic, log.partition, len(plan.doomed), plan.size, records, start)
+    for log in logs:
+        report.plan_frees(plan_retention(log, now_ms))
     for note in done.notes:
         report.failed(note)
 
@@ -207,6 +228,8 @@ def _have_expired(mount: str, logs: Address, report: _Report) -> None:
                 path = os.path.join(mount, topic, str(partition))
                 start = int(os.getxattr(path, "user.kafkafs.log_start"))
                 report.went(topic, partition, segments, size, records, start)
+            if "frees" in facts:
+                report.frees(topic, partition, facts["frees"].partition(" ")[2])
             if "kept" in facts:
                 kept[topic] = facts["kept"]
     for topic, why in kept.items():

@@ -2,8 +2,9 @@
 
 One task looks four times a second for partitions whose oldest unflushed append reaches flush.ms,
 and flushes each in a task of its own, so that a slow fsync delays no other partition. A flush.ms
-shorter than a quarter of a second may be late by that. Every few seconds the tree and the storage
-do their periodic work, and on Kafka's interval the logs write their checkpoints.
+shorter than a quarter of a second may be late by that. Another rolls every second the logs whose
+new settings have made the active segment too large or too old. Every few seconds the tree and the
+storage do their periodic work, and on Kafka's interval the logs write their checkpoints.
 
 Where another process writes the directory, a task looks at the partitions that processes wait for
 in poll(2), as soon as the system says that their writer has changed them.
@@ -15,6 +16,7 @@ A failed duty gets its next turn (`storage.duties`), a partition's flush after a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -129,6 +131,9 @@ class Housekeeping:
             self._partitions.tick()
         with self._duties.attempt("sharing of partitions"):
             self._claims.look()
+        for log in list(self._manager.roll_due):
+            with self._duties.attempt("roll", log.name):
+                await self._operations.as_owner(partial(self._manager.roll_if_outgrown, log))
         await in_thread(None, self._partitions.housekeeping)
 
     async def _sweep(self) -> None:

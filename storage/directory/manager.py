@@ -119,6 +119,8 @@ class LogManager:
         self.cleaner_offsets = self.checkpoints.cleaned
         # Why logs could not be cleaned when that was tried last.
         self.uncleanable: dict[Log, str] = {}
+        # Logs whose settings have made their active segment too large or too old.
+        self.roll_due: set[Log] = set()
         # What was adopted.  One thread at a time may adopt (``adopting``).  ``undecided``: what has
         # to be written down first, since a failed write left open what the file says.
         self.adoptions = Adoptions()
@@ -447,11 +449,33 @@ class LogManager:
         partitions = self.topics.topic(topic).partitions
         self.settings.change_topic(topic, values)
         config = self.settings.log_config(topic)
+        keeps_brokers_rules = self.settings.is_brokers_topic(topic)
         for log in partitions.values():
+            before = log.config
             log.set_config(config)
+            is_smaller = (
+                config.segment_bytes < before.segment_bytes or config.segment_ms < before.segment_ms
+            )
+            if is_smaller and not keeps_brokers_rules:
+                self.roll_due.add(log)
         self.topics.changes += 1
 
     # -- periodic work -------------------------------------------------------------------------
+
+    def roll_if_outgrown(self, log: Log) -> None:
+        """Roll a log of ``roll_due``, if its active segment is larger or older than allowed.
+
+        OSError, StorageError: it stays in ``roll_due``.  OutOfTurn.
+        """
+        now_ms = self.clock_ms()
+        self.roll_due.discard(log)
+        if log.closed or log.lost_end or not log.has_outgrown(now_ms):
+            return
+        try:
+            self.files.with_reserve(lambda: log.roll(now_ms))
+        except (OSError, StorageError):
+            self.roll_due.add(log)
+            raise
 
     def due_flushes(self, now_ms: int) -> list[Log]:
         """The partitions whose oldest unflushed append is older than flush.ms.

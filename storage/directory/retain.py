@@ -35,7 +35,7 @@ from storage.errors import (
     TaskCancelled,
 )
 from storage.log.log import Log, in_turns
-from storage.retention.retention import Doomed, LogFacts, SegmentFacts, decide
+from storage.retention.retention import Doomed, Effect, LogFacts, SegmentFacts, decide, effects
 from storage.segment.segment import Segment
 from storage.settings.config import LONG_MAX, LogConfig
 from storage.task import Task
@@ -57,7 +57,8 @@ class RetentionPlan:
     config: LogConfig
     segments: tuple[Segment, ...]
     doomed: tuple[Doomed, ...]
-    log_start_before: int
+    facts: LogFacts
+    now_ms: int
     rolls: bool
     fault: str | None
 
@@ -81,11 +82,16 @@ class RetentionPlan:
     def log_start(self) -> int:
         """The log start offset afterwards."""
         after = self.doomed[-1].segment.next_offset if self.doomed else 0
-        return max(self.log_start_before, after)
+        return max(self.facts.log_start_offset, after)
+
+    @property
+    def effects(self) -> list[Effect]:
+        """The effect of each setting; none where the topic's policy has failed."""
+        return [] if self.fault is not None else effects(self.facts, self.config, self.now_ms)
 
     @property
     def offsets(self) -> int:
-        return self.log_start - self.log_start_before
+        return self.log_start - self.facts.log_start_offset
 
 
 @dataclass(slots=True)
@@ -131,7 +137,8 @@ def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
         config,
         segments[: len(decision.doomed)],
         decision.doomed,
-        facts.log_start_offset,
+        facts,
+        now_ms,
         rolls=rolls,
         fault=decision.fault,
     )
@@ -307,13 +314,14 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
     """Move the log start up to ``offset`` (``HIGH_WATERMARK``: as far as possible); returns it.
 
     Durable when it returns.  An offset at or below the log start changes nothing.  Segments that
-    hold nothing else any more go with the next ``retain``.  A worker's thread.
+    hold nothing else any more go with the next ``retain``; an active segment that holds nothing
+    else is closed for that, but not in a log of a broker's.  A worker's thread.
 
     OffsetOutOfRange above the high watermark or below -1, PolicyViolation where cleanup.policy is
     compact only (``Partition.deleteRecordsOnLeader``) and for the topic of groups' positions,
     OSError and other StorageErrors.
     """
-    advance = task.by_owner(lambda: _begin_advance(log, offset))
+    advance = task.by_owner(lambda: _begin_advance(manager, log, offset))
     if advance is None:
         return log.log_start_offset
 
@@ -332,7 +340,7 @@ def delete_records(manager: LogManager, log: Log, offset: int, task: Task) -> in
         task.by_owner(advance.end)
 
 
-def _begin_advance(log: Log, offset: int) -> _LogStartAdvance | None:
+def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvance | None:
     """The advance for ``delete_records``; None where it changes nothing."""
     if log.closed:
         raise LogClosed("this log has been closed", path=log.directory)
@@ -350,4 +358,8 @@ def _begin_advance(log: Log, offset: int) -> _LogStartAdvance | None:
         raise OffsetOutOfRange(wanted, log.log_start_offset, end, path=log.directory)
     if wanted <= log.log_start_offset:
         return None
+    if wanted == log.log_end_offset and not manager.settings.is_brokers_topic(log.topic):
+        # Retention deletes closed segments.  Where there is no room for another, this one stays.
+        with contextlib.suppress(OSError):
+            log.files.with_reserve(lambda: log.roll(manager.clock_ms()))
     return _LogStartAdvance(log, 0, wanted)

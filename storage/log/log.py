@@ -401,6 +401,20 @@ class Log:
             waited = self.monotonic_ms() - self._active_since_ms
         return waited > self._roll_after_ms
 
+    def has_outgrown(self, now_ms: int) -> bool:
+        """Whether the active segment is larger or older than the settings allow.
+
+        The next append rolls it then.  ``now_ms``: wall clock.
+        """
+        active = self.active
+        if not active.size:
+            return False
+        if active.first_timestamp >= 0:
+            waited = now_ms - active.first_timestamp
+        else:
+            waited = self.monotonic_ms() - self._active_since_ms
+        return active.size > self.config.segment_bytes or waited > self._roll_after_ms
+
     def roll(self, now_ms: int) -> bool:
         """Close the active segment and begin a new one at the log end.
 

@@ -66,6 +66,20 @@ class Doomed(NamedTuple):
     why: str
 
 
+class Effect(NamedTuple):
+    """The bytes of a log that one setting deletes: ``size`` now, ``next_size`` next.
+
+    ``next_ms``: when it deletes them, at the earliest; ``next_after``: after how many more bytes
+    have been appended.  None of the two: nothing that is known.
+    """
+
+    setting: str
+    size: int
+    next_size: int = 0
+    next_ms: int | None = None
+    next_after: int | None = None
+
+
 Policy = Callable[[LogFacts, LogConfig, int], Sequence[Doomed]]
 
 
@@ -173,6 +187,63 @@ def kafka(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
     doomed = by_size(facts, config)
     rest = facts._replace(segments=facts.segments[len(doomed) :])
     return doomed + by_time(rest, config, now_ms)
+
+
+def deletes_by_limits(config: LogConfig) -> bool:
+    """Whether ``retention.bytes`` and ``retention.ms`` delete something once they are set."""
+    is_kafkas = config.kafkafs_retention_policy == "kafka"
+    return is_kafkas and "delete" in config.cleanup_policy and not config.unknown
+
+
+def effects(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Effect]:
+    """Return the effect of each setting that is in force, as if it were the only one.
+
+    InvalidConfig as ``find_policy``; a policy of one's own may raise anything.
+    """
+    start = below_log_start(facts)
+    found = []
+    if start:
+        found.append(Effect(f"log start {facts.log_start_offset}", _size(start)))
+    if config.unknown or "delete" not in config.cleanup_policy:
+        return found
+    facts = facts._replace(segments=facts.segments[len(start) :])
+    if config.kafkafs_retention_policy != "kafka":
+        own = _admitted(find_policy(config.kafkafs_retention_policy)(facts, config, now_ms), facts)
+        setting = f"kafkafs.retention.policy={config.kafkafs_retention_policy}"
+        return [*found, Effect(setting, _size(own))]
+    if config.retention_bytes >= 0:
+        found.append(_size_effect(facts, config))
+    if config.retention_ms >= 0:
+        found.append(_time_effect(facts, config, now_ms))
+    return found
+
+
+def _size_effect(facts: LogFacts, config: LogConfig) -> Effect:
+    limit = config.retention_bytes
+    doomed = _admitted(by_size(facts, config), facts)
+    setting, size = f"retention.bytes={limit}", _size(doomed)
+    left = facts.segments[len(doomed) :]
+    # How large the active segment becomes is not known.
+    if len(left) < 2:
+        return Effect(setting, size)
+    missing = limit + left[0].size - sum(segment.size for segment in left)
+    return Effect(setting, size, left[0].size, next_after=max(missing, 1))
+
+
+def _time_effect(facts: LogFacts, config: LogConfig, now_ms: int) -> Effect:
+    limit = config.retention_ms
+    doomed = _admitted(by_time(facts, config, now_ms), facts)
+    setting, size = f"retention.ms={limit}", _size(doomed)
+    left = facts._replace(segments=facts.segments[len(doomed) :])
+    if not any(segment.size for segment in left.segments):
+        return Effect(setting, size)
+    next_ms = max(left.segments[0].largest_timestamp_ms + limit + 1, now_ms)
+    following = _admitted(by_time(left, config, next_ms), left)
+    return Effect(setting, size, _size(following), next_ms=next_ms)
+
+
+def _size(doomed: Sequence[Doomed]) -> int:
+    return sum(segment.size for segment, _ in doomed)
 
 
 # -- policies by name ----------------------------------------------------------------------------

@@ -34,6 +34,12 @@ from storage.settings.setting_files import Line, parse
 
 LARGEST = "max.message.bytes"
 BY_US = "set on the topic"
+DEFAULT = "default"
+
+# A log rolls when its active segment has reached this part of what retention keeps.
+_ROLLS_AT = 8
+_LEAST_SEGMENT_BYTES = 1 << 20
+_LEAST_SEGMENT_MS = 60_000
 
 
 class Sourced(NamedTuple):
@@ -74,6 +80,30 @@ def listed(in_force: Mapping[str, Sourced]) -> list[tuple[str, str, str]]:
         for name, (value, source, is_known) in in_force.items()
         if value is not None
     ]
+
+
+def with_roll_limits(in_force: Mapping[str, Sourced]) -> dict[str, Sourced]:
+    """Derive ``segment.bytes`` and ``segment.ms``, where they are not set, from retention.
+
+    Retention deletes whole segments.  So the log rolls at an eighth of ``retention.bytes`` and of
+    ``retention.ms``, and never later than by Kafka's defaults.  A segment can always hold the
+    largest batch.
+    """
+    found = dict(in_force)
+    policy, rule = in_force["cleanup.policy"].value, in_force["kafkafs.retention.policy"].value
+    if "delete" not in policy or rule != "kafka":
+        return found
+    least_bytes = max(_LEAST_SEGMENT_BYTES, min(in_force[LARGEST].value, plain_forms.budget))
+    for name, retention, least in (
+        ("segment.bytes", "retention.bytes", least_bytes),
+        ("segment.ms", "retention.ms", _LEAST_SEGMENT_MS),
+    ):
+        default, kept = in_force[name], in_force[retention]
+        limit = max(kept.value // _ROLLS_AT, least)
+        is_limited = kept.is_known and kept.value >= 0
+        if default.source == DEFAULT and is_limited and limit < default.value:
+            found[name] = Sourced(limit, f"derived from {retention}")
+    return found
 
 
 def config_of(in_force: Mapping[str, Sourced]) -> LogConfig:
@@ -143,7 +173,7 @@ def _from_synonyms(values: Mapping[str, Sourced]) -> dict[str, Sourced]:
 
 def standard_defaults() -> dict[str, Sourced]:
     """The defaults of topics made here."""
-    return each_from({name: setting.default for name, setting in TOPIC_SETTINGS.items()}, "default")
+    return each_from({name: setting.default for name, setting in TOPIC_SETTINGS.items()}, DEFAULT)
 
 
 def our_defaults(given: Mapping[str, Line], place: str) -> dict[str, Sourced]:

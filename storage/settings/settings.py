@@ -16,6 +16,9 @@ settings that decide whether something is deleted: those are for topics made her
 broker's default, else Kafka's.  ``LogConfig.unknown`` names the deciding settings that are *not
 known*, and nothing of that topic is deleted or compacted.
 
+A topic made here that has retention gets smaller segments where their size is not set
+(``with_roll_limits``).
+
 Not here: which settings there are (``config``), which value counts of those that are written down
 for a topic or for all (``in_force``).
 """
@@ -59,6 +62,7 @@ from storage.settings.in_force import (
     standard_defaults,
     their_defaults,
     understood,
+    with_roll_limits,
 )
 from storage.settings.setting_files import (
     OTHER_PARTITIONS,
@@ -177,7 +181,7 @@ class Settings:
         ours = our_defaults(given, SETTINGS_FILE)
         self._defaults = {**standard_defaults(), **ours}
         # For the many topics that were made here and have no settings.
-        self._plain = config_of(self._defaults)
+        self._plain = config_of(with_roll_limits(self._defaults))
         self._their_defaults: dict[str, Sourced] = {}
         self._protected: dict[str, str] = {}
         self.notes: list[str] = []
@@ -403,7 +407,8 @@ class Settings:
                     SETTINGS_FILE if name in self.given else self._protected.get(name, "default")
                 )
                 listing.append((name, format_value(value), source))
-        return listing + listed(self._their_defaults if self.is_brokers else self._defaults)
+        ours = with_roll_limits(self._defaults)
+        return listing + listed(self._their_defaults if self.is_brokers else ours)
 
     def check_known(self, topic: str | None = None) -> None:
         """CorruptCheckpoint where the directory's settings file, or the topic's, does not count."""
@@ -513,7 +518,9 @@ class Settings:
         kafkas = INTERNAL_TOPIC_SETTINGS.get(topic, {})
         internal = each_from(kafkas, "Kafka's own, of an internal topic")
         found = {**defaults, **internal, **theirs, **each_from(overrides, BY_US)}
-        return found if is_known else hidden(found)
+        if not is_known:
+            return hidden(found)
+        return found if self.is_brokers_topic(topic) else with_roll_limits(found)
 
     def _unknown_topic(self, topic: str) -> str | None:
         """Why the settings of a broker's topic are not known; None where they are."""

@@ -139,6 +139,57 @@ def test_retention_makes_room(mount: Mount, fill: Filler, disk: Path) -> None:
     assert numbers(mount / "other/0") == list(range(LINES))
 
 
+def a_large_topic(mount: Mount, *settings: str) -> int:
+    """Topic `large` with 12 MiB of lines that were just written; how many lines."""
+    mount.topic("large")
+    for setting in settings:
+        tell(mount, "large/.config", setting)
+    for first in range(0, 192, 16):
+        append(
+            mount / "large/0", "".join(f"{n} {'x' * 65_000}\n" for n in range(first, first + 16))
+        )
+    return 192
+
+
+def frees(mount: Mount) -> str:
+    tell(mount, "large/.control/retention", "dry-run")
+    said = (mount / "large/.control/retention").read_text().splitlines()
+    return next(line for line in said if line.startswith("last_frees "))
+
+
+def test_one_large_topic_with_retention(mount: Mount, fill: Filler, disk: Path) -> None:
+    count = a_large_topic(mount, "retention.bytes=16MiB")
+    fill(disk)
+    tell(mount, "large/.config", "retention.bytes=4MiB")
+    assert " now" in frees(mount)
+    tell(mount, "large/.control/retention", "run")
+    kept = numbers(mount / "large/0")
+    assert kept == list(range(kept[0], count))
+    assert 64 <= len(kept) <= 100, "4 MiB, and at most 2 MiB more"
+    mount.run("until echo more >> large/0; do sleep 0.1; done 2>/dev/null")
+
+
+def test_one_large_topic_without_retention(mount: Mount, fill: Filler, disk: Path) -> None:
+    """All bytes are in the newest segment, which retention keeps and delete-records frees."""
+    count = a_large_topic(mount)
+    fill(disk)
+    whole = "last_frees 0 all 11.9MiB are in the newest segment; "
+    assert frees(mount) == whole + "retention.bytes and retention.ms are not set: nothing is freed"
+    tell(mount, "large/.config", "retention.bytes=4MiB\nretention.ms=1h")
+    # The segment is closed at once, and goes as a whole.
+    mount.run("until test -e large/.raw/0/00000000000000000192.log; do sleep 0.1; done")
+    assert frees(mount).startswith(
+        "last_frees 0 11.9MiB are in 1 segment; retention.bytes=4194304 frees 11.9MiB once 4.0MiB "
+        "more are appended; retention.ms=3600000 frees 11.9MiB at 20"
+    )
+    tell(mount, "large/.control/retention", "run")
+    assert numbers(mount / "large/0") == list(range(count))
+    tell(mount, "large/.control/delete-records", "0 -1")
+    tell(mount, "large/.control/retention", "run")
+    mount.run("until echo more >> large/0; do sleep 0.1; done 2>/dev/null")
+    assert (mount / "large/0").read_text() == "more\n"
+
+
 def test_records_are_deleted(mount: Mount, fill: Filler, disk: Path) -> None:
     fill(disk)
     count = fill_by_appending(mount, "orders")

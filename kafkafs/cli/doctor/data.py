@@ -8,6 +8,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from kafkafs.cli.common.as_user import as_root, as_user
@@ -16,20 +17,26 @@ from kafkafs.data_directory import Mistake, contents_or_mistake
 from kafkafs.fuse.mount_point import NAME, is_stopped
 from kafkafs.mount_options import MountOptions
 from kafkafs.mount_table import TYPE, find, find_around
-from kafkafs.quantities import human_size
+from kafkafs.quantities import human_size, local_time
+from kafkafs.tree.control.retention import freed_text
 from kafkafs.tree.permissions import Permissions, exposed_text
 from storage import paths
 from storage.directory.contents import Contents
 from storage.directory.manager import LogManager
 from storage.directory.reserve import COUNT, Reserve
+from storage.directory.retain import RetentionPlan, plan_retention
 from storage.errors import StorageError, reason_of
 from storage.files import Files
+from storage.retention.retention import deletes_by_limits, effects
 from storage.settings.settings import SETTINGS_FILE, Settings
 from storage.state import owner_file
 
 #: Less room than one part in so many is wrong, and than one part in so many worth a hint.
 SHORT = 100
 SCARCE = 20
+#: Of how many of the largest partitions a finding says what can be freed.
+LARGEST = 3
+HOUR_MS = 3_600_000
 #: Clocks of two machines may differ by so many seconds.
 CLOCKS_S = 60
 
@@ -132,11 +139,50 @@ def _space(path: str) -> Iterator[Finding]:
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     if free * SCARCE < total:
         what = f"{human_size(free)} are free of {human_size(total)} on the disk of {path}"
-        yield Finding(what, _makes_room(path), is_wrong=free * SHORT < total)
+        frees, mend = _makes_room(path)
+        yield Finding("; ".join([what, *frees]), mend, is_wrong=free * SHORT < total)
 
 
-def _makes_room(path: str) -> str:
-    return f"kafkafs expire --dry-run {shlex.quote(path)}"
+def _makes_room(path: str) -> tuple[list[str], str]:
+    """Return lines about the largest partitions, and the command that frees room."""
+    quoted, mounted = shlex.quote(path), find_around(os.path.abspath(path))
+    others = f"du -xhd1 {shlex.quote('/' if mounted is None else mounted.path)} | sort -h"
+    try:
+        with LogManager.open(path, read_only=True) as manager:
+            now_ms = manager.clock_ms()
+            plans = [plan_retention(log, now_ms) for log in manager.logs() if log.size]
+    except (StorageError, OSError):
+        return [], others
+    plans.sort(key=lambda plan: plan.log.size, reverse=True)
+    frees = [
+        f"{plan.log.topic}:{plan.log.partition}: {freed_text(plan)}" for plan in plans[:LARGEST]
+    ]
+    size = sum(plan.size for plan in plans)
+    if size:
+        return frees, f"kafkafs expire {quoted}  (frees {human_size(size)})"
+    if not plans:
+        return frees, others
+    plan = next((plan for plan in plans if deletes_by_limits(plan.config)), None)
+    if plan is None:
+        largest = plans[0].log
+        mend = f"kafkafs delete {quoted} {largest.topic}  (deletes {human_size(largest.size)})"
+        return frees, mend
+    return frees, _limit_to_set(quoted, plan, now_ms)
+
+
+def _limit_to_set(quoted: str, plan: RetentionPlan, now_ms: int) -> str:
+    """The line that limits a log to half its size or, where that frees nothing, to an hour."""
+    topic = plan.log.topic
+    half = replace(plan.config, retention_bytes=plan.log.size // 2, retention_ms=-1)
+    hour = replace(plan.config, retention_bytes=-1, retention_ms=HOUR_MS)
+    (by_size,) = effects(plan.facts, half, now_ms)
+    (by_time,) = effects(plan.facts, hour, now_ms)
+    effect = by_size if by_size.size else by_time
+    line = f"kafkafs config {quoted} {topic} {effect.setting}"
+    if effect.size:
+        return f"{line} && kafkafs expire {quoted} {topic}  (frees {human_size(effect.size)})"
+    assert effect.next_ms is not None
+    return f"{line}  (frees {human_size(effect.next_size)} at {local_time(effect.next_ms)})"
 
 
 def _inodes(path: str) -> Iterator[Finding]:
@@ -158,7 +204,7 @@ def _reserve(path: str) -> Iterator[Finding]:
         yield Finding(
             f"{COUNT - parts} of {COUNT} parts of the reserve are used up: appends are refused "
             "until there is room for them",
-            _makes_room(path),
+            _makes_room(path)[1],
         )
 
 

@@ -1,7 +1,8 @@
 """`.control/flush`: fsync, and the recovery point moves to the log end. Where one partition fails,
 the others are flushed.
 
-`.control/roll`: closes active segments. An active segment without records stays as it is.
+`.control/roll`: closes active segments. An active segment without records stays as it is. On a full
+disk a roll takes the reserve: retention deletes closed segments only.
 
 Both take `run`, `run N` or `N`.
 """
@@ -47,7 +48,7 @@ def _roll(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
 
 def _roll_log(log: Log, now_ms: int) -> bool:
     # A topic may be deleted meanwhile.
-    return not log.closed and log.roll(now_ms)
+    return not log.closed and log.files.with_reserve(lambda: log.roll(now_ms))
 
 
 FLUSH = JobFile("flush", by_partition({RUN: _flush}, bare=True), awaited=True)

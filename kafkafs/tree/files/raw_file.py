@@ -5,9 +5,10 @@ Kafka 0.7 the `.kafka` files. It has neither files of kafkafs alone (line indexe
 set aside) nor files that wait for deletion. A file that replaces another has another inode.
 
 An open file has no descriptor of its own, so that nobody takes all that the daemon may have. It
-holds a lease on its segment, whose log it reads by the segment's descriptor. Any other file is in
-memory where it is small, else each read opens it. A segment is told by its file's identity, not by
-its name: what replaces it is in the log before its files have their names.
+reads its segment's log by the segment's descriptor. Any other file is in memory where it is small,
+else each read opens it. An open file does not keep a deleted segment on the disk: once
+file.delete.delay.ms is over, a read fails with ESTALE. A segment is told by its file's identity,
+not by its name: what replaces it is in the log before its files have their names.
 
 The log of a sealed segment is *fixed*: neither its bytes nor its attributes change, so the page
 cache serves it on every mount. Its inode number hashes the file's size and time, too: what was
@@ -31,7 +32,7 @@ from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import KEEP_S, Attributes, Node, file_mode, inode_number
 from kafkafs.tree.partition.partition import Partition
 from storage import paths
-from storage.errors import StorageError
+from storage.errors import SegmentGone, StorageError
 from storage.files import Identity
 from storage.log.pace import Pace
 from storage.segment.segment import Segment
@@ -192,8 +193,12 @@ class RawFile(Node):
             raise self._stale()
         if not self._is_fixed and handle.log is not None:
             # It may have grown since the last look.
-            with contextlib.suppress(StorageError, OSError):
+            try:
                 self._found = handle.log.log_stat()
+            except SegmentGone:
+                raise self._stale() from None
+            except (StorageError, OSError):
+                pass
         return self._found
 
     def _has_changed(self, found: os.stat_result) -> bool:
@@ -227,19 +232,12 @@ class RawFile(Node):
             raise OSError(errno.EROFS, "segment files can only be read here")
         _follow(self.partition)
         segment = _segment_of(self.partition, self._name, self._identity)
-        if segment is not None:
-            segment.files.lease()
-        try:
-            is_fixed = _is_fixed(self.partition, self._name, segment)
-            if self._stat() is None or (self._is_fixed and not is_fixed):
-                raise self._stale()
-            handle = RawHandle(self, segment)
-            self.handles.add(handle)
-            return handle
-        except BaseException:
-            if segment is not None:
-                segment.files.release()
-            raise
+        is_fixed = _is_fixed(self.partition, self._name, segment)
+        if self._stat() is None or (self._is_fixed and not is_fixed):
+            raise self._stale()
+        handle = RawHandle(self, segment)
+        self.handles.add(handle)
+        return handle
 
     @property
     def is_log(self) -> bool:
@@ -275,14 +273,15 @@ class RawFile(Node):
 
 
 class RawHandle(Handle):
-    """An open file, readable until release even when it is deleted, as far as its lease keeps it:
-    a checkpoint or a snapshot that is large, and a file that another process deletes, may be gone.
+    """An open file. A deleted one can be read until its segment's files are removed, then ESTALE; a
+    checkpoint or a snapshot that is large, and a file that another process deletes, may be gone
+    before.
     """
 
     __slots__ = ("_content", "_node", "_segment", "direct_io", "keep_cache", "log", "traffic")
 
     def __init__(self, node: RawFile, segment: Segment | None) -> None:
-        """`segment`: with a lease, which `release` ends. OSError."""
+        """`segment`: the one whose file it is, or None. OSError."""
         self.direct_io = node.partition.mount.files_grow and not node.is_fixed
         self.keep_cache = not self.direct_io
         self.traffic = node.partition.raw_traffic
@@ -337,8 +336,6 @@ class RawHandle(Handle):
 
     def release(self) -> None:
         self._node.handles.discard(self)
-        if self._segment is not None:
-            self._segment.files.release()
 
     def sync_plan(self) -> FlushPlan | None:
         return self._node.partition.flush_plan()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.quantities import local_time
 from storage import LogManager
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.log_check import check_log
@@ -36,6 +37,15 @@ def made(place: Place, topic: str = "orders", **settings: str) -> int:
     return now_ms
 
 
+def frees(now_ms: int) -> list[str]:
+    """The lines about the two segments that a day and a half of retention leaves of `made`."""
+    return [
+        f"orders:{partition}: 168B are in 2 segments; retention.ms={DAY_MS * 3 // 2} frees 84B at "
+        f"{local_time(now_ms + DAY_MS // 2 + 1)}"
+        for partition in (0, 1)
+    ]
+
+
 def left(place: Place, topic: str = "orders", partition: int = 0) -> list[bytes | None]:
     with LogManager.open(str(place.data)) as manager:
         log = manager.log(topic, partition)
@@ -48,13 +58,14 @@ def files(place: Place, directory: str) -> list[str]:
 
 
 def test_what_is_too_old_is_gone_when_it_ends(place: Place) -> None:
-    made(place, retention_ms=str(DAY_MS * 3 // 2))
+    now_ms = made(place, retention_ms=str(DAY_MS * 3 // 2))
     size = (place.data / "orders-0" / f"{0:020}.log").stat().st_size * 2
     done = kafkafs("expire", "--bytes", place.data)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"orders:0: 2 segments with {size} bytes and 4 records went, it starts at offset 4",
         f"orders:1: 2 segments with {size} bytes and 4 records went, it starts at offset 4",
+        *frees(now_ms),
         f"4 segments with {2 * size} bytes and 8 records went",
     ]
     assert {name.split(".")[0] for name in files(place, "orders-0") if name[0] == "0"} == {
@@ -65,7 +76,10 @@ def test_what_is_too_old_is_gone_when_it_ends(place: Place) -> None:
     assert not [name for name in files(place, "orders-0") if name.endswith(".deleted")]
     assert left(place) == [b"1 days", b"0 days"]
     done = kafkafs("expire", place.data)
-    assert (done.returncode, done.stdout) == (0, "0 segments with 0B and 0 records went\n")
+    assert (done.returncode, done.stdout.splitlines()) == (
+        0,
+        [*frees(now_ms), "0 segments with 0B and 0 records went"],
+    )
 
 
 def test_a_dry_run_says_what_would_go_and_why(place: Place) -> None:
@@ -78,7 +92,8 @@ def test_a_dry_run_says_what_would_go_and_why(place: Place) -> None:
     before = state()
     done = kafkafs("expire", place.data, "orders:1", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
-    *lines, whole = done.stdout.splitlines()
+    *lines, frees, whole = done.stdout.splitlines()
+    assert frees == "orders:1: 336B are in 4 segments; retention.bytes=1 frees 252B now"
     assert [line.split()[:2] for line in lines] == [["orders:1", str(base)] for base in (0, 2, 4)]
     assert all(line.endswith("bytes are left without it, retention.bytes=1") for line in lines)
     assert whole.startswith("3 segments with ")
@@ -101,18 +116,19 @@ def test_only_the_partitions_that_are_named(place: Place) -> None:
 
 @pytest.mark.parametrize("given", ["data", "mnt", "mnt/orders"])
 def test_what_is_mounted_is_done_by_the_daemon(place: Place, given: str) -> None:
-    made(place, retention_ms=str(DAY_MS * 3 // 2))
+    now_ms = made(place, retention_ms=str(DAY_MS * 3 // 2))
     size = (place.data / "orders-0" / f"{0:020}.log").stat().st_size * 2
     place.mount()
     try:
         done = kafkafs("expire", "--dry-run", place.data.parent / given)
         assert (done.returncode, done.stderr) == (0, "")
-        assert len(done.stdout.splitlines()) == 5
+        assert len(done.stdout.splitlines()) == 7
         done = kafkafs("expire", "--bytes", place.data.parent / given)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.splitlines() == [
             f"orders:0: 2 segments with {size} bytes and 4 records went, it starts at offset 4",
             f"orders:1: 2 segments with {size} bytes and 4 records went, it starts at offset 4",
+            *frees(now_ms),
             f"4 segments with {2 * size} bytes and 8 records went",
         ]
         assert (place.path / "orders" / "1").read_text().splitlines()[::2] == ["1 days", "0 days"]
@@ -205,3 +221,30 @@ def test_a_broken_policy_is_said_and_the_others_have_their_turn(
     assert done.stdout.splitlines()[0].startswith("b:0: 3 segments")
     settings.unlink()
     assert (len(left(place, "a")), len(left(place, "b"))) == (4, 1)
+
+
+def test_all_is_in_the_newest_segment(place: Place) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    with LogManager.open(str(place.data)) as manager:
+        log = manager.create_topic("orders", 1).partitions[0]
+        append(log, b"x" * 100_000, timestamp_ms=now_ms)
+    for settings, said in (
+        ([], "retention.bytes and retention.ms are not set: nothing is freed"),
+        (["retention.bytes=9"], "retention.bytes=9 keeps it"),
+        (
+            ["retention.ms=1h"],
+            "retention.bytes=9 keeps it; retention.ms=3600000 frees 97.7KiB at "
+            f"{local_time(now_ms + 3_600_001)}",
+        ),
+    ):
+        if settings:
+            assert kafkafs("config", place.data, "orders", *settings).returncode == 0
+        for words in (["--dry-run"], []):
+            done = kafkafs("expire", *words, place.data)
+            assert done.stdout.splitlines()[0] == (
+                f"orders:0: all 97.7KiB are in the newest segment; {said}"
+            )
+    done = kafkafs("expire", "--json", place.data)
+    (frees,) = json.loads(done.stdout)["frees"]
+    assert (frees["topic"], frees["partition"]) == ("orders", 0)
+    assert frees["frees"].endswith(said)

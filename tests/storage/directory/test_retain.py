@@ -361,7 +361,7 @@ def test_a_topic_that_is_deleted_meanwhile(tmp_path: Path, turn: int) -> None:
 
 def test_what_is_appended_while_it_is_being_planned_stays(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
-        log = segmented(manager, count=2, retention_ms="5")
+        log = segmented(manager, count=2, retention_ms="5", segment_ms=str(7 * DAY_MS))
         now = NOW_MS + 3 * DAY_MS
         task = Task(Turns(0, lambda: append(log, b"fresh", timestamp_ms=now)))
         done = run(manager, now, task)

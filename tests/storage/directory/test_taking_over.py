@@ -171,6 +171,18 @@ def test_what_a_broker_has_set_is_in_force(tmp_path: Path, case: str) -> None:
         else:
             assert (config.retention_ms, config.retention_bytes, config.cleanup_policy) == expected
             assert why is None
+            assert (config.segment_bytes, config.segment_ms) == (1 << 30, 7 * DAY_MS), "a broker's"
+
+
+def test_retention_that_is_set_here_leaves_a_brokers_segments_as_they_are(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    described(data, [], "")
+    with LogManager.open(str(data), clock_ms=lambda: NOW_MS + MONTH_MS) as manager:
+        manager.change_topic_settings("orders", {"retention.ms": "9", "segment.ms": "9"})
+        assert not manager.roll_due
+        config = manager.log("orders", 0).config
+        assert (config.segment_bytes, config.segment_ms) == (1 << 30, 9)
 
 
 def test_why_and_what_ends_it(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_delete_records(tmp_path: Path, offset: int, start: int, left: list[byte
         assert delete_records(manager, log, offset, Task()) == start
         assert (log.log_start_offset, values(log)) == (start, left)
         assert log.durability.recovery_point >= start
-        assert bases(log) == [0, 2], "segments go with the next retention"
+        assert bases(log) == [0, 2, 4][: 3 if start == 4 else 2], "they go with the next retention"
         assert log_starts(manager) == {("t", 0): start}
         assert watcher.told == [start]
         for already in (0, start):
@@ -77,9 +77,19 @@ def test_delete_records(tmp_path: Path, offset: int, start: int, left: list[byte
         log = manager.log("t", 0)
         assert (log.log_start_offset, values(log)) == (start, left)
         assert run(manager, NOW_MS).offsets == 0
-        assert bases(log) == ([0, 2] if start < 2 else [2])
+        assert bases(log) == {1: [0, 2], 4: [4]}.get(start, [2])
         assert append(log, b"next") == 4
         assert values(log) == [*left, b"next"]
+
+
+def test_what_no_longer_holds_a_record_goes_with_the_next_retention(tmp_path: Path) -> None:
+    """The active segment, too: a full disk may hold nothing else."""
+    with opened(tmp_path) as manager:
+        log = segmented(manager, count=1, **FOREVER)
+        for offset, left in ((1, [0]), (HIGH_WATERMARK, [2])):
+            delete_records(manager, log, offset, Task())
+            run(manager, NOW_MS)
+            assert bases(log) == left
 
 
 def test_a_time_below_the_log_start_leads_to_what_is_left(tmp_path: Path) -> None:

@@ -463,3 +463,31 @@ def test_a_file_that_somebody_makes_in_the_place_of_a_new_segment(tmp_path: Path
         append(log, b"b")
         assert len(log.segments) == 1
         assert values(log) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_outgrown"),
+    [
+        ({}, False),
+        ({"retention.bytes": "8388608"}, True),
+        ({"retention.bytes": "80000000"}, False),
+        ({"retention.ms": "8000000"}, True),
+        ({"retention.ms": "80000000"}, False),
+        ({"segment.ms": "1999999"}, True),
+        ({"segment.bytes": "1048576"}, True),
+    ],
+)
+def test_smaller_settings_roll_a_larger_or_older_active_segment_at_once(
+    tmp_path: Path, settings: dict[str, str], is_outgrown: bool
+) -> None:
+    now_ms = NOW_MS
+    with opened(tmp_path, clock_ms=lambda: now_ms) as manager:
+        log = manager.create_topic("t", 1).partitions[0]
+        append(log, b"x" * 1_000_000)
+        append(log, b"x" * 100_000)
+        now_ms += 2_000_000
+        manager.change_topic_settings("t", settings)
+        for each in list(manager.roll_due):
+            manager.roll_if_outgrown(each)
+        assert manager.roll_due == set()
+        assert [segment.base_offset for segment in log.segments] == ([0, 2] if is_outgrown else [0])

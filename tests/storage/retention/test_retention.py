@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from storage.errors import InvalidConfig
 from storage.retention.retention import (
     Doomed,
+    Effect,
     LogFacts,
     SegmentFacts,
     decide,
+    effects,
     find_policy,
     kafka,
     oldest_while,
@@ -183,6 +185,70 @@ def test_each_says_why_with_its_numbers() -> None:
         "its last offset, 9, is below the log start, 10",
         "200 bytes are left without it, retention.bytes=150",
         "its newest record is 9 ms old, retention.ms=5",
+    ]
+
+
+# -- what each setting deletes now and next --------------------------------------------------------
+
+SIZE, TIME = "retention.bytes=250", "retention.ms=20"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ages_ms", "config", "expected"),
+    [
+        ([100, 100], [9, 9], {}, []),
+        ([100, 100], [9, 9], {"cleanup_policy": ("compact",), "retention_ms": 1}, []),
+        ([100, 100], [9, 9], {"unknown": ("retention.ms",), "retention_ms": 1}, []),
+        # All is in the newest segment.
+        ([500], [5], {"retention_bytes": 250}, [Effect(SIZE, 0)]),
+        ([500], [5], {"retention_ms": 20}, [Effect(TIME, 0, 500, next_ms=NOW_MS + 16)]),
+        ([500], [21], {"retention_ms": 20}, [Effect(TIME, 500)]),
+        ([0], [21], {"retention_ms": 20}, [Effect(TIME, 0)]),
+        # Some now, some later.
+        ([100, 90, 200], [5, 5, 5], {"retention_bytes": 250}, [Effect(SIZE, 100, 90, None, 50)]),
+        ([100, 90, 50], [5, 5, 5], {"retention_bytes": 250}, [Effect(SIZE, 0, 100, None, 110)]),
+        (
+            [100, 90, 80, 70],
+            [30, 15, 16, 3],
+            {"retention_ms": 20},
+            # The third is older than the second, and goes with it.
+            [Effect(TIME, 100, 170, next_ms=NOW_MS + 6)],
+        ),
+        # Each taken alone.
+        (
+            [100, 100, 200],
+            [30, 30, 5],
+            {"retention_bytes": 250, "retention_ms": 20},
+            [Effect(SIZE, 100, 100, None, 50), Effect(TIME, 200, 200, next_ms=NOW_MS + 16)],
+        ),
+        (
+            [100, 100, 200],
+            [DAY_MS * 9, DAY_MS * 9, 5],
+            {"retention_bytes": 250, "kafkafs_retention_policy": "mtime:7"},
+            [Effect("kafkafs.retention.policy=mtime:7", 200)],
+        ),
+    ],
+)
+def test_what_each_setting_deletes(
+    sizes: list[int], ages_ms: list[int], config: dict[str, object], expected: list[Effect]
+) -> None:
+    log = facts(*sizes, ages_ms=ages_ms)
+    settings = replace(FOREVER, **config)  # type: ignore[arg-type]
+    assert effects(log, settings, NOW_MS) == expected
+    for each in expected:
+        if each.next_ms is not None:
+            (later,) = [
+                e for e in effects(log, settings, each.next_ms) if e.setting == each.setting
+            ]
+            assert later.size == each.size + each.next_size, "as it foretold"
+
+
+def test_what_the_log_start_deletes() -> None:
+    log = facts(100, 100, 200, start=12)
+    config = replace(FOREVER, retention_bytes=150)
+    assert effects(log, config, NOW_MS) == [
+        Effect("log start 12", 100),
+        Effect("retention.bytes=150", 100),
     ]
 
 

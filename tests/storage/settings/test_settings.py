@@ -24,6 +24,7 @@ from storage.settings.setting_files import TopicFile
 from storage.settings.settings import Settings
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 # The defaults by Kafka's names, and each broker name (storage-format §9).
 TABLE = {
@@ -349,6 +350,46 @@ def test_internal_segment_bytes_overrides(tmp_path: Path) -> None:
     assert settings.log_config("u").segment_bytes == 1 << 30
     assert listing(settings, "t")["internal.segment.bytes"] == ("100", "set on the topic")
     assert "internal.segment.bytes" not in listing(settings, "u")
+
+
+@pytest.mark.parametrize(
+    ("defaults", "own", "segment_bytes", "segment_ms"),
+    [
+        ("", "", 1 << 30, 7 * DAY_MS),
+        ("", "retention.bytes=80000000", 10_000_000, 7 * DAY_MS),
+        ("", "retention.ms=604800000", 1 << 30, 7 * DAY_MS // 8),
+        ("log.retention.hours=8\nlog.retention.bytes=80000000", "", 10_000_000, HOUR_MS),
+        ("log.retention.hours=8", "retention.ms=-1", 1 << 30, 7 * DAY_MS),
+        # Never later than Kafka's defaults.
+        ("", f"retention.bytes={LONG_MAX}\nretention.ms={LONG_MAX}", 1 << 30, 7 * DAY_MS),
+        # The least, and as much as the largest batch.
+        ("", "retention.bytes=0\nretention.ms=0\nmax.message.bytes=9", 1 << 20, 60_000),
+        ("", "retention.bytes=0\nmax.message.bytes=5000000", 5_000_000, 7 * DAY_MS),
+        # A value that is set stays, wherever it is set.
+        ("", "retention.bytes=80000000\nsegment.bytes=70000000", 70_000_000, 7 * DAY_MS),
+        ("log.roll.hours=100", "retention.ms=8000000", 1 << 30, 100 * HOUR_MS),
+        ("", "retention.bytes=80000000\ninternal.segment.bytes=14", 14, 7 * DAY_MS),
+        # Where age and size delete nothing.
+        ("", "retention.bytes=8\ncleanup.policy=compact", 1 << 30, 7 * DAY_MS),
+        ("", "retention.bytes=8\nkafkafs.retention.policy=mtime:7", 1 << 30, 7 * DAY_MS),
+    ],
+)
+def test_a_log_with_retention_rolls_at_an_eighth_of_it(
+    tmp_path: Path, defaults: str, own: str, segment_bytes: int, segment_ms: int
+) -> None:
+    settings = load(tmp_path, defaults, t=own)
+    config = settings.log_config("t")
+    assert (config.segment_bytes, config.segment_ms) == (segment_bytes, segment_ms)
+
+
+def test_where_a_derived_segment_size_comes_from(tmp_path: Path) -> None:
+    settings = load(tmp_path, "log.retention.bytes=80000000", t="")
+    assert listing(settings, "t")["segment.bytes"] == ("10000000", "derived from retention.bytes")
+    assert ("segment.bytes", "10000000", "derived from retention.bytes") in (
+        settings.explain_defaults()
+    )
+    settings.change_topic("t", {"retention.bytes": "-1"})
+    assert listing(settings, "t")["segment.bytes"] == ("1073741824", "default")
 
 
 def test_a_topic_that_is_gone_and_made_again(tmp_path: Path) -> None:

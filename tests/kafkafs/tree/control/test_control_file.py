@@ -62,7 +62,7 @@ def test_both_ways_of_redirecting_are_the_same(tree: Tree) -> None:
         handle.write(0, b"  segment.ms = 9 \n\n# retention.ms=1\n")
         assert overrides(tree) == {"segment.ms": "9"}
         if flags == os.O_RDWR:
-            assert b"# segment.ms=604800000 (default)" in read(handle), "as it was at open"
+            assert b"# segment.ms=450000 (derived" in read(handle), "as it was at open"
         else:
             with pytest.raises(OSError, match="not open for reading"):
                 read(handle)

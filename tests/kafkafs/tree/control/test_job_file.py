@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafkafs.mount_options import MountOptions
+from kafkafs.quantities import human_size
 from kafkafs.tree.control.control_file import ControlHandle
 from kafkafs.tree.jobs import Job
 from storage.files import Files
@@ -80,6 +81,8 @@ def test_from_waiting_to_its_end(tree: Tree) -> None:
         *(f"last_started {NOW_MS}", f"last_ended {NOW_MS + 5}"),
         *("last_partitions 1", "last_segments 0", "last_bytes 0", "last_records 0"),
         "last_being_cleaned 0",
+        f"last_frees 0 all {human_size(tree.log().size)} are in the newest segment; "
+        "retention.bytes and retention.ms are not set: nothing is freed",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -13,9 +14,11 @@ import pytest
 from kafkafs.tree.inodes import KEEP_S
 from storage import paths
 from storage.compaction.replacing import decide
+from storage.errors import SegmentGone
 from storage.files import Files
 from storage.waiting import at_once
 from tests.kafkafs.trees import APPEND, Tree, a_tree, clean, cleaned_segment, in_thread, read
+from tests.storage.logs import remove_head
 
 LOG = "t/.raw/0/00000000000000000000.log"
 
@@ -85,7 +88,8 @@ def test_a_replaced_file_is_another_inode(tree: Tree) -> None:
     assert tree.node(LOG).inode != node.inode
     assert read(handle) == content
     tree.delete_files()
-    assert read(handle) == content, "an open file outlives its name"
+    with pytest.raises(SegmentGone):
+        read(handle)
     attributes = tree.attributes(node)
     assert (attributes.size, attributes.nlink) == (len(content), 0)
     handle.release()
@@ -95,6 +99,28 @@ def test_a_replaced_file_is_another_inode(tree: Tree) -> None:
     handle = tree.open(LOG)
     assert read(handle) != content
     handle.release()
+
+
+def test_no_descriptor_holds_a_file_that_was_deleted(tree: Tree) -> None:
+    """An open file of `.raw` would keep its room on a full disk until it is closed."""
+    tree.append("t/0", b"a\nb\n")
+    tree.roll()
+    directory = Path(tree.log().directory)
+    of_first = [name for name in tree.directory("t/.raw/0").names() if name.startswith("0" * 20)]
+    opened = [tree.open(f"t/.raw/0/{name}") for name in of_first]
+    opened += [tree.open(name) for name in ("t/0", "t/.jsonl/0", "t/.batches/0", "t/.snapshot/0")]
+    for handle in opened:
+        read(handle)
+    remove_head(tree.log(), 1, 0)
+    tree.delete_files()
+    held = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            held.append(os.readlink(f"/proc/self/fd/{fd}"))
+    assert [path for path in held if path.startswith(str(directory)) and "deleted" in path] == []
+    assert list(directory.glob("*.deleted")) == []
+    for handle in opened:
+        handle.release()
 
 
 def test_a_segment_that_is_just_being_replaced(tree: Tree) -> None:
