@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from kafkafs.mount_table import TYPE, Mounted, find_around, resolve
 from storage.directory.contents import Contents, contents_of
+from storage.directory.top_level import Ignored
 from storage.errors import LogLocked
 from storage.files import Files
 from storage.state import owner_file
@@ -77,12 +78,19 @@ def in_use(error: LogLocked) -> str:
     return f"{error}: mounted at {owner.mount}; kafkafs umount {shlex.quote(owner.mount)} ends that"
 
 
-def contents_or_mistake(path: str) -> Contents | Mistake:
-    """What the data directory at `path` holds, or why it is none."""
+def contents_or_mistake(path: str, *, writes: bool = False) -> Contents | Mistake:
+    """Return the contents of the data directory at `path`, or why it is none.
+
+    `writes`: count only the entries that count for a process that writes it.
+    """
     mistake = find_mistake(path)
     if mistake is not None:
         return mistake
     try:
-        return contents_of(Files(), os.path.realpath(path))
+        where = os.path.realpath(path)
+        files = Files(where)
+        if writes:
+            Ignored(files, where)
+        return contents_of(files, where)
     except OSError as error:
         return Mistake(error.strerror or str(error), error.errno)

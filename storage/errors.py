@@ -58,6 +58,10 @@ class UnusableFile(OSError):
     """
 
 
+class IgnoredEntry(FileExistsError):
+    """An ignored entry of another user has the name (``directory/top_level``); errno EEXIST."""
+
+
 class CutShort(OSError):
     """Another process has cut the file that is appended to; errno EIO.  Nothing was written."""
 

@@ -17,6 +17,8 @@ Rules:
   writes there belongs to the directory's owner, who could not read it else.
 - Only regular files are opened, without waiting: a link, a pipe, a socket, a device or a directory
   is UnusableFile.
+- With ``top_owners``, entries of other users at the top of the root do not exist: reading one is
+  FileNotFoundError, and making one of that name is IgnoredEntry.
 - Nothing survives a power cut before ``fsync`` or ``fdatasync`` (bytes and length) or
   ``sync_directory`` (names) has returned.
 - No file is mapped into memory: another process may cut it, and reading it is SIGBUS then.
@@ -40,7 +42,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, Protocol, TypeVar
 
 from storage.beneath import Beneath
-from storage.errors import LogLocked, UnusableFile
+from storage.errors import IgnoredEntry, LogLocked, UnusableFile
 
 Kind = Literal["file", "directory", "other"]
 """What a name names; a link is ``other``, whatever it leads to."""
@@ -169,8 +171,8 @@ class _Parent:
 
     __slots__ = ("_own", "_path", "fd", "name")
 
-    def __init__(self, files: Files, path: str) -> None:
-        root, relative = files._place(path)
+    def __init__(self, files: Files, path: str, *, makes: bool = False) -> None:
+        root, relative = files._place(path, makes=makes)
         parent, slash, self.name = relative.rpartition("/")
         self._path = path
         self._own = bool(slash)
@@ -191,6 +193,8 @@ class _Parent:
 
 def _named(error: OSError, path: str) -> OSError:
     """The error with the path that the caller gave."""
+    if isinstance(error, IgnoredEntry):
+        return error  # it names the path
     if error.errno == errno.ELOOP:
         reason = "a symbolic link is in its place or on the way to it, and none is followed"
         return UnusableFile(errno.EIO, reason, path)
@@ -202,20 +206,45 @@ class Files:
 
     ``parallel``: how many calls at a time pay, where each waits for long.  ``in_order``: whether
     names appear in the order in which their writer makes them.  ``reserve``: the room that
-    ``with_reserve`` gives up on a full disk.
+    ``with_reserve`` gives up on a full disk.  ``top_owners``: the users whose entries at the top of
+    the root count; None: all users.
     """
 
     parallel = 1
     in_order = True
     reserve: Room | None = None
+    top_owners: frozenset[int] | None = None
     _top = _EVERYTHING
 
     def __init__(self, root: str = "/") -> None:
         if root != "/":
             self._top = Beneath(os.path.abspath(root))
 
-    def _place(self, path: str) -> tuple[Beneath, str]:
-        """The directory beneath which a path is opened, and the rest of it."""
+    def _place(self, path: str, *, makes: bool = False) -> tuple[Beneath, str]:
+        """Return the directory beneath which a path is opened, and the rest of the path.
+
+        ``makes``: the caller makes the path.  Errors: FileNotFoundError, IgnoredEntry, by
+        ``top_owners``.
+        """
+        root, relative = self._split(path)
+        if self.top_owners is not None and root is self._top and relative != ".":
+            name, slash, _ = relative.partition("/")
+            try:
+                owner = os.stat(name, dir_fd=root.fd, follow_symlinks=False).st_uid
+            except OSError:
+                return root, relative
+            self._check_top_owner(path, owner, makes=makes and not slash)
+        return root, relative
+
+    def _check_top_owner(self, path: str, owner: int, *, makes: bool) -> None:
+        if self.top_owners is None or owner in self.top_owners:
+            return
+        if makes:
+            reason = f"{path} exists, belongs to user {owner} and is ignored"
+            raise IgnoredEntry(errno.EEXIST, reason)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def _split(self, path: str) -> tuple[Beneath, str]:
         root = self._top
         if path.startswith(root.path):
             if len(path) == len(root.path):
@@ -236,9 +265,10 @@ class Files:
 
         UnusableFile where it is none; the errors EMFILE and ENFILE name the limit and the path.
         """
-        root, relative = self._place(path)
+        makes = bool(flags & os.O_CREAT)
+        root, relative = self._place(path, makes=makes)
         parent = None
-        if flags & os.O_CREAT:
+        if makes:
             parent = self._parent_stat(root, relative)
             mode &= _inherited(parent)
         try:
@@ -251,6 +281,13 @@ class Files:
         if not stat.S_ISREG(found.st_mode):
             os.close(fd)
             raise unusable(path, found.st_mode)
+        if root is self._top and "/" not in relative:
+            try:
+                # Another user may have made it since the check of the path.
+                self._check_top_owner(path, found.st_uid, makes=makes)
+            except OSError:
+                os.close(fd)
+                raise
         if parent is not None and parent.st_uid != found.st_uid and _is_roots_new(found):
             with contextlib.suppress(OSError):  # a container's root may give nothing away
                 os.fchown(fd, parent.st_uid, parent.st_gid)
@@ -489,11 +526,24 @@ class Files:
         fd = self._open_directory(path)
         try:
             with os.scandir(fd) as entries:
-                return [(entry.name, _kind(entry)) for entry in entries]
+                is_top = self.top_owners is not None and self._place(path) == (self._top, ".")
+                return [
+                    (entry.name, _kind(entry))
+                    for entry in entries
+                    if not is_top or self._is_counted(entry)
+                ]
         except OSError as error:
             raise _named(error, path) from None
         finally:
             os.close(fd)
+
+    def _is_counted(self, entry: os.DirEntry[str]) -> bool:
+        """Whether an entry at the top belongs to one of ``top_owners``."""
+        owners = self.top_owners
+        try:
+            return owners is None or entry.stat(follow_symlinks=False).st_uid in owners
+        except FileNotFoundError:
+            return False
 
     def _open_directory(self, path: str) -> int:
         root, relative = self._place(path)
@@ -510,12 +560,12 @@ class Files:
         self.with_reserve(lambda: self._rename(source, target))
 
     def _rename(self, source: str, target: str) -> None:
-        with _Parent(self, source) as old, _Parent(self, target) as new:
+        with _Parent(self, source) as old, _Parent(self, target, makes=True) as new:
             os.rename(old.name, new.name, src_dir_fd=old.fd, dst_dir_fd=new.fd)
 
     def link(self, source: str, target: str) -> None:
         """Give a file another name; FileExistsError where the target exists."""
-        with _Parent(self, source) as old, _Parent(self, target) as new:
+        with _Parent(self, source) as old, _Parent(self, target, makes=True) as new:
             os.link(
                 old.name,
                 new.name,
@@ -530,8 +580,8 @@ class Files:
             os.unlink(parent.name, dir_fd=parent.fd)
 
     def mkdir(self, path: str, mode: int = 0o755) -> None:
-        mode &= _inherited(self._parent_stat(*self._place(path)))
-        with _Parent(self, path) as parent:
+        mode &= _inherited(self._parent_stat(*self._place(path, makes=True)))
+        with _Parent(self, path, makes=True) as parent:
             os.mkdir(parent.name, mode, dir_fd=parent.fd)
 
     def rmdir(self, path: str) -> None:

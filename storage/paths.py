@@ -66,6 +66,8 @@ LOST_STARTS = "kafkafs.lost-log-starts"
 OWNER = "kafkafs.owner"
 # Whose the consumer groups are (``groups/owners.py``).
 GROUP_OWNERS = "kafkafs.groups"
+# The owner and the mode of the mount's root (``directory/root_owner.py``).
+ROOT_OWNER = "kafkafs.root"
 # In a partition's directory: an fsync has failed, and its files are not trusted (``rescue``).
 UNSYNCED = "kafkafs.unsynced"
 

@@ -51,7 +51,7 @@ EVERYDAY = frozenset(
     }
 )
 #: What needs its reason even so.
-UNCOMMON = NoPoint, errors.TopicExists
+UNCOMMON = NoPoint, errors.TopicExists, errors.IgnoredEntry
 
 
 def errno_of(error: Exception) -> int | None:

@@ -52,6 +52,7 @@ from storage import clock, paths
 from storage.directory.contents import Contents, contents_of
 from storage.directory.manager import LogManager
 from storage.directory.opening import Progress
+from storage.directory.top_level import closing_command, others_may_write, others_text
 from storage.errors import LogLocked, StorageError
 from storage.files import Files
 from storage.plain_forms import plain_forms
@@ -102,6 +103,7 @@ def run(
             )
             tree = FileSystem(context)
             _name_exposed(context)
+            _warn_of_others(manager, events)
             daemon = Daemon(mount, tree, notices, lambda: ready(len(manager.topics)))
             mount_point.clean(mount.path)
             _check_mount_point(mount)
@@ -372,7 +374,7 @@ def _check_data_directory(mount: Mount) -> None:
             more = f": {command}" if command else ""
             said = f"{data}: cannot be made: {error.strerror}{more}"
             raise refusal(error.errno, said) from None
-    contents = contents_or_mistake(data)
+    contents = contents_or_mistake(data, writes=not mount.options.read_only)
     shown, quoted = f"{data}:", shlex.quote(data)
     if isinstance(contents, Mistake):
         more = ""
@@ -417,6 +419,14 @@ def _name_exposed(context: MountContext) -> None:
     if found:
         what, close = exposed_text(context.manager.path, found)
         context.events(f"{what}: {close} closes them")
+
+
+def _warn_of_others(manager: LogManager, events: Events) -> None:
+    """Write one line if other users may write the directory of a mount that writes it."""
+    path = manager.path
+    if not manager.read_only and others_may_write(manager.files, path):
+        more = "everybody may make topics after chmod 1777 of the mount point"
+        events(f"{others_text(path)}: {closing_command(path)} ends that; {more}")
 
 
 def _written_by_another(manager: LogManager) -> bool:

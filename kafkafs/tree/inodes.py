@@ -158,7 +158,10 @@ class Node:
         """chmod, chown, truncate, utimens. EPERM where the node does not allow it."""
         if change.size is not None:
             raise OSError(errno.EPERM, "it shows what is, and cannot be cut")
-        why = "only topics and partitions have a mode and an owner to set: chmod TOPIC, TOPIC/N"
+        why = (
+            "only the mount point, topics, partitions and groups have a mode and an owner to set: "
+            "chmod TOPIC, TOPIC/N"
+        )
         raise OSError(errno.EPERM, why)
 
     def open(self, flags: int) -> Handle:

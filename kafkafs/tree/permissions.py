@@ -7,6 +7,9 @@ them.
 The kernel checks them at each open. `may_empty` is checked here, since the kernel knows of no
 rmdir that deletes what is in a directory, and so is `WholeTopic`, of files that are open.
 
+The mount's root has what chmod and chown have set (`storage.directory.root_owner`), else the data
+directory's owner and mode. Only the root and `.groups` follow it.
+
 A group has what mkdir, chmod and chown have set (`storage.groups.owners`); one that somebody else
 has made has the data directory's, and its owner alone writes it. Whoever commits in a partition has
 to be able to read it, too; so nobody may more with a group's files than with what they speak of.
@@ -24,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from kafkafs.tree.handles import Opener
 from kafkafs.tree.inodes import Caller, Change, file_mode
 from storage.directory.manager import LogManager, Topic
+from storage.directory.root_owner import RootOwner
 from storage.errors import StorageError
 from storage.groups.owners import GroupOwners
 from storage.log.log import Log
@@ -38,11 +42,12 @@ NAMED = 10
 class Permissions:
     """See the module. `uid` and `gid` replace those of everything; `umask` bits are hidden."""
 
-    __slots__ = ("_gid", "_groups", "_manager", "_uid", "_umask", "_unset", "default")
+    __slots__ = ("_gid", "_groups", "_manager", "_root", "_uid", "_umask", "_unset", "default")
 
     def __init__(self, manager: LogManager, uid: int | None, gid: int | None, umask: int) -> None:
         self._manager = manager
         self._groups = GroupOwners(manager.files, manager.path)
+        self._root = RootOwner(manager.files, manager.path)
         self._uid = uid
         self._gid = gid
         self._umask = umask
@@ -107,9 +112,29 @@ class Permissions:
         return triad & 0o3 == 0o3
 
     @property
+    def root(self) -> Ownership:
+        """The ownership of the mount's root."""
+        if not self._root.is_known:
+            # The unknown mode may refuse group and others.
+            mode, uid, gid = self.default
+            return mode & 0o700, uid, gid
+        owner = self._root.current
+        return self.default if owner is None else self._shown(owner)
+
+    def change_root(self, change: Change) -> None:
+        """chmod and chown of the mount's root, of no topic and of no file on the disk; durable.
+
+        Errors: EROFS, OSError.
+        """
+        self._check_writable()
+        self._root.set(_changed(self.root, change))
+
+    @property
     def all_groups(self) -> Ownership:
-        """The ownership of the directory of groups: who sees it makes some, and removes his own."""
-        mode, uid, gid = self.default
+        """The ownership of the directory of groups: a user who may list it may make groups, and
+        may remove groups of his own.
+        """
+        mode, uid, gid = self.root
         if self._manager.read_only:
             return mode & 0o555, uid, gid
         makes = (mode & 0o444) >> 1 & ~self._umask

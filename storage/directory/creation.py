@@ -39,6 +39,7 @@ class Manager(Protocol):
     settings: Settings
     topics: Topics
     left_out: list[TopicPartition]
+    ignored: list[TopicPartition]
     checkpoints: Checkpoints
     loader: Loader
     modes: PartitionModes
@@ -160,6 +161,10 @@ def _create_log(
         known = manager.settings.topic_file(topic.name)
         manager.modes.make_directory(directory, known, partition)
     try:
+        if (topic.name, partition) in manager.ignored:
+            # The ignored directory was removed meanwhile: its lines in the checkpoints end.
+            manager.ignored.remove((topic.name, partition))
+            manager.start_checkpoint(snapshots=False)()
         return manager.loader.create_log(topic, partition, directory, manager.clock_ms())
     except OSError:
         remove_directory(manager.files, directory)

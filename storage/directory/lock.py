@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from storage import paths
 from storage.directory.reserve import Reserve
+from storage.directory.top_level import Ignored
 from storage.errors import UnknownTopicOrPartition
 from storage.files import Files
 from storage.retention.retention import check_policy
@@ -21,15 +22,19 @@ from storage.settings.settings import Settings
 
 
 class DirectoryLock:
-    """``changed_ns``: when a topic was made or deleted last, in ns since 1970; 0: not known."""
+    """``changed_ns``: when a topic was made or deleted last, in ns since 1970; 0: not known.
+    ``ignored``: the entries of the directory that do not count for a writer; None: all count.
+    """
 
     def __init__(self, files: Files, path: str, *, read_only: bool = False) -> None:
         """Take the lock of the data directory ``path``; ``read_only``: only look at its time.
 
+        A writer's ``files`` are limited to the entries that count for it (``top_level``).
         LogLocked where another process has it, OSError.
         """
         self._files = files
         self._path = os.path.join(path, paths.LOCK)
+        self.ignored = None if read_only else Ignored(files, path)
         self._fd = -1 if read_only else files.lock(self._path)
         self.changed_ns = 0
         with contextlib.suppress(OSError):

@@ -45,6 +45,7 @@ from storage.duties import Duties
 from storage.errors import (
     CorruptCheckpoint,
     HandoverRefused,
+    IgnoredEntry,
     PolicyViolation,
     ReadOnlyLog,
     StorageError,
@@ -158,6 +159,8 @@ class LogManager:
         self._expiring_ms = 0
         # The partitions that are there and were not opened, as nothing of them is needed.
         self.left_out: list[TopicPartition] = []
+        # The partitions whose directories do not count.  The checkpoints keep their lines.
+        self.ignored = [] if lock.ignored is None else lock.ignored.partitions()
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -198,11 +201,11 @@ class LogManager:
         if not files.is_directory(path):
             raise NotADirectoryError(20, os.strerror(20), path)
         assert read_only or wanted is None, "who writes has all of a directory"
-        if not read_only and files.exists(os.path.join(path, paths.HANDOVER)):
-            reason = "topics are half handed over to it: run kafkafs handover again"
-            raise HandoverRefused(reason, path=path)
         lock = DirectoryLock(files, path, read_only=read_only)
         try:
+            if not read_only and files.exists(os.path.join(path, paths.HANDOVER)):
+                reason = "topics are half handed over to it: run kafkafs handover again"
+                raise HandoverRefused(reason, path=path)
             manager = cls(
                 path,
                 files,
@@ -256,6 +259,9 @@ class LogManager:
         self.lock.changed_ns = max(self.lock.changed_ns, self.topics.created_ns)
         for line in [*self.cuts, *self.faults]:
             _log.warning("%s", line)
+        if self.lock.ignored is not None:
+            for line in self.lock.ignored.lines():
+                _log.warning("%s", line)
         if not self.read_only:
             for line in [*self.settings.notes, *self.settings.kept_topics(self.topics)]:
                 _log.warning("%s", line)
@@ -268,8 +274,12 @@ class LogManager:
     def _end_what_was_stopped(self) -> None:
         """Write down what recovery has found, and end what a crash or a failed disk has stopped."""
         if not self.clean and (self.topics or self.checkpoints.topics()):
-            # What recovery has cut must not count as flushed when it is written again.
-            self.start_checkpoint(snapshots=False)()
+            # Offsets that recovery has cut must not count as flushed when they are written again.
+            # An ignored checkpoint does not count, and the recovery points are written first.
+            try:
+                self.start_checkpoint(snapshots=False)()
+            except IgnoredEntry as error:
+                _log.warning("cannot write the checkpoints: %s", error.strerror)
         for log in self.logs():
             self._rescue(log)
         for line in self.groups.pull_back():
@@ -513,7 +523,7 @@ class LogManager:
                 paths.HIGH_WATERMARKS: high_watermarks,
             },
             frozenset({*self.topics, *(log.topic for log in coming)}),
-            [*self.topics.faulty, *self.left_out],
+            [*self.topics.faulty, *self.left_out, *self.ignored],
         )
         grown = logs if snapshots else []
         started = [each for log in grown if (each := log.snapshots.start()) is not None]

@@ -4,6 +4,9 @@ One line of JSON: ``{"pid": …, "mount": …}``.  The daemon of a mount that wr
 mounted, and removes it before it releases the directory.  ``mount`` is the absolute path of the
 mount point; what in it is not UTF-8 is written as Python's ``surrogateescape`` has it.
 
+Where others may write the directory (o+w), the file counts only if it belongs to root, to the
+directory's owner or to the user of the process: a stranger's file would lead requests astray.
+
 A killed process leaves it behind: it counts only while the process ``pid`` holds ``.lock``
 (``Files.locked_by``).  It need not survive a power cut, since it means nothing then.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from typing import NamedTuple
 
 from storage import paths
@@ -39,7 +43,7 @@ def remove(files: Files, directory: str) -> None:
 
 
 def read(files: Files, directory: str) -> OwnerProcess | None:
-    """The file's content, also of a dead process; None where it says nothing.  OSError."""
+    """The file's content, also of a dead process; None where it does not count.  OSError."""
     try:
         fields = json.loads(files.read_whole(_path(directory)))
         owner = OwnerProcess(fields["pid"], fields["mount"])
@@ -47,7 +51,19 @@ def read(files: Files, directory: str) -> OwnerProcess | None:
         return None
     if type(owner.pid) is not int or not isinstance(owner.mount, str):
         return None
-    return owner if os.path.isabs(owner.mount) else None
+    if not os.path.isabs(owner.mount) or _is_strangers(files, directory, owner.pid):
+        return None
+    return owner
+
+
+def _is_strangers(files: Files, directory: str, pid: int) -> bool:
+    top = files.file_stat(directory)
+    if not top.st_mode & stat.S_IWOTH:
+        return False
+    counting = {0, top.st_uid}
+    with contextlib.suppress(OSError):  # the process has ended
+        counting.add(os.stat(f"/proc/{pid}").st_uid)
+    return files.file_stat(_path(directory)).st_uid not in counting
 
 
 def _path(directory: str) -> str:

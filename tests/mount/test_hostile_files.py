@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mounting import KAFKAFS, Mount, fails, mounted, needs_root
+from tests.mount.mounting import KAFKAFS, Mount, fails, kafkafs, mounted, needs_root
 from tests.mount.programs import program
 
 SNAPSHOT = "00000000000000000002.snapshot"
@@ -68,6 +68,67 @@ def test_another_user_reads_nothing_through_a_link(open_path: Path) -> None:
         inside.unlink()
         (open_path / "moved").rename(inside)
         assert orders.read_bytes() == b"1\n2\n"
+
+
+@needs_root
+def test_strangers_names_do_not_count_where_others_may_write(open_path: Path) -> None:
+    data = open_path / "data"
+    with mounted(open_path, "allow_other") as mount:
+        append(mount.topic("bob"), b"1\n2\n")
+        mount.stop()
+        (data / "kafkafs.properties").unlink()
+        data.chmod(0o1777)
+        script = """
+            printf 'log.retention.ms=1\nlog.retention.check.interval.ms=1\n' > kafkafs.properties
+            printf 'version=1\nnode.id=1\ncluster.id=x\n' > meta.properties
+            mkdir bob-1 new-0 kafkafs.handover
+        """
+        assert as_nobody("sh", "-euc", f"cd {data}; {script}").returncode == 0
+        mount.start()
+        events = mount.events()
+        assert f"chmod o-w {data}" in events
+        names = ("kafkafs.properties", "meta.properties", "bob-1", "new-0", "kafkafs.handover")
+        for name in names:
+            assert f"{data}/{name}: ignored: it belongs to user 65534" in events
+        (mount / "bob/.control/retention").write_text("run\n")
+        assert cat(mount / "bob/0") == b"1\n2\n"
+        assert sorted(os.listdir(mount.path)) == ["bob"]
+        assert os.listdir(mount / "bob") == ["0"]
+        for name, call in (("bob-1", (mount / "bob/1").touch), ("new-0", (mount / "new").mkdir)):
+            fails(errno.EEXIST, call)
+            assert f"{data}/{name}" in mount.events().splitlines()[-1]
+        (mount / "more").mkdir()
+        assert (data / "new-0").stat().st_uid == 65534
+        mount.kill()
+        for name in ("bob-1", "new-0"):
+            (data / name).rmdir()
+        mount.start()
+        (mount / "bob/1").touch()
+        (mount / "new").mkdir()
+
+
+@needs_root
+def test_a_stranger_cannot_keep_a_directory_from_being_mounted(open_path: Path) -> None:
+    data = open_path / "data"
+    (open_path / "mnt").mkdir()
+    data.mkdir()
+    data.chmod(0o1777)
+    assert as_nobody("touch", str(data / "notes")).returncode == 0
+    done = kafkafs("mount", data, open_path / "mnt")
+    assert done.returncode == 0, done.stderr
+    assert kafkafs("umount", open_path / "mnt").returncode == 0
+    for name in ("recovery-point-offset-checkpoint", ".kafka_cleanshutdown"):
+        (data / name).unlink()
+        assert as_nobody("touch", str(data / name)).returncode == 0
+    with mounted(open_path, "allow_other") as mount:
+        orders = mount.topic()
+        append(orders, b"1\n")
+        mount.kill()
+        mount.start()
+        assert cat(orders) == b"1\n"
+        assert f"{data}/recovery-point-offset-checkpoint" in mount.events()
+        (data / "recovery-point-offset-checkpoint").unlink()
+        (data / ".kafka_cleanshutdown").unlink()
 
 
 def test_a_pipe_holds_nobody_up(mount: Mount, orders: Path) -> None:

@@ -1,7 +1,7 @@
 """Who may do what: each line of the reference's table, by two users on one mount.
 
-The users are numbers that no file of the system knows. Root mounts; the data directory is
-everybody's, so that only topics and partitions decide.
+The users are numbers that no file of the system knows. Root mounts; everybody may write the root of
+the mount, so that only topics and partitions decide.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     """A mount in which everybody may make topics."""
     base = tmp_path_factory.mktemp("users")
     let_others_in(base)
-    (base / "data").mkdir()
-    (base / "data").chmod(0o777)
     with mounted(base, "allow_other") as mount:
+        mount.path.chmod(0o777)
         yield mount
 
 

@@ -43,7 +43,8 @@ def command(place: str | None, out: Output) -> None:
     """Look at this machine, at the mounts, and at a data directory.
 
     Without DATA or MOUNT: what mounting needs of this machine and this user, and all mounts of
-    kafkafs. With it also its file system, room, lock, clock, settings and private topics.
+    kafkafs. With it also its file system, room, lock, clock, settings, private topics
+    and whether other users may write it.
 
     Each line is a check: ok, wrong, or a hint about what works and could work better. Below it
     stands the line that mends it. Nothing is changed and nothing is waited for longer than 20 s,

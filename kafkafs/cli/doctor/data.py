@@ -25,6 +25,7 @@ from storage.directory.contents import Contents
 from storage.directory.manager import LogManager
 from storage.directory.reserve import COUNT, Reserve
 from storage.directory.retain import RetentionPlan, plan_retention
+from storage.directory.top_level import closing_command, others_may_write, others_text
 from storage.errors import StorageError, reason_of
 from storage.files import Files
 from storage.retention.retention import deletes_by_limits, effects
@@ -56,6 +57,7 @@ def checks(path: str) -> Iterator[Check]:
         ("clock", _clock),
         ("settings", _settings),
         ("private-topics", _private),
+        ("other-users", _other_users),
     ):
         yield Check(name, partial(_unless_missing, look, path), silent)
 
@@ -304,3 +306,9 @@ def _private(path: str) -> Iterator[Finding]:
     if found:
         what, mend = exposed_text(path, found)
         yield Finding(what, mend)
+
+
+def _other_users(path: str) -> Iterator[Finding]:
+    """Only the owner and the group may write the data directory."""
+    if others_may_write(Files(path), path):
+        yield Finding(others_text(path), closing_command(path))

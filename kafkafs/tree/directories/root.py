@@ -18,7 +18,7 @@ from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.start_file import StartNames
 from kafkafs.tree.groups.claims import Claims
-from kafkafs.tree.inodes import ROOT_INODE, Caller, Node, inode_number, missing
+from kafkafs.tree.inodes import ROOT_INODE, Caller, Change, Node, inode_number, missing
 from kafkafs.tree.partition.partitions import OWN_NAMES, Partitions
 from storage.directory.manager import Topic
 from storage.modes import Ownership
@@ -42,7 +42,14 @@ class Root(TreeDirectory):
         assert set(self._own) == set(OWN_NAMES)
 
     def owner(self) -> Ownership:
-        return self.mount.permissions.default
+        return self.mount.permissions.root
+
+    def set_attributes(self, change: Change) -> None:
+        """chmod and chown; durable. They change no topic."""
+        if change.size is not None:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not change.is_touch:
+            self.mount.permissions.change_root(change)
 
     def lookup(self, name: str) -> Node:
         if name in self._own:

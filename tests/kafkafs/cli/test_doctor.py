@@ -284,6 +284,14 @@ def test_a_directory_of_another_user(data: Path) -> None:
     assert not {"space", "lock", "settings"} & found.keys()
 
 
+def test_a_directory_that_others_may_write(data: Path) -> None:
+    data.chmod(0o1777)
+    state, what, mend = one(doctor(data), "other-users")
+    assert (state, what.partition(":")[0], mend) == ("wrong", str(data), f"chmod o-w {data}")
+    data.chmod(0o775)
+    assert doctor(data)["other-users"] == []
+
+
 def tells_at_once(path: Path) -> bool:
     """Whether its file system knows what is in the page cache."""
     with path.open("rb") as file:

@@ -401,7 +401,59 @@ def test_modes_elsewhere_are_not_to_be_set(mount: Mount, orders: Path) -> None:
         fails(errno.EPERM, os.chmod, orders.parent / name, 0o777)
         fails(errno.EPERM, os.chown, orders.parent / name, 1, 1)
     fails(errno.EPERM, os.chmod, mount / ".kafkafs", 0o777)
-    fails(errno.EPERM, os.chmod, mount.path, 0o777)
+
+
+@needs_root
+def test_the_root_has_an_owner_and_a_mode_of_its_own(own: Mount) -> None:
+    """chmod and chown work on … the mount's root (…) and last."""
+
+    def owned(name: str) -> tuple[int, int, int]:
+        found = (own / name).stat()
+        return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+
+    own.topic()
+    others = ("orders", "orders/0", ".kafkafs")
+    before, on_disk = [owned(name) for name in others], own.data.stat()
+    own.path.chmod(0o1777)
+    os.chown(own.path, 1234, 2345)
+    for _ in range(2):
+        assert owned(".") == (1234, 2345, 0o1777)
+        assert owned(".groups") == (1234, 2345, 0o1777)
+        assert [owned(name) for name in others] == before
+        found = own.data.stat()
+        assert (found.st_uid, found.st_mode) == (on_disk.st_uid, on_disk.st_mode)
+        own.restart()
+    own.path.chmod(0o700)
+    assert (owned("."), owned(".groups")) == ((1234, 2345, 0o700), (1234, 2345, 0o1700))
+    own.restart("ro")
+    assert (owned("."), owned(".groups")) == ((1234, 2345, 0o700), (1234, 2345, 0o500))
+    fails(errno.EROFS, own.path.chmod, 0o755)
+    # An unreadable file gives nobody but the owner of the data directory a right.
+    own.stop()
+    (own.data / "kafkafs.root").write_text("0:0:0999\n")
+    own.start()
+    assert owned(".") == (on_disk.st_uid, on_disk.st_gid, 0o700)
+    assert "kafkafs.root" in own.events()
+    own.path.chmod(0o755)
+    own.restart()
+    assert owned(".") == (on_disk.st_uid, on_disk.st_gid, 0o755)
+    assert "kafkafs.root" not in own.events()
+
+
+@needs_root
+def test_everybody_makes_topics_where_the_root_lets_them(tmp_path: Path) -> None:
+    let_others_in(tmp_path)
+    with mounted(tmp_path, "allow_other") as mount:
+        assert as_nobody("mkdir nobodys", mount.path).returncode != 0
+        mount.path.chmod(0o1777)
+        mount.topic("roots")
+        script = "mkdir nobodys .groups/g; echo line >> nobodys/0; ls .groups/g"
+        assert as_nobody(f"set -eu; {script}", mount.path).returncode == 0
+        (mount / "roots").chmod(0o777)
+        assert as_nobody("rmdir roots", mount.path).returncode != 0  # sticky
+        assert as_nobody("rmdir nobodys", mount.path).returncode == 0
+        mount.path.chmod(0o755)
+        assert as_nobody("mkdir nobodys", mount.path).returncode != 0
 
 
 # -- everything else -----------------------------------------------------------------------------

@@ -33,7 +33,10 @@ TOPICS = "only the root takes new directories: topics"
 TAKES_NONE = "only a topic takes new files: its next partition"
 NO_LINKS = "there are no links here"
 NO_ACLS = "extended attributes show facts, and there are no ACLs"
-ONLY = "only topics and partitions have a mode and an owner to set: chmod TOPIC, TOPIC/N"
+ONLY = (
+    "only the mount point, topics, partitions and groups have a mode and an owner to set: "
+    "chmod TOPIC, TOPIC/N"
+)
 POINTS = (
     "N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, N@end, N@group=G and "
     "N@START..END do: cat .kafkafs/help"

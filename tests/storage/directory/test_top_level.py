@@ -1,0 +1,136 @@
+"""The entries that count at the top of a data directory that others may write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage import LogManager
+from storage.directory.retain import delete_records
+from storage.errors import IgnoredEntry
+from storage.files import Files
+from storage.state import owner_file
+from storage.state.owner_file import OwnerProcess
+from storage.task import Task
+from tests.storage.logs import append, opened, values
+
+STRANGER, ANOTHER = 65534, 65533
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A directory of root that others may write, with a topic whose log starts at offset 1."""
+    tmp_path.chmod(0o1777)
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 1)
+        log = manager.log("t", 0)
+        append(log, b"1")
+        append(log, b"2")
+        delete_records(manager, log, 1, Task())
+    return tmp_path
+
+
+def give(path: Path, uid: int) -> None:
+    os.chown(path, uid, uid)
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o755])
+def test_all_count_where_others_may_not_write(data: Path, mode: int) -> None:
+    give(data / "t-0", STRANGER)
+    data.chmod(mode)
+    with opened(data) as manager:
+        assert values(manager.log("t", 0)) == [b"2"]
+
+
+def test_all_count_for_a_reader(data: Path) -> None:
+    give(data / "t-0", STRANGER)
+    with LogManager.open(str(data), read_only=True) as manager:
+        assert values(manager.log("t", 0)) == [b"2"]
+
+
+def test_the_owner_of_the_directory_counts(data: Path) -> None:
+    give(data, ANOTHER)
+    give(data / "t-0", ANOTHER)
+    with opened(data) as manager:
+        assert values(manager.log("t", 0)) == [b"2"]
+
+
+def test_an_ignored_partition_keeps_its_checkpoint_lines(data: Path) -> None:
+    give(data / "t-0", STRANGER)
+    for name in ("a", "b"):
+        with opened(data) as manager:
+            assert "t" not in manager.topics
+            with pytest.raises(IgnoredEntry, match=f"{data}/t-0"):
+                manager.create_topic("t", 1)
+            manager.create_topic(name, 1)
+            manager.checkpoint()
+    give(data / "t-0", 0)
+    with opened(data) as manager:
+        assert manager.log("t", 0).log_start_offset == 1
+        assert values(manager.log("t", 0)) == [b"2"]
+
+
+def test_a_removed_one_hands_no_line_to_a_new_partition(data: Path) -> None:
+    give(data / "t-0", STRANGER)
+    manager = LogManager.open(str(data))
+    (data / "t-0").rename(data.parent / "removed")
+    manager.create_topic("t", 1)
+    append(manager.log("t", 0), b"new")
+    manager.abandon()
+    with opened(data) as again:
+        assert values(again.log("t", 0)) == [b"new"]
+
+
+@pytest.mark.parametrize("name", ["meta.properties", "meta.properties.detached"])
+def test_the_volume_of_a_container_counts(data: Path, name: str) -> None:
+    (data / name).write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    for path in (data / name, data / "t-0"):
+        give(path, STRANGER)
+    with opened(data) as manager:
+        assert values(manager.log("t", 0)) == [b"2"]
+    # As soon as one of them is another user's, none of the stranger's counts.
+    (data / "t-1").mkdir()
+    give(data / "t-1", ANOTHER)
+    with opened(data) as manager:
+        assert list(manager.topics) == []
+        assert not manager.settings.is_brokers
+
+
+def test_without_a_partition_meta_properties_does_not_count(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    give(tmp_path / "meta.properties", STRANGER)
+    with opened(tmp_path) as manager:
+        manager.create_topic("t", 1)
+
+
+def test_a_lock_of_a_stranger_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    (tmp_path / ".lock").touch()
+    give(tmp_path / ".lock", STRANGER)
+    with pytest.raises(IgnoredEntry, match=f"{tmp_path}/.lock"):
+        LogManager.open(str(tmp_path))
+
+
+def test_there_are_not_more_lines_than_somebody_reads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o777)
+    for number in range(150):
+        (tmp_path / f"{number:03}").touch()
+        give(tmp_path / f"{number:03}", STRANGER)
+    with opened(tmp_path):
+        assert len(caplog.messages) == 101
+        assert caplog.messages[-1] == f"{tmp_path}: 50 more are ignored"
+
+
+def test_the_owner_file_of_a_stranger_leads_nobody_astray(tmp_path: Path) -> None:
+    files, owner = Files(str(tmp_path)), OwnerProcess(os.getpid(), "/elsewhere")
+    owner_file.write(files, str(tmp_path), owner)
+    give(tmp_path / "kafkafs.owner", STRANGER)
+    assert owner_file.read(files, str(tmp_path)) == owner
+    tmp_path.chmod(0o1777)
+    assert owner_file.read(files, str(tmp_path)) is None
