@@ -109,7 +109,7 @@ class Housekeeping:
                     await self._operations.sync(plan)
         except Exception as error:
             self._flushes_again.failed(log)
-            if not log.closed:
+            if not (log.closed or log.deleting):
                 self._duties.failed("flush", error, log.name)
         else:
             self._flushes_again.succeeded(log)

@@ -67,7 +67,14 @@ def delete_topic(manager: Manager, name: str) -> int:
     due_ms = manager.monotonic_ms() + delay_ms
     deletion = _planned(manager, topic, delay_ms)
     is_recorded = _recorded(manager, deletion)
-    _rename_all(manager, deletion, first_decides=is_recorded)
+    for moving in topic.partitions.values():
+        moving.deleting = True
+    try:
+        _rename_all(manager, deletion, first_decides=is_recorded)
+    except BaseException:
+        for moving in topic.partitions.values():
+            moving.deleting = False
+        raise
     manager.lock.note_change(manager.clock_ms())
     del manager.topics[name]
     manager.topics.changes += 1

@@ -117,6 +117,8 @@ class Log:
         self.read_only = read_only
         self.may_have_gaps = may_have_gaps or config.is_compacted
         self.closed = False
+        # Whether a deletion renames the directory now: other threads may find no files there.
+        self.deleting = False
         # By appends, since the log was opened.
         self.bytes_appended = 0
         self.pace = Pace(f"{topic}/{partition}")
@@ -737,6 +739,7 @@ class Log:
     def retire(self, due_ms: int) -> None:
         """Refuse appends, as the topic was deleted; reads go on until ``due_ms``."""
         self.closed = True
+        self.deleting = False
         self.retired = [*self.retired, *((due_ms, segment) for segment in self.segments)]
         for listener in self.listeners:
             listener.retired(self)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
+from tests.mount.steering import SteeredMount
 
 
 def command(mount: Mount, line: str) -> None:
@@ -218,3 +219,31 @@ def test_a_read_only_mount_beside_it(tmp_path: Path) -> None:
             reader.close()
         finally:
             beside.end()
+
+
+def test_a_flush_beside_rmdir_is_no_failure(steered_mount: SteeredMount) -> None:
+    """… and nothing is lost when the deletion is taken back."""
+    orders = steered_mount.topic()
+    other = steered_mount.topic("beside").open("rb", buffering=0)
+    name = "leader-epoch-checkpoint.tmp"
+    with steered_mount.held("pwrite", f"orders-0/{name}") as flushing:
+        with orders.open("ab") as file:
+            file.write(b"kept\n")
+        flushing.wait()
+        with steered_mount.held("fsync", "/data") as renamed:
+            rmdir = subprocess.Popen(["rmdir", orders.parent])
+            renamed.wait()
+            with steered_mount.held("unlink", name) as failing:
+                flushing.release()
+                failing.wait()
+            for _ in range(10):
+                assert other.read() == b""
+        assert rmdir.wait() == 0
+    other.close()
+    command(steered_mount, "undelete orders")
+    assert "fails" not in steered_mount.events()
+    with orders.open("ab") as file:
+        file.write(b"more\n")
+        file.flush()
+        os.fsync(file.fileno())
+    assert orders.read_bytes() == b"kept\nmore\n"
