@@ -199,6 +199,12 @@ setup(
     ],
     package_dir={SPARK_PACKAGE: SPARK_PACKAGE_PATH},
     ext_modules=[extension(source) for source in HOT_LOOPS],
+    # mount(8) and umount(8) look for these in /sbin.  pip gives its own scripts no -I.
+    scripts=[
+        "kafkafs/linux/mount.kafkafs",
+        "kafkafs/linux/mount.fuse.kafkafs",
+        "kafkafs/linux/umount.fuse.kafkafs",
+    ],
     cmdclass={
         "build_ext": ParallelBuild,
         "build_py": BuildWithManualPages,

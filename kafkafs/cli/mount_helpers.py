@@ -6,6 +6,9 @@
 | `/sbin/mount.fuse.kafkafs` | `mount -t fuse.kafkafs`, the mounted type; `mount -o remount` |
 | `/sbin/umount.fuse.kafkafs` | `umount` of a mount, unless with `-i` |
 
+Each is a shell script (`kafkafs/linux`) that executes Python with `-I`: root starts them, and
+neither root's environment nor its working directory may load code into them.
+
 They take the arguments of all such helpers (mount(8), "EXTERNAL HELPERS"), do what `kafkafs mount`
 and `kafkafs umount` do, and exit with the statuses of mount(8): 1 for a wrong command line, 32
 for what failed. They say nothing of success unless `-v` asks for it, as mount(8) does.

@@ -1,22 +1,31 @@
-"""Becomes another user before anything is opened or mounted: the mount option `setuid=USER`."""
+"""Becomes another user before anything is opened or mounted: the mount option `setuid=USER`.
+
+The kernel shows a process's first environment in /proc/PID/environ to the process's user, whatever
+the process does with it later. So root's environment is replaced by executing the program again.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import pwd
+import re
 import shlex
+import sys
 
 from kafkafs.fuse.mount_point import ConfigurationError
 
 _PR_SET_DUMPABLE = 4  # prctl.h
+#: The variables that a daemon needs of its caller.
+_KEPT = re.compile(r"PATH|HOME|USER|LOGNAME|TZ|LANG|LC_.*|XDG_.*|NOTIFY_SOCKET|WATCHDOG_.*")
 
 
 def become(name: str) -> None:
     """Take a user's identity, groups and home directory, before any thread starts.
 
-    ConfigurationError. Who is that user already stays as it is, root's capabilities and groups
-    included.
+    If root's environment has other variables than `_KEPT`, execute the program again without them:
+    the call does not return. A process that is that user already stays as it is, root's
+    capabilities and groups included. Errors: ConfigurationError.
     """
     try:
         user = pwd.getpwnam(name)
@@ -28,9 +37,12 @@ def become(name: str) -> None:
         return
     if os.geteuid() != 0:
         raise ConfigurationError(f"setuid={name}: only root mounts as another user")
+    os.environ.update(HOME=user.pw_dir, USER=name, LOGNAME=name)
+    kept = {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)}
+    if len(kept) < len(os.environ):
+        os.execve(sys.executable, sys.orig_argv, kept)
     os.initgroups(name, user.pw_gid)
     os.setgid(user.pw_gid)
     os.setuid(user.pw_uid)
     # A process that has changed its user hides /proc/PID/fd, by which `umount` finds the daemon.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-    os.environ.update(HOME=user.pw_dir, USER=name, LOGNAME=name)

@@ -17,12 +17,8 @@ from tests.mount.programs import LET_GO, program
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: The programs that a package puts into /sbin, and the functions that they call.
-HELPERS = {
-    "mount.kafkafs": "mount",
-    "mount.fuse.kafkafs": "mount",
-    "umount.fuse.kafkafs": "umount",
-}
+#: The programs that an installation links into /sbin.
+HELPERS = ("mount.kafkafs", "mount.fuse.kafkafs", "umount.fuse.kafkafs")
 
 # Other users get to the interpreter and to the clone, which may lie in a directory of root's alone.
 NAMESPACE = (
@@ -64,14 +60,8 @@ class Machine:
         self.fstab = base / "fstab"
         self.fstab.touch()
         (base / "fuse.conf").write_text("user_allow_other\n")
-        for name, function in HELPERS.items():
-            call = f"from kafkafs.cli.mount_helpers import {function}; {function}()"
-            helper = base / "sbin" / name
-            helper.write_text(
-                f"#!/bin/sh\nPYTHONSAFEPATH=1 PYTHONPATH={ROOT} "
-                f'exec {sys.executable} -c "{call}" "$@"\n'
-            )
-            helper.chmod(0o755)
+        for name in HELPERS:
+            (base / "sbin" / name).symlink_to(Path(sys.executable).parent / name)
 
     def run(self, script: str, **variables: object) -> subprocess.CompletedProcess[str]:
         """Run a script in `base`, with the commands `kafkafs` and `as_nobody`, $DATA and $MNT."""

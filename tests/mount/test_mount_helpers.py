@@ -317,6 +317,45 @@ def test_root_mounts_as_a_user(machine: Machine) -> None:
     assert done.stderr == "kafkafs: setuid=root: only root mounts as another user\n"
 
 
+def test_roots_environment_is_not_shown_to_the_user(machine: Machine) -> None:
+    """The user may read the environment with which the daemon's process began."""
+    kept = ["HOME", "LC_ALL", "LOGNAME", "NOTIFY_SOCKET", "PATH", "TZ", "USER", "XDG_CACHE_HOME"]
+    for start in ("mount -t kafkafs", "kafkafs mount"):
+        shown = machine.lines(
+            f"""
+            chown nobody data mnt
+            {start} -o setuid=nobody,allow_other data mnt > /dev/null
+            as_nobody cat /proc/$(pgrep --exact kafkafs)/environ | tr '\\0' '\\n'
+            umount mnt
+            """,
+            SECRET="not for nobody",
+            AWS_SECRET_ACCESS_KEY="neither",
+            **{name: f"/{name}" for name in kept if name not in ("LC_ALL", "PATH")},
+        )
+        found = dict(line.split("=", 1) for line in shown)
+        assert sorted(found.keys() | {"PATH"}) == kept  # mount(8) hands no PATH on
+        assert (found["USER"], found["TZ"]) == ("nobody", "/TZ")
+
+
+def test_the_environment_loads_no_code_into_the_helpers(machine: Machine) -> None:
+    (machine.base / "code").mkdir()
+    (machine.base / "code/kafkafs.py").write_text("raise SystemExit('loaded')\n")
+    assert (
+        machine.lines(
+            """
+        cd code
+        mount -t kafkafs ../data ../mnt
+        mkdir ../mnt/orders
+        umount ../mnt
+        ls ../mnt
+        """,
+            PYTHONPATH=machine.base / "code",
+            PYTHONHOME="/nowhere",
+        )
+        == []
+    )
+
+
 def test_allow_root_lets_root_in_and_nobody_else(machine: Machine) -> None:
     done = machine.run(
         """
