@@ -19,9 +19,26 @@ HANDOVER = "tests/storage/handover/test_handover.py"
 HANDOVER_CRASH = "tests/crash/test_handover_crash.py"
 MANAGER = "tests/storage/directory/test_manager.py"
 DATA_DIRECTORY = "tests/storage/directory/test_data_directory.py"
+TOP_LEVEL = "tests/storage/directory/test_top_level.py"
 
 FAULTS = [
     # -- hostile files -------------------------------------------------------------------------
+    Fault(
+        "strangers-entries-count-at-the-top",
+        "storage/files.py",
+        '        if self.top_owners is not None and root is self._top and relative != ".":',
+        "        if self.top_owners is not None and root is not self._top:",
+        "A stranger's settings delete other users' records.",
+        (TOP_LEVEL,),
+    ),
+    Fault(
+        "ignored-partitions-lose-their-lines",
+        "storage/directory/manager.py",
+        "[*self.topics.faulty, *self.left_out, *self.ignored]",
+        "[*self.topics.faulty, *self.left_out]",
+        "Deleted records of a partition that was ignored come back.",
+        (TOP_LEVEL,),
+    ),
     Fault(
         "files-links-followed-by-openat2",
         "storage/beneath.py",
