@@ -788,7 +788,9 @@ class Log:
     def _judge_history(self) -> None:
         """Hold the history, if there is one, against a log that was not closed cleanly before."""
         if self.files.exists(os.path.join(self.directory, HISTORY_FILE)):
-            self.load_history().remove_mark()
+            history = self.load_history()
+            if history.is_marked:
+                history.save(self.segments, self.log_start_offset)
 
     def abandon(self) -> None:
         """Release everything and write nothing, as a crash would."""

@@ -17,7 +17,9 @@ A partition directory holds one small text file, ``kafkafs.history`` (Kafka igno
     passed values 0 0    per view: where segments began that are gone or rewritten by now, rising
     boot 6d5c…           the boot of the machine in which it was last opened for writing
     mount 100000f3       the mount of the data's file system then (``Files.mount_id``)
-    shown-above 1234     `.follow` has shown records above this offset, which was the recovery point
+    shown-above 1234 1240
+                         `.follow` has shown records above the first offset, which was the recovery
+                         point, at least up to the second one, which was the log end
 
 Most of it is a fingerprint of the segments.  A log only grows at its end, so the fingerprint still
 fits a longer log; where it does not fit, a broker or an offline tool has rewritten something, or a
@@ -244,6 +246,8 @@ class History:
         else:
             may_have_shown_lost = SHOWN_ABOVE in recorded.facts
         is_same = not cut and not is_rebooted and recorded.fits(segments, log_start)
+        if recorded.shown_end > segments[-1].next_offset:
+            cut = True  # although it looks like a write that was not finished
         is_follow_lost = lost_end or (may_have_shown_lost if is_remounted else cut)
         if not is_same and not writable:
             # Nothing may be written: nonces that stay the same while the log's head does.
@@ -340,14 +344,10 @@ class History:
         """Whether the file may have the line ``shown-above``."""
         return self._may_be_marked
 
-    def remove_mark(self) -> None:
-        """Remove the line ``shown-above`` if all that `.follow` has shown is flushed.
-
-        In any thread; waits.  Errors: OSError; a later call tries again.
-        """
-        with self._lock:
-            if self._may_be_marked and self._shown_end <= self._flushed_end():
-                self._store()
+    @property
+    def is_mark_outdated(self) -> bool:
+        """Whether it may, although all that `.follow` has shown is flushed: ``save`` removes it."""
+        return self._may_be_marked and self._shown_end <= self._flushed_end()
 
     def save(self, segments: Sequence[Segment], log_start: int | None = None) -> None:
         """Write what is true now, and the fingerprint of ``segments`` (all of the log), durably.
@@ -442,14 +442,15 @@ class History:
         """Write the file's lines, and ``shown-above`` where it has to stand.  Under the lock."""
         flushed_end = self._flushed_end()
         with self._shown_lock:
-            is_marked = self._shown_end > flushed_end
+            shown_end = self._shown_end
+            is_marked = shown_end > flushed_end
             if not is_marked:
                 # First: from now on whoever shows more waits for the lock, and writes the line.
                 self._is_marked = False
         self._may_be_marked = self._may_be_marked or is_marked
         lines = self._lines + "".join(f"{name} {value}\n" for name, value in self._place().items())
         if is_marked:
-            lines += f"{SHOWN_ABOVE} {flushed_end}\n"
+            lines += f"{SHOWN_ABOVE} {flushed_end} {shown_end}\n"
         path = os.path.join(self._directory, FILE_NAME)
         self._files.replace_atomically(path, lines.encode(), sync=not self._aside)
         self._is_marked = self._may_be_marked = is_marked

@@ -75,14 +75,15 @@ class HistoryContent:
         facts = self.facts
         if facts["version"] != ["0"] or "boot" not in facts:
             raise ValueError(facts)
-        if SHOWN_ABOVE in facts:
-            int(facts[SHOWN_ABOVE][0])
         numbers = [self.nonce, self.follow_nonce, int(facts["first"][0]), int(facts["sealed"][0])]
         numbers.append(self.log_start)
         int(facts["sealed"][1], 16)
         if "last" in facts:
             base, position, crc, _ = facts["last"]
             numbers += [int(base), int(position), int(crc, 16)]
+        if SHOWN_ABOVE in facts:
+            base, end = facts[SHOWN_ABOVE]
+            numbers += [int(base), int(end)]
         if min(numbers) < 0 or max(self.nonce, self.follow_nonce) >= 1 << 64:
             raise ValueError(facts)
 
@@ -93,6 +94,11 @@ class HistoryContent:
     @property
     def follow_nonce(self) -> int:
         return int(self.facts["follow"][0], 16)
+
+    @property
+    def shown_end(self) -> int:
+        """Up to which offset `.follow` has shown what was not flushed; 0 where it has not."""
+        return int(self.facts[SHOWN_ABOVE][1]) if SHOWN_ABOVE in self.facts else 0
 
     @property
     def log_start(self) -> int:

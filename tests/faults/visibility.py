@@ -571,8 +571,8 @@ FAULTS = [
     Fault(
         "history-mark-goes-before-the-flush",
         "storage/state/history.py",
-        "            is_marked = self._shown_end > flushed_end\n",
-        "            is_marked = self._shown_end > flushed_end + 1\n",
+        "            is_marked = shown_end > flushed_end\n",
+        "            is_marked = shown_end > flushed_end + 1\n",
         ".follow gives positions of lost lines to other lines.",
         (FOLLOW_FILE,),
     ),

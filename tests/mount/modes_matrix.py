@@ -32,7 +32,7 @@ OWNERS = [(ONE, ONE), (ONE, GROUP), (TWO, GROUP), (0, GROUP), (0, 0), (NOBODY, N
 _RAW = ".raw/0/00000000000000000000"
 READ = (
     *("0", ".kv/0", ".jsonl/0", ".batches/0", ".follow/0", "0@0", ".kv/0@-1", ".batches/0@0..1"),
-    *(f"{_RAW}.log", f"{_RAW}.index", ".meta/0/offsets"),
+    *(f"{_RAW}.log", f"{_RAW}.index", ".meta/0/offsets", ".ship/0"),
 )
 LISTED = (".raw/0", ".meta/0")
 APPEND = ("0", ".kv/0", ".jsonl/0", ".batches/0")

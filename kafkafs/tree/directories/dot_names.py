@@ -3,7 +3,7 @@
     InTopic             a directory in a topic:
       ViewNames           each partition in another view: `.kv`, `.jsonl`, `.batches`
       SnapshotNames       each partition as it is now: `.snapshot`, in these directories, too
-      FollowNames         each partition with positions that never change: `.follow`
+      FollowNames         each partition with positions that never change: `.follow`, `.ship`
       PartitionNames      a directory for each partition: `.raw`, `.meta`
       ControlDirectory    a file for each command: `.control` (`control_directory.py`)
     OfPartition         a directory of one partition: `.raw/N`, `.meta/N`
@@ -25,7 +25,7 @@ from kafkafs.tree.directories.control_directory import ControlDirectory, command
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files import meta
-from kafkafs.tree.files.follow_file import look_up_follow
+from kafkafs.tree.files.follow_file import FOLLOW, SHIP, look_up_follow
 from kafkafs.tree.files.raw_file import RawFile, is_shown
 from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.files.virtual_file import Content, VirtualFile
@@ -102,17 +102,19 @@ class SnapshotNames(InTopic):
 
 
 class FollowNames(InTopic):
-    """`.follow`"""
+    """`.follow` and `.ship`."""
 
-    __slots__ = ()
+    __slots__ = ("name",)
 
-    name = ".follow"
+    def __init__(self, topic: TopicDirectory, inode: int, name: str) -> None:
+        super().__init__(topic, inode)
+        self.name = name
 
     def lookup(self, name: str) -> Node:
         topic = self.topic
         if "@" in name:
             return topic.start_names.look_up(topic.topic, self.inode, name, self.mount.views[0])
-        return look_up_follow(topic.partitions, topic.topic, name)
+        return look_up_follow(topic.partitions, topic.topic, name, self.name)
 
 
 class PartitionNames(InTopic):
@@ -276,11 +278,12 @@ DOT_NAMES: dict[str, Callable[[TopicDirectory, int], Node]] = {
     ".batches": partial(ViewNames, name=".batches"),
     ".config": _config,
     ".control": ControlDirectory,
-    ".follow": FollowNames,
+    FOLLOW: partial(FollowNames, name=FOLLOW),
     ".jsonl": partial(ViewNames, name=".jsonl"),
     ".kv": partial(ViewNames, name=".kv"),
     ".meta": partial(PartitionNames, what=".meta", make=MetaDirectory),
     ".raw": partial(PartitionNames, what=".raw", make=RawDirectory),
+    SHIP: partial(FollowNames, name=SHIP),
     SNAPSHOT: _snapshot,
 }
 """Makes the node of each dot name."""

@@ -49,7 +49,7 @@ Names in a topic that ls does not show
   .jsonl/N    a JSON object for each record; >> appends such
   .append     >> appends to any partition; .kv/append and .jsonl/append by key
   .snapshot/N the partition as it is now, for ever; .jsonl/.snapshot/N and so on
-  .follow/N   for tail -F, log shippers: no byte moves, whatever is deleted
+  .follow/N   for tail -F: no byte moves; .ship/N: after a line for log shippers
   .batches/N  records as they lie on the disk, in batches; >> appends such
   .raw/N/     the files on the disk
   .meta/N/    facts: offsets segments index timeindex txnindex producers

@@ -1,4 +1,4 @@
-"""`.follow/N`: the values, for programs that remember an inode and a position: neither changes.
+"""`.follow/N` and `.ship/N`: the values, for programs that remember an inode and a position.
 
 Its positions are the absolute positions of the partition's history: byte 0 is the first record at
 the time when counting began, and the size counts every byte since. Bytes below the log start, and
@@ -15,6 +15,9 @@ An open handle reads on in deleted segments while their files are on the disk
 (file.delete.delay.ms), as any reader does; a later open begins after them.
 
 The kernel caches nothing of it, since a page may reach below a change.
+
+`.ship/N` is the same after a first line that never changes (`head_line`), for programs that know a
+file by its first bytes. Its positions are those of `.follow/N` and the length of that line.
 """
 
 from __future__ import annotations
@@ -37,8 +40,11 @@ from kafkafs.tree.partition.partition_view import PartitionView
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import CorruptRecord, SegmentGone, StorageError
+from storage.log.log import Log
 from storage.waiting import before_waiting, may_wait
 
+FOLLOW = ".follow"
+SHIP = ".ship"
 FIRST_POSITION = "user.kafkafs.first_position"
 
 _FINGERPRINT = 512
@@ -49,14 +55,30 @@ it trusts the inode number: so this very read returns a byte less.
 """
 
 
+HEAD_BYTES = 1100
+"""Of the first line of `.ship/N`: more than any program reads to know a file by its first bytes
+(Filebeat 1,024, the OpenTelemetry Collector 1,000).
+"""
+
+
+def head_line(log: Log, nonce: int) -> bytes:
+    """The first line of `.ship/N`. No other partition has it, and it changes with the inode."""
+    words = f"#kafkafs {nonce:016x} {log.topic_id} {log.topic} {log.partition}"
+    return words.encode().ljust(HEAD_BYTES - 1) + b"\n"
+
+
 class FollowFile(ViewFile):
-    """See the module."""
+    """See the module. `head`: the first line of `.ship/N`; empty in `.follow/N`."""
 
-    __slots__ = ("_origin", "_size")
+    __slots__ = ("_directory", "_origin", "_size", "head")
 
-    def __init__(self, inode: int, partition: Partition, view: PartitionView, nonce: int) -> None:
-        """`nonce`: the history's follow nonce."""
+    def __init__(
+        self, inode: int, partition: Partition, view: PartitionView, nonce: int, directory: str
+    ) -> None:
+        """`nonce`: the history's follow nonce. `directory`: FOLLOW or SHIP."""
         super().__init__(inode, partition, view, nonce)
+        self._directory = directory
+        self.head = head_line(partition.log, nonce) if directory == SHIP else b""
         # The timeline's position of its byte 0; None: not known yet.
         self._origin: int | None = None
         # The last size that stat has shown.
@@ -64,7 +86,7 @@ class FollowFile(ViewFile):
 
     @property
     def path(self) -> str:
-        return f"{self.partition.log.topic}/.follow/{self.partition.log.partition}"
+        return f"{self.partition.log.topic}/{self._directory}/{self.partition.log.partition}"
 
     def generation_now(self) -> Generation:
         """The generation that an open now shows.
@@ -83,7 +105,7 @@ class FollowFile(ViewFile):
         if origin is None:
             origin = self.generation_now().origin
         self.view.layout.find_end(time.monotonic() + MEASURE_S)
-        size = self.view.layout.timeline.end - origin
+        size = len(self.head) + self.view.layout.timeline.end - origin
         self.partition.showing_followed()
         self._size = size
         return self._attributes(size)
@@ -100,8 +122,11 @@ class FollowFile(ViewFile):
     def xattr(self, name: str) -> bytes:
         if name != FIRST_POSITION:
             return super().xattr(name)
-        generation = self.generation_now()
-        return b"%d" % (generation.first_valid - generation.origin)
+        return b"%d" % self.first_position(self.generation_now())
+
+    def first_position(self, generation: Generation) -> int:
+        """Where its text can be read from."""
+        return len(self.head) + generation.first_valid - generation.origin
 
     def open(self, flags: int) -> Handle:
         """EPERM for writing."""
@@ -123,7 +148,10 @@ class FollowFile(ViewFile):
 
 
 class FollowHandle(ReadHandle):
-    """Reading. The first read of what its reader has missed writes a line into the event log."""
+    """Reading. The first read of what its reader has missed writes a line into the event log.
+
+    The positions that it keeps are those of `.follow`, without the head.
+    """
 
     __slots__ = ("_follow_file", "_is_first", "_is_logged", "_noted", "_shown_to")
 
@@ -141,8 +169,19 @@ class FollowHandle(ReadHandle):
         self._noted: tuple[int, int] | None = None
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        if position == 0 and size == _FINGERPRINT:
-            size -= 1
+        head = self._follow_file.head
+        if position >= len(head):
+            if not head and position == 0 and size == _FINGERPRINT:
+                size -= 1
+            return self._read_text(position - len(head), size)
+        start = head[position : position + size]
+        if len(start) < size:
+            # The next read gets what is wrong there.
+            with contextlib.suppress(CorruptRecord, LoggedError):
+                return start + self._read_text(0, size - len(start))
+        return start
+
+    def _read_text(self, position: int, size: int) -> bytes | bytearray | memoryview:
         if not self._partition.log.closed:
             # Before it reads: the log's thread may not wait, and another one repeats all of it.
             self._partition.showing_followed()
@@ -208,9 +247,9 @@ class FollowHandle(ReadHandle):
 
     def _log_missed(self, position: int) -> None:
         """Write the offsets that its reader has missed into the event log."""
-        file, log = self._follow_file, self._follow_file.partition.log
+        file = self._follow_file
         file.partition.mount.events.of_request(
-            f"{log.topic}/.follow/{log.partition}: the reader at position {position} has missed "
+            f"{file.path}: the reader at position {len(file.head) + position} has missed "
             f"{self._missed(position)}",
             errno.ESTALE,
         )
@@ -238,12 +277,12 @@ class FollowHandle(ReadHandle):
             missed = f"offsets {places[number][1]} to {first - 1}"
         else:
             missed = f"offsets up to {first - 1}, at the earliest from {places[number][1]} on"
-        go_on = generation.first_valid - generation.origin
+        go_on = file.first_position(generation)
         return f"{missed}: deleted or rewritten by now; it can go on at position {go_on}"
 
 
-def look_up_follow(partitions: Partitions, topic: Topic, name: str) -> Node:
-    """The node of a partition's name in `.follow`. ENOENT."""
+def look_up_follow(partitions: Partitions, topic: Topic, name: str, directory: str) -> Node:
+    """The node of a partition's name in the directory FOLLOW or SHIP. ENOENT."""
     partition = partitions.find(topic, name)
     if partition is None:
         raise missing(name)
@@ -255,5 +294,5 @@ def look_up_follow(partitions: Partitions, topic: Topic, name: str) -> Node:
     log = partition.log
     nonce = log.history.follow_nonce
     where = (log.topic, log.topic_id, log.partition)
-    inode = inode_number(*where, "follow", mount.options.isolation, nonce)
-    return mount.inodes.find(inode) or FollowFile(inode, partition, view, nonce)
+    inode = inode_number(*where, directory[1:], mount.options.isolation, nonce)
+    return mount.inodes.find(inode) or FollowFile(inode, partition, view, nonce, directory)

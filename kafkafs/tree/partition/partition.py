@@ -226,10 +226,8 @@ class Partition:
         next turn does the rest. In a worker thread.
         """
         with self.mount.manager.duties.attempt("saving of the history", self.log.name):
-            if not self._is_counted:
+            if not self._is_counted or (self._is_marked and self.log.history.is_mark_outdated):
                 self.save_history()
-            elif self._is_marked:
-                self.log.history.remove_mark()
         for view in self.views.values():
             with contextlib.suppress(StorageError, OSError):
                 view.keep_pending()

@@ -1,5 +1,6 @@
 """`.follow/N`: "one `st_ino` for ever, `st_size` counts every byte ever rendered, positions never
-move, also across remounts" (the contract, "Content never changes under a reader").
+move, also across remounts" (the contract, "Content never changes under a reader"). `.ship/N` shows
+the same after a first line that never changes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tests.mount.control import do, facts, until
 from tests.mount.mounting import KAFKAFS, Mount, fails, mounted
 from tests.mount.steering import SteeredMount
 
+HEAD = 1100
+"""Bytes of the first line of `.ship/N`."""
 LINE = 20
 """Bytes of each line that `lines` makes."""
 
@@ -34,8 +37,10 @@ class Followed:
     def __init__(self, mount: Mount, path: Path) -> None:
         self.mount = mount
         self.path = path
-        self.file = view(path, ".follow")
+        self.file, self.ship = view(path, ".follow"), view(path, ".ship")
         self.text = b""
+        with self.ship.open("rb") as file:
+            self.head = file.read(HEAD)
         # A ratio that no cleaner reaches by itself.
         settings = b"cleanup.policy=compact,delete\nmin.cleanable.dirty.ratio=1\n"
         append(path.parent / ".config", settings)
@@ -89,6 +94,21 @@ class Followed:
             for position in {0, first // 2, max(first - 1, 0)}:
                 assert os.pread(fd, 1, position) == shown[position : position + 1]
                 assert os.pread(fd, len(shown) + 1, position) == shown[position:]
+        self.check_ship(first, shown)
+
+    def check_ship(self, first: int, shown: bytes) -> None:
+        """The same after the head."""
+        shown = self.head + shown
+        assert self.ship.stat().st_size == len(shown)
+        assert int(os.getxattr(self.ship, "user.kafkafs.first_position")) == HEAD + first
+        fd = os.open(self.ship, os.O_RDONLY)
+        try:
+            for position in {0, 1000, HEAD - 1, HEAD, HEAD + first}:
+                for size in (1, 99, 101, 512, len(shown) + 1):
+                    assert os.pread(fd, size, position) == shown[position : position + size]
+            assert os.pread(fd, 1, len(shown)) == b""
+        finally:
+            os.close(fd)
 
 
 def _lines(text: bytes) -> list[bytes]:
@@ -113,6 +133,31 @@ def test_it_shows_the_values_and_is_for_reading(followed: Followed) -> None:
     fails(errno.ENOENT, os.stat, followed.file.parent / "1")
     assert followed.file.read_bytes() == followed.text
     assert ".follow/0 refused: it is for reading" in followed.mount.events()
+
+
+def test_the_first_line_of_ship_names_the_partition(followed: Followed) -> None:
+    """`#kafkafs`, the follow nonce, topic id, topic, partition, blanks: 1,100 bytes, for each file
+    other ones.
+    """
+    topic = followed.path.parent.name
+    (followed.path.parent / "1").touch()
+    other = view(followed.path.with_name("1"), ".ship")
+    head, other_head = followed.head, other.read_bytes()
+    assert len(head) == len(other_head) == HEAD
+    words = head.decode().split(" ")[:5]
+    assert (words[0], words[3:]) == ("#kafkafs", [topic, "0"])
+    metadata = followed.mount.data / f"{topic}-0" / "partition.metadata"
+    assert f"topic_id: {words[2]}" in metadata.read_text().splitlines()
+    history = followed.mount.data / f"{topic}-0" / "kafkafs.history"
+    assert f"follow {words[1]}\n" in history.read_text()
+    assert head == " ".join(words).encode().ljust(HEAD - 1) + b"\n"
+    assert other_head != head
+    inodes = {path.stat().st_ino for path in (followed.path, followed.file, followed.ship, other)}
+    assert len(inodes) == 4
+    for flags in (os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_APPEND, os.O_WRONLY, os.O_TRUNC):
+        fails(errno.EPERM, os.open, followed.ship, flags)
+    followed.append(3)
+    assert followed.ship.read_bytes() == head + followed.text
 
 
 def test_at_names_are_those_of_the_topic(followed: Followed) -> None:
@@ -186,7 +231,18 @@ def test_who_comes_back_to_what_is_gone_is_named(followed: Followed) -> None:
 def test_what_a_reader_missed_is_one_line(tmp_path: Path) -> None:
     """… with a line in `.kafkafs/log` that names the offsets that the reader missed."""
     with mounted(tmp_path, "follow_gaps=error") as strict:
-        _check_what_is_said(Followed(strict, strict.topic()))
+        followed = Followed(strict, strict.topic())
+        _check_what_is_said(followed)
+        # The first line of `.ship` can always be read.
+        fd = os.open(followed.ship, os.O_RDONLY)
+        try:
+            assert os.pread(fd, 2000, 0) == followed.head
+            fails(errno.ESTALE, os.pread, fd, 2000, HEAD)
+        finally:
+            os.close(fd)
+        missed = f"/.ship/0: the reader at position {HEAD} has missed offsets 0 to 99: "
+        assert missed in strict.events()
+        assert f"can go on at position {HEAD + followed.first}" in strict.events()
 
 
 def _check_what_is_said(followed: Followed) -> None:
@@ -277,6 +333,8 @@ def test_commands_without_a_mount_keep_it(own: Mount, has_indexes: bool) -> None
 def test_after_a_crash_that_lost_what_was_shown_it_is_a_new_inode(own: Mount) -> None:
     """After a machine's crash that lost bytes already shown, it is a new inode."""
     followed = Followed(own, own.topic())
+    # It is not flushed by itself.
+    append(followed.path.parent / ".config", b"flush.ms=86400000\n")
     followed.segment(50)
     followed.append(10)
     followed.check(0)
@@ -287,6 +345,8 @@ def test_after_a_crash_that_lost_what_was_shown_it_is_a_new_inode(own: Mount) ->
     own.start()
     assert followed.inode != inode
     assert followed.file.read_bytes() == followed.path.read_bytes() == followed.text[: 50 * LINE]
+    head = followed.ship.read_bytes()[:HEAD]
+    assert head != followed.head
 
 
 def test_a_log_that_others_have_shortened_begins_anew(own: Mount) -> None:

@@ -54,10 +54,15 @@ def orders_tmp(mount: Mount) -> Path:
     return mount.path.parent
 
 
+DIRECTORIES = {
+    *(".kv", ".jsonl", ".batches", ".follow", ".ship", ".raw", ".meta", ".control", ".snapshot"),
+}
+
+
 def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> None:
     """The dot-named rest is found by lookup, and readdir returns it only with `-o show_dot` …"""
     assert stat.S_ISDIR((mount / ".kafkafs").stat().st_mode)
-    for name in (".kv", ".jsonl", ".batches", ".follow", ".raw", ".meta", ".control", ".snapshot"):
+    for name in DIRECTORIES:
         assert stat.S_ISDIR((orders.parent / name).stat().st_mode)
     for name in (".config", ".append", ".kv/append"):
         assert stat.S_ISREG((orders.parent / name).stat().st_mode)
@@ -66,8 +71,7 @@ def test_the_dot_named_rest_is_found_by_lookup(mount: Mount, orders: Path) -> No
 def test_readdir_returns_the_dot_names_with_show_dot(shown: Mount) -> None:
     """… readdir returns it only with `-o show_dot` …"""
     assert set(os.listdir(shown.path)) == {".groups", ".kafkafs", "orders"}
-    directories = {".kv", ".jsonl", ".batches", ".follow", ".raw", ".meta", ".control", ".snapshot"}
-    assert set(os.listdir(shown / "orders")) == {"0", "1", *directories, ".config", ".append"}
+    assert set(os.listdir(shown / "orders")) == {"0", "1", *DIRECTORIES, ".config", ".append"}
 
 
 def test_inside_the_dot_names_everything_is_listed(mount: Mount, orders: Path) -> None:
@@ -82,6 +86,7 @@ def test_inside_the_dot_names_everything_is_listed(mount: Mount, orders: Path) -
     assert sorted(os.listdir(topic / ".batches")) == ["0", "1"]
     assert sorted(os.listdir(topic / ".kv")) == ["0", "1"]
     assert sorted(os.listdir(topic / ".follow")) == ["0", "1"]
+    assert sorted(os.listdir(topic / ".ship")) == ["0", "1"]
     assert set(os.listdir(topic / ".control")) == {
         *("retention", "compaction", "roll", "flush", "delete-records", "verify"),
         "abort-transaction",

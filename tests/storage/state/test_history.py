@@ -359,6 +359,7 @@ LOST = ["", "unflushed", "damaged"]
         # A kill alone changes nothing; recovery that cuts records does.
         ("here", "unflushed", "", True),
         ("here", "unflushed", "damaged", False),
+        ("here", "unflushed", "torn", False),
         *(
             (where, shown, lost, shown != "unflushed")
             for where in ("boot", "mount")
@@ -400,11 +401,10 @@ def test_positions_begin_anew_only_where_what_was_shown_may_be_lost(
         assert not history.note_shown(log.log_end_offset), "it is written already"
         assert has_line(tmp_path)
         history.save(log.segments)
-        history.remove_mark()
         assert has_line(tmp_path), "nothing is flushed yet"
     if shown == "since flushed":
         log.flush()
-        history.remove_mark()
+        history.save(log.segments)
         manager.checkpoint()
     assert has_line(tmp_path) == (shown == "unflushed")
     manager.abandon()
@@ -412,6 +412,8 @@ def test_positions_begin_anew_only_where_what_was_shown_may_be_lost(
         data = bytearray(last_log(tmp_path).read_bytes())
         data[-3] ^= 1
         last_log(tmp_path).write_bytes(data)
+    elif lost == "torn":
+        os.truncate(last_log(tmp_path), last_log(tmp_path).stat().st_size - 3)
     elif lost:
         last_log(tmp_path).unlink()
         if lost == "flushed":
@@ -472,10 +474,10 @@ def test_a_line_of_the_last_process_goes_with_the_flush(tmp_path: Path) -> None:
     manager.abandon()
     manager = LogManager.open(str(tmp_path))
     log = manager.log("t", 0)
-    log.history.remove_mark()
+    log.history.save(log.segments)
     assert has_line(tmp_path)
     log.flush()
-    log.history.remove_mark()
+    log.history.save(log.segments)
     assert not has_line(tmp_path)
     manager.abandon()
 
@@ -496,11 +498,11 @@ def test_a_line_that_the_disk_refuses_lets_nothing_be_shown(tmp_path: Path) -> N
     log.flush()
     disk.fail_next("fsync", errno.EIO, suffix="kafkafs.history.tmp")
     with pytest.raises(OSError, match="Input/output"):
-        history.remove_mark()
+        history.save(log.segments)
     # It may be there or not: more is shown only after it is written again.
     append(log, b"more")
     assert history.note_shown(log.log_end_offset)
     log.flush()
-    history.remove_mark()
+    history.save(log.segments)
     assert not has_line(tmp_path)
     manager.abandon()

@@ -68,6 +68,7 @@ def test_dot_names_are_found_and_listed_on_demand(tmp_path: Path) -> None:
             ".kv",
             ".meta",
             ".raw",
+            ".ship",
             ".snapshot",
             "0",
         ]

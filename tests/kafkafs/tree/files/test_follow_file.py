@@ -165,7 +165,7 @@ def test_what_is_not_flushed_is_shown_after_that_is_written_down(tmp_path: Path)
             assert file.listed_attributes().size == 0
         assert MARK not in history.read_text()
         assert tree.attributes(file).size == 4
-        assert MARK + "0\n" in history.read_text()
+        assert MARK + "0 1\n" in history.read_text()
         assert at_once(handle.read, 0, 10) == b"one\n"
         # It stands: nobody waits any more.
         tree.append("t/0", b"two\n")
@@ -186,7 +186,7 @@ def test_what_is_not_flushed_is_shown_after_that_is_written_down(tmp_path: Path)
         with pytest.raises(BlockingIOError):
             at_once(handle.read, 14, 10)
         assert read(handle, 14) == b"four\nfive\n"
-        assert MARK + "4\n" in history.read_text()
+        assert MARK + "4 5\n" in history.read_text()
         handle.release()
     assert MARK not in history.read_text(), "closed in order"
 
