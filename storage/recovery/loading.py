@@ -44,6 +44,8 @@ from storage.state.book_file import Claim
 from storage.state.producer_state import ProducerBatch
 from storage.task import Task
 
+#: The content of an offset index that is being rebuilt: no sound one has this length.
+BEGUN = b"\0"
 _CHUNK_BYTES = 4 * 1024 * 1024
 _PAGE = 4096
 # Damaged places that a segment is read on behind, from its start for each.
@@ -632,7 +634,7 @@ class _Loading:
         # (A read of one that is not there would make it.)
         kept = b"" if first_untrusted < 0 else files.offset_index.entries_before(first_untrusted)
         files.close_descriptors()
-        self.files.replace_atomically(files.file_path(paths.INDEX), b"\0")
+        self.files.replace_atomically(files.file_path(paths.INDEX), BEGUN)
         times = files.time_index
         times.truncate_to_offset(first_untrusted)
         times.extend(rebuild.time_entries)

@@ -6,7 +6,8 @@ checkpoints can be read and claim nothing that the logs do not hold.  What an in
 waiting deletion, a cleaner or recovery left beside them is reported as left over, and is no fault.
 
 Where the writer was killed the next start mends what was not flushed: indexes and snapshots that
-can be made anew from the log are left over, too.
+can be made anew from the log are left over, too.  It finishes a swap that was decided, and
+rebuilds the indexes of its segments: the logs are read as that start leaves them.
 
 The directory may be a running broker's, or mounted.  Then what its writer is at work on is no
 fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
@@ -28,6 +29,8 @@ from storage import paths
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import Files
 from storage.kafka07.segment import entry_files
+from storage.recovery.loading import BEGUN
+from storage.recovery.swap import as_if_finished
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint_file, producer_state
 from storage.verify.transactions import OpenTransactions
@@ -272,6 +275,13 @@ class _Directory:
         self.report.partitions += 1
         for file in names:
             self.name_left_over(directory, file)
+        swapping = {paths.base_offset_of(file) for file in names if file.endswith(paths.SWAP)}
+        swapped: frozenset[int] = frozenset()
+        if self.was_killed and swapping:
+            try:
+                names, swapped = as_if_finished(self.files, directory, names)
+            except StorageError as error:
+                self._fault(error.path or directory, error.message)
         self._metadata(directory, key[0])
         path = os.path.join(directory, paths.LEADER_EPOCH_CHECKPOINT)
         epochs = self._read(checkpoint_file.read_epochs, path) or []
@@ -296,7 +306,9 @@ class _Directory:
                 self.settings.log_config(key[0]).index_interval_bytes,
                 base == bases[-1],
                 self.is_live,
+                renamed=paths.SWAP if base in swapped else "",
                 was_killed=self.was_killed,
+                is_swapping=self.was_killed and base in swapping,
                 flushed_end=flushed_end if is_known else None,
             )
             for base in bases
@@ -327,8 +339,9 @@ class _Directory:
                 continue
             transactions.pass_over(verified.transactions)
             for fault in verified.faults:
-                is_index = fault.path.endswith(paths.INDEX_SUFFIXES)
-                self._add(fault, is_rebuilt=is_index and following >= recovery_point)
+                is_index = fault.path.removesuffix(paths.SWAP).endswith(paths.INDEX_SUFFIXES)
+                is_rebuilt = following >= recovery_point or self._is_rebuilt(place)
+                self._add(fault, is_rebuilt=is_index and is_rebuilt)
             end = max(end, verified.next_offset)
             sound_sizes[place.base_offset] = verified.sound_size
             seen += verified.epochs
@@ -344,6 +357,17 @@ class _Directory:
         self._compare_epochs(listed.directory, listed.epochs, seen, bound)
         self._snapshots(listed, bound)
         return bound
+
+    def _is_rebuilt(self, place: SegmentPlace) -> bool:
+        """Whether the next start rebuilds a flushed segment's indexes: a kill has stopped a swap of
+        it, or a start that was rebuilding them (``recovery.loading``).
+        """
+        if place.is_swapping:
+            return True
+        try:
+            return self.files.file_stat(place.path(paths.INDEX)).st_size == len(BEGUN)
+        except FileNotFoundError:
+            return True
 
     def _verify(self, piece: LogPiece, before: OpenTransactions | None) -> Verified | None:
         """Read a piece, unless ``read_ahead`` has, and count it; None where it has vanished."""

@@ -78,7 +78,8 @@ class SegmentPlace:
 
     ``was_killed``: its writer did not stop cleanly, and no start has mended what that left.
     ``flushed_end``: an offset at which a batch of its log ended; None: unknown.  ``renamed``: the
-    suffix of its files' names, while they have one (a cleaner's new segments).
+    suffix of its files' names, while they have one (a cleaner's new segments).  ``is_swapping``: a
+    kill has stopped its renaming, so the next start rebuilds its indexes.
     """
 
     files: Files
@@ -89,6 +90,7 @@ class SegmentPlace:
     is_live: bool
     renamed: str = ""
     was_killed: bool = False
+    is_swapping: bool = False
     flushed_end: int | None = None
 
     def path(self, suffix: str) -> str:

@@ -22,6 +22,7 @@ from storage.compaction.log_cleaner import LogCleaner
 from storage.files import Files
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
+from storage.verify.verify import verify
 from tests.compaction_model import ModelBatch, clean, cleanable
 from tests.crash.cleaned_log import Life
 from tests.crash.histories import check_producers, content, known
@@ -40,6 +41,8 @@ def check(life: Life, path: Path, found: Found) -> None:
     assert isinstance(number, int)
     stage = life.stages[number]
     checkpoint = read_offsets(Files(), str(path / "cleaner-offset-checkpoint")).get(("t", 0), 0)
+    if not found.lost:
+        assert verify(str(path)).faults == []
     with opened(path, Unsynced(), clock_ms=lambda: life.now_ms) as manager:
         log = manager.log("t", 0)
         end = log.log_end_offset

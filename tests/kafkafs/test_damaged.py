@@ -99,6 +99,33 @@ def test_all_else_is_read_as_before(tree: Tree, per_batch: int, at: int, codec: 
         assert b"behind it" in tree.read(path, len(before[path]))
 
 
+@pytest.mark.parametrize("at", [9, 16, 60, 70])
+@pytest.mark.parametrize("codec", ["uncompressed", "lz4"])
+@pytest.mark.parametrize("number", [0, 10, 19])
+def test_a_range_that_ends_in_damage(tree: Tree, at: int, codec: str, number: int) -> None:
+    """No range of damaged records is empty, and none seems to be whole."""
+    fill(tree, 20, codec)
+    before = {path: tree.read(path) for path in VIEWS[:3]}
+    first, last = 20 * number, 20 * number + 19
+    damage(tree, number, at=at)
+    for path in VIEWS:
+        for offset in range(first, last + 1):
+            with pytest.raises(CorruptRecord, match=f"offsets {first} to {last} are damaged"):
+                tree.read(f"{path}@{offset}..{offset + 1}")
+    for path, whole in before.items():
+        lines = whole.splitlines(keepends=True)
+        if first:
+            handle = tree.open(f"{path}@{first - 2}..{first + 3}")
+            sound = b"".join(lines[first - 2 : first])
+            assert read(handle, 0, len(sound)) == sound
+            with pytest.raises(CorruptRecord):
+                read(handle, len(sound), 1 << 20)
+            handle.release()
+        with pytest.raises(CorruptRecord):
+            tree.read(f"{path}@{first + 3}..{last + 3}")
+        assert tree.read(f"{path}@{last + 1}..{last + 3}") == b"".join(lines[last + 1 : last + 3])
+
+
 def test_who_reads_on_gets_all_before_it(tree: Tree) -> None:
     fill(tree)
     before = tree.read("t/0")

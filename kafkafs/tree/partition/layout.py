@@ -111,11 +111,18 @@ class Layout:
         return start + text_before(extent, offset)[0]
 
     def position_behind(self, offset: int) -> int:
-        """The absolute position where the text of the last record before `offset` ends. Waits."""
+        """The absolute position where the text of the last record before `offset` ends; in damage,
+        where that ends. Waits.
+        """
         extent, start = self._positioned_at(offset - 1)
         if isinstance(extent, SegmentBatches):
             return start + extent.bytes_until(offset)
-        return start + text_before(extent, offset)[0]
+        text, _ = text_before(extent, offset)
+        for place in extent.segment.damages:
+            if place.first_offset < offset < place.next_offset:
+                # Else a reader from there would find an empty file instead of the damage.
+                text, _ = text_before(extent, place.next_offset)
+        return start + text
 
     def records(self) -> int:
         """Records from the log start on, which must be measured; errors as `position`."""
