@@ -216,6 +216,18 @@ def as_record(message: Any) -> Record:
     )
 
 
+def offset_for_time(broker: Broker, topic: str, time_ms: int) -> int | None:
+    """The offset in partition 0 that the broker finds for a timestamp."""
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "t", "log_level": 2})
+    try:
+        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, time_ms)], SECONDS)
+        assert found.error is None, found.error
+        offset = int(found.offset)
+    finally:
+        consumer.close()
+    return None if offset < 0 or offset == offsets(broker, topic)[1] else offset
+
+
 def offsets(broker: Broker, topic: str, *, committed: bool = False) -> tuple[int, int]:
     """The first offset of partition 0 and where a consumer of that isolation level ends."""
     consumer = Consumer(

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from storage import Log, LogManager, Record, encode
@@ -31,6 +30,7 @@ from tests.interop.clients import (
     console_producer,
     consume_all,
     create_topic,
+    offset_for_time,
     offsets,
 )
 from tests.interop.kafka_tools import CONFIGS, java_command
@@ -164,17 +164,6 @@ def read(path: Path) -> list[Record]:
     return [as_record(line) for line in path.read_bytes().splitlines()]
 
 
-def found_by_time(broker: Broker, topic: str, time_ms: int) -> int | None:
-    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "t", "log_level": 2})
-    try:
-        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, time_ms)], SECONDS)
-        assert found.error is None, found.error
-        offset = int(found.offset)
-    finally:
-        consumer.close()
-    return None if offset < 0 or offset == offsets(broker, topic)[1] else offset
-
-
 def broker_commands(printed: str) -> list[list[str]]:
     """The commands that were printed, for the tools of Kafka's jars."""
     mains = {
@@ -240,7 +229,7 @@ class Handed:
         self.records = consume_all(broker, TOPICS, committed=True)
         self.later = consume_all(broker, LONG, committed=True, first=LATER)
         self.first_at = {
-            (topic, time_ms): found_by_time(broker, topic, time_ms)
+            (topic, time_ms): offset_for_time(broker, topic, time_ms)
             for topic in TOPICS
             for time_ms in TIMES
         }

@@ -24,7 +24,14 @@ from storage.task import Task
 from storage.verify.verify import verify
 from tests.interop import clients
 from tests.interop.brokers import Broker, eventually
-from tests.interop.clients import Sender, create_topics, offsets, set_topic, set_topics
+from tests.interop.clients import (
+    Sender,
+    create_topics,
+    offset_for_time,
+    offsets,
+    set_topic,
+    set_topics,
+)
 from tests.storage.logs import write_topic_settings
 
 HOUR_MS = 3_600_000
@@ -216,3 +223,31 @@ def test_there_is_something_to_see(retentions: Retentions) -> None:
     assert gone["records-within"] == gone["compacted"] == gone["neither"] == 2
     assert gone["records-at-a-segment"] == 3
     assert gone["both"] == 3
+
+
+def test_times_before_old_segments_are_deleted(tmp_path: Path) -> None:
+    """A broker looks in the first segment with a later timestamp, even below the log start, and
+    then finds nothing. We find the record at the log start. All other answers are the same.
+    """
+    times = [NOW_MS - hours * HOUR_MS for hours in (6, 4, 2)]
+    broker = Broker(tmp_path / "broker", log_retention_check_interval_ms=HOUR_MS)
+    try:
+        create_topics(broker.start(), {"times": KEEP})
+        sender = Sender(broker, enable_idempotence=True)
+        for number, time_ms in enumerate(times):
+            sender.send("times", segment(number, time_ms))
+        clients.delete_records(broker, "times", 25)
+        starts = str(broker.data / LOG_STARTS)
+        eventually(lambda: ("times", 0) in read_offsets(Files(), starts))
+        wanted = [time_ms + more for time_ms in times for more in (0, 1)]
+        theirs = [offset_for_time(broker, "times", time_ms) for time_ms in wanted]
+        assert bases(broker.partition("times")) == [0, 10, 20]
+        shutil.copytree(broker.partition("times"), tmp_path / "ours" / "times-0")
+        shutil.copy(starts, tmp_path / "ours")
+    finally:
+        broker.kill()
+    with LogManager.open(str(tmp_path / "ours")) as manager:
+        log = manager.log("times", 0)
+        found = [log.reader.offset_for_timestamp(time_ms) for time_ms in wanted]
+    assert theirs == [None, None, None, 25, 25, None]
+    assert found == [*[(times[2], 25)] * 5, None]
