@@ -8,7 +8,7 @@ from typing import Final
 
 from kafkafs.dump.offset_index import base_offset
 from kafkafs.dump.output import DumpError, Output, Value
-from storage.record._crc import crc32c
+from storage.record.crc import crc32c
 from storage.state.producer_state import VERSION, sequence_after
 
 _ABORTED: Final = struct.Struct(">hqqqq")

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from kafkafs.views._measure import ENTRY_SIZE
 from storage import paths
 from storage.files import Files
-from storage.record._crc import crc32c
+from storage.record.crc import crc32c
 
 CHECKED = 4096
 """Bytes of log before the end of what is covered: the header has their CRC."""

@@ -25,8 +25,8 @@ from kafkafs.views import TextView
 from kafkafs.views._measure import ENTRY_SIZE, Measure, find_batch, find_entry
 from storage import paths
 from storage.errors import CorruptRecord, StorageError
-from storage.record._crc import crc32c, crc32c_after
 from storage.record.batch import Record, encode
+from storage.record.crc import crc32c
 from storage.record.header import (
     CODEC_BITS,
     CONTROL_BIT,
@@ -468,7 +468,7 @@ class SegmentLines:
             self.text_length,
             self.records,
             saved.count + len(entries) // ENTRY_SIZE,
-            crc32c_after(saved.entries_crc, entries),
+            crc32c(entries, saved.entries_crc),
         )
         if not self._write(now, entries, saved.count):
             return False

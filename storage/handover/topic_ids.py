@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from storage.errors import HandoverRefused
-from storage.record._crc import crc32c
+from storage.record.crc import crc32c
 from storage.record.header import CODEC_BITS, MAGIC, MAGIC_POSITION, parse_header, size_at
 from storage.record.plain import plain
 

@@ -41,7 +41,7 @@ from typing import NamedTuple
 from storage import paths
 from storage.errors import CorruptCheckpoint
 from storage.files import Files
-from storage.record._crc import crc32c
+from storage.record.crc import crc32c
 
 FILE_NAME = "kafkafs.segments"
 # Bytes of a segment, far more than Kafka's formats allow: the sum of many still is a file's size.

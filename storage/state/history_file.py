@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import CorruptRecord
-from storage.record._crc import crc32c
+from storage.record.crc import crc32c
 from storage.record.header import HEADER_SIZE
 
 if TYPE_CHECKING:

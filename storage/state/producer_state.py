@@ -33,8 +33,8 @@ from storage.errors import (
 )
 from storage.files import LARGEST_WHOLE, Files
 from storage.index.txn_index import TxnEntry
-from storage.record._crc import crc32c
 from storage.record.control import ABORT
+from storage.record.crc import crc32c
 from storage.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 
 VERSION = 1

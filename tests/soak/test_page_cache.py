@@ -35,7 +35,7 @@ from typing import NamedTuple
 import pytest
 
 from storage import Record, encode
-from storage.record._crc import crc32c
+from storage.record.crc import crc32c
 from tests import oracle
 from tests.mount.mounting import mounted
 from tests.soak.read_ways import READS, WAYS, Way, by_splice
