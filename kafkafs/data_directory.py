@@ -18,6 +18,7 @@ from storage.directory.contents import Contents, contents_of
 from storage.directory.top_level import Ignored
 from storage.errors import LogLocked
 from storage.files import Files
+from storage.settings import broker_settings
 from storage.state import owner_file
 
 
@@ -66,16 +67,34 @@ def _shown(path: str, mounted: Mounted) -> Mistake:
     return Mistake(f"{where}, which shows {mounted.source}", errno.EINVAL, mounted.source)
 
 
-def in_use(error: LogLocked) -> str:
+def in_use(error: LogLocked, mount_point: str = "MNT") -> str:
     """An error of a data directory that another process has open, with what ends that."""
-    owner = None
-    if error.path is not None:
-        directory = os.path.dirname(error.path)
-        with contextlib.suppress(OSError):
-            owner = owner_file.read(Files(), directory)
-    if owner is None or owner.pid != error.pid:
+    if error.path is None:
         return str(error)
-    return f"{error}: mounted at {owner.mount}; kafkafs umount {shlex.quote(owner.mount)} ends that"
+    directory = os.path.dirname(error.path)
+    with contextlib.suppress(OSError):
+        owner = owner_file.read(Files(), directory)
+        if owner is not None and owner.pid == error.pid:
+            unmount = f"kafkafs umount {shlex.quote(owner.mount)}"
+            return f"{error}: mounted at {owner.mount}; {unmount} ends that"
+        if is_run_by_broker(directory, error.pid):
+            mount = shlex.join(["kafkafs", "mount", "-o", "ro", directory, mount_point])
+            return f"{error}: a broker runs it. Stop the broker, or read beside it: {mount}"
+    return str(error)
+
+
+def is_run_by_broker(directory: str, holder: int | None) -> bool:
+    """Whether the process that has the lock of a data directory is a broker: a Java program.
+
+    The process may not be visible here, as in another container. OSError.
+    """
+    if not broker_settings.is_brokers(Files(), directory):
+        return False
+    try:
+        with open(f"/proc/{holder}/comm") as file:
+            return file.read() == "java\n"
+    except FileNotFoundError:
+        return True
 
 
 def contents_or_mistake(path: str, *, writes: bool = False) -> Contents | Mistake:

@@ -176,8 +176,10 @@ def _expire_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
         if not dry_run:
             _delete(manager, plans, now_ms, report)
             return
-        # Opening for writing prints these lines already.
-        for line in manager.settings.kept_topics(manager.topics):
+        # Opening for writing prints these lines already. Nothing is deleted beside a writer.
+        for line in (
+            [] if manager.lock.is_locked() else manager.settings.kept_topics(manager.topics)
+        ):
             say(f"kafkafs: {line}", err=True)
         for plan in plans:
             report.would_go(plan)

@@ -306,6 +306,7 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
             read_only=mount.options.read_only,
             progress=progress,
             keeps_faulty=True,
+            mount_point=path,
         )
     except OSError as error:
         command = next_command.where_opening_failed(
@@ -314,7 +315,7 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
         more = f": {command}" if command else ""
         raise refusal(error.errno, f"{error.filename or data}: {error.strerror}{more}") from error
     except LogLocked as error:
-        raise MountError(in_use(error)) from error
+        raise MountError(in_use(error, path)) from error
     except StorageError as error:
         raise MountError(str(error)) from error
 

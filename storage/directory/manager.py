@@ -89,6 +89,7 @@ class LogManager:
         read_only: bool,
         wanted: Callable[[str], bool] | None,
         keeps_faulty: bool,
+        mount_point: str | None,
         mending: Mending | None,
         clock_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
@@ -100,7 +101,9 @@ class LogManager:
         self.clean = checkpoint_file.has_marker(files, path)
         # A retention policy that is not there can do no harm where nothing is deleted.
         check = no_check if read_only else check_policy
-        self.settings = settings = Settings(files, path, check, keeps_faulty=keeps_faulty)
+        self.settings = settings = Settings(
+            files, path, check, keeps_faulty=keeps_faulty, mount_point=mount_point
+        )
         self.clock_ms = clock_ms
         self.monotonic_ms = monotonic_ms
         self.reserve = Reserve(files, path)
@@ -176,6 +179,7 @@ class LogManager:
         wanted: Callable[[str], bool] | None = None,
         needs: NeededTopics | None = None,
         keeps_faulty: bool = False,
+        mount_point: str | None = None,
         mending: Mending | None = None,
         clock_ms: Callable[[], int] | None = None,
         monotonic_ms: Callable[[], int] | None = None,
@@ -187,7 +191,7 @@ class LogManager:
         topic: which topics, by what was adopted before, None: all.  Others are left as they are,
         in the checkpoints, too, where the last process has ended in order.  ``keeps_faulty``: a
         partition that cannot be opened is a fault of its topic, instead of an error here;
-        ``mending``: what a repair knows of such.
+        ``mount_point``: as ``Settings`` has it; ``mending``: what a repair knows of such.
 
         LogLocked where another process has it (not with ``read_only``, which takes no lock and
         writes nothing), HandoverRefused where topics are half handed over to it, CorruptCheckpoint,
@@ -213,6 +217,7 @@ class LogManager:
                 read_only=read_only,
                 wanted=wanted,
                 keeps_faulty=keeps_faulty,
+                mount_point=mount_point,
                 mending=mending,
                 clock_ms=clock_ms or clock.wall_ms,
                 monotonic_ms=monotonic_ms or clock_ms or clock.monotonic_ms,

@@ -280,7 +280,11 @@ class _Handover:
         chosen: list[Log] = []
         for name in dict.fromkeys(self.topics or sorted(source.topics)):
             topic = source.topic(name)
-            outcome.settings[name] = broker_settings(source.settings, name)
+            why_unknown = source.settings.why_kept(name)
+            if why_unknown is None:
+                outcome.settings[name] = broker_settings(source.settings, name)
+            else:
+                outcome.refusals.append(f"{name}: {why_unknown}")
             numbers = theirs.get(name, set())
             if not numbers:
                 outcome.missing[name] = len(topic.partitions)

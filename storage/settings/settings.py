@@ -136,7 +136,13 @@ class Settings:
     """The settings of a data directory.  One thread changes them."""
 
     def __init__(
-        self, files: Files, data_dir: str, check: Check = no_check, *, keeps_faulty: bool = False
+        self,
+        files: Files,
+        data_dir: str,
+        check: Check = no_check,
+        *,
+        keeps_faulty: bool = False,
+        mount_point: str | None = None,
     ) -> None:
         """Read the data directory's file; a missing one sets nothing.
 
@@ -144,12 +150,14 @@ class Settings:
         settings instead.  A topic's file is read when it is needed: InvalidConfig then, or with
         ``keeps_faulty`` the fault of that topic (``fault_of``).
 
-        ``check`` is called for all settings that are, or are to be, in force.
+        ``check`` is called for all settings that are, or are to be, in force.  ``mount_point``:
+        where the directory is mounted; messages name what a user can do there.
         """
         self._files = files
         self._data_dir = data_dir
         self._check = check
         self._keeps_faulty = keeps_faulty
+        self._mount_point = mount_point
         self._topics: dict[str, TopicFile] = {}
         self._configs: dict[str, LogConfig] = {}
         # The lowest partitions of topics whose partition 0 is not here.
@@ -371,16 +379,20 @@ class Settings:
             remedy = "mending that, and then mounting again, ends it"
             return f"{', '.join(unknown)} are not known: {fault}; {remedy}"
         assert self._theirs is not None
-        reason = self._unknown_topic(topic)
+        reason, by_file = self._unknown_topic(topic), ""
         if reason is None and self._theirs.defaults_fault is not None and self.is_brokers:
-            reason = self._theirs.defaults_fault
-            remedy = f"kafkafs config {self._data_dir} --broker-config FILE"
+            by_file = f"kafkafs config {self._data_dir} --broker-config FILE"
+        reason = reason or self._theirs.defaults_fault
+        reason = reason or "what is set at the broker is not understood"
+        name, wanted = called or topic, " ".join(f"{each}=..." for each in unknown)
+        if self._mount_point is None:
+            remedy = by_file or f"kafkafs config {self._data_dir} {name} {wanted}"
+            remedy += " ends that"
         else:
-            reason = reason or self._theirs.defaults_fault
-            reason = reason or "what is set at the broker is not understood"
-            wanted = " ".join(f"{name}=..." for name in unknown)
-            remedy = f"kafkafs config {self._data_dir} {called or topic} {wanted}"
-        return f"{', '.join(unknown)} are not known: {reason}; {remedy} ends that"
+            remedy = f"write {wanted} to {os.path.join(self._mount_point, name, '.config')}"
+            if by_file:
+                remedy += f", or unmount, run {by_file}, and mount again"
+        return f"{', '.join(unknown)} are not known: {reason}; {remedy}"
 
     def kept_topics(self, topics: Iterable[str]) -> list[str]:
         """A line for each reason why nothing of some of these topics is deleted or compacted."""

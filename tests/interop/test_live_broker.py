@@ -26,7 +26,7 @@ from tests.interop.clients import (
     delete_records,
     offsets,
 )
-from tests.mount.mounting import Mount
+from tests.mount.mounting import Mount, kafkafs
 from tests.mount.programs import Running
 from tests.view_text import TEXTS, Text
 from tests.view_text import values as text
@@ -347,3 +347,25 @@ def test_a_mount_from_before_the_broker_started(live: Broker, mount: Mount) -> N
 def test_nothing_is_written_into_the_brokers_directory(live: Broker, mount: Mount) -> None:
     names = {path.name for path in live.data.rglob("*")}
     assert not {name for name in names if name.startswith("kafkafs") or name.endswith(".lines")}
+
+
+def test_its_directory_is_for_reading(live: Broker, tmp_path: Path) -> None:
+    """A command that writes says who runs it; one that reads does not speak of deletion."""
+    create_topic(live, "for-reading")
+    mount_point = tmp_path / "mnt"
+    mount_point.mkdir()
+    done = kafkafs("mount", live.data, mount_point)
+    assert done.returncode != 0
+    read = f"kafkafs mount -o ro {live.data} {mount_point}"
+    assert done.stderr.endswith(
+        f": a broker runs it. Stop the broker, or read beside it: {read}\n"
+    ), done.stderr
+    done = kafkafs(*read.split()[1:])
+    try:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "#" not in (mount_point / ".kafkafs" / "topics").read_text()
+    finally:
+        kafkafs("umount", mount_point)
+    assert "for-reading" in kafkafs("topics", live.data).stdout
+    assert "nothing is deleted" not in kafkafs("doctor", live.data).stdout
+    assert kafkafs("expire", "--dry-run", live.data, "for-reading").stderr == ""

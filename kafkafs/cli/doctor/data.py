@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from kafkafs.cli.common.addresses import mount_that_writes
 from kafkafs.cli.common.as_user import as_root, as_user
 from kafkafs.cli.doctor.finding import Check, Finding, NotLooked
-from kafkafs.data_directory import Mistake, contents_or_mistake
+from kafkafs.data_directory import Mistake, contents_or_mistake, is_run_by_broker
 from kafkafs.fuse.mount_point import NAME, is_stopped
 from kafkafs.mount_options import MountOptions
 from kafkafs.mount_table import TYPE, find, find_around
@@ -267,7 +268,10 @@ def _clock(path: str) -> Iterator[Finding]:
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[LogManager]:
     """The data directory without its logs, which may take long to read."""
-    with LogManager.open(path, read_only=True, wanted=lambda topic: False) as manager:
+    mount_point = mount_that_writes(path)
+    with LogManager.open(
+        path, read_only=True, wanted=lambda topic: False, mount_point=mount_point
+    ) as manager:
         yield manager
 
 
@@ -277,6 +281,9 @@ def _settings(path: str) -> Iterator[Finding]:
         with _opened(path) as manager:
             topics = paths.partitions_in(manager.files.scan(path))
             kept = manager.settings.kept_topics(topics)
+            holder = manager.files.locked_by(os.path.join(path, paths.LOCK))
+            if holder is not None and is_run_by_broker(path, holder):
+                kept = []  # nothing is deleted while it runs
             notes = manager.settings.notes
     except (StorageError, OSError) as error:
         mend = f"kafkafs verify {shlex.quote(path)}"

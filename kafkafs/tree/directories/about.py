@@ -182,15 +182,17 @@ _TOPIC_COLUMNS = (
 def topics_text(manager: LogManager) -> str:
     """A line for each topic. `offsets` counts from the log starts to the log ends: the records,
     where nothing was compacted and no transaction has ended. `last_append` is ms since 1970, or -1.
-    `#` lines at the end name the topics from which nothing is deleted or compacted, the partitions
-    that could not be opened, the losses, and the deleted topics that can be undeleted.
+    `#` lines at the end name the topics from which nothing is deleted or compacted (a read-only
+    mount deletes nothing anyway), the partitions that could not be opened, the losses, and the
+    deleted topics that can be undeleted.
     """
     topics = sorted(manager.topics.items())
     names = ["topic", *(name for name, _ in topics)]
     width = max(map(len, names))
     rows = text_table(_TOPIC_COLUMNS, [_topic_facts(manager, topic) for _, topic in topics])
     lines = [f"{name:<{width}} {row}" for name, row in zip(names, rows, strict=True)]
-    lines += [f"# {line}" for line in manager.settings.kept_topics(manager.topics)]
+    if not manager.read_only:
+        lines += [f"# {line}" for line in manager.settings.kept_topics(manager.topics)]
     lines += [f"# {reason}" for _, topic in topics for reason in topic.faults.copy().values()]
     lines += [f"# {log.name}: {loss}" for log in manager.logs() for loss in log.losses]
     lines += [f"# {deleted_line(manager, each)}" for each in list(manager.deleted.topics)]

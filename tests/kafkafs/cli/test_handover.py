@@ -8,6 +8,7 @@ from storage import LogManager
 from storage.files import Files
 from storage.paths import LOCK
 from tests.kafkafs.cli.conftest import kafkafs
+from tests.storage.directory.test_taking_over import described
 from tests.storage.handed import TOPICS, clock_ms, leave_open, shown, write_broker, write_source
 from tests.storage.old_logs import content
 
@@ -88,3 +89,25 @@ def test_a_directory_in_use(tmp_path: Path) -> None:
         files.unlock(fd)
     assert done.returncode == 1
     assert "the data directory is in use by process" in done.stderr
+
+
+def test_settings_that_are_not_known(tmp_path: Path) -> None:
+    """Of a broker's directory whose `server.properties` is not named."""
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    data.mkdir()
+    described(data, [], None)
+    write_broker(broker, {"orders": 1})
+    for option in ([], ["--dry-run"]):
+        done = kafkafs("handover", data, broker, "orders", *option)
+        assert done.returncode == 1
+        assert "unknown" not in done.stdout
+        assert (
+            "orders: cleanup.policy, retention.ms, retention.bytes are not known: " in done.stderr
+        )
+        assert done.stderr.endswith(f"kafkafs config {data} --broker-config FILE ends that\n")
+    server = tmp_path / "server.properties"
+    server.write_text("log.retention.ms=5000\n")
+    assert kafkafs("config", data, "--broker-config", server).returncode == 0
+    done = kafkafs("handover", data, broker, "orders", "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "retention.ms=5000" in done.stdout

@@ -26,6 +26,7 @@ from tests.kafkafs.cli.conftest import (
     ending,
     kafkafs,
 )
+from tests.storage.directory.test_taking_over import described
 
 
 def failed(done: subprocess.CompletedProcess[str], status: int = 1) -> str:
@@ -496,3 +497,46 @@ def test_a_lazy_umount_returns_at_once(place: Place) -> None:
         assert mount_table.find(str(place.path)) is None
         partition.write(b"hello\n")
     assert place.was_closed_cleanly()
+
+
+def test_what_ends_unknown_settings_works_in_the_mount(place: Place) -> None:
+    """The remedy for a directory that is not mounted would send the user in a circle."""
+    described(place.data, [], None)
+    server = place.data.parent / "server.properties"
+    server.touch()
+    wanted = "cleanup.policy=... retention.ms=... retention.bytes=..."
+    config = f"kafkafs config {place.data} --broker-config FILE"
+    by_file = f", or unmount, run {config}, and mount again"
+
+    def remedy(topic: str) -> str:
+        return f"write {wanted} to {place.path}/{topic}/.config{by_file}\n"
+
+    done = kafkafs("mount", place.data, place.path)
+    assert done.stderr.endswith(remedy("TOPIC"))
+    assert (place.path / ".kafkafs" / "topics").read_text().endswith(remedy("TOPIC"))
+    (found,) = (
+        line for line in kafkafs("doctor", place.data).stdout.splitlines() if wanted in line
+    )
+    assert found.strip() + "\n" == remedy("TOPIC")
+    assert kafkafs("expire", place.path / "orders").stderr.endswith(remedy("orders"))
+    (place.path / "orders" / ".config").write_text(
+        "cleanup.policy=delete\nretention.ms=-1\nretention.bytes=-1\n"
+    )
+    assert "#" not in (place.path / ".kafkafs" / "topics").read_text()
+    (place.path / "orders" / ".config").write_text(
+        "cleanup.policy=\nretention.ms=\nretention.bytes=\n"
+    )
+    assert "# nothing is deleted" in (place.path / ".kafkafs" / "topics").read_text()
+    place.umount()
+    assert kafkafs(*config.replace("FILE", str(server)).split()[1:]).returncode == 0
+    done = kafkafs("mount", place.data, place.path)
+    assert done.stderr == ""
+    place.umount()
+
+
+def test_a_read_only_mount_deletes_nothing_anyway(place: Place) -> None:
+    described(place.data, [], None)
+    done = kafkafs("mount", "-o", "ro", place.data, place.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "#" not in (place.path / ".kafkafs" / "topics").read_text()
+    place.umount()
