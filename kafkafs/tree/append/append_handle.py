@@ -17,7 +17,11 @@ import errno
 import os
 from typing import Generic, NoReturn, TypeVar
 
-from kafkafs.tree.append.append_target import AppendTarget, NewPartitionTarget
+from kafkafs.tree.append.append_target import (
+    AppendTarget,
+    NewPartitionTarget,
+    TopicTarget,
+)
 from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
 from kafkafs.tree.unfinished import UnfinishedError
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError, refusal_of
@@ -79,7 +83,7 @@ class AppendHandle(WritingHandle, Generic[T]):
         try:
             self._check_stopping()
             if not self._flags & os.O_APPEND:
-                assert isinstance(self._target, NewPartitionTarget)
+                assert isinstance(self._target, NewPartitionTarget | TopicTarget)
                 self._target.check_order(position)
             if self._take(data):
                 self.sync_due = self._target.flush_due or self._flags & _SYNC != 0

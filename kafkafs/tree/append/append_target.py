@@ -24,6 +24,10 @@ from storage.log.validator import Admitted, as_they_are
 from storage.settings.config import LogConfig
 
 
+class OutOfOrderError(PermissionError):
+    """A write without O_APPEND that does not follow the handle's last one; errno EPERM."""
+
+
 class PartitionTarget:
     """One partition, through the file of one generation."""
 
@@ -150,6 +154,7 @@ class NewPartitionTarget(PartitionTarget):
                 f"a new partition is written in order, from position {self.position} on and not "
                 f"{position} (holes as zeros: cp --sparse=never)"
             )
+            raise OutOfOrderError(errno.EPERM, reason)
         else:
             return
         raise OSError(errno.EPERM, reason)
@@ -200,6 +205,7 @@ class TopicTarget:
         "flush_due",
         "mount",
         "name",
+        "position",
     )
 
     def __init__(
@@ -207,6 +213,8 @@ class TopicTarget:
     ) -> None:
         self.mount = partitions.mount
         self.name = name
+        self.position = 0
+        """How many bytes the handle has written."""
         self.flush_due = False
         self._topic = topic
         self._partitioner = partitioner
@@ -224,6 +232,15 @@ class TopicTarget:
             self._topic.check(next(iter(self._topic.numbers), 0))
             raise LogClosed("the topic has been deleted")
         return log.config
+
+    def check_order(self, position: int) -> None:
+        """EPERM for a write without O_APPEND that does not follow the last one."""
+        if position != self.position:
+            reason = (
+                f"without O_APPEND it is written in order, from position {self.position} on and "
+                f"not {position}: append to it (>>)"
+            )
+            raise OutOfOrderError(errno.EPERM, reason)
 
     def check_pace(self) -> None:
         """Nothing: `append` knows to which partitions the lines go."""
@@ -295,7 +312,8 @@ class TopicTarget:
         self._unfinished = []
 
     def written(self, guess: int) -> None:
-        """Nothing: the kernel keeps no size of this file."""
+        """Note the position of the next write. The kernel keeps no size of this file."""
+        self.position = guess
 
     def released(self) -> None:
         """Nothing: the kernel keeps no size of a partition for these writes."""

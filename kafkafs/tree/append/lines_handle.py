@@ -8,8 +8,10 @@ line's newline, so that no remainder becomes a record.
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from kafkafs.tree.append.append_handle import AppendHandle
-from kafkafs.tree.append.append_target import AppendTarget
+from kafkafs.tree.append.append_target import AppendTarget, OutOfOrderError
 from kafkafs.tree.handles import Handle
 from kafkafs.views import TextView
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
@@ -20,6 +22,7 @@ _TEXT_PER_BYTE = 10
 """The most text that a byte of a record makes in any view: as JSON, a header of one byte that is
 not UTF-8 has 38 bytes of text for 4."""
 _NEWLINE = 10
+_ZERO = b"\0"
 
 
 class LinesHandle(AppendHandle[AppendTarget]):
@@ -127,6 +130,12 @@ class LinesHandle(AppendHandle[AppendTarget]):
 
     def _begin_again(self) -> None:
         self._discarding = False
+
+    def _refuse(self, error: StorageError | OSError, data: bytes) -> NoReturn:
+        if isinstance(error, OutOfOrderError) and data == self._rest == _ZERO:
+            # posix_fallocate has written its first zero in order, and this is the next one.
+            self._drop_line()
+        super()._refuse(error, data)
 
     def _drop_rest(self, data: bytes) -> None:
         self._drop_line()

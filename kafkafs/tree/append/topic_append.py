@@ -66,5 +66,4 @@ class TopicAppend(Node):
             raise OSError(errno.EACCES, "this file can only be written")
         check_takes_records(self._topic.name)
         target = TopicTarget(self._partitions, self._topic, self.path, self._partitioner)
-        # A write without O_APPEND is appended, too.
-        return LinesHandle(target, self._view, flags | os.O_APPEND, None)
+        return LinesHandle(target, self._view, flags, None)

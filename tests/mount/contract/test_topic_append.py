@@ -116,6 +116,27 @@ def test_both_ways_of_redirection_append(mount: Mount, topic: Path) -> None:
     assert (topic / ".append").stat().st_size == 0
 
 
+@pytest.mark.parametrize("size", [1000, 4096, 4097, 8193])
+def test_without_o_append_it_is_written_in_order(mount: Mount, topic: Path, size: int) -> None:
+    """… as by a shell's `>`. posix_fallocate writes zeros at places, the first one perhaps at 0."""
+    for way in WAYS:
+        with opened(topic / way, os.O_WRONLY) as fd:
+            fails(errno.EPERM, os.posix_fallocate, fd, 0, size)
+        with opened(topic / way, os.O_WRONLY) as fd:
+            fails(errno.EPERM, os.pwrite, fd, b"k\tv\n", 1)
+    assert f"{topic.name}/.append" in mount.events()
+    assert shown(topic) == [b""] * PARTITIONS
+    with opened(topic / ".append", os.O_WRONLY) as fd:
+        os.write(fd, b"one\ntw")
+        fails(errno.EPERM, os.pwrite, fd, b"again\n", 0)
+        os.write(fd, b"o\n")
+    assert sorted(b"".join(shown(topic)).splitlines()) == [b"one", b"two"]
+    fresh = new_topic(mount)
+    with opened(fresh, os.O_WRONLY) as fd:
+        fails(errno.EPERM, os.posix_fallocate, fd, 0, size)
+    assert fresh.read_bytes() == b""
+
+
 # -- where records go ----------------------------------------------------------------------------
 
 
