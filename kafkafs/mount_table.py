@@ -55,11 +55,11 @@ def find(path: str) -> Mounted | None:
     return found
 
 
-def mounted_elsewhere(device: str) -> dict[str, str]:
-    """Where other mount namespaces, as those of containers, have a file system mounted, as far as
-    this user sees: by namespace, the place, with a process that sees it.
+def mounted_elsewhere(device: str) -> dict[tuple[str, str], str]:
+    """Return where other mount namespaces, as those of containers, have a file system mounted, as
+    far as this user sees: by namespace and path, a text that names a process of the namespace.
     """
-    found: dict[str, str] = {}
+    found: dict[tuple[str, str], str] = {}
     looked_at = {os.readlink("/proc/self/ns/mnt")}
     for process in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -69,7 +69,8 @@ def mounted_elsewhere(device: str) -> dict[str, str]:
             looked_at.add(namespace)
             for mounted in mounts(process):
                 if mounted.device == device:
-                    found[namespace] = f"{mounted.path} (as process {process} sees it)"
+                    place = f"{mounted.path} (as process {process} sees it)"
+                    found[namespace, mounted.path] = place
     return found
 
 

@@ -295,13 +295,13 @@ def unmount_and_wait(
             with contextlib.suppress(OSError):  # it has ended
                 daemon = os.pidfd_open(pid)
                 stack.callback(os.close, daemon)
+        others = None if force else _Others(mounted)
         if force:
             abort(mounted)
         if find(path) == mounted:
             unmount(path, lazy=force)
         if daemon is not None and pid is not None:
-            device = None if force else mounted.device
-            _wait_for_end(path, daemon, pid, device, say)
+            _wait_for_end(path, daemon, pid, others, say)
 
 
 def _meant(path: str) -> str:
@@ -313,33 +313,56 @@ def _meant(path: str) -> str:
     return f": kafkafs umount {shlex.quote(meant[0].path)}" if meant else ""
 
 
+class _Others:
+    """The other places at which a file system is mounted, in this mount namespace and in others.
+
+    Make it before the unmount: as soon as the last mount has ended, the kernel may give the device
+    number to another file system. Later looks count only the places that were there then.
+    """
+
+    def __init__(self, mounted: Mounted) -> None:
+        self._device = mounted.device
+        self._here = [each for each in mounts() if each.device == mounted.device]
+        with contextlib.suppress(ValueError):  # it has just been unmounted
+            self._here.remove(mounted)
+        self._elsewhere = mount_table.mounted_elsewhere(mounted.device)
+
+    def here(self) -> str | None:
+        """A place in this namespace that is still there."""
+        return next((each.path for each in mounts() if each in self._here), None)
+
+    def elsewhere(self) -> str | None:
+        """A place in another namespace that is still there."""
+        if not self._elsewhere:
+            return None
+        now = mount_table.mounted_elsewhere(self._device)
+        self._elsewhere = {key: now[key] for key in self._elsewhere if key in now}
+        return next(iter(self._elsewhere.values()), None)
+
+
 def _wait_for_end(
-    path: str, daemon: int, pid: int, device: str | None, say: Callable[[str], None]
+    path: str, daemon: int, pid: int, others: _Others | None, say: Callable[[str], None]
 ) -> None:
     """Wait until a daemon, of pidfd `daemon`, has ended. MountError if it is stopped or stuck.
 
-    Where its file system, `device`, is still mounted it goes on, and is not waited for. Another
-    mount namespace may end as soon as it has come: it counts where two looks find it.
+    If its file system is still mounted at one of `others`, the daemon goes on, and is not waited
+    for. Another mount namespace may end soon: it counts if it is there `ANSWER_S` later.
     """
 
     def goes_on(place: str) -> None:
         say(f"{path}: is unmounted; the daemon (process {pid}) goes on for {place}")
 
-    for mounted in mounts():
-        if mounted.device == device:
-            goes_on(mounted.path)
-            return
+    place = None if others is None else others.here()
+    if place is not None:
+        goes_on(place)
+        return
     used, idle = [""], 0
     told = False
-    elsewhere: dict[str, str] = {}
     while not select.select([daemon], [], [], ANSWER_S)[0]:
-        seen = elsewhere
-        elsewhere = {} if device is None else mount_table.mounted_elsewhere(device)
-        for namespace in elsewhere.keys() & seen.keys():
-            goes_on(elsewhere[namespace])
+        place = None if others is None else others.elsewhere()
+        if place is not None:
+            goes_on(place)
             return
-        if elsewhere and not seen:
-            continue
         if is_stopped(pid):
             raise MountError(
                 f"{path}: is unmounted, but the daemon (process {pid}) is stopped: "

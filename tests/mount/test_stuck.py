@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from kafkafs import mount_table
-from tests.mount.mounting import check_data
+from tests.mount.mounting import check_data, needs_root
 from tests.mount.steering import ROOT, SteeredMount
 
 # With less patience: nothing here depends on how long it is.
@@ -21,14 +23,41 @@ from kafkafs import mount_table
 from kafkafs.fuse import mount_point
 
 mount_point.ANSWER_S = 0.2
+{before}
 main(sys.argv[1:])
 """
 
+# The kernel gives a free device number out again: to the mount of a stranger, who is still there
+# while the command waits. The stranger ends with its standard input.
+STRANGER = """
+for number in $(seq 50); do
+    mkdir -p "$BASE/$number"
+    mount -t tmpfs none "$BASE/$number"
+    if grep -q "^[0-9]* [0-9]* $DEVICE " /proc/self/mountinfo; then echo reused; break; fi
+done
+echo
+cat
+for place in "$BASE"/*; do umount "$place"; done
+"""
+REUSED = """
+import os, subprocess
+unmount = mount_point.unmount
+def unmount_and_reuse(path, **options):
+    device = mount_table.find(path).device
+    unmount(path, **options)
+    strangers = subprocess.Popen(
+        {command}, env={{**os.environ, "BASE": {base!r}, "DEVICE": device}},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )
+    print(strangers.stdout.readline().decode(), end="", file=sys.stderr)
+mount_point.unmount = unmount_and_reuse
+"""
 
-def kafkafs(*arguments: object) -> tuple[int, str]:
+
+def kafkafs(*arguments: object, before: str = "") -> tuple[int, str]:
     """Exit status, and what was said on standard error."""
     done = subprocess.run(
-        [sys.executable, "-c", IMPATIENT, *map(str, arguments)],
+        [sys.executable, "-c", IMPATIENT.format(before=before), *map(str, arguments)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -79,6 +108,31 @@ def test_who_unmounts_is_told(tmp_path: Path) -> None:
         ]
         assert mount_table.find(str(mount.path)) is None
         assert mount.daemon.release(number)
+
+
+@needs_root
+@pytest.mark.parametrize("namespace", [[], ["unshare", "--mount", "--propagation=private"]])
+def test_a_stranger_with_the_same_device_number_is_not_named(
+    tmp_path: Path, namespace: list[str]
+) -> None:
+    command = [*namespace, "sh", "-c", STRANGER]
+    for attempt in range(5):
+        base = tmp_path / str(attempt)
+        (base / "strangers").mkdir(parents=True)
+        before = REUSED.format(command=command, base=str(base / "strangers"))
+        with ending_in_order(base) as mount:
+            number = mount.daemon.stick()
+            status, said = kafkafs("umount", mount.path, before=before)
+            assert mount.daemon.release(number)
+        first, *lines = said.splitlines()
+        assert status == 1
+        assert [line.split(")")[-1] for line in lines] == [
+            " still writes",
+            " neither works nor ends",
+        ]
+        if first == "reused":  # else something else was mounted meanwhile, and has the number
+            return
+    raise AssertionError("no device number was given out again")
 
 
 def test_force(tmp_path: Path) -> None:
