@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import configparser
 import os
+import select
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +59,35 @@ def test_the_unit_is_valid(tmp_path: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", "--generators=no", instance(tmp_path))
     ours = [line for line in done.stderr.splitlines() if "kafkafs" in line]
     assert (done.returncode, ours) == (0, [])
+
+
+def test_the_unit_with_the_drop_in_is_valid(tmp_path: Path) -> None:
+    path = instance(tmp_path)
+    directory = tmp_path / f"{path.name}.d"
+    directory.mkdir()
+    shutil.copy(FILES / "reopen-logs.conf", directory)
+    done = run("systemd-analyze", "verify", "--man=no", "--generators=no", path)
+    ours = [line for line in done.stderr.splitlines() if "kafkafs" in line or "reopen" in line]
+    assert (done.returncode, ours) == (0, [])
+
+
+def test_append_lines_tries_until_a_line_is_written(tmp_path: Path) -> None:
+    log = tmp_path / "away" / "log"
+    command = [str(FILES / "append-lines"), str(log)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "OK\n"
+        process.stdin.write("  a \\n line\n")
+        process.stdin.flush()
+        assert select.select([process.stdout], [], [], 0.2)[0] == [], "it is not written yet"
+        log.parent.mkdir()
+        assert process.stdout.readline() == "OK\n"
+        assert log.read_text() == "  a \\n line\n"
+        _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
 
 
 def test_the_unit_is_hardened(tmp_path: Path) -> None:

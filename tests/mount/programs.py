@@ -31,6 +31,8 @@ _PACKAGES = {
     "restic": "restic",
     "rsync": "rsync",
     "rsyslogd": "rsyslog",
+    "nginx": "nginx-light",
+    "apache2": "apache2-bin",
     "setpriv": "util-linux",
     "setsid": "util-linux",
     "sqlite3": "sqlite3",
