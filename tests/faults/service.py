@@ -451,6 +451,22 @@ FAULTS = [
         (TRANSACTIONS, CLEANER),
     ),
     Fault(
+        "newer-kafka-is-trusted",
+        "storage/settings/broker_settings.py",
+        "    if metadata.later is not None:\n",
+        "    if metadata.later is None and metadata.version < 0:\n",
+        "Records are deleted by settings that a newer Kafka may have changed.",
+        ("tests/storage/directory/test_taking_over.py",),
+    ),
+    Fault(
+        "handover-of-unknown-settings",
+        "storage/handover/handover.py",
+        "            if why_unknown is None:\n",
+        "            if True:\n",
+        "The broker is told retention.ms=unknown.",
+        ("tests/kafkafs/cli/test_handover.py",),
+    ),
+    Fault(
         "cleaner-reads-any-size",
         "storage/compaction/passes.py",
         "            if size > most_bytes:\n",
