@@ -4,7 +4,7 @@ A log below the first dirty offset is *clean*: at most one record of each key.  
 that and the first uncleanable offset is *cleanable*: sealed segments below the last stable offset
 whose records are all older than min.compaction.lag.ms.  A log is due when the dirty part is large
 enough beside the clean one (min.cleanable.dirty.ratio), or holds records older than
-max.compaction.lag.ms.
+max.compaction.lag.ms.  The first segment with known damage ends the cleanable part.
 
 Pure: facts in, a decision out.
 """
@@ -66,6 +66,9 @@ def cleanable(
     if checkpointed is not None and log_start <= checkpointed <= log_end:
         dirty = checkpointed
     bounds = [last_stable, segments[-1].base_offset]
+    damaged = first_damaged(segments)
+    if damaged is not None:
+        bounds.append(damaged.base_offset)
     lag_ms = config.min_compaction_lag_ms
     if lag_ms > 0:
         bounds += [
@@ -91,6 +94,14 @@ def cleanable(
         bool(firsts) and min(firsts) < now_ms - config.max_compaction_lag_ms,
         log_end,
     )
+
+
+def first_damaged(segments: Sequence[Segment]) -> Segment | None:
+    """Return the first sealed segment with known damage.
+
+    What follows it is not cleaned, either: a tombstone there may be of a record that stays in it.
+    """
+    return next((segment for segment in segments[:-1] if segment.damages), None)
 
 
 def _sealed_from(segments: Sequence[Segment], offset: int) -> Sequence[Segment]:

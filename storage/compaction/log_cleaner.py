@@ -10,24 +10,32 @@ chooses the next log (``plan``, ``filthiest``, ``first_dirty``) is for the owner
 that could not be cleaned is tried again when the caller says; Kafka's cleaner waits for a restart
 (``LogCleanerManager.markPartitionUncleanable``).
 
+Damage ends the part of a log that can be cleaned.  A round that meets damage begins again without
+that segment and all that follows it.  One line says so.  The log is not due again before there is
+something to clean before the damage.
+
 Not here: the cleaning itself (``cleaner``), threads and schedules.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterator
 
 from storage.compaction import cleaner
 from storage.compaction._offset_map import OffsetMap
-from storage.compaction.cleanable import CleanableRange, cleanable
+from storage.compaction.cleanable import CleanableRange, cleanable, first_damaged
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.shared import swap_in
 from storage.compaction.shared.swap_request import SwapRequest
 from storage.directory.manager import LogManager
-from storage.errors import StorageError, SwapRefused, TaskCancelled
+from storage.errors import CorruptRecord, StorageError, SwapRefused, TaskCancelled
 from storage.log.log import Log
+from storage.segment.segment import Segment
 from storage.task import Task
+
+_log = logging.getLogger(__name__)
 
 
 class LogCleaner:
@@ -39,6 +47,8 @@ class LogCleaner:
         self._manager = manager
         self.uncleanable = manager.uncleanable
         self.counters = manager.cleaner_counters
+        # The damaged segment of each log before which cleaning ends, as it was last named.
+        self._left_out: dict[Log, Segment] = {}
 
     # -- what there is to do -------------------------------------------------------------------
 
@@ -66,6 +76,7 @@ class LogCleaner:
         for log in self._manager.topics.compacted:
             if log.closed or log.cleaning or log in waiting:
                 continue
+            self._note_left_out(log)
             if log.config.may_be_cleaned:
                 plan = self.plan(log, now_ms)
                 if plan.is_due(log.config):
@@ -83,8 +94,12 @@ class LogCleaner:
         TaskCancelled, also where compact is taken out of the policy meanwhile: all is as it was.
         StorageError, OSError: the same, and the log is ``uncleanable`` until it succeeds.
         """
-        with self._held(log, task) as plan:
-            return None if plan is None else self._clean(log, plan, task)
+        while True:
+            with self._held(log, task) as plan:
+                cleaned = None if plan is None else self._clean(log, plan, task)
+            task.by_owner(lambda: self._note_left_out(log))
+            if plan is None or cleaned is not None:
+                return cleaned
 
     def clean_all(self, log: Log, task: Task) -> list[Cleaned]:
         """Clean one log to its end: where the map was full, ``clean`` goes on from there."""
@@ -167,7 +182,27 @@ class LogCleaner:
             if plan is not None:
                 task.by_owner(end)
 
-    def _clean(self, log: Log, plan: CleanableRange, task: Task) -> Cleaned:
+    def note_cleaned(self, log: Log) -> None:
+        """Forget why a log could not be cleaned, unless damage still keeps a part of it from it."""
+        self.uncleanable.pop(log, None)
+        self._note_left_out(log)
+
+    def _note_left_out(self, log: Log) -> None:
+        """Write one line where damage keeps a part of a log from being cleaned."""
+        damaged = first_damaged(log.segments)
+        known = self._left_out.pop(log, None)
+        if damaged is None:
+            if known is not None:
+                self.uncleanable.pop(log, None)
+            return
+        self._left_out[log] = damaged
+        reason = f"{damaged.damages[0].error(damaged.log_path)}; cleaning ends before this segment"
+        self.uncleanable[log] = reason
+        if known is not damaged:
+            _log.warning("%s: %s", log.name, reason)
+
+    def _clean(self, log: Log, plan: CleanableRange, task: Task) -> Cleaned | None:
+        """Return None where the round has met damage that was not known: the range is smaller."""
         now_ms, offset_map = self._manager.clock_ms(), self._offset_map(plan)
         try:
             self._write_down(log, plan.first_dirty_offset, task)
@@ -178,11 +213,21 @@ class LogCleaner:
         except (StorageError, OSError) as error:
             if log.closed:
                 raise TaskCancelled("the topic has been deleted") from error
+            if isinstance(error, CorruptRecord) and self._finds_damage(log, error):
+                return None
             self.uncleanable[log] = str(error)
             raise
         self.counters.map_fill = cleaned.map_keys / max(offset_map.usable, 1)
         self._count(cleaned)
         return cleaned
+
+    def _finds_damage(self, log: Log, error: CorruptRecord) -> bool:
+        """Whether the segment that an error is about has damage that was not known."""
+        known = first_damaged(log.segments)
+        for segment in log.segments[:-1]:
+            if segment.log_path == error.path:
+                segment.check_again(0, segment.size)
+        return first_damaged(log.segments) is not known
 
     def _count(self, cleaned: Cleaned) -> None:
         """Count a round; called by one worker thread at a time."""

@@ -79,7 +79,7 @@ def clean(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
             fault = fault or error
         else:
             # It can be, whatever was wrong when it could not.
-            cleaner.uncleanable.pop(log, None)
+            cleaner.note_cleaned(log)
     return _result_of(rounds)._replace(fault=fault)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -20,6 +20,7 @@ class Facts:
     size: int = 100
     largest_timestamp: int = 0
     first_timestamp: int = -1
+    damages: tuple[str, ...] = ()
 
 
 def plan(
@@ -44,6 +45,20 @@ def plan(
 
 
 FOUR = [Facts(0, 100), Facts(10, 200), Facts(20, 400), Facts(30, 800)]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_damage_ends_what_can_be_cleaned(number: int) -> None:
+    segments = [replace(each, damages=("some",) * (n == number)) for n, each in enumerate(FOUR)]
+    found = plan(segments)
+    assert found.first_uncleanable_offset == 10 * number
+    assert found.cleanable_bytes == sum(each.size for each in FOUR[:number])
+    assert not plan(segments, 10 * number).is_due(LogConfig(cleanup_policy=("compact",)))
+
+
+def test_damage_in_the_active_segment_ends_nothing() -> None:
+    segments = [*FOUR[:3], replace(FOUR[3], damages=("some",))]
+    assert plan(segments) == plan(FOUR)
 
 
 def test_never_cleaned_begins_at_the_log_start_and_leaves_the_active_segment() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import Log
+from storage import Log, LogManager
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
-from storage.errors import CorruptRecord, InvalidRecord, TaskCancelled
+from storage.errors import InvalidRecord, TaskCancelled
 from storage.files import Files
 from storage.record.compression import CODECS
 from storage.record.control import ABORT, COMMIT
@@ -22,7 +22,7 @@ from storage.verify.verify_log import verify_logs
 from tests import oracle
 from tests.log_check import check
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
-from tests.storage.logs import NOW_MS, NOW_NS
+from tests.storage.logs import NOW_MS, NOW_NS, opened
 from tests.storage.old_logs import messages, wrapper
 from tests.storage.producers import Producer
 from tests.storage.transactions import marker
@@ -369,24 +369,45 @@ def test_a_full_disk_leaves_all_as_it_was(tmp_path: Path) -> None:
         assert cleaner.filthiest(NOW_MS, {log}) is None
 
 
-def test_a_damaged_log_is_not_cleaned(tmp_path: Path) -> None:
-    with compacted(tmp_path) as (manager, log):
-        put(log, (b"a", b"1"), (b"a", b"2"))
-        put(log, (b"a", b"333333333333"))
-        roll(log)
-        segment = log.segments[0]
-        path = segment.log_path
-        data = Path(path).read_bytes()
-        at = data.index(b"333")
-        Path(path).write_bytes(data[:at] + b"4" + data[at + 1 :])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_cleaning_ends_before_damage(
+    tmp_path: Path, is_known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log is not read again and again, and one line says why."""
+    with compacted(tmp_path) as (_, log):
+        for value in (b"1", b"2", b"333333333333", b"4"):
+            put(log, (b"a", value), (b"a", value), (b"b" + value, value))
+            roll(log)
+        path = Path(log.segments[2].log_path)
+    data = path.read_bytes()
+    at = data.index(b"333")
+    with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
+        log = manager.log("t", 0)
+        segment = log.segments[2]
+        path.write_bytes(data[:at] + b"4" + data[at + 1 :])
+        if is_known:
+            segment.check_again(0, segment.size)
         cleaner = LogCleaner(manager)
-        with pytest.raises(CorruptRecord) as raised:
-            cleaner.clean(log, Task())
-        assert raised.value.path == path
-        assert raised.value.position is not None
-        assert 0 < raised.value.position < at
+        assert cleaner.filthiest(NOW_MS) is log
+        cleaned = cleaner.clean(log, Task())
+        assert cleaned is not None
+        assert cleaned.end_offset == segment.base_offset
+        assert path.read_bytes() == data[:at] + b"4" + data[at + 1 :]
+        for _ in range(3):
+            assert cleaner.filthiest(NOW_MS) is None
+        assert segment in log.segments
+        said = [line for line in caplog.messages if "cleaning ends before" in line]
+        assert len(said) == 1
+        assert str(path) in said[0]
         assert cleaner.uncleanable.keys() == {log}
-        Path(path).write_bytes(data)
+        path.write_bytes(data)
+    with opened(tmp_path) as manager:
+        log = manager.log("t", 0)
+        cleaner = LogCleaner(manager)
+        assert cleaner.filthiest(NOW_MS) is log
+        assert cleaner.clean_all(log, Task())
+        assert cleaner.uncleanable == {}
+        assert [value for _, key, value in contents(log) if key == b"a"] == [b"4"]
 
 
 def test_a_batch_larger_than_what_is_read_at_a_time(tmp_path: Path) -> None:

@@ -16,19 +16,23 @@ F = "t/.control/compaction"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
-    """`t` is compacted. In both of its partitions half of the sealed records may go."""
     (tmp_path / "data").mkdir()
     # A map for some forty thousand keys.
     write_settings(tmp_path / "data", log_cleaner_dedupe_buffer_size=1048577)
     with a_tree(tmp_path / "data") as tree:
-        tree.mkdir("t").create("1", 0o644, APPEND, CALLER)
-        tree.manager.change_topic_settings("t", {"cleanup.policy": "compact"})
-        for partition in "01":
-            for value in (b"old", b"new"):
-                lines = b"".join(b"%d\t%s\n" % (key, value) for key in range(10))
-                tree.append(f"t/.kv/{partition}", lines)
-            tree.log("t", int(partition)).roll(tree.clock.ms())
+        fill(tree)
         yield tree
+
+
+def fill(tree: Tree) -> None:
+    """`t` is compacted. In both of its partitions half of the sealed records may go."""
+    tree.mkdir("t").create("1", 0o644, APPEND, CALLER)
+    tree.manager.change_topic_settings("t", {"cleanup.policy": "compact"})
+    for partition in "01":
+        for value in (b"old", b"new"):
+            lines = b"".join(b"%d\t%s\n" % (key, value) for key in range(10))
+            tree.append(f"t/.kv/{partition}", lines)
+        tree.log("t", int(partition)).roll(tree.clock.ms())
 
 
 def do(tree: Tree, line: bytes) -> None:
@@ -130,20 +134,26 @@ def test_a_topic_that_is_not_compacted(tree: Tree) -> None:
     assert facts(tree) == {"state": "idle", "last_outcome": "none"}
 
 
-def test_the_clock_leaves_a_damaged_log_alone(tree: Tree) -> None:
+def test_a_damaged_segment_is_left_alone(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    fill(tree)
     path = Path(tree.log("t", 0).segments[0].log_path)
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[damaged.index(b"old")] ^= 1
     path.write_bytes(damaged)
-    do(tree, b"run")
-    told = facts(tree)
-    assert told["last_outcome"] == "failed"
-    assert told["uncleanable"].startswith("0 ")
-    assert told["last_reason"] == told["uncleanable"].removeprefix("0 ")
-    assert told["last_partitions"] == "1"
-    assert tree.read("t/1") == b"new\n" * 10, "the other one had its turn"
+    for _ in range(2):
+        do(tree, b"run")
+        told = facts(tree)
+        assert told["last_outcome"] == "done"
+        assert told["uncleanable"].startswith("0 offsets 0 to 9 are damaged")
+        assert told["last_partitions"] == "1", "the other one had its turn"
+    assert tree.read("t/1") == b"new\n" * 10
+    assert path.read_bytes() == damaged
+    tree.stop()
     path.write_bytes(whole)
+    tree = Tree(tmp_path)
     do(tree, b"run")
     assert "uncleanable" not in facts(tree)
     assert tree.read("t/0") == b"new\n" * 10
+    tree.stop()
