@@ -81,6 +81,9 @@ BROKERS_OWN = frozenset({"remote-log-index-cache", METADATA_LOG, METADATA_LOG + 
 # others.
 CONSUMER_OFFSETS = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
+# The topics that a broker never moves to remote storage (KIP-405); in the last one it notes what
+# lies there.
+NEVER_TIERED = INTERNAL_TOPICS | {"__remote_log_metadata"}
 # The directory in which a mount shows itself; it hides a topic of that name.
 ABOUT = ".kafkafs"
 # The one in which it shows consumer groups.

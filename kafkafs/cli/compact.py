@@ -124,6 +124,9 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
         cleaner = LogCleaner(manager)
         found = logs_at(manager, logs.places)
         for log in [log for log in found if _is_compacted(manager.settings, logs, log.topic)]:
+            if log.tiered is not None:
+                report.failed(log.topic, log.partition, log.tiered)
+                continue
             try:
                 if dry_run:
                     preview = cleaner.preview(log, task)

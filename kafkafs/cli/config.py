@@ -131,7 +131,7 @@ def _change(address: Address, changes: _Changes) -> None:
     """Set a topic's settings. StorageError, OSError: nothing has changed."""
     from kafkafs.cli.common.daemon_jobs import write_line
     from kafkafs.cli.common.refusals import Request
-    from storage.directory.lock import settings_of
+    from storage.directory.lock import change_settings
     from storage.files import Files
     from storage.retention.retention import check_policy
     from storage.settings.settings import Settings
@@ -139,8 +139,7 @@ def _change(address: Address, changes: _Changes) -> None:
     topic = address.topic()
     mount = mount_to_change(address)
     if mount is None:
-        with settings_of(address.data_dir, topic) as settings:
-            settings.change_topic(topic, changes)
+        change_settings(address.data_dir, topic, changes)
         return
     # The daemon judges again, but a write can say no more than an errno.
     Settings(Files(address.data_dir), address.data_dir, check_policy).checked(topic, changes)

@@ -28,6 +28,7 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     values, codecs and the files' times stay; the byte positions of 0.7 stay as offsets. The old
     files are removed when the new ones are durable: nothing is lost, whenever this is killed; run
     it again then. It takes as much free disk as the largest segment, of 0.7 the largest partition.
+    Nothing of a broker's tiered topic is changed.
     """
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes
@@ -43,8 +44,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
                 report=out.say,
                 progress=progress,
             )
-    for fault in outcome.faults:
-        say(f"kafkafs: {fault}", err=True)
+    for line in [*outcome.faults, *outcome.tiered]:
+        say(f"kafkafs: {line}", err=True)
     done = "would be converted" if dry_run else "converted"
     out.say(f"{counted(len(outcome.converted), 'file')} {done}")
     out.json(
@@ -53,6 +54,7 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
             "converted": list(map(str, outcome.converted)),
             "cut": list(map(str, outcome.cuts)),
             "errors": outcome.faults,
+            "tiered": outcome.tiered,
         }
     )
     if outcome.faults:

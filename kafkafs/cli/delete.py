@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import Address, check_address, logs_argument, mount_to_change
+from kafkafs.cli.common.addresses import (
+    Address,
+    check_address,
+    logs_argument,
+    mount_to_change,
+    tiered_topics,
+)
 from kafkafs.cli.common.changes import opened_to_change
 from kafkafs.cli.common.ending import fail, one_line_errors
 from kafkafs.cli.common.output import Output, output_options
@@ -87,8 +93,10 @@ def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> Non
     settings = Settings(files, logs.data_dir, keeps_faulty=True)
     _check_enabled(settings, logs)
     partitions = paths.partitions_in(files.scan(logs.data_dir))
+    tiered = tiered_topics(logs)
     found: list[dict[str, Value]] = []
     for topic in topics:
+        tiered.check_may_write(topic)
         count, delay_ms = len(partitions[topic]), settings.log_config(topic).file_delete_delay_ms
         found.append({"topic": topic, "partitions": count, "undelete_ms": delay_ms})
         after = "it could not be undeleted"

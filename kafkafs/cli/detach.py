@@ -33,7 +33,8 @@ def command(where: Address, undo: bool, dry_run: bool, out: Output) -> None:
     Then its meta.properties and its metadata log get the suffix .detached, so that no broker starts
     on it. Name its server.properties first, if that is there: kafkafs config DATA
     --broker-config FILE. Prints a line for each topic whose settings are not known: nothing of it
-    is deleted or compacted before they are set.
+    is deleted or compacted before they are set. Tiered topics are named, with the offsets that are
+    only in remote storage: they stay read-only until remote.storage.enable=false is set on them.
 
     --undo gives everything its names back, unless topics or partitions have been made since. What
     was appended stays. With --dry-run it takes no lock and changes nothing.
@@ -50,17 +51,20 @@ def command(where: Address, undo: bool, dry_run: bool, out: Output) -> None:
     ):
         if undo:
             names = detach.names_to_give_back(files, data_dir)
-            lines = []
+            lines, tiered = [], []
             if not dry_run:
                 detach.undo(files, data_dir)
         else:
             names = detach.names_to_set_aside(files, data_dir)
             lines = detach.not_known(files, data_dir) if dry_run else detach.detach(files, data_dir)
-    out.json({"dry_run": dry_run, "undo": undo, "names": names, "not_known": lines})
+            tiered = detach.tiered_lines(files, data_dir)
+    out.json(
+        {"dry_run": dry_run, "undo": undo, "names": names, "not_known": lines, "tiered": tiered}
+    )
     for name in names:
         before, after = name, name + DETACHED
         if undo:
             before, after = after, before
         out.say(f"{before} {'would become' if dry_run else 'became'} {after}")
-    for line in lines:
+    for line in [*lines, *tiered]:
         say(f"kafkafs: {line}", err=True)

@@ -12,11 +12,13 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import (
     Address,
+    Place,
     check_address,
     logs_argument,
     logs_at,
     mount_to_change,
     partitions_at,
+    tiered_topics,
 )
 from kafkafs.cli.common.ending import one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
@@ -174,12 +176,10 @@ def _expire_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
         now_ms = manager.clock_ms()
         plans = [plan_retention(log, now_ms) for log in found]
         if not dry_run:
-            _delete(manager, plans, now_ms, report)
+            _delete(manager, plans, logs.places, now_ms, report)
             return
         # Opening for writing prints these lines already. Nothing is deleted beside a writer.
-        for line in (
-            [] if manager.lock.is_locked() else manager.settings.kept_topics(manager.topics)
-        ):
+        for line in [] if manager.lock.is_locked() else manager.kept_topics():
             say(f"kafkafs: {line}", err=True)
         for plan in plans:
             report.would_go(plan)
@@ -187,7 +187,11 @@ def _expire_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
 
 
 def _delete(
-    manager: LogManager, plans: Sequence[RetentionPlan], now_ms: int, report: _Report
+    manager: LogManager,
+    plans: Sequence[RetentionPlan],
+    places: Sequence[Place],
+    now_ms: int,
+    report: _Report,
 ) -> None:
     from kafkafs.tree.partition.partitions import keeping_history
     from storage.directory.retain import plan_retention, remove_now, retain
@@ -209,6 +213,10 @@ def _delete(
         report.plan_frees(plan_retention(log, now_ms))
     for note in done.notes:
         report.failed(note)
+    for topic in dict.fromkeys(topic for topic, _ in places):
+        line = manager.tiered.line(topic)
+        if line is not None:
+            report.failed(line)
 
 
 def _have_expired(mount: str, logs: Address, report: _Report) -> None:
@@ -216,8 +224,12 @@ def _have_expired(mount: str, logs: Address, report: _Report) -> None:
     from kafkafs.cli.common.daemon_jobs import JobFailedError, run_job
 
     kept: dict[str, str] = {}
+    tiered = tiered_topics(logs)
     with work_shown() as show:
         for topic, partition in partitions_at(logs):
+            if not logs.places and (why := tiered.line(topic)):
+                kept[topic] = why
+                continue
             try:
                 facts = run_job(mount, "retention", topic, partition, show)
             except JobFailedError as error:

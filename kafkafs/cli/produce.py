@@ -62,6 +62,7 @@ def _append_here(data_dir: str, topic: str, partition: int) -> None:
     try:
         with opening_shown() as progress, LogManager.open(data_dir, progress=progress) as manager:
             log = manager.log(topic, partition)
+            log.check_not_read_only()
             stdin = sys.stdin.fileno()
             if os.path.samestat(os.fstat(stdin), os.stat(log.active.log_path)):
                 raise fail("standard input is the log itself")

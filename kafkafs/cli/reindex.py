@@ -61,9 +61,11 @@ def command(context: click.Context, words: Sequence[str], dry_run: bool, out: Ou
 
     DATA may be one partition's directory, FILE is a file of a segment. The data directory must not
     be in use. Missing and unreadable producer snapshots are made, too. One line a file that
-    differed. The indexes of a damaged log are left alone: kafkafs repair comes first.
+    differed. The indexes of a damaged log are left alone: kafkafs repair comes first. Nothing of a
+    broker's tiered topic is changed.
 
-    Exits with 1 where a log is damaged, and with --dry-run where anything differs.
+    Exits with 1 where a log is damaged, where there are only tiered topics, and with --dry-run
+    where anything differs.
     """
     from storage.verify.reindex import log_bytes, reindex
 
@@ -73,8 +75,8 @@ def command(context: click.Context, words: Sequence[str], dry_run: bool, out: Ou
             outcome = reindex(targets, check_only=dry_run, progress=progress)
     for difference in outcome.different:
         out.say(difference)
-    for damage in outcome.damaged:
-        say(f"kafkafs: {damage}", err=True)
+    for line in [*outcome.damaged, *outcome.tiered]:
+        say(f"kafkafs: {line}", err=True)
     done = "different" if dry_run else "made anew"
     files = counted(len(outcome.different), "file")
     out.say(f"{counted(outcome.segments, 'segment')} read, {files} {done}")
@@ -84,7 +86,9 @@ def command(context: click.Context, words: Sequence[str], dry_run: bool, out: Ou
             "segments": outcome.segments,
             "different": list(map(str, outcome.different)),
             "damaged": list(map(str, outcome.damaged)),
+            "tiered": outcome.tiered,
         }
     )
-    if outcome.damaged or (dry_run and outcome.different):
+    is_refused = outcome.tiered and not outcome.segments
+    if outcome.damaged or is_refused or (dry_run and outcome.different):
         sys.exit(1)

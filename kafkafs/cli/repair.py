@@ -75,6 +75,8 @@ def command(
     --purge removes the *.cut files. --dry-run changes nothing, and says what would be cut;
     --salvage --dry-run names what would come back, what would not, and why.
 
+    Tiered topics of a broker stay as they are; standard error names them.
+
     A log that ends before its last flushed record takes no appends, since the lost offsets would be
     given out again; with --accept-loss they are. Where a segment's file is gone, or is shorter than
     it was, reading fails; with --accept-loss readers pass it.
@@ -117,7 +119,7 @@ def command(
             is_well = _plan(manager, say, wants_salvage=wants_salvage)
             out.json({"dry_run": True, "lines": told})
             sys.exit(0 if is_well else 1)
-        logs = list(manager.logs())
+        logs = _writable(manager)
         if wants_salvage:
             lacking = _salvage(logs, say)
         else:
@@ -161,11 +163,16 @@ def _check_alone(manager: LogManager) -> None:
         raise LogLocked(holder, path=lock)
 
 
+def _writable(manager: LogManager) -> list[Log]:
+    """All logs but those of tiered topics, which stay as they are."""
+    return [log for log in manager.logs() if log.tiered is None]
+
+
 def _plan(manager: LogManager, say: Callable[[str], None], *, wants_salvage: bool) -> bool:
     """Say what a repair would cut, or take back; returns whether there is nothing wrong."""
     from storage.log.salvage import plan_cuts, plan_salvage
 
-    logs = list(manager.logs())
+    logs = _writable(manager)
     cuts = [line for log in logs for line in plan_cuts(log)]
     damaged = 0
     if wants_salvage:
@@ -206,7 +213,7 @@ def _salvage(logs: Sequence[Log], say: Callable[[str], None]) -> set[Log]:
 
 def _accept_loss(manager: LogManager, say: Callable[[str], None]) -> None:
     """Give up what is lost."""
-    for log in manager.logs():
+    for log in _writable(manager):
         for first, last in log.lost_ranges:
             say(f"{log.directory}: offsets {first} to {last} are given up")
         log.accept_loss()
@@ -218,7 +225,7 @@ def _purge(manager: LogManager, say: Callable[[str], None]) -> None:
     """Remove what was set aside."""
     from storage.segment.cut import purge
 
-    for directory in [*(log.directory for log in manager.logs()), manager.path]:
+    for directory in [*(log.directory for log in _writable(manager)), manager.path]:
         for path in purge(manager.files, directory):
             say(f"{path}: removed")
 

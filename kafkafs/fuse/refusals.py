@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from kafkafs.tree.inodes import Node
-from storage.errors import refusal_of
+from storage.errors import ReadOnlyLog, refusal_of
 
 NO_SUCH_FILES = "there are only topics and partitions here"
 NO_LINKS = "there are no links here"
@@ -78,7 +78,7 @@ class Refused(NamedTuple):
         kind = self.node.kind if self.node is not None else ""
         instead = INSTEAD.get((self.operation, kind)) or INSTEAD.get((self.operation, ""))
         line = f"{self} refused: {refusal_of(error)}"
-        if instead is None:
+        if instead is None or isinstance(error, ReadOnlyLog):
             return line
         path, parent, target = map(_shown, (self._path, self._parent, self.target))
         return f"{line}; {instead.format(path=path, parent=parent, target=target)}"

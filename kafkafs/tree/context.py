@@ -118,7 +118,7 @@ class MountContext:
 
     def cache_directory(self, log: Log) -> str | None:
         """The directory for a partition's line indexes where its own is read-only, else None."""
-        if not self.options.read_only and not self.manager.read_only:
+        if not self.options.read_only and not log.read_only:
             return None
         cache = os.environ.get("XDG_CACHE_HOME")
         if not cache:

@@ -198,10 +198,12 @@ class Permissions:
 
     def change_topic(self, topic: str, change: Change) -> None:
         """chmod and chown of a topic, of none of its partitions; durable. EROFS."""
+        self._check_writable()
+        self._manager.check_may_write(topic)
         settings = self._manager.settings
         # From now on the topic's owner says nothing of the partitions without one of their own.
         others = settings.partition_owner(topic, OTHER_PARTITIONS)
-        if settings.get_owner(topic, OTHER_PARTITIONS) is None and not self._manager.read_only:
+        if settings.get_owner(topic, OTHER_PARTITIONS) is None:
             if others is None:
                 uid, gid, mode = self._unset
                 others = uid, gid, mode & 0o644

@@ -251,6 +251,7 @@ class _Adoption:
                     f"there is no partition {file.partition} of a topic {file.topic!r}",
                     path=self.directory.path,
                 )
+            log.check_not_read_only()
             found[file.topic, file.partition] = log
         return found
 

@@ -77,7 +77,7 @@ class LogCleaner:
             if log.closed or log.cleaning or log in waiting:
                 continue
             self._note_left_out(log)
-            if log.config.may_be_cleaned:
+            if log.may_be_cleaned:
                 plan = self.plan(log, now_ms)
                 if plan.is_due(log.config):
                     due.append((plan.ratio, log))
@@ -125,6 +125,7 @@ class LogCleaner:
         request's files are gone.  TaskCancelled: the same, but the files may still be there.
         """
         log = task.by_owner(lambda: self._manager.log(request.topic, request.partition))
+        log.check_not_read_only()
         with self._held(log, task, for_swap=True) as plan:
             if plan is None:
                 swap_in.discard(log, request)
@@ -167,7 +168,7 @@ class LogCleaner:
             if log.cleaning:
                 return None
             has_work = plan.first_uncleanable_offset > log.segments[0].base_offset
-            if not for_swap and (log.closed or not has_work or not log.config.may_be_cleaned):
+            if not for_swap and (log.closed or not has_work or not log.may_be_cleaned):
                 return None
             log.cleaning = True
             return plan

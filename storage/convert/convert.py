@@ -50,6 +50,7 @@ from storage.segment.segment import MAX_SEGMENT_BYTES
 from storage.segment.walk import Walk, buffered, sealed_times
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
+from storage.state.tiered import TieredTopics
 
 _WRITE_BYTES = 1024 * 1024
 # The batch at a position of a window, which begins at a position of the source, as v2, and how many
@@ -76,11 +77,14 @@ class Converted:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was converted, what was set aside, and why partitions stay as they were."""
+    """The files that were converted, the bytes that were set aside, and why partitions stay as they
+    were.  ``tiered``: a line for each tiered topic; they stay as they are.
+    """
 
     converted: list[Converted] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    tiered: list[str] = field(default_factory=list)
 
 
 def convert(
@@ -96,7 +100,7 @@ def convert(
 
     ``dry_run`` takes no lock and changes nothing.  ``progress`` gets the counts of bytes that were
     read.  LogLocked, UnknownTopicOrPartition, NotADirectoryError for a partition's directory,
-    OSError; a damaged partition is a fault.
+    ReadOnlyLog where one of ``topics`` is tiered, OSError; a damaged partition is a fault.
     """
     return _Conversion(path, topics, dry_run, files or Files(path), report, progress).run()
 
@@ -132,10 +136,16 @@ class _Conversion:
         for topic in self.topics:
             if topic not in known:
                 raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=self.path)
+        tiered = TieredTopics(self.files, self.path, self.settings)
+        for topic in self.topics:
+            tiered.check_may_write(topic)
+        wanted = sorted(known.intersection(self.topics) or known)
+        lines = {topic: tiered.line(topic) for topic in wanted}
+        self.outcome.tiered = [line for line in lines.values() if line is not None]
         self.partitions = [
             (topic, directory)
             for (topic, _), directory in found
-            if not self.topics or topic in self.topics
+            if topic in lines and lines[topic] is None
         ]
 
     def run(self) -> Outcome:

@@ -140,10 +140,10 @@ class Checkpoints:
         offsets = self._at_open[name]
         return {item: offsets[item] for item in unopened if item in offsets}
 
-    def set_aside(self, path: str, error: Exception) -> None:
-        """Rename a small file that cannot be read, unless read-only, and note the fault."""
+    def set_aside(self, path: str, error: Exception, *, stays: bool = False) -> None:
+        """Note that a small file cannot be read, and rename it unless it ``stays``."""
         line = str(error)
-        if not self._read_only:
+        if not (self._read_only or stays):
             line += f"; kept as {set_aside(self._files, path)}"
         if line not in self._faults:
             self._faults.append(line)

@@ -46,6 +46,7 @@ class Manager(Protocol):
     clock_ms: Callable[[], int]
 
     def check_writable(self) -> None: ...
+    def check_may_write(self, topic: str) -> None: ...
     def check_may_create(self) -> None: ...
     def start_checkpoint(
         self, *, snapshots: bool = True, coming: Sequence[Log] = ()
@@ -115,7 +116,7 @@ def create_partition(
     manager: Manager, topic_name: str, partition: int, owner: TopicOwner | None
 ) -> Log:
     """``LogManager.create_partition``."""
-    manager.check_writable()
+    manager.check_may_write(topic_name)
     manager.files.check_room()
     topic = manager.topics.topic(topic_name)
     topic.check(partition)

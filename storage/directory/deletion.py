@@ -288,7 +288,7 @@ def _load(manager: Manager, topic: Topic, partition: DeletedPartition) -> Log:
         item,
         clean=False,
         recovery_point=partition.recovery_point,
-        log_start=partition.log_start or 0,
+        log_start=partition.log_start,
         now_ms=manager.clock_ms(),
         directory=os.path.join(manager.path, partition.directory),
     )

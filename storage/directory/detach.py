@@ -20,6 +20,7 @@ from storage.settings import broker_settings
 from storage.settings.broker_settings import BrokerTopic
 from storage.settings.settings import Settings
 from storage.state import book_file
+from storage.state.tiered import TieredTopics
 
 _NAMES = (paths.METADATA_LOG, paths.META_PROPERTIES)
 
@@ -27,8 +28,8 @@ _NAMES = (paths.METADATA_LOG, paths.META_PROPERTIES)
 def detach(files: Files, data_dir: str) -> list[str]:
     """Make the directory one of our own; durable.  Only this process has ``data_dir``.
 
-    Returns a line for each topic whose settings are not known.  InvalidConfig where no broker has
-    written the directory, OSError.
+    Returns a line for each ordinary topic whose settings are not known.  InvalidConfig where no
+    broker has written the directory, OSError.
     """
     if not names_to_set_aside(files, data_dir):
         return []
@@ -43,8 +44,9 @@ def detach(files: Files, data_dir: str) -> list[str]:
         )
         assert theirs is not None
         broker_settings.write(files, data_dir, theirs, found)
+    tiered = TieredTopics(files, data_dir, settings)
     for topic, numbers in found.items():
-        for number in numbers:
+        for number in numbers if tiered.why(topic) is None else ():
             # It is older than what the broker has deleted and cleaned.
             book_file.drop(files, os.path.join(data_dir, paths.partition_directory(topic, number)))
     for name in _NAMES:
@@ -67,14 +69,26 @@ def names_to_set_aside(files: Files, data_dir: str) -> list[str]:
 
 
 def not_known(files: Files, data_dir: str) -> list[str]:
-    """A line for each topic whose settings are not known, before and after detaching.  Changes
-    nothing.
+    """A line for each ordinary topic whose settings are not known, before and after detaching.
+    Changes nothing.
     """
     settings = Settings(files, data_dir, keeps_faulty=True)
-    whys = {
-        name: settings.why_kept(name) for name in sorted(paths.partitions_in(files.scan(data_dir)))
-    }
+    tiered = TieredTopics(files, data_dir, settings)
+    names = sorted(paths.partitions_in(files.scan(data_dir)))
+    whys = {name: settings.why_kept(name) for name in names if tiered.why(name) is None}
     return [f"{name}: {why}" for name, why in whys.items() if why is not None]
+
+
+def tiered_lines(files: Files, data_dir: str) -> list[str]:
+    """Lines that name the tiered topics, and the offsets that are only in remote storage.  Changes
+    nothing.
+    """
+    tiered = TieredTopics(files, data_dir, Settings(files, data_dir, keeps_faulty=True))
+    lines: list[str | None] = []
+    for name in sorted(paths.partitions_in(files.scan(data_dir))):
+        if tiered.why(name) is not None:
+            lines += [tiered.line(name), tiered.remote_line(name)]
+    return [line for line in lines if line is not None]
 
 
 def undo(files: Files, data_dir: str) -> None:

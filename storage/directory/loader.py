@@ -39,6 +39,7 @@ from storage.segment.cut import Cut
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint_file, deletion_file, history
 from storage.state.deletion_file import DeletedPartition, Deletion
+from storage.state.tiered import TieredTopics
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +68,9 @@ class Loader:
     marker of a clean stop.  ``wanted``: which topics to look at, by name; None: all.
     ``mending``: what a repair may do; a topic without a readable id gets a new one then.
 
-    ``cuts``: what recovery has cut off; ``uncut``: the partitions whose logs a repair would have to
-    end before records that a mount shows; ``skipped``: names that are no partition's.
+    ``tiered``: the topics that are loaded as read-only.  ``cuts``: the bytes that recovery has cut
+    off; ``uncut``: the partitions whose logs a repair would have to end before records that a mount
+    shows; ``skipped``: names that are no partition's.
     """
 
     files: Files
@@ -78,6 +80,7 @@ class Loader:
     topics: Topics
     faults: list[str]
     log_group: LogGroup
+    tiered: TieredTopics
     read_only: bool
     has_marker: bool
     wanted: Callable[[str], bool] | None
@@ -210,7 +213,7 @@ class Loader:
         *,
         clean: bool,
         recovery_point: int | None,
-        log_start: int,
+        log_start: int | None,
         now_ms: int,
         advance: Callable[[int], None] = lambda size: None,
         verify: bool = False,
@@ -218,6 +221,7 @@ class Loader:
     ) -> Log:
         """Load a partition from its directory or, of a deleted topic, from ``directory``.
 
+        ``recovery_point``, ``log_start``: its lines in the checkpoints; None: it has none.
         ``verify``: read all of it; a log that a repair may not shorten is loaded as a mount does.
         StorageError, OSError.
         """
@@ -228,10 +232,13 @@ class Loader:
         topic_id = self._topic_id(directory)
         settings.identify(topic, topic_id)
         config = settings.log_config(topic)
-        is_ours = self._is_ours
+        tiered = self.tiered.line(topic)
+        writable = not self.read_only and tiered is None
+        is_ours, is_brokers = self._is_ours, settings.is_brokers_topic(topic)
+        checkpointed_start, log_start = log_start, log_start or 0
         if is_ours:
             log_start = self._log_start(directory, recovery_point, log_start, clean=clean)
-        if not clean:
+        if not clean and writable:
             recovery_point = self._finish_rescue(directory, recovery_point)
         point = recovery_point or 0
         may_have_gaps = self._may_have_gaps(item)
@@ -248,7 +255,7 @@ class Loader:
             # Recovery reads nothing below the log start: a deletion may be half done there.
             recovery_point=max(flushed_to, log_start),
             log_start=log_start,
-            writable=not self.read_only,
+            writable=writable,
             now_ms=now_ms,
             may_have_gaps=may_have_gaps,
             holes_to=holes_to,
@@ -256,7 +263,9 @@ class Loader:
             flushed_end=flushed_end,
             producer_expiration_ms=settings.broker.producer_id_expiration_ms,
             progress=advance,
-            may_end=not verify or self.mending is None or self.mending.may_hide,
+            may_end=(
+                not verify or self.mending is None or self.mending.may_hide or tiered is not None
+            ),
         )
         try:
             recovered = files.with_reserve(lambda: recover(context))
@@ -265,7 +274,7 @@ class Loader:
                 item,
                 clean=self.stopped_clean,
                 recovery_point=recovery_point,
-                log_start=log_start,
+                log_start=checkpointed_start,
                 now_ms=now_ms,
             )
             if log.log_end_offset > (damage.offset or 0):
@@ -278,19 +287,23 @@ class Loader:
         self.faults.extend(recovered.faults)
         start = max(log_start, recovered.segments[0].base_offset)
         end = recovered.segments[-1].next_offset
+        # A broker finds remote segments by the epochs below the first local one.
+        epochs_start = log_start if is_brokers else start
         log = Log(
             *(files, directory, topic, partition, topic_id, config, recovered, self.log_group),
             created_ns=self._created_ns(directory),
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
-            epochs=self._load_epochs(directory, start, end, recovered),
+            epochs=self._load_epochs(directory, epochs_start, end, recovered, writable=writable),
             clean=was_closed,
             read_only=self.read_only,
+            tiered=tiered,
+            checkpointed_start=checkpointed_start if is_brokers else None,
             may_have_gaps=may_have_gaps,
             point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
-        if not clean and not self.read_only and files.exists(unsynced):
+        if not clean and writable and files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
 
@@ -340,7 +353,7 @@ class Loader:
         that counts then.
         """
         rescued_to = decided(self.files, directory)
-        if not rescued_to or self.read_only:
+        if not rescued_to:
             return recovery_point
         finish(self.files, directory, [name for name, _ in self.files.scan(directory)])
         return max(recovery_point or 0, rescued_to)
@@ -380,7 +393,8 @@ class Loader:
         if not log.topic_id:
             self.find_topic_id(log, self.topics.id_of(log.topic))
         self.topics.add(log)
-        self.checkpoints.note_end((log.topic, log.partition), log.log_end_offset)
+        if not log.read_only:
+            self.checkpoints.note_end((log.topic, log.partition), log.log_end_offset)
 
     def find_topic_id(self, log: Log, known: str) -> None:
         """Give a log the id of its topic's other partitions, else the one of the broker's metadata
@@ -401,13 +415,13 @@ class Loader:
                 raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
         if known:
             log.topic_id = known
-        elif self.read_only:
+        elif log.read_only:
             log.topic_id = checkpoint_file.stand_in_topic_id(self.path, log.topic)
         else:
             log.topic_id = checkpoint_file.new_topic_id()
         if fault is not None:
-            self.checkpoints.set_aside(path, fault)
-        if not self.read_only:
+            self.checkpoints.set_aside(path, fault, stays=log.read_only)
+        if not log.read_only:
             checkpoint_file.write_partition_metadata(self.files, path, log.topic_id)
             log.created_ns = self._created_ns(log.directory)
 
@@ -492,9 +506,9 @@ class Loader:
         return 0
 
     def _load_epochs(
-        self, directory: str, start: int, end: int, recovered: Recovered
+        self, directory: str, start: int, end: int, recovered: Recovered, *, writable: bool
     ) -> list[tuple[int, int]]:
-        """The leader epochs within the log, as ``LeaderEpochFileCache`` keeps them.
+        """The leader epochs from ``start`` to ``end``, as ``LeaderEpochFileCache`` keeps them.
 
         Where the file cannot be read all batches are.
         """
@@ -504,7 +518,7 @@ class Loader:
             recorded: list[tuple[int, int]] | None = checkpoint_file.read_epochs(self.files, path)
         except CorruptCheckpoint as error:
             recorded, seen = None, _epochs_of(recovered)
-            self.checkpoints.set_aside(path, error)
+            self.checkpoints.set_aside(path, error, stays=not writable)
         epochs: list[tuple[int, int]] = []
         for epoch, offset in recorded or []:
             # The one that holds at the log start also where the log is empty.
@@ -515,7 +529,7 @@ class Loader:
         for epoch, offset in seen:
             if epoch > (epochs[-1][0] if epochs else -1):
                 checkpoint_file.begin_epoch(epochs, epoch, max(offset, start))
-        if epochs != recorded and not self.read_only:
+        if epochs != recorded and writable:
             checkpoint_file.write_epochs(self.files, path, epochs)
         return epochs
 

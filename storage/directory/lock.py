@@ -3,14 +3,14 @@
 Who writes into the directory has the lock; who only reads takes none.  The file's time says when a
 topic was made or deleted last: a deletion leaves no other file that lasts.
 
-``alone`` and ``settings_of`` are for who changes something of a directory without opening its logs.
+``alone`` and ``change_settings`` change something of a directory without opening its logs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from storage import paths
 from storage.directory.reserve import Reserve
@@ -18,7 +18,9 @@ from storage.directory.top_level import Ignored
 from storage.errors import UnknownTopicOrPartition
 from storage.files import Files
 from storage.retention.retention import check_policy
+from storage.settings.config import REMOTE_STORAGE
 from storage.settings.settings import Settings
+from storage.state.tiered import TieredTopics
 
 
 class DirectoryLock:
@@ -65,19 +67,23 @@ def alone(path: str) -> Iterator[Files]:
     files = Files(path)
     lock = DirectoryLock(files, path)
     try:
-        files.reserve = Reserve(files, path)
+        settings = Settings(files, path, keeps_faulty=True)
+        files.reserve = Reserve(files, path, TieredTopics(files, path, settings))
         yield files
     finally:
         lock.release()
 
 
-@contextlib.contextmanager
-def settings_of(path: str, topic: str) -> Iterator[Settings]:
-    """The settings of a data directory, to change a topic's; this process has the lock meanwhile.
+def change_settings(path: str, topic: str, values: Mapping[str, str | None]) -> None:
+    """Change a topic's settings (``Settings.change_topic``) while no process has the directory.
 
-    LogLocked, UnknownTopicOrPartition, InvalidConfig, OSError.
+    Errors: LogLocked, UnknownTopicOrPartition, InvalidConfig, OSError; ReadOnlyLog for a tiered
+    topic, unless the change makes it an ordinary one.  Nothing has changed then.
     """
     with alone(path) as files:
         if topic not in paths.partitions_in(files.scan(path)):
             raise UnknownTopicOrPartition(f"there is no topic {topic!r}", path=path)
-        yield Settings(files, path, check_policy)
+        settings = Settings(files, path, check_policy)
+        if settings.checked(topic, values).get(REMOTE_STORAGE) is not False:
+            TieredTopics(files, path, settings).check_may_write(topic)
+        settings.change_topic(topic, values)

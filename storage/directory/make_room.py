@@ -31,6 +31,7 @@ from storage.plural import counted
 from storage.retention.retention import LogFacts, SegmentFacts, decide
 from storage.settings.settings import Settings
 from storage.state import book_file, checkpoint_file
+from storage.state.tiered import TieredTopics
 
 ROOM = 1 << 20
 """A disk with less free bytes than these counts as full."""
@@ -51,17 +52,21 @@ def make_room(
     path: str,
     settings: Settings,
     checkpoints: Checkpoints,
-    now_ms: int,
+    tiered: TieredTopics,
     *,
+    now_ms: int,
     has_reserve: bool,
 ) -> list[str]:
     """Unlink what may go until the disk is not full any more; returns what went, for people.
 
+    Nothing goes from a tiered topic.
     ``path``: a data directory that is about to be opened.
     """
     gone: list[str] = []
-    expired = () if has_reserve else _expired(files, path, settings, checkpoints, now_ms)
-    steps = itertools.chain(_deleted(files, path), expired)
+    expired: Iterator[str] = iter(())
+    if not has_reserve:
+        expired = _expired(files, path, settings, checkpoints, tiered, now_ms)
+    steps = itertools.chain(_deleted(files, path, tiered), expired)
     while is_full(files, path):
         step = next(steps, None)
         if step is None:
@@ -70,12 +75,15 @@ def make_room(
     return gone
 
 
-def _deleted(files: Files, path: str) -> Iterator[str]:
+def _deleted(files: Files, path: str, tiered: TieredTopics) -> Iterator[str]:
     """Remove files that wait for deletion, a directory's at a time."""
     for name, is_directory in files.scan(path):
         aside = paths.parse_aside_directory(name)
         whole = aside is not None and aside.kind == "delete"
-        if not is_directory or not (whole or paths.parse_partition_directory(name)):
+        partition = paths.parse_partition_directory(name)
+        if not is_directory or not (whole or partition):
+            continue
+        if partition is not None and tiered.why(partition[0]) is not None:
             continue
         directory = os.path.join(path, name)
         doomed = [
@@ -94,7 +102,12 @@ def _deleted(files: Files, path: str) -> Iterator[str]:
 
 
 def _expired(
-    files: Files, path: str, settings: Settings, checkpoints: Checkpoints, now_ms: int
+    files: Files,
+    path: str,
+    settings: Settings,
+    checkpoints: Checkpoints,
+    tiered: TieredTopics,
+    now_ms: int,
 ) -> Iterator[str]:
     """Remove segments that retention lets go of, one at a time.
 
@@ -117,6 +130,8 @@ def _expired(
         if facts is None:
             continue
         settings.identify(partition[0], topic_id or "")
+        if tiered.why(partition[0]) is not None:
+            continue
         config = settings.log_config(partition[0])
         for segment, _ in decide(facts, config, now_ms).doomed:
             if segment.is_active or segment.next_offset >= durable:

@@ -59,6 +59,7 @@ from storage.retention.retention import check_policy
 from storage.settings.setting_files import TopicOwner
 from storage.settings.settings import Settings, no_check
 from storage.state import checkpoint_file
+from storage.state.tiered import TieredTopics
 from storage.task import Task
 from storage.threads import side_by_side
 
@@ -106,7 +107,8 @@ class LogManager:
         )
         self.clock_ms = clock_ms
         self.monotonic_ms = monotonic_ms
-        self.reserve = Reserve(files, path)
+        self.tiered = TieredTopics(files, path, settings)
+        self.reserve = Reserve(files, path, self.tiered)
         self.keeps_faulty = keeps_faulty
         self.faults: list[str] = []
         self.topics = Topics(path, settings, self.faults)
@@ -149,6 +151,7 @@ class LogManager:
             self.topics,
             self.faults,
             self._log_group,
+            self.tiered,
             read_only=read_only,
             has_marker=self.clean,
             wanted=wanted,
@@ -239,7 +242,8 @@ class LogManager:
     def _make_room(self) -> None:
         """Where the disk is full, remove what may go."""
         gone = make_room(
-            *(self.files, self.path, self.settings, self.checkpoints, self.clock_ms()),
+            *(self.files, self.path, self.settings, self.checkpoints, self.tiered),
+            now_ms=self.clock_ms(),
             has_reserve=self.reserve.is_there,
         )
         for each in gone:
@@ -268,7 +272,7 @@ class LogManager:
             for line in self.lock.ignored.lines():
                 _log.warning("%s", line)
         if not self.read_only:
-            for line in [*self.settings.notes, *self.settings.kept_topics(self.topics)]:
+            for line in [*self.settings.notes, *self.kept_topics(), *self.remote_lines()]:
                 _log.warning("%s", line)
         for each in opened.scan.deletions:
             self.groups.topic_deleted(each.topic, each.deleted_ms)
@@ -355,7 +359,7 @@ class LogManager:
         PolicyViolation for the topic of groups' positions, OSError, CorruptCheckpoint where the
         directory's settings cannot be read: the topic is as it was.
         """
-        self.check_writable()
+        self.check_may_write(name)
         paths.check_may_change(name)
         delay_ms = delete_topic(self, name)
         self.groups.topic_deleted(name, self.clock_ms())
@@ -429,7 +433,28 @@ class LogManager:
         if self.read_only:
             raise ReadOnlyLog("the data directory was opened read-only", path=self.path)
 
-    # -- owners --------------------------------------------------------------------------------
+    def check_may_write(self, topic: str) -> None:
+        """ReadOnlyLog, also for a tiered topic."""
+        self.check_writable()
+        self.tiered.check_may_write(topic)
+
+    def why_kept(self, topic: str) -> str | None:
+        """Why nothing of a topic is deleted or compacted, and what ends that; None where its
+        settings decide.
+        """
+        return self.tiered.line(topic) or self.settings.why_kept(topic)
+
+    def kept_topics(self) -> list[str]:
+        """Return lines for people: why nothing of some topics is deleted or compacted."""
+        names = sorted(self.topics.copy())
+        tiered = {name: line for name in names if (line := self.tiered.line(name))}
+        others = self.settings.kept_topics(name for name in names if name not in tiered)
+        return [*others, *tiered.values()]
+
+    def remote_lines(self) -> list[str]:
+        """Return lines for people: the offsets that are only in remote storage."""
+        topics = sorted(self.topics.copy().items())
+        return [line for _, topic in topics if (line := topic.remote_line) is not None]
 
     def set_owner(self, topic: str, partition: int | None, owner: TopicOwner) -> None:
         """Set who a partition or, with None, the topic belongs to, and the mode; durable.
@@ -438,7 +463,7 @@ class LogManager:
         their modes, and so do those that are not this process's to change; the log says so.
         OSError, UnknownTopicOrPartition.
         """
-        self.check_writable()
+        self.check_may_write(topic)
         before = self.settings.topic_file(topic)
         after = before.with_owner(partition, owner)
         numbers = self.topics.topic(topic).numbers if partition is None else [partition]
@@ -459,7 +484,7 @@ class LogManager:
         Durable.  InvalidConfig for an unknown name or a value that its rule refuses,
         UnknownTopicOrPartition, PolicyViolation for the topic of groups' positions.
         """
-        self.check_writable()
+        self.check_may_write(topic)
         paths.check_may_change(topic)
         partitions = self.topics.topic(topic).partitions
         self.settings.change_topic(topic, values)
@@ -511,7 +536,10 @@ class LogManager:
         this state or a later one is durable.
         """
         self.check_writable()
-        logs = [*self.logs(), *coming]
+        opened = [*self.logs(), *coming]
+        logs = [log for log in opened if not log.read_only]
+        unopened = [*self.topics.faulty, *self.left_out, *self.ignored]
+        unopened += [(log.topic, log.partition) for log in opened if log.read_only]
         recovery_points = {
             (log.topic, log.partition): end for log in logs if (end := log.flushed_end) is not None
         }
@@ -528,7 +556,7 @@ class LogManager:
                 paths.HIGH_WATERMARKS: high_watermarks,
             },
             frozenset({*self.topics, *(log.topic for log in coming)}),
-            [*self.topics.faulty, *self.left_out, *self.ignored],
+            unopened,
         )
         grown = logs if snapshots else []
         started = [each for log in grown if (each := log.snapshots.start()) is not None]
@@ -618,13 +646,18 @@ class LogManager:
         try:
             if not self.read_only:
                 self.checkpoint()
-                # A partition that could not be opened was not closed, either.
-                if failure is None and (self.clean or not self.topics.faulty):
+                # A partition that could not be opened was not closed, either, and a tiered one
+                # was not recovered: its broker has to do that.
+                if failure is None and (self.clean or not self._is_part_unrecovered):
                     checkpoint_file.write_marker(self.files, self.path)
         finally:
             self._release()
         if failure is not None:
             raise failure
+
+    @property
+    def _is_part_unrecovered(self) -> bool:
+        return bool(self.topics.faulty) or any(log.read_only for log in self.logs())
 
     def rescue(self, log: Log, task: Task) -> None:
         """Repair a log after a failed fsync; any thread.  OSError, StorageError: call it again."""
@@ -644,7 +677,7 @@ class LogManager:
     def _close_log(self, log: Log) -> Exception | None:
         """Close a log, or abandon it, whatever goes wrong: then this is the error."""
         try:
-            if not (self.read_only or log.closed or log.lost_end):
+            if not (log.read_only or log.closed or log.lost_end):
                 with contextlib.suppress(OSError, StorageError):
                     log.check_active()
             self._rescue(log)

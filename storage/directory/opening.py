@@ -167,7 +167,7 @@ class _Opening:
                 clean=self.clean,
                 recovery_point=self.recovery_points.get(item),
                 verify=self.verify,
-                log_start=self.log_starts.get(item, 0),
+                log_start=self.log_starts.get(item),
                 now_ms=self.now_ms,
                 advance=self._advance,
             )

@@ -29,6 +29,7 @@ from storage import paths
 from storage.bad_file import set_aside
 from storage.errors import reason_of
 from storage.files import FULL, Files, unusable
+from storage.state.tiered import TieredTopics
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +44,11 @@ NAME = "kafkafs.reserve."
 class Reserve:
     """The reserve of a data directory.  ``is_whole``: appends may go on (also if there is none)."""
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: Files, path: str, tiered: TieredTopics | None = None) -> None:
+        """``tiered``: the topics whose line indexes stay."""
         self._files = files
         self._path = path
+        self._tiered = tiered
         self._part = 0
         self._lock = threading.Lock()
         # How many times something was given up, and after how many of them the disk has surely
@@ -167,7 +170,10 @@ class Reserve:
     def _give_up_lines(self) -> bool:
         """Remove one partition's.  A thread that renames or maps one of them may find it gone."""
         for name, is_directory in self._files.scan(self._path):
-            if not is_directory or paths.parse_partition_directory(name) is None:
+            partition = paths.parse_partition_directory(name)
+            if not is_directory or partition is None:
+                continue
+            if self._tiered is not None and self._tiered.why(partition[0]) is not None:
                 continue
             directory = os.path.join(self._path, name)
             given = False

@@ -30,12 +30,19 @@ from storage.errors import (
     LogClosed,
     OffsetOutOfRange,
     PolicyViolation,
-    ReadOnlyLog,
     StorageError,
     TaskCancelled,
 )
 from storage.log.log import Log, in_turns
-from storage.retention.retention import Doomed, Effect, LogFacts, SegmentFacts, decide, effects
+from storage.retention.retention import (
+    Decision,
+    Doomed,
+    Effect,
+    LogFacts,
+    SegmentFacts,
+    decide,
+    effects,
+)
 from storage.segment.segment import Segment
 from storage.settings.config import LONG_MAX, LogConfig
 from storage.task import Task
@@ -86,8 +93,10 @@ class RetentionPlan:
 
     @property
     def effects(self) -> list[Effect]:
-        """The effect of each setting; none where the topic's policy has failed."""
-        return [] if self.fault is not None else effects(self.facts, self.config, self.now_ms)
+        """The effect of each setting; none of a tiered topic or a failed policy."""
+        if self.fault is not None or self.log.tiered is not None:
+            return []
+        return effects(self.facts, self.config, self.now_ms)
 
     @property
     def offsets(self) -> int:
@@ -119,7 +128,10 @@ def _facts(segment: Segment, end: int, *, is_active: bool) -> SegmentFacts:
 
 
 def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
-    """What would go from this log now; changes nothing and reads nothing.  Any thread."""
+    """Return what would be deleted from this log now: nothing from a tiered topic's.
+
+    Changes nothing and reads nothing.  Thread-safe.
+    """
     config, segments = log.config, log.segments
     ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
     facts = LogFacts(
@@ -130,7 +142,7 @@ def plan_retention(log: Log, now_ms: int) -> RetentionPlan:
         log.log_start_offset,
         log.high_watermark,
     )
-    decision = decide(facts, config, now_ms)
+    decision = decide(facts, config, now_ms) if log.tiered is None else Decision(())
     rolls = len(decision.doomed) == len(facts.segments)
     return RetentionPlan(
         log,
@@ -344,8 +356,7 @@ def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvan
     """The advance for ``delete_records``; None where it changes nothing."""
     if log.closed:
         raise LogClosed("this log has been closed", path=log.directory)
-    if log.read_only:
-        raise ReadOnlyLog("this log was opened read-only", path=log.directory)
+    log.check_not_read_only()
     paths.check_may_change(log.topic)
     if log.config.cleanup_policy == ("compact",):
         raise PolicyViolation(

@@ -24,6 +24,7 @@ from storage.errors import (
 from storage.log.log import Log
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
+from storage.state.tiered import remote_line
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,17 @@ class Topic:
     def numbers(self) -> list[int]:
         """Of all partitions that are there, rising."""
         return sorted({*self.partitions, *self.faults})
+
+    @property
+    def remote_line(self) -> str | None:
+        """For people: what of the topic is only in remote storage, if anything is."""
+        logs = sorted(self.partitions.copy().items())
+        ranges = [
+            (number, start, log.segments[0].base_offset)
+            for number, log in logs
+            if (start := log.remote_log_start) is not None
+        ]
+        return remote_line(self.name, ranges)
 
     def check(self, partition: int) -> None:
         """FaultyPartition where there is such a partition and it could not be opened."""

@@ -177,7 +177,7 @@ class DirectoryFollower:
                 item,
                 clean=True,
                 recovery_point=0,
-                log_start=0,
+                log_start=None,
                 now_ms=manager.clock_ms(),
             )
             log = manager.loader.while_renamed(item, load)
@@ -231,7 +231,8 @@ class DirectoryFollower:
             log = None if topic is None else topic.partitions.get(item[1])
             if log is None:
                 continue  # it counts when the partition appears
-            start = self._log_starts.offsets.get(item, 0)
+            log.checkpointed_start = self._log_starts.offsets.get(item)
+            start = log.checkpointed_start or 0
             if start > log.log_end_offset:
                 self.look(log)
             # Else it was written down before its records could be seen, or lies beyond ``_limit``.

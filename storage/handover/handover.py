@@ -44,9 +44,11 @@ from storage.groups.offset_records import id_bytes
 from storage.handover.handed_segment import Receiver, hand_segment
 from storage.log.log import Log
 from storage.plural import counted
+from storage.settings.config import REMOTE_STORAGE
 from storage.settings.settings import Settings
 from storage.state import checkpoint_file
 from storage.state.producer_state import EMPTY_SNAPSHOT
+from storage.state.tiered import TieredTopics
 from storage.task import Task
 
 _DECIDING = frozenset({"cleanup.policy", "retention.bytes", "retention.ms"})
@@ -136,13 +138,16 @@ def hand_over(
 def broker_settings(settings: Settings, topic: str) -> dict[str, str]:
     """The settings that a broker needs: those set on the topic, and those that delete records.
 
-    The latter also where they are our defaults, since a broker has others.
+    The latter also where they are our defaults, since a broker has others.  A topic becomes a
+    tiered one only after it was handed over.
     """
     own = settings.overrides(topic)
     return {
         name: value
         for name, value, _ in settings.explain(topic)
-        if (name in own or name in _DECIDING) and not name.startswith("kafkafs.")
+        if (name in own or name in _DECIDING)
+        and not name.startswith("kafkafs.")
+        and name != REMOTE_STORAGE
     }
 
 
@@ -197,14 +202,17 @@ class _Handover:
         self._check_broker()
         with self._brokers_lock():
             self._take_back()
-            while not self._attempt():
+            is_settled = False
+            while not self._attempt(is_settled=is_settled):
                 self._settle()
+                is_settled = True
         return self.outcome
 
-    def _attempt(self) -> bool:
+    def _attempt(self, *, is_settled: bool) -> bool:
         """Hand over; False where the source has to be settled first."""
         with self._locked(self.data):
-            if not checkpoint_file.has_marker(self.files, self.data):
+            # A directory with tiered topics has no marker, though the others are recovered.
+            if not is_settled and not checkpoint_file.has_marker(self.files, self.data):
                 return False
             with self._source() as source:
                 chosen = self._choose(source, {})
@@ -272,6 +280,9 @@ class _Handover:
         ``begun``: partitions that a killed run has filled in part.
         """
         outcome = self.outcome
+        theirs_tiered = TieredTopics(
+            self.files, self.broker, Settings(self.files, self.broker, keeps_faulty=True)
+        )
         names = [name for name, is_directory in self.files.scan(self.data) if is_directory]
         parsed = map(paths.parse_partition_directory, names)
         there = {each[0] for each in parsed if each}
@@ -281,10 +292,17 @@ class _Handover:
         for name in dict.fromkeys(self.topics or sorted(source.topics)):
             topic = source.topic(name)
             why_unknown = source.settings.why_kept(name)
-            if why_unknown is None:
-                outcome.settings[name] = broker_settings(source.settings, name)
-            else:
+            if line := source.tiered.line(name):
+                outcome.refusals.append(line)
+            elif why_unknown is not None:
                 outcome.refusals.append(f"{name}: {why_unknown}")
+            else:
+                outcome.settings[name] = broker_settings(source.settings, name)
+            if why := theirs_tiered.why(name):
+                outcome.refusals.append(
+                    f"{name} is a tiered topic at the broker ({why}): create it there without "
+                    f"{REMOTE_STORAGE}, and set that after the handover"
+                )
             numbers = theirs.get(name, set())
             if not numbers:
                 outcome.missing[name] = len(topic.partitions)

@@ -47,6 +47,7 @@ from storage.settings.config import LogConfig
 from storage.state.history import FILE_NAME as HISTORY_FILE
 from storage.state.history import History
 from storage.state.producer_state import ProducerUpdate
+from storage.state.tiered import first_offset
 
 __all__ = ["Appended", "Log"]
 
@@ -100,6 +101,8 @@ class Log:
         epochs: list[tuple[int, int]],
         clean: bool,
         read_only: bool,
+        tiered: str | None = None,
+        checkpointed_start: int | None = None,
         may_have_gaps: bool = False,
         point_counts: bool = True,
     ) -> None:
@@ -114,7 +117,9 @@ class Log:
         self.topic_id = topic_id
         # When the partition was made, in ns since 1970.
         self.created_ns = created_ns
-        self.read_only = read_only
+        # Why nothing of the log is written, of a tiered topic's.
+        self.tiered = tiered
+        self.read_only = read_only = read_only or tiered is not None
         self.may_have_gaps = may_have_gaps or config.is_compacted
         self.closed = False
         # Whether a deletion renames the directory now: other threads may find no files there.
@@ -128,6 +133,8 @@ class Log:
         self.segments: tuple[Segment, ...] = tuple(recovered.segments)
         self._retired: list[tuple[int, Segment]] = []
         self.log_start_offset = max(log_start, self.segments[0].base_offset)
+        # A broker's topic: the log's line in the checkpoint of log starts; None: it has none.
+        self.checkpointed_start = checkpointed_start
         # Offsets to which the log start is about to move.
         self.intended_log_starts: list[int] = []
         self.log_end_offset = self.segments[-1].next_offset
@@ -185,6 +192,21 @@ class Log:
         if active.size:
             return active
         return next((segment for segment in reversed(self.segments) if segment.size), active)
+
+    @property
+    def remote_log_start(self) -> int | None:
+        """Of a tiered topic: the offset at which the log begins in remote storage, if it is below
+        the first local segment.
+        """
+        if self.tiered is None:
+            return None
+        start = first_offset(self.checkpointed_start, self.epochs.entries)
+        return None if start is None or start >= self.segments[0].base_offset else start
+
+    @property
+    def may_be_cleaned(self) -> bool:
+        """Whether a cleaner may rewrite it; no tiered topic's log, whatever is set here."""
+        return self.tiered is None and self.config.may_be_cleaned
 
     @property
     def high_watermark(self) -> int:
@@ -271,11 +293,17 @@ class Log:
         if self.closed:
             raise LogClosed("this log has been closed", path=self.directory)
         if self.read_only:
-            raise ReadOnlyLog("this log was opened read-only", path=self.directory)
+            self.check_not_read_only()
         if self.durability.flush_error is not None:
             self.durability.check_trusted()
         if self.lost_end:
             raise OSError(errno.EIO, self.what_is_lost, self.directory)
+
+    def check_not_read_only(self) -> None:
+        """ReadOnlyLog, which says why."""
+        if self.read_only:
+            reason = self.tiered or "this log was opened read-only"
+            raise ReadOnlyLog(reason, path=self.directory)
 
     def check_active(self) -> None:
         """CutShort where another process has cut the active segment's file; OSError."""
@@ -535,8 +563,11 @@ class Log:
 
         None if the first segment's base offset equals the log start (also the one that is intended:
         ``intended_log_starts``), no segment is retired and no rename is unsynced: a restart then
-        finds the log start without an entry.
+        finds the log start without an entry.  An entry of a broker's topic stays, and changes only
+        when the log start moves.
         """
+        if self.checkpointed_start is not None:
+            return max([self.checkpointed_start, *self.intended_log_starts])
         start = max([self.log_start_offset, *self.intended_log_starts])
         certain = not self.retired and not self.durability.directory_unsynced
         return None if start == self.segments[0].base_offset and certain else start or None
@@ -574,7 +605,10 @@ class Log:
 
     def _start_at(self, offset: int) -> None:
         """Move the log start up to ``offset``, and with it the recovery point and the epochs."""
-        self.log_start_offset = max(self.log_start_offset, offset)
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            if self.checkpointed_start is not None:
+                self.checkpointed_start = offset
         durability = self.durability
         durability.recovery_point = max(durability.recovery_point, self.log_start_offset)
         self.epochs.truncate_from_start(self.log_start_offset)

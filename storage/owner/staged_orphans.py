@@ -50,6 +50,8 @@ def remove_orphans(manager: LogManager, task: Task, under_way: UnderWay) -> Remo
     failure: OSError | None = None
     for log in list(manager.logs()):
         task.check()
+        if log.read_only:
+            continue
         try:
             for path, age_size in _old(log, before_ns):
                 name = os.path.basename(path)

@@ -340,6 +340,10 @@ DECIDES_DELETION = ("cleanup.policy", "retention.ms", "retention.bytes")
 DECIDES_COMPACTION = ("cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms")
 DECISIVE = frozenset(DECIDES_DELETION + DECIDES_COMPACTION)
 
+# Says of a broker's topic whether a part of its log may lie in remote storage (KIP-405).  No
+# setting of a broker is its default.
+REMOTE_STORAGE = "remote.storage.enable"
+
 # Those of them that Kafka sets on its internal topics (``paths.INTERNAL_TOPICS``)
 # (``GroupCoordinatorConfig``, ``TransactionLogConfig``, ``ShareCoordinatorConfig``).
 INTERNAL_TOPIC_SETTINGS: Mapping[str, Mapping[str, Any]] = {

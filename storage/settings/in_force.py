@@ -22,6 +22,7 @@ from storage.settings.config import (
     INTERNAL_SEGMENT_BYTES,
     KAFKA_RETENTION_MS,
     LONG_MAX,
+    REMOTE_STORAGE,
     SYNONYMS,
     TOPIC_SETTINGS,
     LogConfig,
@@ -40,6 +41,9 @@ DEFAULT = "default"
 _ROLLS_AT = 8
 _LEAST_SEGMENT_BYTES = 1 << 20
 _LEAST_SEGMENT_MS = 60_000
+
+# The settings that nobody knows of a topic whose metadata cannot be read.
+_HIDDEN = DECISIVE | {REMOTE_STORAGE}
 
 
 class Sourced(NamedTuple):
@@ -60,12 +64,14 @@ def understood(name: str, text: str, source: str, setting: Setting) -> dict[str,
         return {name: Sourced(value, source)}
     except InvalidConfig:
         unknown = Sourced(setting.default, source, is_known=False)
-        return {name: unknown} if setting.name in DECISIVE else {}
+        return {name: unknown} if setting.name in _HIDDEN else {}
 
 
 def hidden(found: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """The same values, but it is not known what those are that decide about deletion."""
-    return {**found, **{name: found[name]._replace(is_known=False) for name in DECISIVE}}
+    """The same values, but it is not known what those are that decide about deletion, and whether
+    the topic is tiered.
+    """
+    return {**found, **{name: found[name]._replace(is_known=False) for name in _HIDDEN}}
 
 
 def each_from(values: Mapping[str, Any], source: str) -> dict[str, Sourced]:

@@ -41,6 +41,7 @@ from storage.settings.config import (
     DECISIVE,
     INTERNAL_TOPIC_SETTINGS,
     KAFKA_OFFSETS_RETENTION_MINUTES,
+    REMOTE_STORAGE,
     TOPIC_SETTINGS,
     BrokerConfig,
     LogConfig,
@@ -298,6 +299,11 @@ class Settings:
         return self._theirs is not None and not self._theirs.is_detached
 
     @property
+    def has_brokers_topics(self) -> bool:
+        """Whether a broker has made topics of the directory, and may or may not come back."""
+        return self._theirs is not None
+
+    @property
     def offsets_partitions(self) -> int:
         """How many partitions ``__consumer_offsets`` has at its broker; 0: not known."""
         return 0 if self._theirs is None else self._theirs.offsets_partitions
@@ -339,6 +345,38 @@ class Settings:
             return self._theirs is not None
         known, topic_id = self._theirs.topics.get(topic), self._ids.get(topic)
         return known is not None and not (known.id and topic_id and known.id != topic_id)
+
+    def is_tiered(self, topic: str) -> bool | None:
+        """Whether a part of a topic's log may lie in remote storage; None: that is not known.
+
+        ``remote.storage.enable`` means something for a broker's topics only.  A broker does not
+        tier compacted topics and its own ones.
+        """
+        if topic in paths.NEVER_TIERED or not self.is_brokers_topic(topic):
+            return False
+        overrides = self._topic(topic).overrides
+        ours: bool | None = overrides.get(REMOTE_STORAGE)
+        if ours is not None:
+            return ours
+        found = self._in_force(topic, {}, is_known=True)
+        enabled = found[REMOTE_STORAGE]
+        is_known = enabled.is_known or enabled.value
+        if not is_known and self._was_tiered(topic):
+            return True
+        if not is_known:
+            found = self._in_force(topic, overrides, is_known=True)
+        policy = found["cleanup.policy"]
+        if policy.is_known and "compact" in policy.value:
+            return False
+        return bool(enabled.value) if is_known else None
+
+    def _was_tiered(self, topic: str) -> bool:
+        """Whether a topic was tiered before a record that only a newer Kafka can read."""
+        assert self._theirs is not None
+        known = self._theirs.topics.get(topic)
+        if known is None or self._ids.get(topic, known.id) != known.id:
+            return False
+        return known.settings.get(REMOTE_STORAGE) == "true"
 
     def log_config(self, topic: str) -> LogConfig:
         """The settings in force for a topic, which need not exist."""
@@ -457,7 +495,7 @@ class Settings:
         changed = self.checked(topic, values)
         self._save(topic, TopicFile(changed, self._topic(topic).owners))
 
-    def checked(self, topic: str, values: Mapping[str, str | None]) -> dict[str, str]:
+    def checked(self, topic: str, values: Mapping[str, str | None]) -> dict[str, Any]:
         """What would be set on a topic after such a change.  InvalidConfig, which names all that
         is wrong.
         """

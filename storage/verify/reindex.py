@@ -31,6 +31,7 @@ from storage.segment.walk import feed
 from storage.settings.settings import Settings
 from storage.state import producer_state
 from storage.state.producer_state import ProducerBatch, ProducerState
+from storage.state.tiered import TieredTopics
 from storage.verify.transactions import OpenTransactions, SegmentTransactions
 from storage.verify.verify_index import rebuilt_times, without_zero_tail
 from storage.verify.verify_segment import Fault, Progress
@@ -38,11 +39,15 @@ from storage.verify.verify_segment import Fault, Progress
 
 @dataclass(slots=True)
 class Reindexed:
-    """Segments that were read; index files that differed and why; logs that are damaged."""
+    """Segments that were read; index files that differed and why; logs that are damaged.
+
+    ``tiered``: a line for each tiered topic; they stay as they are.
+    """
 
     segments: int = 0
     different: list[Fault] = field(default_factory=list)
     damaged: list[Fault] = field(default_factory=list)
+    tiered: list[str] = field(default_factory=list)
 
 
 def reindex(
@@ -65,8 +70,18 @@ def reindex(
             if not check_only:
                 lock = files.lock(os.path.join(data_dir, paths.LOCK))
                 locks.callback(files.unlock, lock)
+        tiered = {
+            data_dir: TieredTopics(files, data_dir, Settings(files, data_dir))
+            for data_dir in data_dirs
+        }
         for partition in partitions:
-            _Partition(partition, files, outcome, check_only, progress).run()
+            data_dir, name = os.path.split(partition.directory)
+            topic, _ = paths.parse_partition_directory(name) or (name, -1)
+            line = None if check_only else tiered[data_dir].line(topic)
+            if line is None:
+                _Partition(partition, files, outcome, check_only, progress).run()
+            elif line not in outcome.tiered:
+                outcome.tiered.append(line)
     return outcome
 
 

@@ -14,6 +14,7 @@ SWAP_CRASH = "tests/crash/test_swap_crash.py"
 TOPIC_CRASH = "tests/crash/test_topic_deletion_crash.py"
 LOG_CRASH = "tests/crash/test_log_crash.py"
 MANAGER = "tests/storage/directory/test_manager.py"
+TIERED = "tests/storage/directory/test_tiered.py"
 PUBLISH_CRASH = "tests/crash/test_publish_crash.py"
 RESCUE = "tests/storage/log/test_rescue.py"
 APPEND = "tests/storage/log/test_append.py"
@@ -251,30 +252,71 @@ FAULTS = [
     Fault(
         "clean-marker-though-a-log-could-not-be-closed",
         "storage/directory/manager.py",
-        "                if failure is None and (self.clean or not self.topics.faulty):",
-        "                if self.clean or not self.topics.faulty:",
+        "                if failure is None and (self.clean or not self._is_part_unrecovered):",
+        "                if self.clean or not self._is_part_unrecovered:",
         "The next start trusts a log that was not flushed.",
         (MANAGER,),
     ),
     Fault(
         "clean-marker-over-faulty-partitions",
         "storage/directory/manager.py",
-        "                if failure is None and (self.clean or not self.topics.faulty):",
+        "                if failure is None and (self.clean or not self._is_part_unrecovered):",
         "                if failure is None:",
         "A partition that could not be opened counts as cleanly closed.",
         (MANAGER,),
+    ),
+    Fault(
+        "clean-marker-over-tiered-logs",
+        "storage/directory/manager.py",
+        "        return bool(self.topics.faulty) or any(log.read_only for log in self.logs())",
+        "        return bool(self.topics.faulty)",
+        "A broker trusts tiered logs that nobody has recovered.",
+        (TIERED,),
+    ),
+    Fault(
+        "tiered-logs-are-opened-for-writing",
+        "storage/directory/loader.py",
+        "        writable = not self.read_only and tiered is None\n",
+        "        writable = not self.read_only\n",
+        "Recovery cuts a tiered topic's log and writes its indexes.",
+        (TIERED,),
+    ),
+    Fault(
+        "epochs-are-cut-to-the-first-segment",
+        "storage/directory/loader.py",
+        "        epochs_start = log_start if is_brokers else start\n",
+        "        epochs_start = start\n",
+        "A broker no longer finds its remote segments, and deletes them.",
+        (TIERED,),
+    ),
+    Fault(
+        "log-start-lines-of-a-broker-go",
+        "storage/log/log.py",
+        "            return max([self.checkpointed_start, *self.intended_log_starts])\n",
+        "            _ = self.checkpointed_start\n",
+        "A broker no longer finds its remote segments, and deletes them.",
+        (TIERED,),
+    ),
+    Fault(
+        "room-is-made-from-tiered-topics",
+        "storage/directory/make_room.py",
+        "        if tiered.why(partition[0]) is not None:\n            continue\n        config",
+        "        config",
+        "A full disk costs a tiered topic's segments.",
+        (TIERED,),
     ),
     Fault(
         "clean-marker-before-the-checkpoints",
         "storage/directory/manager.py",
         """\
                 self.checkpoint()
-                # A partition that could not be opened was not closed, either.
-                if failure is None and (self.clean or not self.topics.faulty):
+                # A partition that could not be opened was not closed, either, and a tiered one
+                # was not recovered: its broker has to do that.
+                if failure is None and (self.clean or not self._is_part_unrecovered):
                     checkpoint_file.write_marker(self.files, self.path)
 """,
         """\
-                if failure is None and (self.clean or not self.topics.faulty):
+                if failure is None and (self.clean or not self._is_part_unrecovered):
                     checkpoint_file.write_marker(self.files, self.path)
                 self.checkpoint()
 """,

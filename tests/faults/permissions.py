@@ -290,8 +290,8 @@ FAULTS = [
     Fault(
         "chmod-of-a-directory-changes-its-files",
         "kafkafs/tree/permissions.py",
-        "        if settings.get_owner(topic, OTHER_PARTITIONS) is None and not",
-        "        if settings is None and not",
+        "        if settings.get_owner(topic, OTHER_PARTITIONS) is None:\n",
+        "        if settings is None:\n",
         "chmod 777 of a topic lets everybody write its partitions.",
         (DIRECTORIES, MOUNT_DIRECTORIES),
     ),
@@ -492,7 +492,7 @@ FAULTS = [
     Fault(
         "handover-of-what-was-not-closed",
         "storage/handover/handover.py",
-        "            if not checkpoint_file.has_marker(self.files, self.data):\n"
+        "            if not is_settled and not checkpoint_file.has_marker(self.files, self.data):\n"
         "                return False\n",
         "            _ = checkpoint_file.has_marker\n",
         "A torn end is handed over.",

@@ -461,8 +461,8 @@ FAULTS = [
     Fault(
         "handover-of-unknown-settings",
         "storage/handover/handover.py",
-        "            if why_unknown is None:\n",
-        "            if True:\n",
+        "            elif why_unknown is not None:\n",
+        "            elif why_unknown == 1:\n",
         "The broker is told retention.ms=unknown.",
         ("tests/kafkafs/cli/test_handover.py",),
     ),

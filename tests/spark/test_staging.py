@@ -26,6 +26,7 @@ from storage.errors import (
     InvalidConfig,
     InvalidRecord,
     InvalidTimestamp,
+    ReadOnlyLog,
     RecordTooLarge,
     StorageError,
     UnknownTopicOrPartition,
@@ -33,6 +34,7 @@ from storage.errors import (
 from storage.files import Files
 from storage.record.header import parse_header
 from storage.task import Task
+from tests import tiered
 from tests.murmur2 import partition_of
 
 NOW = 1_700_000_000_000
@@ -316,6 +318,14 @@ def test_a_missing_topic_says_what_to_type(data: Path) -> None:
     subprocess.run([program, *shlex.split(command)[1:], "2"], check=True)
     write(data, batch([GOOD]), topic="my-topics")
     assert [len(each) for each in values(data, "my-topics")] == [1, 0]
+
+
+def test_a_tiered_topic_takes_no_rows(tmp_path: Path) -> None:
+    tiered.make(tmp_path)
+    before = tiered.state(tmp_path)
+    with pytest.raises(ReadOnlyLog, match=r"orders remote\.storage\.enable=false"):
+        write(tmp_path, batch([{"topic": "orders", "value": b"v"}]))
+    assert tiered.state(tmp_path) == before
 
 
 def test_a_missing_topic_is_created(data: Path) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kafkafs.mount_table import Mounted
     from storage.directory.manager import LogManager
     from storage.log.log import Log
+    from storage.state.tiered import TieredTopics
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
@@ -450,6 +451,17 @@ def check_places(
             what = f"topic {topic!r} has no partition {partition}"
             raise UnknownTopicOrPartition(what, path=data_dir)
     return there
+
+
+def tiered_topics(address: Address) -> TieredTopics:
+    """The tiered topics of the data directory; nothing is opened."""
+    from storage.files import Files
+    from storage.settings.settings import Settings
+    from storage.state.tiered import TieredTopics
+
+    files = Files(address.data_dir)
+    settings = Settings(files, address.data_dir, keeps_faulty=True)
+    return TieredTopics(files, address.data_dir, settings)
 
 
 def logs_at(manager: LogManager, places: Sequence[Place]) -> list[Log]:

@@ -153,7 +153,8 @@ def _makes_room(path: str) -> tuple[list[str], str]:
     try:
         with LogManager.open(path, read_only=True) as manager:
             now_ms = manager.clock_ms()
-            plans = [plan_retention(log, now_ms) for log in manager.logs() if log.size]
+            logs = [log for log in manager.logs() if log.size and log.tiered is None]
+            plans = [plan_retention(log, now_ms) for log in logs]
     except (StorageError, OSError):
         return [], others
     plans.sort(key=lambda plan: plan.log.size, reverse=True)
@@ -280,7 +281,8 @@ def _settings(path: str) -> Iterator[Finding]:
     try:
         with _opened(path) as manager:
             topics = paths.partitions_in(manager.files.scan(path))
-            kept = manager.settings.kept_topics(topics)
+            ordinary = [topic for topic in topics if manager.tiered.why(topic) is None]
+            kept = manager.settings.kept_topics(ordinary)
             holder = manager.files.locked_by(os.path.join(path, paths.LOCK))
             if holder is not None and is_run_by_broker(path, holder):
                 kept = []  # nothing is deleted while it runs

@@ -149,7 +149,7 @@ class Compaction:
             for log in choice.logs(opened.manager):
                 if not log.config.is_compacted:
                     continue
-                why_kept = opened.manager.settings.why_kept(log.topic)
+                why_kept = opened.manager.why_kept(log.topic)
                 if why_kept is not None:
                     self.faults.append(f"{log.topic}-{log.partition}: {why_kept}")
                     continue

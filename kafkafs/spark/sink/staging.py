@@ -35,6 +35,7 @@ from storage.log.validator import rewrites, rewritten
 from storage.record.columns._rows import RowEncoder
 from storage.settings.config import LONG_MAX, LogConfig
 from storage.settings.settings import Settings
+from storage.state.tiered import TieredTopics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,12 +84,14 @@ class Staging:
         self._files = _StagedFiles(files, open_files)
         self._partitions = self._list_partitions()
         self._settings = Settings(files, data_dir)
+        self._tiered = TieredTopics(files, data_dir, self._settings)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a batch.
 
-        InvalidRecord and its subclasses, RecordTooLarge, UnknownTopicOrPartition for a row that the
-        topic does not take; errors of `create_topic`; OSError. After an error call only `discard`.
+        InvalidRecord and its subclasses, RecordTooLarge, UnknownTopicOrPartition, ReadOnlyLog for a
+        row that the topic does not take; errors of `create_topic`; OSError. After an error call
+        only `discard`.
         """
         if not batch.num_rows:
             return
@@ -140,6 +143,7 @@ class Staging:
             )
         rows = self._topics.get(topic)
         if rows is None:
+            self._tiered.check_may_write(topic)
             partitions = self._partitions_of(topic)
             config = self._settings.log_config(topic)
             rows = _TopicRows(topic, sorted(partitions), config, self._write, self._clock_ms)

@@ -69,6 +69,7 @@ def abort_transactions(
             reason = "is no PARTITION PRODUCER_ID" if command is None else "is there twice"
             raise refused(number, line, reason)
         commands[command] = None
+    mount.manager.check_may_write(topic.name)
     for partition, producer_id in commands:
         _check(mount, topic.partitions[partition], producer_id)
     check_paces(topic.partitions[partition].pace for partition, _ in commands)

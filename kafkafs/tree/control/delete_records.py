@@ -29,6 +29,7 @@ def _parse_command(mount: MountContext, topic: Topic, lines: Sequence[str]) -> J
     if not starts:
         return None
     manager = mount.manager
+    manager.check_may_write(topic.name)
 
     def work(task: Task) -> JobResult:
         task.begin("moving log starts", 0)

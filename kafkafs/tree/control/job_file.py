@@ -27,7 +27,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.control.commands import parse
+from kafkafs.tree.control.commands import DRY_RUN, parse
 from kafkafs.tree.control.control_file import CommandEffects
 from kafkafs.tree.jobs import Job, JobResult, JobState, JobWork
 from storage.directory.manager import Topic
@@ -60,11 +60,13 @@ def by_partition(
     works: Mapping[str, PartitionsWork | None],
     *,
     bare: bool = False,
+    writes: bool = True,
     check: Callable[[MountContext, Topic], None] = lambda mount, topic: None,
 ) -> ParseLines:
     """The parser of lines `VERB` and `VERB PARTITION`, with the work of each verb; None: cancel.
 
-    `bare`: a partition alone means `run` of it. `check` raises where no work may begin.
+    `bare`: a partition alone means `run` of it. `writes`: the work changes logs, except that of
+    `dry-run`, so a tiered topic is EROFS. `check` raises where no work may begin.
     """
 
     def parse_lines(mount: MountContext, topic: Topic, lines: Sequence[str]) -> JobCommand | None:
@@ -74,6 +76,8 @@ def by_partition(
         work = works[command.verb]
         if work is None:
             return command.text, None
+        if writes and command.verb != DRY_RUN:
+            mount.manager.check_may_write(topic.name)
         check(mount, topic)
         logs = [topic.partitions[number] for number in command.partitions]
         return command.text, partial(work, mount, logs)

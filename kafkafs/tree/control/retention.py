@@ -58,7 +58,7 @@ def delete_old(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResul
 
 def _kept(mount: MountContext, logs: Sequence[Log]) -> list[tuple[str, object]]:
     """Why nothing of the logs' topic may be deleted, if so."""
-    why = mount.manager.settings.why_kept(logs[0].topic) if logs else None
+    why = mount.manager.why_kept(logs[0].topic) if logs else None
     return [] if why is None else [("kept", why)]
 
 
@@ -93,6 +93,8 @@ def _effect_text(effect: Effect) -> str:
 def _without_effect(plan: RetentionPlan) -> list[str]:
     """Why age and size delete nothing, if so."""
     config = plan.config
+    if plan.log.tiered is not None:
+        return ["nothing of a tiered topic is deleted here"]
     if plan.fault is not None:
         return [plan.fault]
     if config.unknown:

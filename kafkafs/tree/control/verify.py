@@ -38,4 +38,6 @@ def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
     return [(f"checker_{name}", value) for name, value in facts]
 
 
-VERIFY = JobFile("verify", by_partition({RUN: _verify, CANCEL: None}), awaited=False, facts=_facts)
+VERIFY = JobFile(
+    "verify", by_partition({RUN: _verify, CANCEL: None}, writes=False), awaited=False, facts=_facts
+)

@@ -3,8 +3,9 @@
     version, help, log   short texts
     config               the mount options and the settings for all topics, as in `.config`
     topics               a header line and a line per topic, in columns of fixed width; `#` lines
-                         name the topics from which nothing is deleted, faults and losses, and what
-                         can be undeleted; takes commands, where the mount may write
+                         name the topics from which nothing is deleted, what is only in remote
+                         storage, faults and losses, and what can be undeleted; takes commands,
+                         where the mount may write
                          (`topic_commands`)
     metrics              Prometheus text (`metrics_text`)
     adopt                takes requests to the owner of the directory (`adopt_file`); only where
@@ -183,8 +184,8 @@ def topics_text(manager: LogManager) -> str:
     """A line for each topic. `offsets` counts from the log starts to the log ends: the records,
     where nothing was compacted and no transaction has ended. `last_append` is ms since 1970, or -1.
     `#` lines at the end name the topics from which nothing is deleted or compacted (a read-only
-    mount deletes nothing anyway), the partitions that could not be opened, the losses, and the
-    deleted topics that can be undeleted.
+    mount deletes nothing anyway), what of a topic is only in remote storage, the partitions that
+    could not be opened, the losses, and the deleted topics that can be undeleted.
     """
     topics = sorted(manager.topics.items())
     names = ["topic", *(name for name, _ in topics)]
@@ -192,7 +193,8 @@ def topics_text(manager: LogManager) -> str:
     rows = text_table(_TOPIC_COLUMNS, [_topic_facts(manager, topic) for _, topic in topics])
     lines = [f"{name:<{width}} {row}" for name, row in zip(names, rows, strict=True)]
     if not manager.read_only:
-        lines += [f"# {line}" for line in manager.settings.kept_topics(manager.topics)]
+        lines += [f"# {line}" for line in manager.kept_topics()]
+    lines += [f"# {line}" for line in manager.remote_lines()]
     lines += [f"# {reason}" for _, topic in topics for reason in topic.faults.copy().values()]
     lines += [f"# {log.name}: {loss}" for log in manager.logs() for loss in log.losses]
     lines += [f"# {deleted_line(manager, each)}" for each in list(manager.deleted.topics)]

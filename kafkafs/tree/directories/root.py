@@ -97,6 +97,7 @@ class Root(TreeDirectory):
             raise missing(name)
         if not manager.settings.broker.delete_topic_enable:
             raise OSError(errno.EPERM, "delete.topic.enable is false")
+        manager.check_may_write(name)
         check_may_change(name)
         if not self.mount.permissions.may_empty(name, caller):
             why = f"user {caller.uid} may not remove what is in it"

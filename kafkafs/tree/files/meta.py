@@ -70,15 +70,18 @@ TIME_INDEX = EntryLayout(
 
 
 def offsets(log: Log) -> Content:
-    """The offsets that mark the log's state."""
+    """The offsets that mark the log's state. `remote_log_start`: only where a tiered topic's log
+    begins earlier in remote storage.
+    """
     facts = (
         ("log_start", log.log_start_offset),
         ("log_end", log.log_end_offset),
         ("last_stable", log.last_stable_offset),
         ("high_watermark", log.high_watermark),
         ("recovery_point", log.durability.recovery_point),
+        ("remote_log_start", log.remote_log_start),
     )
-    return Text("".join(f"{name} {value}\n" for name, value in facts))
+    return Text("".join(f"{name} {value}\n" for name, value in facts if value is not None))
 
 
 def segments(log: Log, values: PartitionView) -> Content:

@@ -220,7 +220,11 @@ class ViewFile(Node):
         self.view.generation(until)
 
     def set_attributes(self, change: Change) -> None:
-        """chmod and chown last; touch changes nothing; truncate is EPERM where it would."""
+        """Carry out chmod, chown and touch, which changes nothing; truncate is EPERM where it would
+        change something, and EROFS for a tiered topic.
+        """
+        if change.size is not None:
+            self._check_not_tiered()
         if change.size is not None and not self._is_new_of(change.size):
             raise OSError(errno.EPERM, "it cannot be cut")
         self.partition.change_owner(change)
@@ -293,10 +297,13 @@ class ViewFile(Node):
     def open(self, flags: int) -> Handle:
         """EPERM for O_TRUNC, and for writing without O_APPEND: as a file under `chattr +a`.
 
-        Both are allowed while the partition is new and nobody has begun to write it.
+        Both are allowed while the partition is new and nobody has begun to write it.  EROFS for
+        writing to a tiered topic.
         """
         partition = self.partition
         is_read = flags & os.O_ACCMODE == os.O_RDONLY
+        if not is_read or flags & os.O_TRUNC:
+            self._check_not_tiered()
         if flags & os.O_TRUNC and not self._is_new_of(0):
             raise OSError(errno.EPERM, "it holds records, and cannot be cut")
         if is_read:
@@ -307,6 +314,9 @@ class ViewFile(Node):
         if not flags & os.O_APPEND and (partition.first_writer or not partition.log.is_new):
             raise OSError(errno.EPERM, "it is not new, and opened for writing with O_APPEND only")
         return self.open_for_writing(flags)
+
+    def _check_not_tiered(self) -> None:
+        self.partition.mount.manager.tiered.check_may_write(self.partition.log.topic)
 
     def _hold(self, generation: Generation) -> None:
         """Open the logs that another process's cleaner may replace before they are read.

@@ -352,7 +352,7 @@ class Partitions(LogListener[Log]):
         """Whether the log has no line index beside it: another program has written it."""
         first = log.segments[0]
         lines = first.files.file_path(file_suffix(self.mount.views[0].name))
-        return self.mount.manager.read_only or not log.files.exists(lines)
+        return log.read_only or not log.files.exists(lines)
 
     def stop(self) -> None:
         """Look at each log once more, write the histories, and save the line indexes."""

@@ -109,7 +109,7 @@ def plan(
     """
     sources = Sources.below(log, cleanable.first_uncleanable_offset)
     segments = sources.segments
-    if not segments or not log.config.may_be_cleaned:
+    if not segments or not log.may_be_cleaned:
         return None
     if not log.active.holds_batches:
         raise ReadOnlyFormat("segments of Kafka 0.7 are converted before they are cleaned")

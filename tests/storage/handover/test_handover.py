@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from storage import LogManager, Record, encode, paths
+from storage.directory.detach import detach
+from storage.directory.lock import change_settings
 from storage.errors import (
     CorruptRecord,
     HandoverRefused,
@@ -25,6 +28,9 @@ from storage.settings.settings import Settings
 from storage.state import checkpoint_file
 from storage.task import Task
 from storage.verify.verify import verify
+from tests import metadata_log as made
+from tests import tiered
+from tests.metadata_log import MetadataLog
 from tests.storage.handed import (
     OTHER,
     TOPICS,
@@ -436,3 +442,51 @@ def test_ids_in_compressed_batches_are_refused(tmp_path: Path) -> None:
     directory = broker / f"{paths.CONSUMER_OFFSETS}-0"
     assert [each.name for each in directory.iterdir()] == [paths.PARTITION_METADATA]
     assert not (broker / paths.HANDOVER).exists()
+
+
+# -- tiered topics ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_tiered_topic_is_refused(tmp_path: Path, is_clean: bool) -> None:
+    """Also after a crash, when its recovery is left to its broker; the others are handed over."""
+    data, broker = tmp_path / "data", tmp_path / "broker"
+    tiered.make(data)
+    (tmp_path / "server.properties").touch()
+    write_settings(data, kafkafs_broker_config=tmp_path / "server.properties")
+    detach(Files(), str(data))
+    if not is_clean:
+        tiered.crash(data)
+    before = tiered.state(data)
+    write_broker(broker, {"orders": 2, "plain": 1})
+    for dry_run in (True, False):
+        remedy = f"kafkafs config {data} orders remote.storage.enable=false"
+        if dry_run:
+            assert any(remedy in line for line in hand((data, broker), dry_run=True).refusals)
+        else:
+            with pytest.raises(HandoverRefused, match=re.escape(remedy)):
+                hand((data, broker))
+    assert {each.topic for each in hand((data, broker), "plain").handed} == {"plain"}
+    assert tiered.state(data) == before
+    change_settings(str(data), "orders", {"remote.storage.enable": "false"})
+    assert {each.topic for each in hand((data, broker), "orders").handed} == {"orders"}
+    assert shown(broker)["orders", 0] == shown(data)["orders", 0]
+
+
+def test_a_topic_that_is_tiered_at_the_broker_is_refused(places: Places) -> None:
+    _, broker = places
+    path = str(broker / "plain-0" / paths.PARTITION_METADATA)
+    topic_id = checkpoint_file.read_partition_metadata(Files(), path)
+    assert topic_id is not None
+    log = MetadataLog(broker)
+    log.append(made.topic("plain", topic_id))
+    log.append(made.config(made.TOPIC, "plain", "remote.storage.enable", "true"))
+    with pytest.raises(HandoverRefused, match="plain is a tiered topic at the broker"):
+        hand(places, "plain")
+    assert {each.topic for each in hand(places, "sent").handed} == {"sent"}
+
+
+def test_a_topic_becomes_tiered_only_after_its_handover(places: Places) -> None:
+    write_topic_settings(places[0], "plain", {"remote.storage.enable": "true"})
+    settings = Settings(Files(), str(places[0]))
+    assert "remote.storage.enable" not in broker_settings(settings, "plain")
