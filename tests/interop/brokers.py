@@ -23,6 +23,7 @@ from typing import IO
 
 from tests.hang import HANG_S
 from tests.interop.kafka_tools import (
+    CURRENT_POM,
     SILENT,
     V0_POM,
     V1_POM,
@@ -150,9 +151,10 @@ class JavaServer:
 
 
 class Broker:
-    """A current Apache Kafka (`CURRENT_POM`): one node that is broker and controller (KRaft)."""
+    """Apache Kafka, by default a current one: one node that is broker and controller (KRaft)."""
 
     java_options: Sequence[str] = ("-Xmx512m",)
+    pom = CURRENT_POM
 
     def __init__(self, base: Path, **settings: object) -> None:
         """`settings` are the broker's, with `_` for `.`; nothing is started yet."""
@@ -196,14 +198,15 @@ class Broker:
 
     def _java(self, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self.base / 'log4j2.properties'}"
-        return java_command(main, *arguments, options=(*self.java_options, logging, *options))
+        options = (*self.java_options, logging, *options)
+        return java_command(main, *arguments, pom=self.pom, options=options)
 
     def format(self) -> None:
         """Make the cluster's metadata, as one broker for all has been given it by Kafka's tool."""
         self.base.mkdir(parents=True, exist_ok=True)
         (self.base / "log4j2.properties").write_text(_LOG4J2)
         write_properties(self.base / "server.properties", self._properties())
-        formatted = jars().with_suffix(".formatted")
+        formatted = jars(self.pom).with_suffix(".formatted")
         if formatted.exists():
             shutil.copytree(formatted, self.data)
             return
@@ -221,7 +224,7 @@ class Broker:
             self.format()
         config = str(self.base / "server.properties")
         options: list[str] = []
-        if not class_archive().exists():
+        if not class_archive(self.pom).exists():
             options = [f"-XX:ArchiveClassesAtExit={self._class_archive}", *SILENT]
         self._server = JavaServer(self._java("kafka.Kafka", config, options=options))
         try:
@@ -252,7 +255,7 @@ class Broker:
         assert status == 143, (status, server.lines[-20:])
         assert (self.data / ".kafka_cleanshutdown").exists(), server.lines[-20:]
         if self._class_archive.exists():
-            keep(self._class_archive, class_archive())
+            keep(self._class_archive, class_archive(self.pom))
 
     def kill(self) -> None:
         """SIGKILL: nothing is closed."""

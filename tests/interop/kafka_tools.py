@@ -26,9 +26,11 @@ CURRENT_POM = Path(__file__).with_name(os.environ.get("KAFKA_POM", "pom.xml"))
 V0_POM = CURRENT_POM.with_name("pom-0.8.xml")
 V1_POM = CURRENT_POM.with_name("pom-0.10.xml")
 SPARK_POM = CURRENT_POM.with_name("pom-spark.xml")
+TIERED_POM = CURRENT_POM.with_name("pom-tiered.xml")
 CACHE = CURRENT_POM.parents[2] / ".cache" / "kafka-jars"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
-IS_4_3 = CURRENT_POM.name == "pom-4.3.xml"
+POM_4_3 = CURRENT_POM.with_name("pom-4.3.xml")
+IS_4_3 = CURRENT_POM == POM_4_3
 CONFIGS = "kafka.admin.ConfigCommand" if IS_4_3 else "org.apache.kafka.tools.ConfigCommand"
 # A JVM does not say which classes it leaves out of an archive, or that it cannot use one.
 SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
