@@ -33,6 +33,7 @@ _PACKAGES = {
     "rsyslogd": "rsyslog",
     "nginx": "nginx-light",
     "apache2": "apache2-bin",
+    "svlogd": "runit",
     "setpriv": "util-linux",
     "setsid": "util-linux",
     "sqlite3": "sqlite3",
