@@ -5,8 +5,8 @@ knows the form's key, takes the form from here while it renders, and makes it ag
 give way to others. Those that read the same batch use one form.
 
 Counted are the forms that are kept here, and those that may be more than AT_ONCE bytes from their
-making on until nobody uses them; while one is made it counts twice, for the stream and the form.
-All together stay below the budget: whoever needs room waits until others have done with theirs.
+making on until nobody uses them. All together stay below the budget: a thread that needs room waits
+until others have finished with theirs.
 Whatever is over the budget by itself is made and used one at a time, by those who want it in the
 order in which they came.
 """
@@ -178,7 +178,7 @@ class PlainForms:
             self._wait(size, key, is_large)
             found = self._kept.get(key) if key is not None else None
             if found is None:
-                self._count(2 * size, is_large)
+                self._count(size, is_large)
         if found is not None:
             yield found
             return
@@ -186,7 +186,7 @@ class PlainForms:
             yield None
         finally:
             with self._lock:
-                self._count(-2 * size, is_large)
+                self._count(-size, is_large)
                 # What was made may have been less than was foreseen, and fit the budget by now.
                 self._makes_room(0)
 
@@ -198,7 +198,7 @@ class PlainForms:
                 return True
             if is_large:
                 return self._turns[0] is turn and self._makes_room_for_large()
-            return self._makes_room(2 * size)
+            return self._makes_room(size)
 
         if is_large:
             self._turns.append(turn)
@@ -235,8 +235,8 @@ class PlainForms:
         return next(of_kind, None)
 
     def _is_large(self, size: int) -> bool:
-        """Whether a form is over the budget: while it is made, it counts twice."""
-        return 2 * size > self.budget
+        """Whether a form is over the budget by itself."""
+        return size > self.budget
 
     def _drop(self, key: Key) -> None:
         form = self._kept.pop(key, None)

@@ -20,14 +20,15 @@ from functools import partial
 
 import trio
 
+from kafkafs.fuse.freed_memory import FreedMemory
 from kafkafs.fuse.operations import Operations
 from kafkafs.fuse.retries import Retries
 from kafkafs.fuse.threads import in_thread
-from kafkafs.line_index.encoded import long_lines
 from kafkafs.tree.filesystem import FileSystem
 from storage import descriptors
 from storage.directory.manager import LogManager
 from storage.log.log import Log
+from storage.plain_forms import plain_forms
 
 #: How often to look for due flushes, in seconds.
 LOOK_S = 0.25
@@ -54,6 +55,10 @@ class Housekeeping:
         self._flushers = trio.Semaphore(FLUSHES)
         self._flushes_again: Retries[Log] = Retries(*FLUSH_AGAIN_S)
         self._duties = self._manager.duties
+        mount = tree.mount
+        self._freed = FreedMemory(
+            lambda: mount.unfinished.total + mount.read_ahead.held_bytes + plain_forms.held_bytes
+        )
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -137,7 +142,7 @@ class Housekeeping:
         await in_thread(None, self._partitions.housekeeping)
 
     async def _sweep(self) -> None:
-        long_lines.age()
+        await in_thread(None, self._freed.give_back)
         self._partitions.mount.read_ahead.age()
         async with self._operations.structural:
             remove = self._manager.sweep(self._manager.monotonic_ms())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from storage.errors import StorageError
-from storage.plain_forms import AT_ONCE, PlainForms
+from storage.plain_forms import AT_ONCE
 from storage.record.header import (
     CODEC_BITS,
     FLAGS_POSITION,
@@ -25,12 +25,6 @@ from storage.record.header import (
 )
 from storage.record.plain import decoded_sizes
 from storage.segment.segment import Segment
-
-long_lines = PlainForms()
-"""What is made of plain forms and may be larger than they: the lines of more than 4 MiB that
-readers stand in, and the entries of all records of a batch. Its budget is its own, since who waits
-for room here may use a plain form meanwhile.
-"""
 
 IsAborted = Callable[[int, int], bool]
 """Whether (producer id, offset) belongs to an aborted transaction."""

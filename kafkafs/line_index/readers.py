@@ -5,21 +5,21 @@ of log to text, and passes them through the view's renderer. It reads a batch th
 whole. Between two calls it knows the key of the batch's plain form, and `storage.plain_forms` keeps
 the form: so it decodes no batch twice, unless others need the room.
 
-A line of more than 4 MiB, which a compressed kilobyte may be, does not stay with a reader either:
-it lies in `long_lines`, and the reader stands before its record and skips what it has returned.
+A line of more than 4 MiB, which a compressed kilobyte may be, is in no memory as a whole: the
+cursor renders it in pieces, and continues where the last read ended.
 
 Only one thread uses a reader; `copy` makes another one.
 """
 
 from __future__ import annotations
 
-from kafkafs.line_index.encoded import long_lines, show_batch
+from kafkafs.line_index.encoded import show_batch
 from kafkafs.line_index.records import gap_before
 from kafkafs.line_index.segment_batches import Extent, SegmentBatches
 from kafkafs.line_index.segment_lines import SegmentLines, read_whole, shorter
 from kafkafs.views._measure import Cursor
 from storage.errors import CorruptRecord, SegmentGone, StorageError
-from storage.plain_forms import KEY_BYTES, Key, plain_forms
+from storage.plain_forms import KEY_BYTES, plain_forms
 from storage.record.header import FRAME_SIZE, HEADER_SIZE, Buffer
 from storage.segment.damage import Damages
 from storage.segment.segment import Segment
@@ -67,7 +67,6 @@ class TextReader:
     """
 
     __slots__ = (
-        "_alone",
         "_batch",
         "_cursor",
         "_damages",
@@ -91,14 +90,11 @@ class TextReader:
         self._plain: Buffer | None = None
         self._head: tuple[int, bytes] | None = None
         self._resume = 0
-        # Tells what this reader and its copies have made from what others have.
-        self._alone = object()
 
     def copy(self) -> TextReader:
         """Another reader at the same byte of text."""
         other = TextReader(self._lines, self._cursor.copy(), self.skip, self._batch, self._damages)
         other._head = self._head
-        other._alone = self._alone
         other._resume = self._resume
         return other
 
@@ -109,10 +105,6 @@ class TextReader:
         BlockingIOError where it would wait and may not; SegmentGone, Damaged, CorruptRecord,
         OSError.
         """
-        if self._cursor.long_line:
-            done = self._go_on_with_line(out, done)
-            if done == len(out):
-                return done
         before = self._head
         if before is not None:
             self._take_form(*before)
@@ -158,35 +150,6 @@ class TextReader:
             key = (self._lines.segment, *head)
             plain_forms.keep(key, (plain, self._resume - head[0]))
 
-    def _line_key(self) -> Key:
-        """The key of the line that the cursor stands before, in this view.
-
-        Readers share the line of a batch that is decoded: the batch's CRC tells it from others.
-        """
-        segment, cursor = self._lines.segment, self._cursor
-        whose = (segment, *self._head) if self._head is not None else self._alone
-        return (whose, self._lines.view.name), cursor.position, b""
-
-    def _go_on_with_line(self, out: bytearray, done: int) -> int:
-        """As `_take_line`, where the line is kept."""
-        kept = long_lines.get(self._line_key())
-        return done if kept is None else self._copy_line(kept[0], out, done)
-
-    def _take_line(self, data: Buffer, start: int, size: int, out: bytearray, done: int) -> int:
-        """Fill `out` from byte `done` on with the line that the cursor stands before."""
-        cursor, line = self._cursor, self._lines.view.line
-        length = cursor.long_line
-        made = long_lines.make(
-            self._line_key(), (length, length), lambda _: (line(data, start, size, cursor), 0)
-        )
-        return self._copy_line(made[0], out, done)
-
-    def _copy_line(self, line: Buffer, out: bytearray, done: int) -> int:
-        size = min(self._cursor.long_line - self.skip, len(out) - done)
-        out[done : done + size] = line[self.skip : self.skip + size]
-        self.skip += size
-        return done + size
-
     def _fill(self, out: bytearray, done: int) -> int:
         """Fill `out` with text, from its byte `done` on; returns up to where there is some.
 
@@ -220,6 +183,7 @@ class TextReader:
             if not segment.holds_batches:
                 self._enter(window, position - start, end - start, position)
                 continue
+            cursor.at_once = not may_wait()
             try:
                 reached, self.skip = render(
                     window, start, end - start, cursor, out, done, size, self.skip
@@ -227,10 +191,10 @@ class TextReader:
             except StorageError as error:
                 error.path = segment.log_path
                 raise
-            if cursor.long_line:
-                reached = self._take_line(window, start, end - start, out, reached)
             if reached == size:
                 return reached
+            if cursor.takes_long:
+                before_waiting()
             if cursor.encoded:
                 at = cursor.position
                 self._enter(window, at - start, end - start, at)
@@ -298,11 +262,10 @@ class TextReader:
         cursor = self._cursor
         render = self._lines.view.render
         size = len(out)
+        cursor.at_once = not may_wait()
         done, self.skip = render(plain, 0, len(plain), cursor, out, done, size, self.skip)
-        while cursor.long_line and done < size:
-            done = self._take_line(plain, 0, len(plain), out, done)
-            if done < size:
-                done, self.skip = render(plain, 0, len(plain), cursor, out, done, size, self.skip)
+        if cursor.takes_long:
+            before_waiting()
         if cursor.pending or cursor.long_line:
             return done
         at_end = cursor.position == len(plain) and not cursor.record_end

@@ -17,24 +17,22 @@ without an entry between them share one gap. What lies between an entry and a re
 
 from __future__ import annotations
 
-import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from kafkafs.line_index.encoded import long_lines, show_batch
+from kafkafs.line_index.encoded import show_batch
 from kafkafs.line_index.segment_batches import Extent, SegmentBatches
-from kafkafs.line_index.segment_lines import Gap, SegmentLines
-from kafkafs.views._measure import ENTRY_SIZE, Measure
+from kafkafs.line_index.segment_lines import NO_ENTRIES, Gap, SegmentLines
+from kafkafs.line_index.store import GRANULARITY
+from kafkafs.views._measure import ENTRY_SIZE, Measure, find_entry
 from storage.errors import CorruptRecord
-from storage.record._seek import find_record
-from storage.record.header import HEADER_SIZE, BatchHeader, Buffer, parse_header
+from storage.record._seek import find_record, record_position
+from storage.record.header import HEADER_SIZE, BatchHeader, Buffer
 from storage.segment.damage import Damages
 from storage.waiting import before_waiting
 
 T = TypeVar("T")
-
-_ENTRY = struct.Struct("<QII")
 
 
 def _steadily(look: Callable[[SegmentLines, int], T]) -> Callable[[SegmentLines, int], T]:
@@ -81,7 +79,8 @@ def _text_before(lines: SegmentLines, offset: int) -> tuple[int, int]:
         if batch.records and header.last_offset >= offset:
             found = find_record(data, offset=offset)
             if found is not None:
-                return text + _entry(batch, found[0])[0], records + found[0]
+                before = _before_record(lines, data, found[0])
+                return text + before, records + found[0]
         del data
         text += batch.text_length
         records += batch.records
@@ -124,10 +123,7 @@ def offset_at(lines: SegmentLines, text: int) -> int:
     for at, header in _headers(lines, position):
         data, batch = _measure(lines, at, header)
         if text < before + batch.text_length:
-            texts = range(batch.records)
-            left = text - before
-            number = bisect_right(texts, left, key=lambda record: _entry(batch, record)[0]) - 1
-            found = find_record(data, number=number)
+            found = find_record(data, number=_number_at(lines, data, text - before))
             assert found is not None, "a batch shows fewer records than were measured"
             return found[1]
         del data
@@ -335,9 +331,9 @@ def _shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, i
 
 def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:
     """(text, records) that a batch shows before its record at byte `inside` of the batch."""
-    batch = _measure(lines, position, next(lines.segment.batches(position))[1])[1]
-    records = bisect_left(range(batch.records), inside, key=lambda record: _entry(batch, record)[2])
-    return _entry(batch, records)[0], records
+    data, _ = _measure(lines, position, next(lines.segment.batches(position))[1])
+    found = _prefix(lines, data, inside)
+    return found.text_length, found.records
 
 
 def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -349,30 +345,41 @@ def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHea
 
 
 def _measure(lines: SegmentLines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:
-    """(a batch's plain form, its measure with an entry for each record)
+    """(a batch's plain form, its measure)
 
-    Let go of the plain form before the next call: there may be room for only one.
+    Drop the plain form before the next call: there may be room for only one.
     """
     segment, measure = lines.segment, lines.view.measure
     data: Buffer = segment.read_at(at, header.size)
-    batch = Measure(1)
-
-    def run(records: int) -> None:
-        size = ENTRY_SIZE * records
-        long_lines.with_room((size, size), lambda _: measure(data, 0, len(data), batch))
-
+    batch = Measure(NO_ENTRIES)
     if segment.holds_batches:
-        run(0 if header.codec else header.records_count)
+        measure(data, 0, len(data), batch)
     if batch.encoded or not segment.holds_batches:
         shown = show_batch(segment, lines.is_aborted, data, 0, header.size, at)
         if not shown.hidden:
             data = data if shown.plain is None else shown.plain
-            batch.step_into(len(data), data)
-            run(parse_header(data).records_count)
+            batch = _prefix(lines, data, len(data))
     return data, batch
 
 
-def _entry(batch: Measure, number: int) -> tuple[int, int, int]:
-    """(text before record `number`, its batch's position, its own)"""
-    text, position, record = _ENTRY.unpack_from(batch.entries, number * ENTRY_SIZE)
-    return text, position, record
+def _prefix(lines: SegmentLines, data: Buffer, end: int, granularity: int = NO_ENTRIES) -> Measure:
+    """The measure of the records of a plain batch before byte `end` of it, where a record ends."""
+    batch = Measure(granularity)
+    batch.step_into(len(data), data)
+    lines.view.measure(data, 0, end, batch)
+    return batch
+
+
+def _before_record(lines: SegmentLines, data: Buffer, number: int) -> int:
+    """Bytes of text before record `number` of a plain batch."""
+    return _prefix(lines, data, record_position(data, number)).text_length
+
+
+def _number_at(lines: SegmentLines, data: Buffer, text: int) -> int:
+    """The number in a plain batch of the record that shows byte `text` of the batch's text."""
+    batch = _prefix(lines, data, len(data), GRANULARITY)
+    entries = batch.entries
+    first = find_entry(entries, len(entries) // ENTRY_SIZE, text)[4]
+    # Each record has at least a newline.
+    following = range(first + 1, min(first + GRANULARITY + 2, batch.records))
+    return first + bisect_right(following, text, key=lambda n: _before_record(lines, data, n))

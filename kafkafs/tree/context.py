@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 
 from kafkafs.line_index import LineStore
-from kafkafs.line_index.encoded import long_lines
 from kafkafs.metrics import MountCounters
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.events import Events
@@ -78,7 +77,6 @@ class MountContext:
         """The first is the view of the topic's own files."""
         self.unfinished = Unfinished(options.memory)
         self.read_ahead = ReadAhead(options.memory)
-        long_lines.budget = options.memory
         self.store = LineStore(manager.files, manager.duties)
         self.counters = MountCounters()
         self.permissions = Permissions(manager, options.uid, options.gid, options.umask)

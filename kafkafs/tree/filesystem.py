@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 
-from kafkafs.line_index.encoded import long_lines
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.directories.about import AboutDirectory
@@ -98,7 +97,6 @@ class FileSystem:
                     continue  # the event log has its line already
         self.partitions.stop()
         plain_forms.clear()
-        long_lines.clear()
 
     def release_all(self) -> None:
         """Release what is still open: the session has ended, and nobody else will."""

@@ -154,7 +154,11 @@ class WritingHandle(Handle):
     def _rest(self, rest: bytearray) -> None:
         """Set it, also after a change in place."""
         self._unended = rest
-        more = len(rest) - self._counted
+        self._count(rest.__alloc__())
+
+    def _count(self, size: int) -> None:
+        """Replace the number of bytes that this handle counts."""
+        more = size - self._counted
         if more:
             self._counted += more
             self._budget.add(self._uid, more)

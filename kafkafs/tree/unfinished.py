@@ -1,18 +1,88 @@
 """The bytes that writers leave with their open files: lines without a newline, parts of batches.
 
 They stay in memory until their ends come, and anybody may leave any number of them. So they count
-against the user who has opened the file, and against all users together.
+against the user who has opened the file, and against all users together. Allocated bytes count, not
+used ones.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 import threading
 from collections import Counter
 from typing import Final
 
 IN_ALL: Final = 4
 """All users together may leave so many times what one may."""
+
+
+_SMALL: Final = 64 << 10
+"""A line or batch of more bytes has memory of its own."""
+
+
+class Rest:
+    """The bytes of one unfinished line or batch.
+
+    Many bytes that grow in the heap leave holes there, which the process keeps. So what is more
+    than some KiB is in blocks of mapped memory, each an eighth as large as all before it.
+    """
+
+    __slots__ = ("_blocks", "_small", "capacity", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.capacity = 0
+        """Bytes that are allocated."""
+        self._small = bytearray()
+        # All but the last one are full.
+        self._blocks: list[mmap.mmap] = []
+
+    def __len__(self) -> int:
+        return self.size
+
+    def capacity_with(self, more: int) -> int:
+        """The least capacity after an `add` of `more` bytes."""
+        room = self.capacity - self.size
+        return self.capacity + (self._growth(more - room) if more > room else 0)
+
+    def _growth(self, lacking: int) -> int:
+        if not self._blocks and self.size + lacking <= _SMALL:
+            return lacking
+        pages = -(-max(lacking, self.size // 8) // mmap.PAGESIZE)
+        return pages * mmap.PAGESIZE
+
+    def add(self, data: memoryview) -> None:
+        if not self._blocks and self.size + len(data) <= _SMALL:
+            self._small += data
+            self.size += len(data)
+            self.capacity = self._small.__alloc__()
+            return
+        if not self._blocks:
+            # No room is left in the heap's part.
+            self.capacity = self.size
+        room = self.capacity - self.size
+        if room:
+            self._fill(data[:room])
+        if len(data) > room:
+            growth = self._growth(len(data) - room)
+            self._blocks.append(mmap.mmap(-1, growth))
+            self.capacity += growth
+            self._fill(data[room:])
+
+    def _fill(self, data: memoryview) -> None:
+        """Copy to the last block, which has room for all of it."""
+        at = len(self._blocks[-1]) - (self.capacity - self.size)
+        self._blocks[-1][at : at + len(data)] = data
+        self.size += len(data)
+
+    def joined(self, data: bytes = b"") -> bytes:
+        """Return all of it, followed by `data`."""
+        parts: list[bytearray | mmap.mmap | memoryview | bytes] = [self._small, *self._blocks]
+        if self._blocks:
+            last = self._blocks[-1]
+            parts[-1] = memoryview(last)[: len(last) - (self.capacity - self.size)]
+        return b"".join((*parts, data))
 
 
 class UnfinishedError(OSError):

@@ -44,7 +44,7 @@ class TextView:
     other text at other positions, and so another name. `whole_records`: it shows more than values;
     a cursor in a batch then needs the batch's header.
 
-    `render`, `line` and `measure` are those of `_measure.Loops`; `parse` is as
+    `render` and `measure` are those of `_measure.Loops`; `parse` is as
     `_parse.encode_lines`.
     """
 
@@ -58,7 +58,6 @@ class TextView:
         self.whole_records: Final = whole_records
         self.parse: Final = parse
         self.render: Final = loops.render
-        self.line: Final = loops.line
         self.measure: Final = loops.measure
 
 

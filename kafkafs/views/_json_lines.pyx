@@ -11,11 +11,15 @@ name is bytes, too: Kafka's own clients write it as UTF-8, but a broker does not
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kafkafs.views._json_text cimport (
-    bytes_size, integer_size, most_of, prepare, put, put_bytes, put_integer
+    bytes_size, integer_size, is_utf8, most_of, prepare, put, put_base64, put_bytes, put_integer,
+    put_string
 )
-from kafkafs.views._measure cimport Loops
-from kafkafs.views._whole cimport Format, WholeRecord, whole_records
-from storage.record._batch cimport read_varint
+from kafkafs.views._measure cimport Loops, LongLine
+from kafkafs.views._whole cimport (
+    CHANGED, LONG_RECORD, NEEDS_BYTES, NO_FIELD, NULL_FIELD, TAKES_LONG, UNKNOWN_FIELD, Format,
+    WholeRecord, bytes_at_hand, enter_field, whole_records
+)
+from storage.record._batch cimport Window, at_position, bounded_varint, read_varint
 
 prepare()
 
@@ -83,5 +87,132 @@ cdef uint8_t *write_text(const WholeRecord *record, uint8_t *out) noexcept nogil
     return put(out, b"]}\n")
 
 
-cdef Format FORMAT = Format(most_text, text_size, write_text)
+# -- lines in pieces -----------------------------------------------------------------------------
+
+cdef enum:
+    # How a field of bytes is written: its opening comes next, or its bytes.
+    OPEN_STRING = 16
+    STRING
+    OPEN_BASE64
+    BASE64
+    # Bytes before and behind the digits that `put_base64` writes.
+    BEFORE_BASE64 = 11
+    BEHIND_BASE64 = 2
+
+
+cdef int written_as(const uint8_t *at, int64_t size) noexcept nogil:
+    return OPEN_STRING if is_utf8(at, size) else OPEN_BASE64
+
+
+cdef void begin_line(LongLine *line, const WholeRecord *record) noexcept nogil:
+    line.key_as = written_as(record.key, record.key_size)
+    line.value_as = written_as(record.value, record.value_size)
+
+
+cdef int64_t next_piece(LongLine *line, const Window *window, uint8_t *text) noexcept nogil:
+    """The parts are: up to the key, the value's name, the headers' name; for each header the name,
+    the value, its end; the end of the line.
+    """
+    cdef uint8_t *out = text
+    cdef int32_t length = 0
+    cdef int64_t size
+    if line.field != NO_FIELD:
+        return field_piece(line, window, text)
+    if line.part == 0:
+        out = put_integer(put(out, b'{"offset":'), line.offset)
+        out = put_integer(put(out, b',"timestamp":'), line.timestamp)
+        if line.append_time:
+            out = put(out, b',"timestampType":"LogAppendTime","key":')
+        else:
+            out = put(out, b',"timestampType":"CreateTime","key":')
+        enter_field(line, line.key, line.key_size, line.key_as)
+    elif line.part == 1:
+        out = put(out, b',"value":')
+        enter_field(line, line.value, line.value_size, line.value_as)
+    elif line.part == 2:
+        out = put(out, b',"headers":[')
+        line.at = line.headers
+    elif line.part == 3 and line.headers_left == 0:
+        out = put(out, b"]}\n")
+        line.part = 5
+    elif line.part == 3 or line.part == 4:
+        size = take_length(line, window, &length)
+        if size < 0:
+            return size
+        enter_field(line, line.at + size, length, UNKNOWN_FIELD)
+        out = put(out, b"[" if line.part == 3 else b",")
+    elif line.part == 5:
+        line.headers_left -= 1
+        out = put(out, b"],") if line.headers_left else put(out, b"]")
+        line.part = 2
+    line.part += 1
+    return out - text
+
+
+cdef int64_t take_length(
+    LongLine *line, const Window *window, int32_t *length
+) noexcept nogil:
+    """Read the length of a header's name or value. Return how many bytes the length has."""
+    cdef int64_t end = min(window.end, line.after.position)
+    cdef const uint8_t *at
+    cdef const uint8_t *after
+    line.needed = min(line.after.position - line.at, <int64_t> 5)
+    if end - line.at < line.needed:
+        return NEEDS_BYTES
+    at = at_position(window, line.at)
+    after = bounded_varint(at, at + (end - line.at), length)
+    if (
+        after == NULL
+        or length[0] < -1
+        or length[0] > line.after.position - line.at - (after - at)
+    ):
+        return CHANGED
+    return after - at
+
+
+cdef int64_t field_piece(LongLine *line, const Window *window, uint8_t *text) noexcept nogil:
+    """The next piece of a key, a value, or a header's name or value."""
+    cdef const uint8_t *window_end = window.data + (window.end - window.start)
+    cdef const uint8_t *at = at_position(window, line.at)
+    cdef uint8_t *out
+    cdef int64_t size = line.field_end - line.at
+    if line.field == NULL_FIELD:
+        line.field = NO_FIELD
+        return put(text, b"null") - text
+    if line.field == UNKNOWN_FIELD:
+        if size > LONG_RECORD and line.at_once:
+            return TAKES_LONG
+        if window.end < line.field_end:
+            line.needed = size
+            return NEEDS_BYTES
+        line.field = written_as(at, size)
+    if line.field == OPEN_STRING:
+        line.field = STRING
+        return put(text, b'"') - text
+    if line.field == OPEN_BASE64:
+        line.field = BASE64
+        return put(text, b'{"base64":"') - text
+    size = bytes_at_hand(line, window)
+    if size < 0:
+        return size
+    if size == 0:
+        out = put(text, b'"') if line.field == STRING else put(text, b'"}')
+        line.field = NO_FIELD
+        return out - text
+    if line.field == BASE64:
+        line.at += size
+        out = put_base64(text - BEFORE_BASE64, at, size, window_end)
+        return out - BEHIND_BASE64 - text
+    if line.at + size < line.field_end:
+        # No piece ends inside a character.
+        while size and at[size] & 0xC0 == 0x80:
+            size -= 1
+    out = put_string(text - 1, at, size, window_end)
+    if out == NULL or size == 0:
+        return CHANGED
+    line.at += size
+    return out - 1 - text
+
+
+cdef Format FORMAT = Format(most_text, text_size, write_text, begin_line, next_piece)
 LOOPS = whole_records(&FORMAT)

@@ -20,12 +20,14 @@ text, so a line's length bounds its fields.
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcpy
 
-from kafkafs.views._measure cimport Loops
+from kafkafs.views._measure cimport Loops, LongLine
 from kafkafs.views._parse cimport (
     DONE, SCRATCH_FULL, WRONG_LINE, LineRecord, Parsing, Progress, Stop, next_line, parse_by, put_record
 )
-from kafkafs.views._whole cimport Format, WholeRecord, whole_records
-from storage.record._batch cimport load64_little
+from kafkafs.views._whole cimport (
+    FIELD, NO_FIELD, NULL_FIELD, Format, WholeRecord, bytes_at_hand, enter_field, whole_records
+)
+from storage.record._batch cimport Window, at_position, load64_little
 
 
 cdef enum:
@@ -159,7 +161,47 @@ cdef uint8_t *write_text(const WholeRecord *record, uint8_t *out) noexcept nogil
     return out + 1
 
 
-cdef Format FORMAT = Format(most_text, text_size, write_text)
+cdef void begin_line(LongLine *line, const WholeRecord *record) noexcept nogil:
+    line.key_as = line.value_as = FIELD
+
+
+cdef int64_t next_piece(LongLine *line, const Window *window, uint8_t *text) noexcept nogil:
+    """The parts are: the key, the TAB, the value, the newline, the end."""
+    cdef const uint8_t *window_end = window.data + (window.end - window.start)
+    cdef int64_t size
+    while line.field == FIELD:
+        size = bytes_at_hand(line, window)
+        if size > 0:
+            line.at += size
+            return escape(text, at_position(window, line.at - size), size, window_end) - text
+        if size < 0:
+            return size
+        line.field = NO_FIELD
+    if line.field == NULL_FIELD:
+        line.field = NO_FIELD
+        text[0] = c"\\"
+        text[1] = c"N"
+        return 2
+    line.part += 1
+    if line.part == 1:
+        if line.key_size >= 0:
+            enter_field(line, line.key, line.key_size, line.key_as)
+            return next_piece(line, window, text)
+        line.part = 2
+    elif line.part == 2:
+        text[0] = c"\t"
+        return 1
+    if line.part == 2 or line.part == 3:
+        line.part = 3
+        enter_field(line, line.value, line.value_size, line.value_as)
+        return next_piece(line, window, text)
+    if line.part == 4:
+        text[0] = c"\n"
+        return 1
+    return 0
+
+
+cdef Format FORMAT = Format(most_text, text_size, write_text, begin_line, next_piece)
 LOOPS = whole_records(&FORMAT)
 
 

@@ -1,6 +1,6 @@
 """The declarations that the views' hot loops share (`_measure.pyx`): cursors, measures, entries."""
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from storage.record._batch cimport NO_FAULT, Fault, Place, Window
 
@@ -23,14 +23,41 @@ cdef struct RecordBase:
 cdef RecordBase base_of(const uint8_t *header) noexcept nogil
 
 
+cdef struct LongLine:
+    # The line of a long record, which a view renders in pieces (`_whole.pyx`). Positions are those
+    # of the `.log` file, as in Place.
+    int64_t left  # bytes of the line's text that are not rendered yet; 0: no line is begun
+    int64_t inside  # bytes of the next piece's text that are rendered
+    int64_t offset
+    int64_t timestamp  # as in WholeRecord
+    bint append_time
+    int64_t key
+    int64_t key_size  # -1: null
+    int64_t value
+    int64_t value_size
+    int64_t headers  # behind their count
+    int32_t headers_left
+    int part  # which part of the line comes next; the view has the list
+    int64_t at  # the next byte of the record that is needed
+    int64_t field_end  # the end of the field that `at` lies in
+    int field  # how this field is written; 0: `at` lies in none
+    int key_as
+    int value_as
+    int64_t needed  # bytes from `at` on that the next piece needs
+    bint at_once  # as of the Cursor
+    bint takes_long
+    Place after
+
+
 cdef class Cursor:
     cdef Place place
     cdef RecordBase base
     cdef readonly long long value_left
     cdef readonly bint encoded
     cdef readonly long long needed
-    cdef readonly long long long_line
-    cdef int64_t longest
+    cdef public bint at_once
+    cdef readonly bint takes_long
+    cdef LongLine line
     # The text of a record that did not fit into the output, its size, and how much `fetch` has
     # moved to an output.
     cdef bytes spill

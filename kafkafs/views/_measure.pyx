@@ -52,8 +52,6 @@ cdef enum:
 
 # A granularity so large that a Measure makes no entry but the first.
 cdef int64_t NEVER = 1 << 62
-# A longer line does not stay with a cursor.
-cdef int64_t LONG_LINE = 4 << 20
 
 
 cdef extern from *:
@@ -98,8 +96,10 @@ cdef class Cursor:
     encoded     whether the last rendering stopped because the batch at `position` is encoded
     needed      bytes from `position` on that the next rendering needs; 0: 64
     pending     bytes of the last record's text that did not fit into the output
-    long_line   the length of the line of the record at `position`, where the last rendering stopped
-                because it does not keep so long a one (`LONG_LINE`); 0: it has not
+    long_line   bytes of text that are left of a line that is rendered in pieces (`_whole.pyx`); the
+                position is then the next byte of its record that is needed; 0: there is none
+    at_once     whether a rendering stops before a record that takes long; the caller sets it
+    takes_long  whether the last rendering stopped because of that
 
     A view of whole records does not use `record_end` and `value_left`.
     """
@@ -109,7 +109,6 @@ cdef class Cursor:
         self.place.position = position
         self.place.batch_end = batch_end
         self.value_left = -1
-        self.longest = LONG_LINE
         if header is not None:
             take_base(&self.base, header)
 
@@ -121,8 +120,7 @@ cdef class Cursor:
         other.value_left = self.value_left
         other.encoded = self.encoded
         other.needed = self.needed
-        other.long_line = self.long_line
-        other.longest = LONG_LINE
+        other.line = self.line
         other.spill = self.spill
         other.spill_size = self.spill_size
         other.spilled = self.spilled
@@ -139,6 +137,10 @@ cdef class Cursor:
     @property
     def record_end(self):
         return self.place.record_end
+
+    @property
+    def long_line(self):
+        return self.line.left
 
     @property
     def pending(self):
@@ -260,8 +262,8 @@ cdef class Loops:
                 text = <uint8_t *> target.buf + out_start
                 text_end = <uint8_t *> target.buf + out_end
                 cursor.needed = 0
-                cursor.long_line = 0
-                while fault == NO_FAULT and not cursor.long_line:
+                cursor.takes_long = False
+                while fault == NO_FAULT:
                     if cursor.spill_size:
                         fetch(cursor, &text, text_end, &skip_left)
                     if text == text_end:
@@ -285,18 +287,6 @@ cdef class Loops:
                 PyBuffer_Release(&target)
         finally:
             PyBuffer_Release(&source)
-
-    def line(
-        self, data not None, long long data_position, long long data_size, Cursor cursor not None
-    ):
-        """Return the line of a record that `render` has stopped at, and some bytes behind it.
-
-        The data is that of the rendering, and the cursor stays.
-        """
-        cdef Cursor own = cursor.copy()
-        own.longest = NEVER
-        self.render(data, data_position, data_size, own, bytearray(1), 0, 1, 0)
-        return own.spill
 
     def measure(
         self, data not None, long long data_position, long long data_size, Measure measure not None

@@ -4,21 +4,33 @@ A loop reads a record if all of it lies in the window; else it stops, and `neede
 bytes it needs. So between two calls it stores nothing of a record but its text: if a text does not
 fit into the rest of the output, the loop writes it once to a buffer of the cursor (`pending`).
 
+A line of more than LONG_LINE bytes, which few bytes of a compressed batch may be, is rendered in
+pieces. The cursor then stores where in the record the next piece begins (`LongLine`); the window
+needs only the bytes of that piece. A piece that does not fit into the output is rendered again by
+the next call, from its first byte on.
+
 The functions of `_batch.pxd` walk to the records. The loops here also read key, value and headers,
 which must fill the record exactly. They ignore record counts and CRCs.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memcpy
 
 from kafkafs.views._measure cimport (
-    ENTRY_ROOM, Cursor, Entry, Loops, Measure, RecordBase, base_of, loops_of, set_entry, set_place
+    ENTRY_ROOM, Cursor, Entry, LongLine, Loops, Measure, RecordBase, base_of, loops_of, set_entry,
+    set_place
 )
 from storage.record._batch cimport (
-    BAD_HEADERS, NEEDS_MORE, NO_FAULT, WINDOW, Fault, Fields, Place, RecordHead, Window,
+    BAD_HEADERS, BAD_RECORD_LENGTH, NEEDS_MORE, NO_FAULT, WINDOW, Fault, Fields, Place, RecordHead, Window,
     at_position, bounded_varint, enter_batches, enter_head, headers_fill, leave_record, read_fields,
     sum_of,
 )
+
+
+cdef enum:
+    # A longer line is rendered in pieces.
+    LONG_LINE = 4 << 20
 
 
 cdef Fault next_record(
@@ -79,25 +91,45 @@ cdef Fault render_loop(
     cdef int64_t needed = 0
     cdef Fault fault = NO_FAULT
     while out < out_end:
+        if cursor.line.left:
+            cursor.line.at_once = cursor.at_once
+            fault = render_pieces(
+                &cursor.line, format, window, &place, &out, out_end, &skipping, &needed
+            )
+            cursor.takes_long = cursor.line.takes_long
+            if fault != NO_FAULT:
+                break
+            continue
         fault = next_record(window, &place, &cursor.base, &record, &needed)
         if fault != NO_FAULT:
             break
         start = place.position
+        if cursor.at_once and place.record_end - start > LONG_RECORD:
+            place.record_end = 0
+            cursor.takes_long = True
+            fault = NEEDS_MORE
+            break
         leave_record(&place)
         if skipping:
             size = format.size(&record)
             if size > skipping:
-                if not spill(cursor, format, &record, size):
-                    place.position = start
+                if size > LONG_LINE:
+                    begin_line(&cursor.line, format, window, &record, start, size, &place)
+                    continue
+                spill(cursor, format, &record, size)
                 break
             skipping -= size
-        elif format.most(&record) + WRITE_SLACK <= out_end - out or (
-            format.size(&record) + WRITE_SLACK <= out_end - out
-        ):
+        elif format.most(&record) + WRITE_SLACK <= out_end - out:
             out = format.write(&record, out)
         else:
-            if not spill(cursor, format, &record, format.size(&record)):
-                place.position = start
+            size = format.size(&record)
+            if size + WRITE_SLACK <= out_end - out:
+                out = format.write(&record, out)
+                continue
+            if size > LONG_LINE:
+                begin_line(&cursor.line, format, window, &record, start, size, &place)
+                continue
+            spill(cursor, format, &record, size)
             break
     set_place(&cursor.place, &place)
     cursor.needed = needed
@@ -109,21 +141,88 @@ cdef Fault render_loop(
 cdef int spill(
     Cursor cursor, const Format *format, const WholeRecord *record, int64_t size
 ) except -1 nogil:
-    """Write a record's text, of this size, to a buffer of the cursor, from which `fetch` moves it.
-
-    Return 0 where it is too long for that (`Cursor.long_line`).
-    """
+    """Write a record's text, of this size, to a buffer of the cursor, from which `fetch` moves it."""
     cdef uint8_t *start
-    if size > cursor.longest:
-        cursor.long_line = size
-        return 0
     with gil:
         cursor.spill = PyBytes_FromStringAndSize(NULL, size + WRITE_SLACK)
         start = <uint8_t *> PyBytes_AS_STRING(cursor.spill)
     cursor.spill_size = format.write(record, start) - start
     assert cursor.spill_size == size, "a record's text is not as long as it was measured"
     cursor.spilled = 0
-    return 1
+    return 0
+
+
+cdef void begin_line(
+    LongLine *line, const Format *format, const Window *window, const WholeRecord *record,
+    int64_t start, int64_t size, Place *place,
+) noexcept nogil:
+    """Begin the line of the record at `start`, whose text has `size` bytes, and which `place` has
+    left. The place goes back to the record.
+    """
+    line.left = size
+    line.inside = 0
+    line.part = 0
+    line.field = NO_FIELD
+    line.at = start
+    line.offset = record.offset
+    line.timestamp = record.timestamp
+    line.append_time = record.append_time
+    line.key = window.start + (record.key - window.data)
+    line.key_size = record.key_size
+    line.value = window.start + (record.value - window.data)
+    line.value_size = record.value_size
+    line.headers = window.start + (record.headers - window.data)
+    line.headers_left = record.header_count
+    format.begin(line, record)
+    line.after = place[0]
+    place.position = start
+
+
+cdef Fault render_pieces(
+    LongLine *line, const Format *format, const Window *window, Place *place, uint8_t **out,
+    uint8_t *out_end, int64_t *skip, int64_t *needed,
+) noexcept nogil:
+    """Render a line from where it stands, until it ends or the output is full (NO_FAULT), or the
+    window ends (NEEDS_MORE). Move the place to the next byte of the record that is needed, or
+    behind the record.
+    """
+    cdef uint8_t buffer[PIECE_BEFORE + PIECE_ROOM]
+    cdef uint8_t *text = buffer + PIECE_BEFORE
+    cdef LongLine following
+    cdef int64_t size, start, shown
+    while line.left and out[0] < out_end:
+        following = line[0]
+        # The last parts of a line need no byte: the place stays inside of the record.
+        place.position = min(line.at, line.after.position - 1)
+        size = format.piece(&following, window, text)
+        line.takes_long = size == TAKES_LONG
+        if size == NEEDS_BYTES:
+            needed[0] = following.needed
+        if size == NEEDS_BYTES or size == TAKES_LONG:
+            return NEEDS_MORE
+        if size <= 0 or size - line.inside > line.left:
+            # Other bytes than those that were measured.
+            return BAD_RECORD_LENGTH
+        start = line.inside
+        shown = min(skip[0], size - start)
+        skip[0] -= shown
+        line.left -= shown
+        start += shown
+        shown = min(size - start, out_end - out[0])
+        memcpy(out[0], text + start, shown)
+        out[0] += shown
+        line.left -= shown
+        line.inside = start + shown
+        if line.inside == size:
+            following.left = line.left
+            following.takes_long = False
+            following.inside = 0
+            line[0] = following
+    if line.left:
+        place.position = min(line.at, line.after.position - 1)
+    else:
+        place[0] = line.after
+    return NO_FAULT
 
 
 cdef Fault measure_loop(

@@ -116,7 +116,7 @@ def _append_set(out: bytearray, compressed: Buffer, codec: int, left: int) -> in
     # (entries, where the next one begins), the innermost set last.
     sets: list[tuple[Buffer, int]] = []
     while True:
-        entries = decompress(codec, compressed, limit=left)
+        entries: Buffer = decompress(codec, compressed, limit=left)
         left -= len(entries)
         sets.append((entries, 0))
         if len(sets) > _MAX_DEPTH:

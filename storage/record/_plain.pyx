@@ -35,11 +35,11 @@ from storage.record._batch import REASONS
 def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None, limit):
     """Return the plain form of the whole v2 batch `data[at:at + size]` (`storage/record/plain.py`).
 
-    It checks the CRC, and calls `decompress(codec, stream, limit=limit)` if the batch is compressed.
+    It checks the CRC, and calls `decompress(codec, stream, limit=limit, room=HEADER_SIZE)` if the
+    batch is compressed: only one buffer then has the records.
     Raises CorruptRecord, without a position.
     """
     cdef Held held = hold_part(data, at, at + size)
-    cdef Held stream
     cdef const uint8_t *batch
     cdef bytearray made
     cdef uint8_t codec
@@ -52,25 +52,21 @@ def plain_v2(data not None, Py_ssize_t at, Py_ssize_t size, decompress not None,
     # A compressed batch without records may also have no stream (DefaultRecordBatch.iterator).
     if codec and (size > HEADER_SIZE or load32(batch + RECORDS_COUNT)):
         stored = memoryview(data)[at + HEADER_SIZE:at + size]
-        records = decompress(codec, stored, limit=limit)
-        stream = hold(records)
-        made = with_header(batch, stream.start, stream.size)
+        made = decompress(codec, stored, limit=limit, room=HEADER_SIZE)
     else:
-        made = with_header(batch, batch + HEADER_SIZE, size - HEADER_SIZE)
+        made = PyByteArray_FromStringAndSize(NULL, size)
+        memcpy(PyByteArray_AS_STRING(made) + HEADER_SIZE, batch + HEADER_SIZE, size - HEADER_SIZE)
+    put_plain_header(<uint8_t *> PyByteArray_AS_STRING(made), len(made), batch)
     check_fill(<const uint8_t *> PyByteArray_AS_STRING(made), len(made))
     return made
 
 
-cdef bytearray with_header(const uint8_t *batch, const uint8_t *records, Py_ssize_t size):
-    """Make a plain form from the batch's header and these records."""
-    cdef bytearray made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + size)
-    cdef uint8_t *out = <uint8_t *> PyByteArray_AS_STRING(made)
+cdef void put_plain_header(uint8_t *out, int64_t size, const uint8_t *batch) noexcept:
+    """Write the header of a plain form of `size` bytes, made of this stored batch."""
     memcpy(out, batch, HEADER_SIZE)
-    memcpy(out + HEADER_SIZE, records, size)
-    store32(out + BATCH_LENGTH, <uint32_t> (HEADER_SIZE + size - LOG_OVERHEAD))
+    store32(out + BATCH_LENGTH, <uint32_t> (size - LOG_OVERHEAD))
     store32(out + CRC, 0)
     out[ATTRIBUTES + 1] &= <uint8_t> ~CODEC_BITS
-    return made
 
 
 def seal(bytearray batch not None):

@@ -83,6 +83,25 @@ def find_record(
     return found.number, found.offset, found.timestamp
 
 
+def record_position(batch not None, long long number):
+    """Return the position in a plain batch of its record `number`, which must exist.
+
+    Raises CorruptRecord, as `find_record`.
+    """
+    cdef Held held = hold(batch)
+    cdef Found found
+    cdef Fault fault
+    if held.size < HEADER_SIZE:
+        raise ValueError(f"a batch of {held.size} bytes")
+    with nogil:
+        fault = seek(held.start, held.size, INT64_MIN, INT64_MIN, number, &found)
+    if fault != NO_FAULT:
+        raise refusal(fault, found.position)
+    if found.position >= held.size:
+        raise ValueError(f"no record {number} in a batch of {found.number}")
+    return found.position
+
+
 def offset_span(batch not None):
     """Return (first offset, last offset, whether each is above the one before) of a plain batch.
 

@@ -45,6 +45,8 @@ ZSTD: Final = 4
 LEVELS: Final = {GZIP: (1, 9, -1), LZ4: (1, 17, 9), ZSTD: (-131072, 22, 3)}
 
 _GZIP_WBITS = 31
+_GZIP_INPUT = 64 * 1024
+_GZIP_OUTPUT = 1024 * 1024
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -85,9 +87,11 @@ def codec_number(name: str) -> int:
 
 
 def decompress(
-    codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BYTES
-) -> bytes | bytearray | memoryview:
-    """What `data` decompresses to, at most `limit` bytes; `magic` is the batch's.
+    codec: int, data: Buffer, *, magic: int = 2, limit: int = MAX_DECOMPRESSED_BYTES, room: int = 0
+) -> bytearray:
+    """Return `room` bytes for the caller, then what `data` decompresses to, at most `limit` bytes.
+
+    `magic` is the batch's. The result is the only memory of its size that this takes.
 
     Raises CorruptRecord, without a position, for a codec that the format does not have, and a
     stream that breaks a rule of its framing; TooLarge for one that decompresses to more than the
@@ -95,15 +99,15 @@ def decompress(
     """
     try:
         if codec == NONE:
-            return data
+            return bytearray(b"".join((bytes(room), data)))
         if codec == GZIP:
-            return _gunzip(data, limit)
+            return _gunzip(data, limit, room)
         if codec == SNAPPY:
-            return _unsnappy(data, limit)
+            return _unsnappy(data, limit, room)
         if codec == LZ4:
-            return _unlz4(data, magic, limit)
+            return _unlz4(data, magic, limit, room)
         if codec == ZSTD and magic == 2:
-            return _unzstd(data, limit)
+            return _unzstd(data, limit, room)
     except (cramjam.DecompressionError, zlib.error) as error:
         raise CorruptRecord(f"{CODECS[codec]}: {error}") from None
     raise CorruptRecord(f"no codec of format v{magic} has number {codec}")
@@ -150,64 +154,55 @@ def _too_large(codec: int, limit: int) -> TooLarge:
     return TooLarge(f"{CODECS[codec]}: decompresses to more than {limit} bytes")
 
 
-def _gunzip(data: Buffer, limit: int) -> bytes | bytearray:
+def _gunzip(data: Buffer, limit: int, room: int) -> bytearray:
     """As java.util.zip.GZIPInputStream does, which ignores what follows the last member."""
-    member = zlib.decompressobj(_GZIP_WBITS)
-    # One byte more than there is room for, for a max_length of 0 would mean any.
-    out = member.decompress(data, limit + 1)
-    if len(out) > limit:
-        raise _too_large(GZIP, limit)
-    if not member.eof:
-        raise CorruptRecord("gzip: the stream is cut off")
-    size = len(data) - len(member.unused_data)
-    return out if size == len(data) else _gunzip_more(data, size, out, limit)
-
-
-def _gunzip_more(data: Buffer, at: int, first: bytes, limit: int) -> bytearray:
-    """The content of the first member, and of those that begin at `data[at]`.
-
-    zlib copies what it is given and does not need. So a member is given no more than the one before
-    took, and then twice as much each time.
-    """
-    view = memoryview(data)
-    out = bytearray(first)
-    piece = at
-    # Only what begins with a member's magic and method is one; damage in it is damage.
-    while view[at : at + 3] == _GZIP_MAGIC:
+    out = bytearray(room)
+    left = limit + room
+    view, at, given_bytes = memoryview(data), 0, _GZIP_INPUT
+    while True:
         member = zlib.decompressobj(_GZIP_WBITS)
-        start = at
+        # zlib copies what it is given and does not need. So a member is given no more than the one
+        # before took, and then twice as much each time.
+        start, given = at, view[at : at + given_bytes]
         while not member.eof:
-            given = view[at : at + piece]
-            if not given:
-                raise CorruptRecord("gzip: the stream is cut off")
-            out += member.decompress(given, limit - len(out) + 1)
-            if len(out) > limit:
+            # One byte more than there is room for, for a max_length of 0 would mean any.
+            piece = member.decompress(given, min(left - len(out) + 1, _GZIP_OUTPUT))
+            out += piece
+            if len(out) > left:
                 raise _too_large(GZIP, limit)
-            at += len(given) - len(member.unused_data)
-            piece *= 2
-        piece = at - start
-    return out
+            at += len(given) - len(member.unconsumed_tail) - len(member.unused_data)
+            if not member.eof:
+                given_bytes = min(2 * given_bytes, _GZIP_INPUT)
+                given = view[at : at + given_bytes]
+                if not given and not piece:
+                    raise CorruptRecord("gzip: the stream is cut off")
+        given_bytes = min(at - start, _GZIP_INPUT)
+        # Only what begins with a member's magic and method is one; damage in it is damage.
+        if view[at : at + 3] != _GZIP_MAGIC:
+            return out
 
 
-def _unsnappy(data: Buffer, limit: int) -> bytearray:
+def _unsnappy(data: Buffer, limit: int, room: int) -> bytearray:
     block = data
     if len(data) >= 8 and _u64(data)[0] == _XERIAL_FIRST:
         at = len(_XERIAL_HEADER) + 4
         if len(data) < at or at + _u32(data, at - 4)[0] != len(data):
-            return _unsnappy_chunks(data, limit)
+            return _unsnappy_chunks(data, limit, room)
         # Most streams have one chunk.
         block = memoryview(data)[at:]
-    out = uninitialised(_snappy_size(block, limit))
-    cramjam.snappy.decompress_raw_into(block, out)
+    out = uninitialised(room + _snappy_size(block, limit))
+    with memoryview(out) as view, view[room:] as records:
+        cramjam.snappy.decompress_raw_into(block, records)
     return out
 
 
-def _unsnappy_chunks(data: Buffer, limit: int) -> bytearray:
+def _unsnappy_chunks(data: Buffer, limit: int, room: int) -> bytearray:
     view = memoryview(data)
-    out = uninitialised(min(xerial_bound(data, len(_XERIAL_HEADER), _SNAPPY_RATIO), limit))
-    done = 0
+    most = min(xerial_bound(data, len(_XERIAL_HEADER), _SNAPPY_RATIO), limit)
+    out = uninitialised(room + most)
+    done = room
     at = len(_XERIAL_HEADER)
-    with memoryview(out) as room:
+    with memoryview(out) as records:
         while at < len(data):
             if len(data) - at < 4:
                 raise CorruptRecord("snappy: a chunk's length is cut off")
@@ -219,8 +214,8 @@ def _unsnappy_chunks(data: Buffer, limit: int) -> bytearray:
             if length > len(data) - at:
                 raise CorruptRecord("snappy: a chunk is cut off")
             chunk = view[at : at + length]
-            size = _snappy_size(chunk, limit - done)
-            cramjam.snappy.decompress_raw_into(chunk, room[done : done + size])
+            size = _snappy_size(chunk, room + limit - done)
+            cramjam.snappy.decompress_raw_into(chunk, records[done : done + size])
             done += size
             at += length
     if at > len(data):
@@ -247,7 +242,7 @@ def _snappy(data: Buffer) -> bytes:
     return b"".join(out)
 
 
-def _unlz4(data: Buffer, magic: int, limit: int) -> bytearray:
+def _unlz4(data: Buffer, magic: int, limit: int, room: int) -> bytearray:
     """As KafkaLZ4BlockInputStream does: it knows independent blocks only, and one frame."""
     at, flags, largest = _lz4_header(data, magic)
     view = memoryview(data)
@@ -258,21 +253,25 @@ def _unlz4(data: Buffer, magic: int, limit: int) -> bytearray:
         or _u32_little(view, at)[0] != size
         or any(view[-4:])
     ):
-        return _unlz4_blocks(view, at, 4 * bool(flags & 0x10), largest, limit)
+        return _unlz4_blocks(view, at, 4 * bool(flags & 0x10), largest, limit, room)
     # Most frames have one block.
-    out = uninitialised(min(largest, _LZ4_RATIO * size))
-    used = cramjam.lz4.decompress_block_into(view[at + 4 : -4], out, output_len=len(out))
+    most = min(largest, _LZ4_RATIO * size)
+    out = uninitialised(room + most)
+    with memoryview(out) as whole, whole[room:] as records:
+        used = cramjam.lz4.decompress_block_into(view[at + 4 : -4], records, output_len=most)
     if used > limit:
         raise _too_large(LZ4, limit)
-    del out[used:]
+    del out[room + used :]
     return out
 
 
-def _unlz4_blocks(view: memoryview, at: int, checksum: int, largest: int, limit: int) -> bytearray:
+def _unlz4_blocks(
+    view: memoryview, at: int, checksum: int, largest: int, limit: int, room: int
+) -> bytearray:
     bound, _ = lz4_bound(view, at, largest, checksum, _LZ4_RATIO)
-    out = uninitialised(min(bound, limit + largest))
-    done = 0
-    with memoryview(out) as room:
+    out = uninitialised(room + min(bound, limit + largest))
+    done = room
+    with memoryview(out) as records:
         while True:
             if len(view) - at < 4:
                 raise CorruptRecord("lz4: the frame has no end")
@@ -291,14 +290,14 @@ def _unlz4_blocks(view: memoryview, at: int, checksum: int, largest: int, limit:
             if checksum and _xxh32(block) != _u32_little(view, end)[0]:
                 raise CorruptRecord("lz4: a block's checksum is wrong")
             if length & _LZ4_STORED:
-                room[done : done + size] = block
+                records[done : done + size] = block
                 done += size
             else:
                 most = min(largest, _LZ4_RATIO * size)
                 done += cramjam.lz4.decompress_block_into(
-                    block, room[done : done + most], output_len=most
+                    block, records[done : done + most], output_len=most
                 )
-            if done > limit:
+            if done > room + limit:
                 raise _too_large(LZ4, limit)
     del out[done:]
     return out
@@ -356,14 +355,15 @@ def _lz4_high(data: Buffer, level: int) -> bytes:
     return b"".join(out)
 
 
-def _unzstd(data: Buffer, limit: int) -> bytearray:
+def _unzstd(data: Buffer, limit: int, room: int) -> bytearray:
     bound, _ = zstd_bound(data)
-    out = uninitialised(min(bound, limit))
+    out = uninitialised(room + min(bound, limit))
     try:
-        used = cramjam.zstd.decompress_into(data, out)
+        with memoryview(out) as whole, whole[room:] as records:
+            used = cramjam.zstd.decompress_into(data, records)
     except cramjam.DecompressionError as error:
         if bound > limit and "whole buffer" in str(error):
             raise _too_large(ZSTD, limit) from None
         raise
-    del out[used:]
+    del out[room + used :]
     return out

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import mmap
 import os
 import threading
 from pathlib import Path
+
+import pytest
 
 from storage import Record, encode
 from storage.record.plain import recompress
@@ -15,6 +19,9 @@ from tests.mount.mounting import Mount, fails, mounted
 
 MIB = 1 << 20
 ZSTD = 4
+MEMORY = 64 * MIB
+#: The bound of one kind of memory: the option, one batch in plain form, and 16 MiB.
+BOUND = MEMORY + 256 * MIB + 16 * MIB
 
 
 def peak_bytes(pid: int) -> int:
@@ -23,6 +30,11 @@ def peak_bytes(pid: int) -> int:
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no VmHWM")
+
+
+def resident_bytes(pid: int) -> int:
+    """The resident set of a process now."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def metric(mount: Mount, name: str) -> float:
@@ -120,6 +132,49 @@ def test_many_readers_in_the_middle_of_a_batch_of_kilobytes(mount: Mount) -> Non
     finally:
         for fd in handles:
             os.close(fd)
+
+
+def test_one_record_of_kilobytes(mount: Mount) -> None:
+    """8 KB of zstd that are 250 MiB: they are there once, whoever appends or reads them."""
+    batch = recompress(encode([Record(0, 0, 0, None, b"x" * (250 * MIB))]), ZSTD)
+    partition = mount.topic("t")
+    views = partition.parent / ".jsonl/0", partition.parent / ".kv/0"
+    idle = resident_bytes(mount.pid)
+    with (partition.parent / ".batches/0").open("ab", buffering=0) as batches:
+        assert batches.write(batch) == len(batch)
+    assert peak_bytes(mount.pid) < idle + BOUND
+    for view in views:
+        with view.open("rb", buffering=0) as file:
+            for _ in range(20):
+                assert len(file.read(MIB)) == MIB
+            size = os.fstat(file.fileno()).st_size
+            assert os.pread(file.fileno(), 100, size - 10).endswith(b"\n")
+    assert peak_bytes(mount.pid) < idle + BOUND
+    until(lambda: resident_bytes(mount.pid) < idle + 16 * MIB)
+
+
+@pytest.mark.parametrize("path", ["0", ".jsonl/0", ".batches/0", ".append"])
+def test_what_is_unfinished_takes_its_bytes_and_is_given_back(tmp_path: Path, path: str) -> None:
+    """Eight files take 50 MiB together, which grow by turns: no holes are left between them."""
+    chunk = b"x" * (128 << 10)
+    # The beginning of a batch of 60 MiB.
+    head = bytes(8) + (60 * MIB).to_bytes(4, "big") + bytes(4) + b"\2" + bytes(44)
+    with mounted(tmp_path, f"memory={MEMORY}") as mount:
+        topic = mount.topic("t").parent
+        mount.run('echo max.message.bytes=64MiB >> "$T/.config"', T=topic)
+        idle = resident_bytes(mount.pid)
+        handles = [os.open(topic / path, APPEND) for _ in range(8)]
+        for turn in range(50):
+            for fd in handles:
+                begin = head if path == ".batches/0" and not turn else b""
+                assert os.write(fd, begin + chunk) == len(begin + chunk)
+        assert metric(mount, "kafkafs_unfinished_bytes") >= 50 * MIB
+        assert resident_bytes(mount.pid) < idle + MEMORY + 16 * MIB
+        for fd in handles:
+            # Closing refuses a line that is no JSON, and a part of a batch.
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        until(lambda: resident_bytes(mount.pid) < idle + 16 * MIB)
 
 
 def test_lines_that_nobody_ends(tmp_path: Path) -> None:

@@ -85,9 +85,4 @@ def text_of(view: TextView, batch: Buffer) -> bytes:
     cursor, done, skip = Cursor(0), 0, 0
     while done < len(out):
         done, skip = view.render(batch, 0, len(batch), cursor, out, done, len(out), skip)
-        if cursor.long_line:
-            # The cursor stays before a line of some MiB, which the next turn skips.
-            skip = cursor.long_line
-            out[done : done + skip] = view.line(batch, 0, len(batch), cursor)[:skip]
-            done += skip
     return bytes(out)

@@ -1,6 +1,6 @@
 """A handle for appending, in any view.
 
-A write appends all whole lines or batches, or none. The handle keeps the bytes after them (`_rest`)
+A write appends all whole lines or batches, or none. The handle keeps the bytes after them (`_kept`)
 and joins them with the next write; at release `lines_handle.py` appends the rest, and
 `batches_handle.py` drops it. The target appends to one partition, or to those of a topic that the
 partitioner chooses (`append_target.py`).
@@ -23,7 +23,7 @@ from kafkafs.tree.append.append_target import (
     TopicTarget,
 )
 from kafkafs.tree.handles import FlushPlan, Handle, WritingHandle
-from kafkafs.tree.unfinished import UnfinishedError
+from kafkafs.tree.unfinished import Rest, UnfinishedError
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError, refusal_of
 
 _PAGE = 4096
@@ -36,12 +36,13 @@ T = TypeVar("T", bound=AppendTarget)
 class AppendHandle(WritingHandle, Generic[T]):
     """See the module. `reader` answers reads where the file is open for both."""
 
-    __slots__ = ("_flags", "_refused", "_target", "sync_due")
+    __slots__ = ("_flags", "_kept", "_refused", "_target", "sync_due")
 
     def __init__(self, target: T, flags: int, reader: Handle | None) -> None:
         super().__init__(target.mount.unfinished, reader)
         self._target = target
         self._flags = flags
+        self._kept = Rest()
         # The last refused write, and its error where it had begun inside of a line or batch.
         self._refused: tuple[bytes, StorageError | OSError | None] | None = None
         self.sync_due = False
@@ -65,7 +66,24 @@ class AppendHandle(WritingHandle, Generic[T]):
 
     def _is_inside(self) -> bool:
         """Whether the next write begins inside of a line or batch."""
-        return bool(self._rest)
+        return bool(self._kept)
+
+    def _keep(self, data: memoryview) -> None:
+        """Keep more bytes. UnfinishedError where there is no room for them; nothing has changed."""
+        self._check_room(self._kept.capacity_with(len(data)))
+        self._kept.add(data)
+        self._count(self._kept.capacity)
+
+    def _replace_kept(self, rest: Rest) -> None:
+        self._kept = rest
+        self._count(rest.capacity)
+
+    def _rest_of(self, data: memoryview) -> Rest:
+        """`data` to be kept instead of what is. UnfinishedError where there is no room for it."""
+        rest = Rest()
+        self._check_room(rest.capacity_with(len(data)))
+        rest.add(data)
+        return rest
 
     def _begin_again(self) -> None:
         """The writer repeats a refused write, from the beginning of its line or batch."""
@@ -140,7 +158,7 @@ class AppendHandle(WritingHandle, Generic[T]):
 
     def flush(self) -> None:
         """Raise where the rest would be refused; appends nothing."""
-        if not self._rest:
+        if not self._kept:
             return
         try:
             self._check_stopping()

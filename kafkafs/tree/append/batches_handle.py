@@ -20,6 +20,7 @@ from __future__ import annotations
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.append.append_target import PartitionTarget
 from kafkafs.tree.handles import Handle, NotExamined
+from kafkafs.tree.unfinished import Rest
 from storage.errors import InvalidRecord, LogClosed, StorageError
 from storage.log.validator import Admitted, admitted
 from storage.plural import counted
@@ -38,7 +39,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
 
     def __init__(self, target: PartitionTarget, flags: int, reader: Handle | None) -> None:
         super().__init__(target, flags, reader)
-        # Bytes of the batch that `_rest` begins; 0 while its length is unknown.
+        # Bytes of the batch that `_kept` begins; 0 while its length is unknown.
         self._needed = 0
         # Written bytes that are in the log.
         self._taken = 0
@@ -49,34 +50,26 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         self._examined: list[Admitted] | StorageError | OSError | None = None
 
     def _take(self, data: bytes) -> bool:
-        rest = self._rest
-        if not rest:
-            end = self._append_whole(data)
-            if end < len(data):
-                self._rest = bytearray(memoryview(data)[end:])
-            return end > 0
-        before = len(rest)
-        if before + len(data) < self._needed:
-            self._check_room(before + len(data))
-            self._rest += data
+        if len(self._kept) + len(data) < self._needed:
+            self._keep(memoryview(data))
             return False
-        whole = b"".join((rest, data))
-        end = self._append_whole(whole)
-        self._rest = bytearray(memoryview(whole)[end:])
-        return end > 0
+        return self._append_whole(self._kept.joined(data) if self._kept else data) > 0
 
     def _append_whole(self, data: bytes) -> int:
-        """Append the whole batches that `data` begins with; returns where the rest begins."""
+        """Append the whole batches that `data` begins with, and keep the rest; returns where that
+        begins.
+        """
         target = self._target
         config = target.config
         end, needed = whole_batches(data, min(config.max_message_bytes, config.segment_bytes))
-        self._check_room(len(data) - end)
+        rest = self._rest_of(memoryview(data)[end:])
         if end:
             batches = data[:end]
             checked = self._checked(batches, config) if _takes_long(batches) else None
             target.append_batches(batches, target.mount.clock_ns(), self._producers, checked)
         self._taken += end
         self._needed = needed
+        self._replace_kept(rest)
         return end
 
     def _checked(self, batches: bytes, config: LogConfig) -> list[Admitted]:
@@ -107,11 +100,11 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
 
     def _incomplete(self) -> str:
         if self._needed:
-            return f"an incomplete batch, {len(self._rest)} of {self._needed} bytes"
-        return f"an incomplete batch, {counted(len(self._rest), 'byte')}"
+            return f"an incomplete batch, {len(self._kept)} of {self._needed} bytes"
+        return f"an incomplete batch, {counted(len(self._kept), 'byte')}"
 
     def _drop_rest(self, data: bytes) -> None:
-        self._rest = bytearray()
+        self._replace_kept(Rest())
         self._needed = 0
 
     def _say(self, what: str, number: int | None = None) -> None:
@@ -119,7 +112,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
 
     def release(self) -> None:
         """Drop an incomplete batch."""
-        if self._rest:
+        if self._kept:
             self._say(f"{self._incomplete()} at the end, is dropped")
             self._drop_rest(b"")
         super().release()

@@ -13,6 +13,7 @@ from typing import NoReturn
 from kafkafs.tree.append.append_handle import AppendHandle
 from kafkafs.tree.append.append_target import AppendTarget, OutOfOrderError
 from kafkafs.tree.handles import Handle
+from kafkafs.tree.unfinished import Rest
 from kafkafs.views import TextView
 from storage.errors import InvalidRecord, RecordTooLarge, StorageError
 
@@ -40,7 +41,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
         self._unfinished = False
 
     def _take(self, data: bytes) -> bool:
-        if self._discarding or self._rest or data[-1] != _NEWLINE:
+        if self._discarding or self._kept or data[-1] != _NEWLINE:
             has_appended = self._take_in_parts(data)
             self._count_unfinished()
             return has_appended
@@ -57,18 +58,17 @@ class LinesHandle(AppendHandle[AppendTarget]):
         end = data.rfind(b"\n") + 1
         if end <= start:
             # No complete line.
-            self._check_unfinished(self._rest, data, start)
-            self._check_room(len(self._rest) + len(data) - start)
-            self._rest += data[start:]
+            self._check_unfinished(self._kept, data, start)
+            self._keep(memoryview(data)[start:])
         else:
-            self._check_unfinished(b"", data, end)
-            self._check_room(len(data) - end)
-            self._append(data, start, end, self._rest)
-            self._rest = bytearray(data[end:])
+            self._check_unfinished(Rest(), data, end)
+            rest = self._rest_of(memoryview(data)[end:])
+            self._append(data, start, end, self._kept.joined())
+            self._replace_kept(rest)
         self._discarding = False
         return end > start
 
-    def _check_unfinished(self, rest: bytes | bytearray, data: bytes, start: int) -> None:
+    def _check_unfinished(self, rest: Rest, data: bytes, start: int) -> None:
         """Raise where a line that begins with `rest` and `data[start:]` is too large already."""
         size = len(rest) + len(data) - start
         limit = self._target.config.max_message_bytes
@@ -77,7 +77,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
             if size > limit * _TEXT_PER_BYTE:
                 raise RecordTooLarge(size, limit)
         elif size > limit - _OVERHEAD:
-            self._check_line(rest + data[start:])
+            self._check_line(rest, data[start:])
 
     def _append(
         self, data: bytes | bytearray, start: int, end: int, begun: bytes | bytearray = b""
@@ -114,11 +114,12 @@ class LinesHandle(AppendHandle[AppendTarget]):
         return error
 
     def _check_rest(self) -> None:
-        self._check_line(self._rest)
+        self._check_line(self._kept, b"")
 
-    def _check_line(self, line: bytes | bytearray) -> None:
-        """Raise where an unfinished line would be refused as it is."""
-        self._check(line + b"\n", 0, len(line) + 1, self._target.mount.clock_ns())
+    def _check_line(self, rest: Rest, data: bytes) -> None:
+        """Raise where the unfinished line `rest + data` would be refused as it is."""
+        line = rest.joined(data + b"\n")
+        self._check(line, 0, len(line), self._target.mount.clock_ns())
 
     def _check(self, data: bytes | bytearray, start: int, end: int, now_ns: int) -> None:
         limit = self._target.config.max_message_bytes
@@ -126,7 +127,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
         self._target.check(batches, now_ns)
 
     def _is_inside(self) -> bool:
-        return self._discarding or bool(self._rest)
+        return self._discarding or bool(self._kept)
 
     def _begin_again(self) -> None:
         self._discarding = False
@@ -142,7 +143,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
         self._discarding = data[-1] != _NEWLINE
 
     def _count_unfinished(self) -> None:
-        if self._unfinished != bool(self._rest):
+        if self._unfinished != bool(self._kept):
             self._unfinished = not self._unfinished
             if self._unfinished:
                 self._target.line_begun()
@@ -151,10 +152,10 @@ class LinesHandle(AppendHandle[AppendTarget]):
 
     def release(self) -> None:
         """Append the unfinished line as a record. OutOfTurn: nothing has changed."""
-        if self._rest:
+        if self._kept:
             self._target.check_pace()
             try:
-                self._append(self._rest + b"\n", 0, len(self._rest) + 1)
+                self._append(b"\n", 0, 1, self._kept.joined())
             except (StorageError, OSError) as error:
                 self._drop_line()
                 super().release()
@@ -166,5 +167,5 @@ class LinesHandle(AppendHandle[AppendTarget]):
         super().release()
 
     def _drop_line(self) -> None:
-        self._rest = bytearray()
+        self._replace_kept(Rest())
         self._count_unfinished()

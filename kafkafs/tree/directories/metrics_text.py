@@ -27,7 +27,6 @@ from prometheus_client.metrics_core import (
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from kafkafs.line_index.encoded import long_lines
 from kafkafs.printable import one_line
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.groups.group_facts import groups, lags_of
@@ -135,9 +134,9 @@ def _of_mount(mount: MountContext, partitions: int, open_handles: int) -> Iterat
     yield _counter("descriptor_evictions", meaning, descriptors.evictions())
     meaning = "Bytes of view indexes in memory."
     yield _gauge("view_index_held_bytes", meaning, mount.store.held.total)
-    meaning = "Bytes of decompressed batches and long lines held, and being made."
-    yield _gauge("plain_cache_bytes", meaning, plain_forms.held_bytes + long_lines.held_bytes)
-    meaning = "How many of either may be held, but for a larger single one (-o memory)."
+    meaning = "Bytes of decompressed batches held, and being made."
+    yield _gauge("plain_cache_bytes", meaning, plain_forms.held_bytes)
+    meaning = "Their limit (-o memory); one larger batch at a time may exceed it."
     yield _gauge("plain_cache_limit_bytes", meaning, plain_forms.budget)
     meaning = "How often a reader found its decompressed batch, and how often it had to make it."
     found = {"hit": plain_forms.hits, "miss": plain_forms.misses}

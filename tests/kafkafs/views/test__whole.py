@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kafkafs.views import TextView, json_lines_view, key_value_view
 from kafkafs.views._measure import Cursor, Measure
 from storage.errors import CorruptRecord, RecordTooLarge, StorageError
+from storage.record.batch import Record, encode
 from storage.record.header import HEADER_SIZE
 from tests import oracle
 from tests.guard_page import before_guard_page
@@ -113,3 +114,74 @@ def test_wrong_calls(view: TextView, line: bytes, start: int, end: int) -> None:
     """`end` counts from the line's end."""
     with pytest.raises(ValueError, match="line"):
         view.parse(line, start, len(line) + end, T, 1000)
+
+
+MIXED = [
+    b'\x00\x01"\\\t\n' * 900_000,
+    "aß€😀".encode() * 500_000,
+    bytes(range(256)) * 20_000,
+]
+
+
+@each_view
+@pytest.mark.parametrize("value", MIXED, ids=["escapes", "characters", "bytes"])
+def test_a_long_line_in_pieces_is_the_line(view: TextView, value: bytes) -> None:
+    """Answers and windows of odd sizes, and a beginning anywhere in the line."""
+    headers = ("large", value[:70_000]), ("", None), ("\udcff", b""), ("last", b"\xff")
+    rows = [
+        Record(0, T, 0, b"first", b""),
+        Record(1, T, 0, value[:100_001], value, headers),
+        Record(2, -1, 0, None, b"last"),
+    ]
+    log = encode(rows)
+    whole = bytearray(length_of(view, log) + 1000)
+    end, _ = view.render(log, 0, len(log), Cursor(0), whole, 0, len(whole), 0)
+    text = bytes(whole[:end])
+    assert len(text) == len(whole) - 1000
+
+    cursor, at, skip = Cursor(0), 0, 0
+    out = bytearray(100_003)
+    while at < len(text):
+        wanted, done = min(len(out), len(text) - at), 0
+        while done < wanted:
+            start = cursor.position
+            window = log[start : start + max(cursor.needed, 5000)]
+            done, skip = view.render(window, start, len(window), cursor, out, done, wanted, skip)
+        assert out[:wanted] == text[at : at + wanted]
+        at += wanted
+        cursor = cursor.copy()
+
+    for first in (len(text) // 2, len(text) - 20):
+        cursor, wanted = Cursor(0), min(len(out), len(text) - first)
+        done, skip = view.render(log, 0, len(log), cursor, out, 0, wanted, first)
+        assert out[:done] == text[first : first + wanted]
+        assert skip == 0
+
+
+@pytest.mark.parametrize("view", [KEY_VALUE, JSON_LINES])
+def test_a_long_line_whose_bytes_change_is_an_error(view: TextView) -> None:
+    """No byte outside of the record is read."""
+    headers = (("name", b"x" * 100), ("name", b"x" * 100))
+    log = bytearray(encode([Record(0, T, 0, None, "ß".encode() * 3_000_000, headers)]))
+    cursor, out = Cursor(0), bytearray(100_000)
+    assert view.render(log, 0, len(log), cursor, out, 0, len(out), 0) == (len(out), 0)
+    log[100:] = b"\xbf" * (len(log) - 100)
+    with contextlib.suppress(CorruptRecord):
+        while start := cursor.long_line and cursor.position:
+            window = log[start : start + max(cursor.needed, 5000)]
+            with before_guard_page(window) as guarded:
+                view.render(guarded, start, len(window), cursor, out, 0, len(out), 0)
+
+
+@each_view
+def test_a_long_record_is_not_rendered_at_once(view: TextView) -> None:
+    log = encode([Record(0, T, 0, None, b"x" * 5_000_000)])
+    cursor, out = Cursor(0), bytearray(1000)
+    cursor.at_once = True
+    assert view.render(log, 0, len(log), cursor, out, 0, 1000, 0) == (0, 0)
+    assert cursor.takes_long
+    cursor.at_once = False
+    assert view.render(log, 0, len(log), cursor, out, 0, 1000, 0) == (1000, 0)
+    # A line that is begun takes no longer than its pieces.
+    cursor.at_once = True
+    assert view.render(log, 0, len(log), cursor, out, 0, 1000, 0) == (1000, 0)

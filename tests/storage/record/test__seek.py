@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage import Record, encode
 from storage.errors import CorruptRecord
-from storage.record._seek import find_record
+from storage.record._seek import find_record, record_position
 from storage.record.batch import decode_plain
 from storage.record.header import APPEND_TIME_BIT, HEADER_SIZE
 from tests.guard_page import before_guard_page
@@ -80,3 +80,14 @@ def test_less_than_a_header_is_no_batch() -> None:
     with pytest.raises(ValueError, match="a batch of 60 bytes"):
         find_record(bytes(60))
     assert find_record(bytes(HEADER_SIZE)) is None
+
+
+def test_where_a_record_begins() -> None:
+    rows = [Record(n, 0, 0, b"k" * n, b"v") for n in range(200)]
+    batch = encode(rows)
+    positions = [record_position(batch, number) for number in range(len(rows))]
+    assert positions == [HEADER_SIZE, *(len(encode(rows[:number])) for number in range(1, 200))]
+    with pytest.raises(ValueError, match="no record 200 in a batch of 200"):
+        record_position(batch, 200)
+    with pytest.raises(ValueError, match="a batch of 60 bytes"):
+        record_position(bytes(60), 0)

@@ -356,6 +356,10 @@ class Member:
         return self._made.unused_data
 
     @property
+    def unconsumed_tail(self) -> bytes:
+        return self._made.unconsumed_tail
+
+    @property
     def eof(self) -> bool:
         return self._made.eof
 
