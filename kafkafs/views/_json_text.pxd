@@ -198,8 +198,9 @@ cdef inline int64_t string_size(
 cdef inline bint is_utf8(const uint8_t *at, int64_t size) noexcept nogil:
     """Whether the bytes are UTF-8. It is faster than `string_size`."""
     cdef const uint8_t *end = at + size
+    cdef uint64_t high_bits = <uint64_t> 0x80808080 << 32 | <uint64_t> 0x80808080
     while at < end:
-        if end - at >= 8 and load64(at) & 0x8080808080808080 == 0:
+        if end - at >= 8 and load64(at) & high_bits == 0:
             at += 8
         elif at[0] < 0x80:
             at += 1
