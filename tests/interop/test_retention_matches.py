@@ -1,7 +1,8 @@
 """A broker's retention and ours delete the same segments of the same log, and move its start alike.
 
-The broker's topics are copied before anything may go.  Then it is given their settings, and so are
-we; when both have deleted as much as they will, they are compared.
+The broker's topics are copied before anything may go, into a directory that is a broker's, too.
+Then it is given their settings, and so are we; when both have deleted as much as they will, they
+are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 from storage import LogManager, Record
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
-from storage.paths import LOG_STARTS
+from storage.paths import LOG_STARTS, META_PROPERTIES
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from storage.verify.verify import verify
@@ -38,7 +39,15 @@ HOUR_MS = 3_600_000
 SEGMENTS = 6
 PER_SEGMENT = 10
 NOW_MS = time.time_ns() // 1_000_000
-KEEP = {"retention.ms": -1, "retention.bytes": -1, "segment.ms": 1000, "cleanup.policy": "delete"}
+KEEP = {
+    "retention.ms": -1,
+    "retention.bytes": -1,
+    "segment.ms": 1000,
+    "cleanup.policy": "delete",
+    # All that decides is known.
+    "min.compaction.lag.ms": 0,
+    "delete.retention.ms": 24 * HOUR_MS,
+}
 
 
 class Case(NamedTuple):
@@ -110,6 +119,7 @@ class Retentions:
                 sender.send(case.topic, segment(number, int(NOW_MS - hours * HOUR_MS)))
         self.before = base / "ours"
         self.before.mkdir()
+        (self.before / META_PROPERTIES).touch()
         self.written: dict[str, list[int]] = {}
         for topic in TOPICS:
             shutil.copytree(broker.partition(topic), self.before / f"{topic}-0")
