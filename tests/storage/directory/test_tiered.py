@@ -231,10 +231,13 @@ def test_what_changes_it_is_refused(tmp_path: Path, is_set: bool, is_detached: b
     assert tiered.state(tmp_path) == before
 
 
+# All that decides is known, and every segment is too old.
+EXPIRED = {"retention_ms": "1", "retention_bytes": "-1", "cleanup_policy": "delete"}
+
+
 @pytest.mark.parametrize("is_set", [True, False])
 def test_what_is_done_by_the_clock_passes_it_over(tmp_path: Path, is_set: bool) -> None:
-    settings = {"retention_ms": "1", "segment_ms": "1"} if is_set else {}
-    tiered.make(tmp_path, is_set=is_set, **settings)
+    tiered.make(tmp_path, is_set=is_set, **EXPIRED)
     before = tiered.state(tmp_path)
     with opened(tmp_path) as manager:
         assert run(manager, NOW_MS + DAY_MS).segments == 0
@@ -261,7 +264,7 @@ def test_a_policy_that_is_set_here_has_it_compacted_by_nobody(tmp_path: Path) ->
 
 @pytest.mark.parametrize("is_set", [True, False])
 def test_on_a_full_disk_nothing_of_it_goes(tmp_path: Path, is_set: bool) -> None:
-    tiered.make(tmp_path, is_set=is_set, retention_ms="1")
+    tiered.make(tmp_path, is_set=is_set, **EXPIRED)
     before = tiered.state(tmp_path)
     write_settings(tmp_path, kafkafs_reserve_bytes=0)
     opened(tmp_path, SmallDisk(0)).close()
