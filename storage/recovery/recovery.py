@@ -129,7 +129,7 @@ def recover(context: LoadContext) -> Recovered:
     loaded = _with_missing(context, result, loaded, gone)
     _expect_all(context, result, loaded, claims)
     result.segments = [item.segment for item in loaded]
-    if _starts_anew(context, result):
+    if _starts_anew(context, result, names):
         loaded = [Loaded(result.segments[0])]
     loaded = _without_deleted(context, loaded)
     result.segments = [item.segment for item in loaded]
@@ -375,7 +375,7 @@ def _note_snapshots(context: LoadContext, result: Recovered, snapshots: Snapshot
         result.directory_unsynced = not context.clean or bool(snapshots.unsynced)
 
 
-def _starts_anew(context: LoadContext, result: Recovered) -> bool:
+def _starts_anew(context: LoadContext, result: Recovered, names: list[str]) -> bool:
     """Begin a log that ends before its start offset, or has nothing, there (``LogLoader``)."""
     segments = result.segments
     if segments and segments[-1].next_offset < context.log_start:
@@ -391,7 +391,9 @@ def _starts_anew(context: LoadContext, result: Recovered) -> bool:
         return False
     where = (context.files, context.directory, context.log_start, context.config)
     if context.writable:
-        segments.append(Segment.create(*where, now_ms=context.now_ms))
+        is_unused = all(paths.base_offset_of(name) != context.log_start for name in names)
+        made = Segment.create(*where, now_ms=context.now_ms, is_unused=is_unused)
+        segments.append(made)
         segments[0].files.close_descriptors()
         # A flush syncs the directory where a segment was made since the start.
         context.files.sync_directory(context.directory)

@@ -125,15 +125,18 @@ class Segment:
         *,
         now_ms: int,
         suffix: str = "",
+        is_unused: bool = False,
     ) -> Segment:
         """Make a new, empty, active segment on disk; remove left-over files of its name first.
 
-        ``suffix``: what its files' names end in (``.cleaned`` before it is of the log).  OSError
-        where the disk refuses; no file of it is left then.
+        ``is_unused``: there are no such files.  ``suffix``: what its files' names end in
+        (``.cleaned`` before it is of the log).  OSError where the disk refuses; no file of it is
+        left then.
         """
         segment = cls(files, directory, base_offset, config, writable=True)
         segment.files.suffix = suffix
-        segment.files.discard()
+        if not is_unused:
+            segment.files.discard()
         try:
             fd = segment.files.create()
             if config.preallocate:
