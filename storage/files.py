@@ -644,15 +644,19 @@ class Files:
         """
         self.with_reserve(lambda: self._replace_atomically(path, data, sync=sync))
 
+    def replace_private(self, path: str, data: bytes) -> None:
+        """Replace a file atomically by one that its owner alone can read."""
+        self.with_reserve(lambda: self._replace_atomically(path, data, sync=True, mode=0o600))
+
     def replace_if_room(self, path: str, data: bytes) -> None:
         """As ``replace_atomically``, for what can wait: OSError (ENOSPC) as ``check_room``."""
         self.check_room()
         self._replace_atomically(path, data, sync=True)
 
-    def _replace_atomically(self, path: str, data: bytes, *, sync: bool) -> None:
+    def _replace_atomically(self, path: str, data: bytes, *, sync: bool, mode: int = 0o644) -> None:
         directory, name = os.path.split(path)
         temporary = os.path.join(directory, f"{os.urandom(8).hex()}-{name}.tmp")
-        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             try:
                 self.pwrite(fd, data, 0)

@@ -1,8 +1,8 @@
 """The uid, gid and mode of topics, partitions and groups.
 
 They are settings of the data directory (`storage.settings`). Where none are set, a topic has the
-data directory's, and its partitions can be written by that owner alone. Mount options may replace
-them.
+data directory's, and its partitions can be written by that owner alone; he alone also reads Kafka's
+own topics. Mount options may replace them.
 
 The kernel checks them at each open. `may_empty` is checked here, since the kernel knows of no
 rmdir that deletes what is in a directory, and so is `WholeTopic`, of files that are open.
@@ -31,8 +31,8 @@ from storage.directory.root_owner import RootOwner
 from storage.errors import StorageError
 from storage.groups.owners import GroupOwners
 from storage.log.log import Log
-from storage.modes import Ownership, of_directory, within
-from storage.paths import partition_directory
+from storage.modes import Ownership, of_directory, of_topic_without_mode, within
+from storage.paths import INTERNAL_TOPICS, partition_directory
 from storage.settings.setting_files import OTHER_PARTITIONS, TopicOwner
 
 NAMED = 10
@@ -73,7 +73,12 @@ class Permissions:
             # The unknown mode may refuse group and others.
             mode, uid, gid = self.default
             return mode & 0o700, uid, gid
-        return self.default if owner is None else self._shown(owner)
+        return self._shown(self._without_mode(topic) if owner is None else owner)
+
+    def _without_mode(self, topic: str) -> TopicOwner:
+        """The owner and the mode of a topic that nobody has given any."""
+        uid, gid, mode = self._unset
+        return uid, gid, of_topic_without_mode(topic, mode)
 
     def partition(self, log: Log) -> Ownership:
         """The ownership of a partition's file; the mode has the file type."""
@@ -180,6 +185,8 @@ class Permissions:
         for name, number in partitions:
             if not manager.settings.owners_known(name):
                 continue  # whether it is private is not known
+            if name in INTERNAL_TOPICS and manager.settings.is_brokers:
+                continue  # a broker's files keep their modes
             topic, partition = self.topic(name), self._of(name, number)
             if topic[0] & 0o011 == 0o011 and partition[0] & 0o044 == 0o044:
                 continue
@@ -205,7 +212,7 @@ class Permissions:
         others = settings.partition_owner(topic, OTHER_PARTITIONS)
         if settings.get_owner(topic, OTHER_PARTITIONS) is None:
             if others is None:
-                uid, gid, mode = self._unset
+                uid, gid, mode = self._without_mode(topic)
                 others = uid, gid, mode & 0o644
             settings.set_owner(topic, OTHER_PARTITIONS, *others)
         self._change(topic, None, self.topic(topic), change)

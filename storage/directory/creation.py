@@ -160,7 +160,7 @@ def _create_log(
         _begin_topic(manager, topic.name, directory, begun or TopicFile())
     else:
         known = manager.settings.topic_file(topic.name)
-        manager.modes.make_directory(directory, known, partition)
+        manager.modes.make_directory(directory, known, (topic.name, partition))
     try:
         if (topic.name, partition) in manager.ignored:
             # The ignored directory was removed meanwhile: its lines in the checkpoints end.
@@ -181,7 +181,7 @@ def _begin_topic(manager: Manager, name: str, directory: str, begun: TopicFile) 
     if files.exists(directory):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), directory)
     unfinished = os.path.join(manager.path, paths.deleted_directory_name(name, 0))
-    manager.modes.make_directory(unfinished, begun, 0)
+    manager.modes.make_directory(unfinished, begun, (name, 0))
     try:
         manager.settings.begin(name, unfinished, begun)
         files.rename(unfinished, directory)

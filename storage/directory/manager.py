@@ -289,11 +289,27 @@ class LogManager:
                 self.start_checkpoint(snapshots=False)()
             except IgnoredEntry as error:
                 _log.warning("cannot write the checkpoints: %s", error.strerror)
+        self._hide_internal_topics()
         for log in self.logs():
             self._rescue(log)
         for line in self.groups.pull_back():
             _log.warning("%s", line)
         recover_adoption(self)
+
+    def _hide_internal_topics(self) -> None:
+        """Make what names groups and transactions unreadable for others, unless chmod has given it
+        to them.  A broker's files keep their modes.
+        """
+        if self.settings.is_brokers:
+            return
+        for name in paths.INTERNAL_TOPICS & self.topics.keys():
+            if self.settings.get_owner(name, None) is None:
+                owners = self.settings.topic_file(name)
+                self.modes.limit(name, self.topics[name].numbers, (owners,))
+        path = os.path.join(self.path, paths.GROUP_OWNERS)
+        with contextlib.suppress(OSError):
+            if self.files.file_stat(path).st_mode & 0o077:
+                self.files.chmod(path, 0o600)
 
     def __enter__(self) -> LogManager:
         return self

@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable, Sequence
 
 from storage import modes, paths
+from storage.directory.topics import TopicPartition
 from storage.files import Files
 from storage.settings.setting_files import TopicFile, TopicOwner
 
@@ -36,10 +37,10 @@ class PartitionModes:
         self._path = path
         self.shown: Callable[[TopicOwner], modes.Ownership] = _ownership
 
-    def make_directory(self, directory: str, owners: TopicFile, number: int) -> None:
+    def make_directory(self, directory: str, owners: TopicFile, item: TopicPartition) -> None:
         """Make a partition's directory, for those to read who may read the partition.  OSError."""
         self._files.mkdir(directory, 0o700)
-        self._limit_one(directory, number, (owners,))
+        self._limit_one(directory, item, (owners,))
 
     def limit(self, topic: str, numbers: Sequence[int], owners: Sequence[TopicFile]) -> None:
         """Let those read partitions' files whom all of ``owners`` let read the partitions.
@@ -48,22 +49,24 @@ class PartitionModes:
         """
         for number in numbers:
             directory = os.path.join(self._path, paths.partition_directory(topic, number))
-            self._limit_one(directory, number, owners)
+            self._limit_one(directory, (topic, number), owners)
 
-    def _limit_one(self, directory: str, number: int, owners: Sequence[TopicFile]) -> None:
+    def _limit_one(self, directory: str, item: TopicPartition, owners: Sequence[TopicFile]) -> None:
         try:
-            self._change(directory, number, owners)
+            self._change(directory, item, owners)
         except OSError as error:
             # They are another user's, or the file system has no modes.
             reason = f"its files keep their modes: {error.strerror}"
             _log.warning("%s: chmod of %s: %s", self._path, directory, reason)
 
-    def _change(self, directory: str, number: int, owners: Sequence[TopicFile]) -> None:
+    def _change(self, directory: str, item: TopicPartition, owners: Sequence[TopicFile]) -> None:
         files = self._files
+        name, number = item
         top, found = files.file_stat(self._path), files.file_stat(directory)
         mode = stat.S_IMODE(top.st_mode) | 0o700
         for each in owners:
-            topic = each.owners.get(None, (top.st_uid, top.st_gid, top.st_mode))
+            unset = modes.of_topic_without_mode(name, top.st_mode)
+            topic = each.owners.get(None, (top.st_uid, top.st_gid, unset))
             partition = each.partition_owner(number) or topic
             mode &= modes.of_directory(
                 *(found.st_uid, found.st_gid, self.shown(topic), self.shown(partition))

@@ -194,7 +194,10 @@ class Topics(dict[str, Topic]):
             topic = self.setdefault(name, Topic(name, stand_in))
         if topic.faults.get(number) != reason:
             topic.faults[number] = reason
-            self._faults.append(reason)
+            if name in paths.INTERNAL_TOPICS and isinstance(error, PermissionError):
+                reason = f"{name}: only its owner can read it: what is in it is not shown"
+            if reason not in self._faults:
+                self._faults.append(reason)
 
     def forget_faults(self, there: Container[TopicPartition]) -> None:
         """Forget the faults of partitions that are not ``there`` any more."""

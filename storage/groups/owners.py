@@ -5,8 +5,8 @@ One line for each group that somebody has made, or to whom chown and chmod have 
     UID:GID:MODE NAME
 
 The mode is octal, the name JSON text: it may hold anything. Groups without a line are nobody's. The
-file is replaced atomically; lines of groups that are no longer there go with the next change. A
-broker ignores it, and without it nothing but these is lost.
+file is replaced atomically, and its owner alone can read it. Lines of groups that are no longer
+there go with the next change. A broker ignores it, and without it nothing but these is lost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GroupOwners:
             f"{uid}:{gid}:{mode:04o} {json.dumps(name)}\n"
             for name, (uid, gid, mode) in sorted(owners.items())
         ]
-        self._files.replace_atomically(self._path, "".join(lines).encode())
+        self._files.replace_private(self._path, "".join(lines).encode())
         self._owners = owners
 
     def _read(self) -> dict[str, Owner]:

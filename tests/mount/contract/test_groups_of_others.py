@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from storage import LogManager
+from storage import LogManager, paths
 from tests.mount.contract.test_brokers_directory import brokers
 from tests.mount.contract.test_groups import committed, position_in
 from tests.mount.contract.writing import opened
@@ -210,3 +211,62 @@ def test_groups_without_an_owner_are_the_data_directorys(shared: Mount) -> None:
     shared.run("echo 3 > .groups/a/t/0")
     assert shared.sh("mkdir .groups/b").returncode == 1
     assert "kafkafs.groups" in shared.events()
+
+
+# -- who may read Kafka's own topics ---------------------------------------------------------------
+
+
+def others_may(path: Path) -> dict[str, str]:
+    """What in a directory on the disk somebody else than its owner may use."""
+    return {
+        str(each.relative_to(path)): oct(each.stat().st_mode & 0o777)
+        for each in path.rglob("*")
+        if each.stat().st_mode & 0o077 and ("__" in str(each) or each.name == paths.GROUP_OWNERS)
+    }
+
+
+@needs_root
+def test_groups_are_readable_by_their_users_only(own: Mount) -> None:
+    """Also in a directory that was made before that, unless chmod was used."""
+    let_others_in(own.path.parent)
+    own.topic()
+    own.run("seq 5 >> orders/0; mkdir -m 700 .groups/secret; echo 3 > .groups/secret/orders/0")
+    topic = own / "__consumer_offsets"
+    assert others_may(own.data) == {}
+    own.stop()
+    for path in (*own.data.glob("__*"), *own.data.glob("__*/*"), own.data / paths.GROUP_OWNERS):
+        path.chmod(0o755)
+    own.start("allow_other")
+    assert others_may(own.data) == {}
+    assert stat.S_IMODE(topic.stat().st_mode) == 0o700
+    assert stat.S_IMODE((topic / "0").stat().st_mode) == 0o600
+    for name in ("0", ".kv/0", ".raw/0", ".meta/0/offsets", ".snapshot/0"):
+        done = run_as(OTHER, f"cat __consumer_offsets/{name}", own)
+        assert "Permission denied" in done.stderr, name
+    assert run_as(OTHER, "cat orders/0", own).stdout == "1\n2\n3\n4\n5\n"
+    topic.chmod(0o755)
+    assert stat.S_IMODE((topic / "0").stat().st_mode) == 0o600
+    (topic / "0").chmod(0o644)
+    own.restart("allow_other")
+    assert others_may(own.data / "__consumer_offsets-0")
+    assert run_as(OTHER, "cat __consumer_offsets/0", own).returncode == 0
+
+
+@needs_root
+def test_a_brokers_files_keep_their_modes(own: Mount) -> None:
+    own.topic()
+    own.run("seq 5 >> orders/0; mkdir .groups/G; echo 3 > .groups/G/orders/0")
+    own.stop()
+    (own.data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    directory = own.data / "__consumer_offsets-0"
+    directory.chmod(0o755)
+    for path in directory.iterdir():
+        path.chmod(0o644)
+    before = others_may(directory)
+    own.start()
+    assert stat.S_IMODE((own / "__consumer_offsets/0").stat().st_mode) == 0o600
+    assert "can be read by others" not in own.events()
+    assert own.run("cat orders/0@group=G") == b"4\n5\n"
+    own.stop()
+    after = others_may(directory)
+    assert {name: after.get(name, mode) for name, mode in before.items()} == before

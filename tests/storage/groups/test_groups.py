@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from storage.groups.offset_records import (
     read_commit,
     read_commit_key,
 )
+from storage.groups.owners import GroupOwners
 from storage.log.read import plain_batches
 from storage.record.batch import decode_plain
 from storage.record.control import ABORT, COMMIT
@@ -34,6 +36,7 @@ from storage.state.checkpoint_file import new_topic_id
 from storage.task import Task
 from storage.waiting import at_once
 from tests import metadata_log as made
+from tests.mount.mounting import let_others_in, needs_root
 from tests.storage.groups.records import (
     consumer_group,
     end,
@@ -44,9 +47,10 @@ from tests.storage.groups.records import (
     write,
     write_in_transaction,
 )
-from tests.storage.logs import NOW_MS, append, opened, write_settings, write_topic_settings
+from tests.storage.logs import NOW_MS, append, opened, values, write_settings, write_topic_settings
 
 OFFSETS = "__consumer_offsets"
+OTHER = 65432
 T = TypeVar("T")
 
 
@@ -534,6 +538,33 @@ def test_a_read_only_directory_shows_and_refuses(data: Path) -> None:
             manager.groups.forget("g")
         with pytest.raises(ReadOnlyLog):
             manager.groups.make("h")
+
+
+@needs_root
+def test_another_user_who_reads_the_directory_sees_no_groups(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    let_others_in(data)
+    with opened(data) as manager:
+        manager.create_topic("orders")
+        append(manager.log("orders", 0), b"x")
+        manager.groups.commit("g", "orders", {0: Committed(0)})
+        owners = GroupOwners(manager.files, str(data))
+        owners.set("g", (1, 2, 0o700), ["g"])
+    caplog.clear()
+    os.seteuid(OTHER)
+    try:
+        with LogManager.open(str(data), read_only=True, keeps_faulty=True) as manager:
+            assert values(manager.log("orders", 0)) == [b"x"]
+            assert manager.groups.names() == []
+            assert manager.groups.find("g") is None
+            with pytest.raises(PermissionError):
+                GroupOwners(manager.files, str(data)).get("g")
+    finally:
+        os.seteuid(0)
+    assert [each for each in caplog.messages if OFFSETS in each] == [
+        f"{OFFSETS}: only its owner can read it: what is in it is not shown"
+    ]
 
 
 def test_in_a_brokers_directory_the_topic_is_not_made(data: Path) -> None:
