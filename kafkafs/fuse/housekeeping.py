@@ -49,6 +49,8 @@ class Housekeeping:
     def __init__(self, tree: FileSystem, operations: Operations) -> None:
         self._partitions = tree.partitions
         self._claims = tree.claims
+        self._consumers_ended = trio.Event()
+        self._claims.on_due = lambda: self._consumers_ended.set()
         self._manager: LogManager = tree.mount.manager
         self._operations = operations
         self._flushing: set[Log] = set()
@@ -65,6 +67,7 @@ class Housekeeping:
             nursery.start_soon(self._every, TICK_S, "housekeeping", self._tick)
             nursery.start_soon(self._every, SWEEP_S, "removal of what was deleted", self._sweep)
             nursery.start_soon(self._wake_followers)
+            nursery.start_soon(self._grant_what_ended)
             if not self._manager.read_only:
                 interval_ms = self._manager.settings.broker.log_flush_offset_checkpoint_interval_ms
                 checkpoint_s = max(interval_ms / 1000, TICK_S)
@@ -128,6 +131,14 @@ class Housekeeping:
             await trio.lowlevel.wait_readable(self._partitions.watches.fd)
             with self._duties.attempt("following of what is waited for"):
                 self._partitions.look_at_changed()
+
+    async def _grant_what_ended(self) -> None:
+        """Grant what consumers held that have ended; once for all that end in one turn."""
+        while True:
+            await self._consumers_ended.wait()
+            self._consumers_ended = trio.Event()
+            with self._duties.attempt("sharing of partitions"):
+                self._claims.look_if_due()
 
     # -- the rest ------------------------------------------------------------------------------
 

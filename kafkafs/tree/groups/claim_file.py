@@ -20,13 +20,13 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from kafkafs.printable import one_line
 from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
 from kafkafs.tree.files.virtual_file import Text, VirtualFile, text_table
-from kafkafs.tree.groups.claims import Claims, Consumer
+from kafkafs.tree.groups.claims import Claimed, Claims, Consumer, Numbers
 from kafkafs.tree.groups.group_files import GroupTopic
 from kafkafs.tree.groups.positions import Change, Wanted, parse
 from kafkafs.tree.handles import READY, Handle, Opener
@@ -41,6 +41,8 @@ from storage.errors import InvalidRecord
 NAME = ".claims"
 _COLUMNS = (("topic", 24), ("partition", 9), ("state", 6), ("consumer", 0))
 _COMMAND_BYTES = 200
+MOST_LINES = 4096
+"""Lines of a write at most."""
 
 
 class ClaimFile:
@@ -77,7 +79,7 @@ class ClaimFile:
             for consumer in found.consumers
             for claimed, state in found.share_of(consumer)
         ]
-        self.claims.left(self.group)
+        self.claims.forget_empty(self.group)
         return "".join(f"{line}\n" for line in text_table(_COLUMNS, rows))
 
     def _take(self, flags: int, reader: Handle | None) -> ControlHandle:
@@ -142,8 +144,7 @@ class ClaimHandle(ControlHandle):
 
     def release(self) -> None:
         self._rest = bytearray()
-        self._file.claims.of(self._file.group).leave(self._consumer)
-        self._file.claims.left(self._file.group)
+        self._file.claims.leave(self._file.group, self._consumer)
 
     # -- lines ---------------------------------------------------------------------------------
 
@@ -153,19 +154,32 @@ class ClaimHandle(ControlHandle):
         """
         if self._file.mount.stopping:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
+        if len(lines) > MOST_LINES:
+            raise OSError(errno.EINVAL, f"a write has at most {MOST_LINES} lines, not {len(lines)}")
         commits: list[Callable[[], CommandEffects]] = []
-        others: list[Callable[[], None]] = []
+        wanted: dict[str, set[int] | None] = {}
+        returned: list[Claimed] = []
         for line in lines:
             command, _, rest = line.partition(" ")
             if command == "commit":
                 commits.append(self._commit(rest))
-            elif command in ("claim", "return"):
-                others.append(self._other(command, rest))
+            elif command == "claim":
+                self._claim(rest, wanted)
+            elif command == "return":
+                returned.append(self._return(rest))
             else:
                 raise _wrong(line)
+        claims, consumer = self._file.claims.of(self._file.group), self._consumer
+        joined: dict[str, Numbers] = {}
+        for topic, numbers in wanted.items():
+            self._check_claim(topic, numbers)
+            before = consumer.wanted.get(topic, frozenset())
+            joined[topic] = None if numbers is None or before is None else before | numbers
+        if joined:
+            claims.check_wanted(consumer, {**consumer.wanted, **joined})
         grown = [each for commit in commits for each in commit().grown]
-        for change in others:
-            change()
+        if joined or returned:
+            claims.change(consumer, joined, returned)
         return CommandEffects(grown=list(dict.fromkeys(grown)))
 
     def _commit(self, text: str) -> Callable[[], CommandEffects]:
@@ -183,26 +197,38 @@ class ClaimHandle(ControlHandle):
     def _committed(self, topic: str, number: int, wanted: Wanted) -> CommandEffects:
         return self._file.topic(topic).commit([number], wanted)
 
-    def _other(self, command: str, text: str) -> Callable[[], None]:
-        words = text.split(" ")
-        claims = self._file.claims.of(self._file.group)
-        number = _number(words[1], f"{command} {text}") if len(words) == 2 else None
-        if len(words) > 2 or not paths.is_topic_name(words[0]):
-            raise _wrong(f"{command} {text}")
-        if command == "claim":
-            known = self._file.mount.manager.topics.get(words[0])
-            there = [] if known is None else known.numbers
-            self._check_rights(words[0], [each for each in there if number in (None, each)])
-            return partial(claims.want, self._consumer, words[0], number)
-        if number is None:
-            raise _wrong(f"{command} {text}")
-        claims.check_holds(self._consumer, words[0], number)
-        return partial(claims.give_back, self._consumer, words[0], number)
+    def _claim(self, text: str, wanted: dict[str, set[int] | None]) -> None:
+        """Add what a line claims to what is wanted."""
+        topic, _, number = text.partition(" ")
+        if topic not in wanted:
+            if not paths.is_topic_name(topic):
+                raise _wrong(f"claim {text}")
+            wanted[topic] = set()
+        if topic == text:
+            wanted[topic] = None
+            return
+        partition, numbers = _number(number, f"claim {text}"), wanted[topic]
+        if numbers is not None:
+            numbers.add(partition)
 
-    def _check_rights(self, topic: str, numbers: Sequence[int]) -> None:
+    def _check_claim(self, topic: str, numbers: set[int] | None) -> None:
+        """EACCES unless the user may commit in those of these partitions that are there."""
+        known = self._file.mount.manager.topics.get(topic)
+        there = frozenset(() if known is None else known.numbers)
+        self._check_rights(topic, there if numbers is None else there & numbers)
+
+    def _return(self, text: str) -> Claimed:
+        topic, _, number = text.partition(" ")
+        partition = _number(number, f"return {text}")
+        return self._file.claims.of(self._file.group).held_by(self._consumer, topic, partition)
+
+    def _check_rights(self, topic: str, numbers: Collection[int]) -> None:
         """EACCES unless the user may commit in these partitions."""
         permissions = self._file.mount.permissions
-        shown = permissions.positions(self._file.group, topic, numbers)
+        if numbers:
+            shown = permissions.positions(self._file.group, topic, numbers)
+        else:
+            shown = permissions.group(self._file.group)
         if not may_write(shown, self._opener):
             raise OSError(errno.EACCES, f"the group may not commit in {topic}, or not by this user")
 

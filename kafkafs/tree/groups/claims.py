@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
@@ -22,6 +22,13 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.notices import Waiter
 
 M = TypeVar("M")
+
+MOST_NAMES = 4096
+"""Topics and partitions that a consumer wants at most."""
+MOST_CONSUMERS = 1024
+"""Consumers of a group at most."""
+Numbers = frozenset[int] | None
+"""Partitions of a topic; None: all, also those that are made later."""
 
 
 class Claimed(NamedTuple):
@@ -48,8 +55,8 @@ class Consumer:
     def __init__(self) -> None:
         self.name = ""
         """Its process and command, for who is refused."""
-        self.wanted: dict[str, frozenset[int] | None] = {}
-        """Partitions by topic; None: all, also those that are made later."""
+        self.wanted: dict[str, Numbers] = {}
+        """Partitions by topic."""
         self.waiter: Waiter | None = None
         self.has_news = False
         """Whether its partitions have changed since they were last read."""
@@ -64,44 +71,71 @@ class GroupClaims:
     def __init__(self, mount: MountContext, group: str) -> None:
         self._mount = mount
         self._group = group
-        self.consumers: list[Consumer] = []
+        self.consumers: dict[Consumer, None] = {}
+        # Who wants partitions of each topic, also of topics that are not there.
+        self._wanting: dict[str, dict[Consumer, Numbers]] = {}
         # Who holds each partition, and who is to hold it.
         self._holders: dict[Claimed, Consumer] = {}
         self._granted: dict[Claimed, Consumer] = {}
         self._shares: dict[Consumer, Share] = {}
         # What the shares were made of.
         self._topics: dict[str, tuple[str, Sequence[int]]] = {}
+        self._is_due = False
 
     # -- the consumers -------------------------------------------------------------------------
 
-    def want(self, consumer: Consumer, topic: str, partition: int | None) -> None:
-        """A consumer wants a partition, or (None) all of a topic."""
-        wanted = consumer.wanted.get(topic, frozenset())
-        both = None if partition is None or wanted is None else wanted | {partition}
-        consumer.wanted[topic] = both
-        if consumer not in self.consumers:
-            self.consumers.append(consumer)
+    def check_wanted(self, consumer: Consumer, wanted: Mapping[str, Numbers]) -> None:
+        """EINVAL for a consumer that would want too much, or would be one too many."""
+        names = sum(1 if numbers is None else len(numbers) for numbers in wanted.values())
+        if names > MOST_NAMES:
+            raise OSError(
+                errno.EINVAL,
+                f"a consumer claims at most {MOST_NAMES} topics and partitions, not {names}: "
+                "claim TOPIC wants all partitions of a topic",
+            )
+        if consumer not in self.consumers and len(self.consumers) >= MOST_CONSUMERS:
+            raise OSError(errno.EINVAL, f"a group has at most {MOST_CONSUMERS} consumers")
+
+    def change(
+        self, consumer: Consumer, wanted: Mapping[str, Numbers], returned: Sequence[Claimed]
+    ) -> None:
+        """A consumer wants these partitions now, and gives back those that it has returned."""
+        if not returned and wanted.items() <= consumer.wanted.items():
+            return
+        for claimed in returned:
+            self._holders.pop(claimed, None)
+        for topic, numbers in wanted.items():
+            self._wanting.setdefault(topic, {})[consumer] = numbers
+        consumer.wanted.update(wanted)
+        if wanted and consumer not in self.consumers:
+            self.consumers[consumer] = None
             self._mount.manager.groups.joined(self._group)
         self.look()
 
-    def give_back(self, consumer: Consumer, topic: str, partition: int) -> None:
-        """A consumer gives a partition back that it holds. EPERM where it does not."""
-        del self._holders[self._held(consumer, topic, partition)]
-        self.look()
-
-    def leave(self, consumer: Consumer) -> None:
-        """A consumer has ended."""
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
-            if not self.consumers:
-                self._mount.manager.groups.left(self._group)
-            self.look()
+    def leave(self, consumer: Consumer) -> bool:
+        """A consumer has ended. Returns whether the others have to be granted its partitions:
+        `look_if_due` does that for all that have ended by then.
+        """
+        if consumer not in self.consumers:
+            return False
+        del self.consumers[consumer]
+        for topic in consumer.wanted:
+            wanting = self._wanting[topic]
+            del wanting[consumer]
+            if not wanting:
+                del self._wanting[topic]
+        if not self.consumers:
+            self._mount.manager.groups.left(self._group)
+        self._is_due = True
+        return bool(self.consumers)
 
     def check_holds(self, consumer: Consumer, topic: str, partition: int) -> None:
         """EPERM unless a consumer holds a partition."""
-        self._held(consumer, topic, partition)
+        self.held_by(consumer, topic, partition)
 
-    def _held(self, consumer: Consumer, topic: str, partition: int) -> Claimed:
+    def held_by(self, consumer: Consumer, topic: str, partition: int) -> Claimed:
+        """A partition that a consumer holds; EPERM where it does not."""
+        self.look_if_due()
         known = self._mount.manager.topics.get(topic)
         claimed = Claimed(topic, partition, "" if known is None else known.id)
         if known is None or self._holders.get(claimed) is not consumer:
@@ -110,12 +144,14 @@ class GroupClaims:
 
     def share_of(self, consumer: Consumer) -> Share:
         """What a consumer holds, or is to get."""
+        self.look_if_due()
         return self._shares.get(consumer, [])
 
     # -- everybody else ------------------------------------------------------------------------
 
     def held(self, topic: str | None, partition: int | None) -> Iterator[tuple[Claimed, Consumer]]:
         """Who holds a partition; what is held of a topic, or (None) of all, and by whom."""
+        self.look_if_due()
         if topic is not None and partition is not None:
             known = self._mount.manager.topics.get(topic)
             claimed = Claimed(topic, partition, "" if known is None else known.id)
@@ -130,10 +166,11 @@ class GroupClaims:
 
     def look(self) -> None:
         """Grant what is there now to those who want it, and wake those for whom that is new."""
+        self._is_due = False
         before, there = self._shares, self._there()
         self._granted = shared(there, self._granted)
         self._holders = {
-            claimed: holder if holder in wanting else self._granted[claimed]
+            claimed: holder if holder is not None and holder in wanting else self._granted[claimed]
             for claimed, wanting in there.items()
             for holder in (self._holders.get(claimed),)
         }
@@ -145,6 +182,11 @@ class GroupClaims:
                 if waiter is not None:
                     self._mount.notices.wake(waiter)
 
+    def look_if_due(self) -> None:
+        """`look`, where consumers have ended since the last one."""
+        if self._is_due:
+            self.look()
+
     def look_again(self) -> None:
         """As `look`, where topics or partitions were made or deleted."""
         if self._wanted_topics() != self._topics:
@@ -152,8 +194,10 @@ class GroupClaims:
 
     def _wanted_topics(self) -> dict[str, tuple[str, Sequence[int]]]:
         """The id and the partitions of each topic that is there and wanted."""
-        names = {name for consumer in self.consumers for name in consumer.wanted}
-        found = {name: self._mount.manager.topics.get(name) for name in sorted(names)}
+        topics, wanting = self._mount.manager.topics, self._wanting
+        # Names of topics that are not there cost nothing.
+        names = wanting if len(wanting) < len(topics) else [*topics]
+        found = {name: topics.get(name) for name in sorted(names) if name in wanting}
         return {
             name: (topic.id, tuple(topic.numbers))
             for name, topic in found.items()
@@ -171,36 +215,44 @@ class GroupClaims:
                 shares[granted].append((claimed, State.WAIT))
         return shares
 
-    def _there(self) -> dict[Claimed, list[Consumer]]:
+    def _there(self) -> dict[Claimed, Collection[Consumer]]:
         """The partitions that are there and wanted, and who wants each."""
         self._topics = self._wanted_topics()
-        return {
-            Claimed(name, number, topic_id): those
-            for name, (topic_id, numbers) in self._topics.items()
-            for number, those in _wanting(name, numbers, self.consumers)
-        }
+        found: dict[Claimed, Collection[Consumer]] = {}
+        last: Collection[Consumer] = ()
+        for name, (topic_id, numbers) in self._topics.items():
+            for number, those in _wanting(numbers, self._wanting[name]):
+                # One collection for all partitions that the same consumers want (`shared`).
+                last = last if those is last or those == last else those
+                found[Claimed(name, number, topic_id)] = last
+        return found
 
 
 def _wanting(
-    topic: str, numbers: Sequence[int], consumers: Sequence[Consumer]
-) -> Iterator[tuple[int, list[Consumer]]]:
+    numbers: Sequence[int], wanting: Mapping[Consumer, Numbers]
+) -> Iterator[tuple[int, Collection[Consumer]]]:
     """The partitions of a topic that somebody wants, and who that is."""
-    whole = frozenset(numbers)
-    wanting = {
-        consumer: whole if (wanted := consumer.wanted[topic]) is None else wanted
-        for consumer in consumers
-        if topic in consumer.wanted
-    }
+    if all(wanted is None for wanted in wanting.values()):
+        everybody = wanting.keys()
+        yield from ((number, everybody) for number in numbers)
+        return
     for number in numbers:
-        those = [consumer for consumer, wanted in wanting.items() if number in wanted]
+        those = dict.fromkeys(
+            consumer for consumer, wanted in wanting.items() if wanted is None or number in wanted
+        )
         if those:
-            yield number, those
+            yield number, those.keys()
 
 
-def shared(wanted: Mapping[Claimed, Sequence[M]], before: Mapping[Claimed, M]) -> dict[Claimed, M]:
+def shared(
+    wanted: Mapping[Claimed, Collection[M]], before: Mapping[Claimed, M]
+) -> dict[Claimed, M]:
     """Give each partition to one of those who want it: evenly, and as few as possible to others
     than before.
     """
+    first = next(iter(wanted.values()), ())
+    if all(wanting is first for wanting in wanted.values()):
+        return _shared_by_all(wanted, first, before)
     loads: Counter[M] = Counter()
     given: dict[Claimed, M] = {}
     for claimed, wanting in wanted.items():
@@ -229,26 +281,69 @@ def shared(wanted: Mapping[Claimed, Sequence[M]], before: Mapping[Claimed, M]) -
     return given
 
 
+def _shared_by_all(
+    claims: Collection[Claimed], consumers: Collection[M], before: Mapping[Claimed, M]
+) -> dict[Claimed, M]:
+    """Give each partition to one of the consumers, who all want all of them.
+
+    Takes time for each partition and each consumer, not for each pair of them.
+    """
+    had = {claimed: before[claimed] for claimed in claims if before.get(claimed) in consumers}
+    loads = Counter(had.values())
+    share, more = divmod(len(claims), len(consumers)) if consumers else (0, 0)
+    # Who had most gets one of those that are left over.
+    most_first = sorted(consumers, key=lambda each: -loads[each])
+    left = {each: share + (place < more) for place, each in enumerate(most_first)}
+    given: dict[Claimed, M] = {}
+    for claimed, consumer in had.items():
+        if left[consumer]:
+            given[claimed] = consumer
+            left[consumer] -= 1
+    free = (each for each in consumers for _ in range(left[each]))
+    return {claimed: given[claimed] if claimed in given else next(free) for claimed in claims}
+
+
 class Claims:
     """Those of all groups."""
 
     def __init__(self, mount: MountContext) -> None:
         self._mount = mount
         self._groups: dict[str, GroupClaims] = {}
+        self._due: set[str] = set()
+        # The topics at the last look.
+        self._changes = -1
+        self.on_due: Callable[[], None] = lambda: None
+        """Called when consumers have ended; who sets it calls `look_if_due` a moment later."""
 
     def of(self, group: str) -> GroupClaims:
         """A group's."""
         return self._groups.setdefault(group, GroupClaims(self._mount, group))
 
-    def left(self, group: str) -> None:
+    def leave(self, group: str, consumer: Consumer) -> None:
         """A consumer of a group has ended."""
+        if self.of(group).leave(consumer):
+            self._due.add(group)
+            self.on_due()
+        self.forget_empty(group)
+
+    def forget_empty(self, group: str) -> None:
+        """Forget a group without consumers."""
         if group in self._groups and not self._groups[group].consumers:
             del self._groups[group]
 
+    def look_if_due(self) -> None:
+        """Grant what consumers held that have ended since the last call."""
+        due, self._due = self._due, set()
+        for group in due & self._groups.keys():
+            self._groups[group].look_if_due()
+
     def look(self) -> None:
         """Once a second: grant what was made meanwhile, and forget what was deleted."""
-        for group in self._groups.values():
-            group.look_again()
+        changes = self._mount.manager.topics.changes
+        if changes != self._changes:
+            self._changes = changes
+            for group in self._groups.values():
+                group.look_again()
 
     def check_free(
         self, group: str, topic: str | None = None, partition: int | None = None

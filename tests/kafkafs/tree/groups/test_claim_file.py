@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kafkafs.tree.groups.claim_file import ClaimHandle
+import pytest
+
+from kafkafs.tree.groups.claim_file import MOST_LINES, ClaimHandle
+from kafkafs.tree.groups.claims import MOST_CONSUMERS, MOST_NAMES
 from kafkafs.tree.handles import Opener
 from storage.task import Task
 from tests.kafkafs.trees import CALLER, Tree, a_tree, write
@@ -15,13 +21,86 @@ from tests.storage.logs import write_settings
 RETENTION_NS = 10 * 60_000_000_000
 
 
-def consumer(tree: Tree) -> ClaimHandle:
-    """One that wants all of topic `t` for group `g`."""
+def opened_claims(tree: Tree) -> ClaimHandle:
     handle = tree.open(".groups/g/.claims", os.O_RDWR)
     assert isinstance(handle, ClaimHandle)
     handle.opened_by(Opener(0, 0, (), 0))
+    return handle
+
+
+def consumer(tree: Tree) -> ClaimHandle:
+    """One that wants all of topic `t` for group `g`."""
+    handle = opened_claims(tree)
     write(handle, 0, b"claim t\n")
     return handle
+
+
+def says(tree: Tree, handle: ClaimHandle, lines: Iterable[str]) -> str:
+    """Why a write of these lines is EINVAL."""
+    with pytest.raises(OSError, match="at most") as caught:
+        write(handle, 0, "".join(f"{line}\n" for line in lines).encode())
+    assert caught.value.errno == errno.EINVAL
+    return str(caught.value)
+
+
+def shown(handle: ClaimHandle) -> list[str]:
+    """The topic, partition and state of each partition of a consumer's share."""
+    lines = bytes(handle.read(0, 1 << 20)).decode().splitlines()
+    return [line.rpartition(" ")[0] for line in lines]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    """With a group `g` and a topic `t` of two partitions."""
+    data = tmp_path / "data"
+    data.mkdir()
+    write_settings(data, offsets_topic_num_partitions=1)
+    with a_tree(data) as tree:
+        tree.manager.create_topic("t", 2)
+        tree.directory(".groups").mkdir("g", 0o700, CALLER)
+        yield tree
+
+
+def test_a_consumer_wants_so_many_names_and_a_write_has_so_many_lines(tree: Tree) -> None:
+    one = opened_claims(tree)
+    names = [f"claim later-{number}" for number in range(MOST_NAMES)]
+    assert f"{MOST_LINES} lines" in says(tree, one, [*names, "claim t"])
+    assert shown(one) == [], "a refused write changes nothing"
+    write(one, 0, "".join(f"{line}\n" for line in names[1:]).encode())
+    write(one, 0, b"claim t\nclaim t 1\n")
+    assert shown(one) == ["t 0 held", "t 1 held"]
+    assert f"{MOST_NAMES} topics" in says(tree, one, ["claim t", "claim later"])
+    tree.manager.create_topic("later-5")
+    tree.fs.claims.look()
+    assert shown(one) == ["later-5 0 held", "t 0 held", "t 1 held"]
+
+
+def test_a_group_has_so_many_consumers(tree: Tree) -> None:
+    consumers = [consumer(tree) for _ in range(MOST_CONSUMERS)]
+    one_more = opened_claims(tree)
+    assert f"{MOST_CONSUMERS} consumers" in says(tree, one_more, ["claim t"])
+    consumers[-1].release()
+    write(one_more, 0, b"claim t\n")
+
+
+def test_what_closed_ones_held_is_granted_at_the_end_of_the_turn(tree: Tree) -> None:
+    """Or as soon as somebody asks."""
+    ends: list[None] = []
+    tree.fs.claims.on_due = lambda: ends.append(None)
+    one, *others = [consumer(tree) for _ in range(3)]
+    write(one, 0, b"return t 0\n" * 10 + b"return t 1\n")
+    assert shown(one) == ["t 0 held"]
+    for each in others:
+        each.release()
+    assert len(ends) == len(others)
+    assert not one.poll(None) & select.POLLPRI
+    tree.fs.claims.look_if_due()
+    assert one.poll(None) & select.POLLPRI
+    assert shown(one) == ["t 0 held", "t 1 held"]
+    two = consumer(tree)
+    assert len(shown(two)) == 1
+    two.release()
+    assert shown(one) == ["t 0 held", "t 1 held"]
 
 
 def test_positions_do_not_expire_under_a_consumer(tmp_path: Path) -> None:
