@@ -23,6 +23,8 @@ from storage.errors import InvalidConfig, StorageError, refusal_of
 from storage.log.pace import OutOfTurn
 
 LONGEST_LINE = 1 << 16
+MOST_LINES = 4096
+"""Lines of a write at most: the loop thread parses them."""
 
 
 class CommandEffects(NamedTuple):
@@ -72,8 +74,14 @@ class ControlHandle(WritingHandle):
         self.sync_due = False
 
     def write(self, position: int, data: bytes) -> int:
-        *lines, rest = (self._rest + data).split(b"\n")
         self.awaited = self._begun = ()
+        count = data.count(b"\n")
+        if count > MOST_LINES:
+            self._rest = bytearray()
+            error = InvalidConfig(f"a write has at most {MOST_LINES} lines, not {count}")
+            self._say(refusal_of(error))
+            raise error
+        *lines, rest = (self._rest + data).split(b"\n")
         self._carry_out(lines, rest)
         return len(data)
 

@@ -41,8 +41,6 @@ from storage.errors import InvalidRecord
 NAME = ".claims"
 _COLUMNS = (("topic", 24), ("partition", 9), ("state", 6), ("consumer", 0))
 _COMMAND_BYTES = 200
-MOST_LINES = 4096
-"""Lines of a write at most."""
 
 
 class ClaimFile:
@@ -154,8 +152,6 @@ class ClaimHandle(ControlHandle):
         """
         if self._file.mount.stopping:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
-        if len(lines) > MOST_LINES:
-            raise OSError(errno.EINVAL, f"a write has at most {MOST_LINES} lines, not {len(lines)}")
         commits: list[Callable[[], CommandEffects]] = []
         wanted: dict[str, set[int] | None] = {}
         returned: list[Claimed] = []

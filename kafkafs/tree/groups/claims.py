@@ -72,7 +72,7 @@ class GroupClaims:
         self._mount = mount
         self._group = group
         self.consumers: dict[Consumer, None] = {}
-        # Who wants partitions of each topic, also of topics that are not there.
+        # The consumers that want partitions of each topic, also of topics that are not there.
         self._wanting: dict[str, dict[Consumer, Numbers]] = {}
         # Who holds each partition, and who is to hold it.
         self._holders: dict[Claimed, Consumer] = {}
@@ -113,8 +113,8 @@ class GroupClaims:
         self.look()
 
     def leave(self, consumer: Consumer) -> bool:
-        """A consumer has ended. Returns whether the others have to be granted its partitions:
-        `look_if_due` does that for all that have ended by then.
+        """A consumer has ended. Returns whether others may get its partitions: `look_if_due` grants
+        them those of all consumers that have ended.
         """
         if consumer not in self.consumers:
             return False
@@ -291,11 +291,11 @@ def _shared_by_all(
     had = {claimed: before[claimed] for claimed in claims if before.get(claimed) in consumers}
     loads = Counter(had.values())
     share, more = divmod(len(claims), len(consumers)) if consumers else (0, 0)
-    # Who had most gets one of those that are left over.
+    # Consumers that had most partitions get those that are left over.
     most_first = sorted(consumers, key=lambda each: -loads[each])
     left = {each: share + (place < more) for place, each in enumerate(most_first)}
     given: dict[Claimed, M] = {}
-    for claimed, consumer in had.items():
+    for claimed, consumer in reversed(had.items()):
         if left[consumer]:
             given[claimed] = consumer
             left[consumer] -= 1

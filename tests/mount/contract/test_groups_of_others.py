@@ -217,7 +217,7 @@ def test_groups_without_an_owner_are_the_data_directorys(shared: Mount) -> None:
 
 
 def others_may(path: Path) -> dict[str, str]:
-    """What in a directory on the disk somebody else than its owner may use."""
+    """The files of groups on the disk that others than their owner may use, with their modes."""
     return {
         str(each.relative_to(path)): oct(each.stat().st_mode & 0o777)
         for each in path.rglob("*")
