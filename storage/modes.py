@@ -6,8 +6,6 @@ Pure: no file is touched.
 
 from __future__ import annotations
 
-from storage.paths import INTERNAL_TOPICS
-
 Ownership = tuple[int, int, int]
 """(permission bits, uid, gid)"""
 
@@ -29,14 +27,6 @@ def within(given: Ownership, limit: Ownership) -> int:
     other = perhaps_owner & perhaps_member & others
     allowed = (owner & 7) << 6 | (group & 7) << 3 | other & 7
     return mode & (allowed | ~0o777)
-
-
-def of_topic_without_mode(topic: str, mode: int) -> int:
-    """The permission bits of a topic that nobody has given any; ``mode``: the data directory's.
-
-    Kafka's own topics name the groups and transactions of all users: only their owner reads them.
-    """
-    return mode & 0o700 if topic in INTERNAL_TOPICS else mode
 
 
 def of_directory(uid: int, gid: int, topic: Ownership, partition: Ownership) -> int:

@@ -28,6 +28,14 @@ def _ownership(owner: TopicOwner) -> modes.Ownership:
     return mode, uid, gid
 
 
+def of_topic_without_mode(topic: str, mode: int) -> int:
+    """The permission bits of a topic that nobody has given any; ``mode``: the data directory's.
+
+    Kafka's own topics name the groups and transactions of all users: only their owner reads them.
+    """
+    return mode & 0o700 if topic in paths.INTERNAL_TOPICS else mode
+
+
 class PartitionModes:
     """``shown``: what users see of an owner and a mode."""
 
@@ -65,7 +73,7 @@ class PartitionModes:
         top, found = files.file_stat(self._path), files.file_stat(directory)
         mode = stat.S_IMODE(top.st_mode) | 0o700
         for each in owners:
-            unset = modes.of_topic_without_mode(name, top.st_mode)
+            unset = of_topic_without_mode(name, top.st_mode)
             topic = each.owners.get(None, (top.st_uid, top.st_gid, unset))
             partition = each.partition_owner(number) or topic
             mode &= modes.of_directory(
