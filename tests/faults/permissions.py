@@ -98,8 +98,8 @@ FAULTS = [
     Fault(
         "files-temporary-ones-not-exclusive",
         "storage/files.py",
-        "        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)",
-        "        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT)",
+        "        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)",
+        "        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT, mode)",
         "What somebody has put there in advance is written to.",
         (BENEATH,),
         unseen="The name has 64 random bits, and no link is followed: nobody can have it there.",
@@ -258,8 +258,8 @@ FAULTS = [
     Fault(
         "modes-that-are-not-known-are-everybodys",
         "kafkafs/tree/permissions.py",
-        "            return mode & 0o700, uid, gid\n        return self.default",
-        "            return mode, uid, gid\n        return self.default",
+        "            return mode & 0o700, uid, gid\n        return self._shown(self._without",
+        "            return mode, uid, gid\n        return self._shown(self._without",
         "With a bad file of owners everybody reads everything.",
         (DIRECTORIES,),
     ),
