@@ -133,6 +133,8 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
                     rounds = [] if preview is None else [preview]
                 else:
                     rounds = cleaner.clean_all(log, task)
+                    if (damage := cleaner.damage_of(log)) is not None:
+                        raise damage
             except TaskCancelled:
                 raise
             except (OSError, StorageError) as error:

@@ -188,6 +188,11 @@ class LogCleaner:
         self.uncleanable.pop(log, None)
         self._note_left_out(log)
 
+    def damage_of(self, log: Log) -> CorruptRecord | None:
+        """Return the damage before which the cleaning of a log ends; None: there is none."""
+        damaged = first_damaged(log.segments)
+        return None if damaged is None else damaged.damages[0].error(damaged.log_path)
+
     def _note_left_out(self, log: Log) -> None:
         """Write one line where damage keeps a part of a log from being cleaned."""
         damaged = first_damaged(log.segments)

@@ -84,7 +84,10 @@ def clean(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
 
 
 def _clean_and_retain(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
+    """Clean and apply retention; the job fails if damage keeps a part of a log uncleaned."""
     result = clean(mount, logs, task)
+    damages = filter(None, map(mount.cleaner.damage_of, logs))
+    result = result._replace(fault=result.fault or next(damages, None))
     retained = delete_old(mount, logs, task)
     if retained.idle and retained.fault is None:
         return result
