@@ -1,7 +1,7 @@
 """Gives memory that the process has freed back to the system.
 
-The allocator keeps freed pieces of less than some MiB, so that the next request finds them. What a
-user has had the daemon hold, and does not use any more, must not stay.
+The allocator keeps freed pieces of less than some MiB, so that the next request finds them. Memory
+that a user does not use any more must not stay allocated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FreedMemory:
 
     def __init__(self, held: Callable[[], int]) -> None:
         self._held = held
-        # What was held, and what was resident, after the last time.
+        # Held and resident bytes after the last call.
         self._before = held()
         self._resident = resident_bytes()
 

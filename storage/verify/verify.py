@@ -5,9 +5,9 @@ to segment, producer snapshots, leader epochs, ``partition.metadata``.  Of the d
 checkpoints can be read and claim nothing that the logs do not hold.  What an interrupted or a
 waiting deletion, a cleaner or recovery left beside them is reported as left over, and is no fault.
 
-Where the writer was killed the next start mends what was not flushed: indexes and snapshots that
-can be made anew from the log are left over, too.  It finishes a swap that was decided, and
-rebuilds the indexes of its segments: the logs are read as that start leaves them.
+If the writer was killed, the next start mends what was not flushed.  Indexes and snapshots that it
+rebuilds from the log are left over, too.  It also finishes a swap that was decided, and rebuilds
+the indexes of its segments: the logs are read as that start leaves them.
 
 The directory may be a running broker's, or mounted.  Then what its writer is at work on is no
 fault: checkpoints are read before the logs, which only grow; a segment with faults is read again;
