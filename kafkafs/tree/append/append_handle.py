@@ -136,7 +136,11 @@ class AppendHandle(WritingHandle, Generic[T]):
             self._refused = (data, error if self._is_inside() else None)
             self._drop_rest(data)
         self._log_refusal(error)
-        raise error
+        try:
+            raise error
+        finally:
+            # The traceback has this frame: a cycle would keep the written bytes in memory.
+            del error
 
     def _log_refusal(self, error: StorageError | OSError) -> None:
         """Log and count a refused append."""

@@ -80,7 +80,11 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
             raise NotExamined
         self._to_examine = None
         if isinstance(found, (StorageError, OSError)):
-            raise found
+            try:
+                raise found
+            finally:
+                # As in `_refuse`.
+                del found
         return found
 
     def examine(self, data: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -367,7 +368,7 @@ class ReadHandle(Handle):
 
     __slots__ = (
         *("_ahead", "_began", "_generation", "_last", "_layout", "_partition", "_reached"),
-        *("_read_to", "_waiter", "direct_io", "keep_cache", "traffic"),
+        *("_read_to", "_turn", "_waiter", "direct_io", "keep_cache", "traffic"),
     )
 
     def __init__(self, file: ViewFile, generation: Generation | None) -> None:
@@ -383,6 +384,7 @@ class ReadHandle(Handle):
         self._began = self._reached = -1
         # (position, reader), replaced as a whole: two threads may read at once.
         self._last: tuple[int, Reader | None] = (-1, None)
+        self._turn = threading.Lock()
         # For poll(2): where the last read has ended, and who waits for more.
         self._read_to = 0
         self._waiter: Waiter | None = None
@@ -478,7 +480,12 @@ class ReadHandle(Handle):
             if made is not None:
                 return self._slice(made, position, size)
         out = unfilled(size)
-        done = self._render(generation, position, out)
+        done = 0
+        if piece is not None:
+            # The last reader stands at the end of the piece.
+            done = piece.end - position
+            out[:done] = piece.text[position - piece.start :]
+        done = self._render(generation, position, out, done)
         self._reached = position + done
         return out if done == size else out[:done]
 
@@ -509,13 +516,24 @@ class ReadHandle(Handle):
         self._ahead.keep(self, piece)
         return piece
 
-    def _render(self, generation: Generation, position: int, out: bytearray) -> int:
-        """Fill `out` with the text at `position`. Returns how much there is before damage."""
+    def _render(self, generation: Generation, position: int, out: bytearray, done: int) -> int:
+        """Fill `out`, whose first `done` bytes are there, with the text at `position`.
+
+        Returns how much there is before damage.
+
+        Worker threads take turns: the kernel sends parts of one read() side by side, and each part
+        continues where the one before ended.
+        """
+        if not may_wait():
+            return self._render_now(generation, position, out, done)
+        with self._turn:
+            return self._render_now(generation, position, out, done)
+
+    def _render_now(self, generation: Generation, position: int, out: bytearray, done: int) -> int:
         absolute = position + generation.origin
         last, reader = self._last
-        if last != position:
+        if last != position + done:
             reader = None
-        done = 0
         while True:
             try:
                 reached = render_text(generation, absolute + done, out, done, reader)
