@@ -102,13 +102,18 @@ def limit() -> int:
 
 def reserve() -> int:
     """How many of them segments leave alone."""
-    (least, most), may_have = _RESERVE, limit()
+    return _reserve_of(limit())
+
+
+def _reserve_of(may_have: int) -> int:
+    least, most = _RESERVE
     return min(max(may_have // _RESERVED, least), most, may_have - may_have // _RESERVED)
 
 
 def budget() -> int:
     """How many descriptors segments may hold."""
-    return limit() - reserve()
+    may_have = limit()
+    return may_have - _reserve_of(may_have)
 
 
 def count() -> int:
@@ -136,8 +141,10 @@ def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descri
 
     OSError; BlockingIOError where one of them has to be synced and the caller may not wait.
     """
-    most = budget()
-    with_lent = most + reserve() // _LENT
+    may_have = limit()
+    kept = _reserve_of(may_have)
+    most = may_have - kept
+    with_lent = most + kept // _LENT
     while True:
         with lock:
             while len(_open) >= most and _evict_one(holder):

@@ -50,6 +50,8 @@ _SHOWN = 3
 # How long a cleaner may take to name what it puts into the log, and how often to look.
 _SWAP_S = 1.0
 _LOOK_S = 0.005
+# Recovery reads so many bytes of a log faster than it opens the log's files.
+_SHORT_BYTES = 64 << 10
 
 
 class Scan(NamedTuple):
@@ -92,6 +94,8 @@ class Loader:
     def __post_init__(self) -> None:
         # Whether the last stop was clean, and the checkpoints can be read.
         self.stopped_clean = self.has_marker
+        # The partitions whose directories have no file, and that were not loaded yet.
+        self._empty: set[TopicPartition] = set()
 
     # -- finding -------------------------------------------------------------------------------
 
@@ -158,14 +162,33 @@ class Loader:
             and self._topic_id(self._directory((topic, each.number))) in ("", deletion.id)
         ]
 
-    def refuse_old(self, found: Sequence[TopicPartition]) -> None:
-        """ReadOnlyFormat where a partition is one of Kafka 0.7, before anything is changed."""
+    def look_into(self, found: Sequence[TopicPartition]) -> set[TopicPartition]:
+        """Look into the partitions' directories before anything is changed.
+
+        Return the partitions with short logs; none after a clean stop.  ReadOnlyFormat if one of
+        them is a partition of Kafka 0.7.
+        """
+        short = set[TopicPartition]()
         for item in found:
             directory = self._directory(item)
             # Loading finds out what cannot be looked into.
             with contextlib.suppress(OSError):
-                if holds_entries([name for name, _ in self.files.scan(directory)]):
+                names = [name for name, _ in self.files.scan(directory)]
+                if holds_entries(names):
                     raise refusal(directory)
+                if not names:
+                    self._empty.add(item)
+                if not self.has_marker and self._is_short(directory, names):
+                    short.add(item)
+        return short
+
+    def _is_short(self, directory: str, names: Sequence[str]) -> bool:
+        """Whether a partition has at most one segment, of at most ``_SHORT_BYTES``."""
+        bases = paths.log_bases(names)
+        if not bases:
+            return True
+        path = os.path.join(directory, paths.file_name(bases[0], paths.LOG))
+        return len(bases) == 1 and self.files.file_stat(path).st_size <= _SHORT_BYTES
 
     # -- loading -------------------------------------------------------------------------------
 
@@ -226,19 +249,21 @@ class Loader:
         StorageError, OSError.
         """
         was_closed = self.has_marker and directory is None
+        is_new = directory is None and item in self._empty
+        self._empty.discard(item)
         directory = directory or self._directory(item)
         files, settings = self.files, self.settings
         topic, partition = item
-        topic_id = self._topic_id(directory)
+        topic_id = "" if is_new else self._topic_id(directory)
         settings.identify(topic, topic_id)
         config = settings.log_config(topic)
         tiered = self.tiered.line(topic)
         writable = not self.read_only and tiered is None
         is_ours, is_brokers = self._is_ours, settings.is_brokers_topic(topic)
         checkpointed_start, log_start = log_start, log_start or 0
-        if is_ours:
+        if is_ours and not is_new:
             log_start = self._log_start(directory, recovery_point, log_start, clean=clean)
-        if not clean and writable:
+        if not (clean or is_new) and writable:
             recovery_point = self._finish_rescue(directory, recovery_point)
         point = recovery_point or 0
         may_have_gaps = self._may_have_gaps(item)
@@ -289,12 +314,16 @@ class Loader:
         end = recovered.segments[-1].next_offset
         # A broker finds remote segments by the epochs below the first local one.
         epochs_start = log_start if is_brokers else start
+        epochs = list[tuple[int, int]]()
+        if not is_new:
+            epochs = self._load_epochs(directory, epochs_start, end, recovered, writable=writable)
         log = Log(
             *(files, directory, topic, partition, topic_id, config, recovered, self.log_group),
-            created_ns=self._created_ns(directory),
+            # (``find_topic_id`` sets it where it writes the file whose time it is.)
+            created_ns=0 if is_new and writable else self._created_ns(directory),
             log_start=log_start,
             recovery_point=end if clean and not recovered.damaged else flushed_to,
-            epochs=self._load_epochs(directory, epochs_start, end, recovered, writable=writable),
+            epochs=epochs,
             clean=was_closed,
             read_only=self.read_only,
             tiered=tiered,
@@ -303,7 +332,7 @@ class Loader:
             point_counts=holes_to <= flushed_to or (recovery_point is not None and not verify),
         )
         unsynced = os.path.join(directory, paths.UNSYNCED)
-        if not clean and writable and files.exists(unsynced):
+        if not (clean or is_new) and writable and files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
 

@@ -5,7 +5,7 @@
    on, the next start recovers;
 3. leave out the topics that are not needed, where the owner says which those are and the last stop
    was clean;
-4. load each partition, several at a time where recovery has to read;
+4. load each partition, several at a time where recovery has much to read;
 5. make each loaded one part of its topic.
 
 A partition that cannot be opened is an error, or a fault of its topic where faults are kept.
@@ -79,8 +79,7 @@ def open_logs(
     started = time.monotonic()
     scan = loader.scan()
     found, left_out = scan.partitions, list[TopicPartition]()
-    if not loader.read_only:
-        loader.refuse_old(found)
+    short = set[TopicPartition]() if loader.read_only else loader.look_into(found)
     recovery_points, log_starts, are_known = loader.checkpoints.read_at_open(found)
     loader.stopped_clean = loader.has_marker and are_known
     if not loader.read_only:
@@ -94,7 +93,7 @@ def open_logs(
         left_out = [item for item in found if item[0] not in topics]
         found = [item for item in found if item[0] in topics]
     opening = _Opening(
-        *(loader, progress, len(found), recovery_points, log_starts),
+        *(loader, progress, len(found), recovery_points, log_starts, short),
         is_written=is_written,
         clean=clean,
         verify=verify,
@@ -122,13 +121,17 @@ def _needed(loader: Loader, found: list[TopicPartition], needs: NeededTopics) ->
 
 @dataclass(slots=True)
 class _Opening:
-    """Opens the partitions that were found.  ``partitions``: how many have been loaded."""
+    """Opens the partitions that were found.
+
+    ``short``: the partitions with short logs; ``partitions``: how many have been loaded.
+    """
 
     loader: Loader
     progress: Callable[[Progress], None] | None
     total: int
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]
+    short: Set[TopicPartition]
     is_written: bool
     clean: bool
     verify: bool
@@ -144,10 +147,14 @@ class _Opening:
         threads = loader.files.parallel
         if not self.clean:
             threads = max(threads, loader.settings.broker.num_recovery_threads_per_data_dir)
+        # Opening a short log is interpreted code, which several threads only slow down.
+        short = [item for item in found if item in self.short]
+        long = [item for item in found if item not in self.short]
         try:
-            loaded = side_by_side(self._load, found, threads, "recovery")
+            loaded = side_by_side(self._load, short, loader.files.parallel, "opening")
+            loaded += side_by_side(self._load, long, threads, "recovery")
             # Those first that know their topic's id.
-            for log in sorted(filter(None, loaded), key=lambda log: not log.topic_id):
+            for log in sorted(filter(None, loaded), key=_in_order):
                 with self._as_fault((log.topic, log.partition), log):
                     loader.add(log)
         except BaseException:
@@ -200,3 +207,7 @@ class _Opening:
             if log is not None:
                 log.abandon()
             self.loader.topics.set_fault(item, error)
+
+
+def _in_order(log: Log) -> tuple[bool, str, int]:
+    return not log.topic_id, log.topic, log.partition

@@ -392,7 +392,7 @@ def _starts_anew(context: LoadContext, result: Recovered, names: list[str]) -> b
     where = (context.files, context.directory, context.log_start, context.config)
     if context.writable:
         is_unused = all(paths.base_offset_of(name) != context.log_start for name in names)
-        made = Segment.create(*where, now_ms=context.now_ms, is_unused=is_unused)
+        made = Segment.create(*where, now_ms=context.now_ms, is_unused=is_unused, for_append=False)
         segments.append(made)
         segments[0].files.close_descriptors()
         # A flush syncs the directory where a segment was made since the start.

@@ -126,10 +126,12 @@ class Segment:
         now_ms: int,
         suffix: str = "",
         is_unused: bool = False,
+        for_append: bool = True,
     ) -> Segment:
         """Make a new, empty, active segment on disk; remove left-over files of its name first.
 
-        ``is_unused``: there are no such files.  ``suffix``: what its files' names end in
+        ``is_unused``: there are no such files.  ``for_append``: pre-size the indexes now and not at
+        the first append.  ``suffix``: what its files' names end in
         (``.cleaned`` before it is of the log).  OSError where the disk refuses; no file of it is
         left then.
         """
@@ -141,7 +143,10 @@ class Segment:
             fd = segment.files.create()
             if config.preallocate:
                 files.ftruncate(fd, config.segment_bytes)
-            segment._open_for_append()
+            if for_append:
+                segment._open_for_append()
+            else:
+                segment.files.create_indexes()
         except OSError:
             segment.files.discard()
             raise

@@ -503,6 +503,11 @@ class SegmentFiles:
         self.fd = fd = descriptors.open_for(self, self._files, open_it)
         return fd
 
+    def create_indexes(self) -> None:
+        """Create empty indexes.  OSError."""
+        for kind in (paths.INDEX, paths.TIMEINDEX):
+            self._files.close(self._files.open(self.file_path(kind), os.O_WRONLY | os.O_CREAT))
+
     def discard(self) -> None:
         """Remove a segment that was never part of the log."""
         for path in self.let_go():
