@@ -53,13 +53,15 @@ class SegmentBatches:
         """Nothing of it is saved."""
 
     def bytes_before(self, offset: int) -> int:
-        """Bytes before the batch that holds the first record with an offset ≥ `offset`. Waits."""
+        """Bytes before the batch that holds the first record with an offset ≥ `offset`, or before
+        the damage in which it is lost. Waits.
+        """
         self.segment.files.lease()
         try:
-            found = self.segment.locate(offset)
+            found = self.segment.look_again(lambda: self.segment.position_of(offset))
         finally:
             self.segment.files.release()
-        return self.segment.size if found is None else found[0]
+        return self.segment.size if found is None else found
 
     def bytes_until(self, offset: int) -> int:
         """Bytes up to the end of the batch that holds the last record before `offset`. Waits."""

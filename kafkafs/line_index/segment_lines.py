@@ -78,6 +78,7 @@ class SegmentLines:
     __slots__ = (
         "_aside",
         "_cache",
+        "_from",
         "_held",
         "_lock",
         "_state",
@@ -118,6 +119,8 @@ class SegmentLines:
         self._state: tuple[Saved, Measure | None] = (Saved(), Measure(store.granularity))
         # (entries, count) of the saved part, while they stay in memory.
         self._held: tuple[bytes, int] | None = None
+        # While `measure` has not come to the end: (covered, text_length, records) as it began.
+        self._from: tuple[int, int, int] | None = None
         # The gaps, and the damages that they were found for (`records.py`).
         self.gaps: tuple[Damages, tuple[Gap, ...]] = ((), ())
         self.used = False
@@ -249,20 +252,26 @@ class SegmentLines:
         try:
             if not self.loaded:
                 self._load()
-            if self.covered < self.end:
+            if self._from is None:
+                self._from = self.covered, self.text_length, self.records
+            # Bytes may have changed since they were checked.
+            for start in self._from, (0, 0, 0):
+                try:
+                    self._measure_log(until)
+                    break
+                except CorruptRecord:
+                    if not self._go_back(start):
+                        raise
+            else:
                 self._measure_log(until)
-            tail = self._state[1]
-            inside = tail is not None and tail.batch_end
-            if self.covered > self.end or (inside and self.covered == self.end):
-                # A value lies beyond the end, or a record ends there inside of its batch.
-                raise self._ends_inside_a_batch(self.end)
+            self._from = None
         finally:
             self._lock.release()
         if self.segment.files.sealed and self._state[1] is not None:
             self.seal()
 
     def _measure_log(self, until: float) -> None:
-        buffer = memoryview(bytearray(min(CHUNK, self.end - self.covered)))
+        buffer = memoryview(bytearray(max(min(CHUNK, self.end - self.covered), 0)))
         while (position := self.covered) < (end := self.end):
             if time.monotonic() >= until:
                 reason = f"measured {position} of {end} bytes of the segment so far"
@@ -285,6 +294,34 @@ class SegmentLines:
                 self._check_room(position, needed, size, end)
             if needed > len(buffer):
                 buffer = memoryview(bytearray(needed))
+        tail = self._state[1]
+        if position > end or (tail is not None and tail.batch_end):
+            # A value lies beyond the end, or a record ends there inside of its batch.
+            raise self._ends_inside_a_batch(end)
+
+    def _go_back(self, start: tuple[int, int, int]) -> bool:
+        """Check what cannot be measured again, and go back to `start` (as `_from`), which is before
+        it. False where nothing is damaged.
+        """
+        position, text_length, records = start
+        self.segment.check_again(position, self.end)
+        if not self.segment.damages:
+            return False
+        saved, tail = self._begin()
+        if position < saved.covered:
+            saved, tail = Saved(), Measure(self._store.granularity)
+            self._state = saved, tail
+            self._drop_held()
+            self.gaps = ((), ())
+            self.is_guessed = False
+        else:
+            tail.go_back(
+                position - saved.covered,
+                text_length - saved.text_length,
+                records - saved.records,
+            )
+        self._count(saved, tail)
+        return True
 
     def measured(self, start: int, end: int, granularity: int = NO_ENTRIES) -> Measure:
         """Measure the log from file position `start`, where a batch begins, to `end`, where a batch
@@ -308,6 +345,9 @@ class SegmentLines:
                 return min(size, place.start - position)
             if position < place.end:
                 saved, tail = self._begin()
+                if tail.batch_end:
+                    # The batch was sound as its measuring began.
+                    raise place.error(self.segment.log_path)
                 self._measure_damaged(tail, place, min(place.end, self.end))
                 self._count(saved, tail)
                 return 0

@@ -153,7 +153,7 @@ cdef class Measure:
     position     file position of the next byte that the measuring needs
     text_length  bytes of text of the records before `position`
     records      the number of records before `position`
-    entries      the line index so far; it only grows
+    entries      the line index so far; it only grows, except in `go_back`
     batch_end    the end of the current batch; 0: a batch begins at `position`
     encoded      whether the last measuring stopped because the batch at `position` is encoded
     needed       bytes from `position` on that the next measuring needs; 0: 64
@@ -216,6 +216,19 @@ cdef class Measure:
         self.text_length += inner.text_length
         self.records += inner.records
         self.place.position += size
+
+    def go_back(self, long long position, long long text_length, long long records):
+        """Go back to `position`, where a batch began, and to the totals before it."""
+        cdef Entry last
+        cdef int64_t count = len(self.entries) // <int64_t> sizeof(Entry)
+        count = max(count_below(self.entries, count, max(position, 0), False, &last), 1)
+        # Other threads may still read the old ones.
+        self.entries = self.entries[:count * sizeof(Entry)]
+        self.next_entry = last.text + self.granularity
+        self.place = Place(position, 0, 0, 0)
+        self.text_length = text_length
+        self.records = records
+        self.encoded = False
 
     cdef int leave_stop(self, int64_t size) except -1:
         if self.place.batch_end or self.place.record_end:

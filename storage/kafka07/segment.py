@@ -75,6 +75,9 @@ class Segment07(Segment):
             return None
         return next(self.batches(self.position_before(offset)), None)
 
+    def check_again(self, position: int, end: int) -> None:
+        """Do nothing: its entries are no batches, and no damage is looked for after the start."""
+
     def last_batch(self) -> tuple[int, BatchHeader] | None:
         self.position_before(self.next_offset)
         last = deque(self.batches(self._edges[-1]), maxlen=1)

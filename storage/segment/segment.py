@@ -22,7 +22,8 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from storage import paths
 from storage.errors import CorruptRecord, CutShort
@@ -49,6 +50,8 @@ from storage.segment.segment_files import LogVanished, SegmentFiles
 from storage.segment.walk import AT_ONCE_BYTES, Buffered, buffered, sealed_indexes
 from storage.settings.config import LogConfig
 from storage.waiting import before_waiting, may_wait
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -684,6 +687,16 @@ class Segment:
             reads.add(place.start, place.end, place.next_offset)
         self.first_read = reads
         self.verify(position, end)
+
+    def look_again(self, look: Callable[[], T]) -> T:
+        """Return ``look()``.  If it meets bytes that have changed since they were checked, check
+        them again, and call it once more.
+        """
+        try:
+            return look()
+        except CorruptRecord as error:
+            self.check_again(error.position or 0, self.size)
+            return look()
 
     def _check(self, position: int, end: int) -> None:
         """Check the batch that ``position`` is in, and on to ``end`` or as far as one read goes."""

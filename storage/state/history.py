@@ -362,7 +362,8 @@ class History:
             # Before it reads ``now``: a caller that has changed ``now`` compares the version then.
             self.version += 1
             now = self.now if log_start is None else self.now._replace(log_start=log_start)
-            self._save(now, segments, segments[-1].last_batch())
+            last = segments[-1].look_again(segments[-1].last_batch)
+            self._save(now, segments, last)
 
     def save_ahead(
         self, before: Past, past: Past, segments: Sequence[Segment], last: LastBatch, version: int

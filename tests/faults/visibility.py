@@ -226,6 +226,14 @@ FAULTS = [
         (FIRST_READ,),
     ),
     Fault(
+        "measuring-of-changed-bytes-does-not-check-them-again",
+        "kafkafs/line_index/segment_lines.py",
+        "                    if not self._go_back(start):\n",
+        "                    if start:\n",
+        "Each stat fails until the checker has been there.",
+        ("tests/kafkafs/test_damaged.py", "tests/kafkafs/test_damage_table.py"),
+    ),
+    Fault(
         "look-up-of-changed-bytes-does-not-check-them-again",
         "kafkafs/line_index/records.py",
         "        lines.segment.check_again(position, until[1])\n\n\ndef",

@@ -7,6 +7,7 @@ again, as after a restart: nobody has been told of the damage.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,8 @@ import pytest
 from kafkafs.mount_options import MountOptions
 from storage import Record, encode
 from storage.errors import CorruptRecord
+from storage.task import Task
+from storage.verify.log_checker import LogChecker
 from tests.kafkafs.trees import Clock, Tree, read
 
 CLOCK = Clock()
@@ -230,6 +233,34 @@ def test_of_what_was_appended_here_too(
     found, errors = read_all(tree, "t/0", 3 * PAD)
     assert found == without(number) + b"more\n"
     assert len(errors) == len(line(number))
+
+
+@pytest.mark.parametrize("number", [8, PER_SEGMENT - 1])
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if not fault.cuts])
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip"])
+def test_of_what_was_appended_here_and_not_measured(
+    tmp_path: Path, opened: Callable[[Path], Tree], codec: str, name: str, number: int
+) -> None:
+    """No stat fails although nobody has checked the bytes since they changed."""
+    tree = opened(tmp_path / "t-0")
+    tree.mkdir("t")
+    settings = {"index.interval.bytes": "0", "compression.type": codec}
+    tree.manager.change_topic_settings("t", settings)
+    log = tree.log()
+    values = [random.Random(n).randbytes(PAD).hex().encode() for n in range(PER_SEGMENT)]
+    for each in values:
+        record = Record(0, CLOCK.ms(), 0, b"k", each)
+        log.append(bytearray(encode([record])), now_ns=CLOCK.now_ns)
+    damage(tmp_path / "t-0", number, FAULTS[name])
+    for path in ("t/.batches/0", "t/.kv/0", "t/0", "t/.jsonl/0", "t/.follow/0"):
+        assert tree.attributes(tree.node(path)).size
+    # A wrong CRC alone is found by the checker.
+    LogChecker(tree.manager.logs, CLOCK.ms).run_newest(Task())
+    sound = [each for n, each in enumerate(values) if n != number]
+    assert read_all(tree, "t/0", 3 * PAD)[0].split() == sound
+    assert [place.first_offset for place in log.segments[0].damages] == [number]
+    tree.append("t/0", b"behind it\n")
+    assert read_all(tree, "t/0", 3 * PAD)[0].split(b"\n")[:-1] == [*sound, b"behind it"]
 
 
 def test_garbage_behind_the_last_batch_of_a_sealed_segment(

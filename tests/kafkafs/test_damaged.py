@@ -11,6 +11,7 @@ import pytest
 from storage import Record, encode
 from storage.errors import CorruptRecord
 from storage.record.control import COMMIT
+from storage.segment.segment import Segment
 from storage.task import Task
 from storage.verify.log_checker import LogChecker
 from tests.kafkafs.trees import Clock, Tree, read
@@ -315,3 +316,72 @@ def test_a_segment_whose_text_has_another_length_than_it_had(tree: Tree, byte: b
     handle.release()
     assert [place.first_offset for place in segment.damages] == [10]
     check(tree, "t/.jsonl/0", whole, [numbered(whole, 10, 10)], 37)
+
+
+def change(segment: Segment, number: int, at: int) -> None:
+    """Flip a bit of a batch in the file, which nobody checks again for now."""
+    position = list(segment.batches())[number][0] + at
+    with Path(segment.log_path).open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 8]))
+
+
+@pytest.mark.parametrize("at", [9, 16, 61])
+def test_text_that_was_shown_keeps_its_positions(tree: Tree, at: int) -> None:
+    """A transaction ends whose records have changed since they were written, and more text, too."""
+    fill(tree)
+    shown = tree.read("t/0")
+    log = tree.log()
+    client = Client(log, 7)
+    client.send(b"changed", timestamp_ms=CLOCK.ms())
+    change(log.active, 100, 80)
+    change(log.active, COUNT, at)
+    log.appender.append_batches(marker(7, COMMIT), now_ns=CLOCK.now_ns)
+    size = tree.attributes(tree.node("t/0")).size
+    assert size > len(shown)
+    tree.append("t/0", b"behind it\n")
+    handle = tree.open("t/0")
+    start, end = numbered(shown, 100, 100)
+    assert read(handle, 0, start) == shown[:start]
+    assert read(handle, end, len(shown) - end) == shown[end:]
+    with pytest.raises(CorruptRecord, match=f"offsets {COUNT} to"):
+        read(handle, len(shown))
+    assert read(handle, tree.attributes(tree.node("t/0")).size - 10) == b"behind it\n"
+    handle.release()
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_a_batch_larger_than_what_is_measured_at_a_time(tree: Tree, path: str) -> None:
+    """It cannot be measured after some of its records have been."""
+    tree.manager.change_topic_settings("t", {"max.message.bytes": "8000000"})
+    values = [b"%d" % n * 700_000 for n in range(4)]
+    records = [Record(n, CLOCK.ms(), 0, b"k", each) for n, each in enumerate(values)]
+    tree.append("t/0", b"before it\n")
+    tree.log().append(bytearray(encode(records)), now_ns=CLOCK.now_ns)
+    segment = tree.log().active
+    tree.log().append(bytearray(encode([records[0]])), now_ns=CLOCK.now_ns)
+    data = Path(segment.log_path).read_bytes()
+    change(segment, 1, data.index(values[3]) - list(segment.batches())[1][0] - 3)
+    size = tree.attributes(tree.node(path)).size
+    handle = tree.open(path)
+    assert b"0" * 50 in read(handle, size - 600_000)
+    handle.release()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("path", VIEWS)
+def test_a_log_that_starts_in_damage(tree: Tree, path: str, is_known: bool) -> None:
+    fill(tree, 20)
+    tree.log().raise_log_start(45)
+    if is_known:
+        damage(tree, 2, at=16)
+    else:
+        change(tree.log().active, 2, 16)
+    size = tree.attributes(tree.node(path)).size
+    handle = tree.open(path)
+    with pytest.raises(CorruptRecord):
+        read(handle, 0)
+    assert b"399:" in read(handle, size - 200)
+    handle.release()
