@@ -200,6 +200,8 @@ class Operations(pyfuse3.Operations):
                 self._mount.events.of_request(f"{what}: {reason_of(error)}", number)
             else:
                 self._mount.events.of_request(what.line(error))
+        # A file may keep the error. The tracebacks have what the request wrote, in cycles with it.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         raise pyfuse3.FUSEError(number or errno.EIO) from None
 
     async def _attributes(self, node: Node) -> Attributes:
@@ -550,12 +552,13 @@ class Operations(pyfuse3.Operations):
         self._requests["write"] += 1
         try:
             handle = self._handles.get(fh)
+            written: int | None = None
             if handle.structural:
                 written = await self._alone(handle.write, off, buf)
             else:
-                try:
+                with contextlib.suppress(NotExamined, OutOfTurn):
                     written = handle.write(off, buf)
-                except (NotExamined, OutOfTurn):
+                if written is None:
                     written = await self._write_again(handle, off, buf)
                 if handle.sync_due:
                     await self._sync(handle)
@@ -571,10 +574,10 @@ class Operations(pyfuse3.Operations):
         this file meanwhile.
         """
         while True:
-            try:
+            # Nothing is awaited in an `except` clause: the traceback has copies of the batches.
+            with contextlib.suppress(NotExamined):
                 return await self.turns.call(handle.write, off, buf)
-            except NotExamined:
-                await self._in_thread(handle.examine, buf)
+            await self._in_thread(handle.examine, buf)
 
     async def _jobs_ended(self, handle: Handle) -> None:
         """Wait up to `JOB_S` for the jobs of a write, and raise their errors."""

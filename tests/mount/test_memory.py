@@ -42,6 +42,12 @@ def metric(mount: Mount, name: str) -> float:
     return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
 
 
+def ticks(pid: int) -> int:
+    """The processor time of a process, in hundredths of a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 def faults(pid: int) -> int:
     """How many pages a process has got from the kernel, which has zeroed them."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
@@ -153,6 +159,27 @@ def test_one_record_of_kilobytes(mount: Mount) -> None:
     until(lambda: resident_bytes(mount.pid) < idle + 16 * MIB)
 
 
+@pytest.mark.parametrize("view", [".jsonl/0", ".kv/0"])
+def test_the_cost_of_a_long_line_grows_with_its_length(mount: Mount, view: str) -> None:
+    """The kernel splits reads of 1 MiB: each part continues where the one before ended."""
+
+    def cost(size: int) -> int:
+        """Read a line of `size` MiB and return the processor time of that."""
+        path = mount.topic(f"t{size}").parent
+        batch = recompress(encode([Record(0, 0, 0, None, b"x" * (size * MIB))]), ZSTD)
+        with (path / ".batches/0").open("ab", buffering=0) as batches:
+            assert batches.write(batch) == len(batch)
+        with (path / view).open("rb", buffering=0) as file:
+            assert len(file.read(MIB)) == MIB
+            before = ticks(mount.pid)
+            for _ in range(size - 1):
+                assert len(file.read(MIB)) == MIB
+            return ticks(mount.pid) - before
+
+    short = cost(50)
+    assert cost(200) < 8 * max(short, 5)
+
+
 @pytest.mark.parametrize("path", ["0", ".jsonl/0", ".batches/0", ".append"])
 def test_what_is_unfinished_takes_its_bytes_and_is_given_back(tmp_path: Path, path: str) -> None:
     """Eight files take 50 MiB together, which grow by turns: no holes are left between them."""
@@ -175,6 +202,37 @@ def test_what_is_unfinished_takes_its_bytes_and_is_given_back(tmp_path: Path, pa
             with contextlib.suppress(OSError):
                 os.close(fd)
         until(lambda: resident_bytes(mount.pid) < idle + 16 * MIB)
+
+
+def test_a_batch_that_is_refused_when_it_ends(mount: Mount) -> None:
+    """Its bytes are copied to be checked. No error keeps a copy, although the file stays open."""
+    size = 50 * MIB
+    topic = mount.topic("t").parent
+    mount.run('echo max.message.bytes=64MiB >> "$T/.config"', T=topic)
+    batch = bytearray(encode([Record(0, 0, 0, None, b"x" * size)]))
+    batch[-1] ^= 1  # its CRC is wrong
+    idle = resident_bytes(mount.pid)
+    with (topic / ".batches/0").open("ab", buffering=0) as batches:
+        view = memoryview(batch)
+        at = 0
+        while at < len(batch) - 1000:
+            at += batches.write(view[at : min(at + MIB, len(batch) - 1000)])
+        fails(errno.EINVAL, batches.write, bytes(view[at:]) + bytes(MIB // 2))
+        assert peak_bytes(mount.pid) < idle + BOUND
+        until(lambda: resident_bytes(mount.pid) < idle + 16 * MIB)
+
+
+@pytest.mark.parametrize("path", [".batches/0", ".jsonl/0"])
+def test_refused_writes_of_open_files(mount: Mount, path: str) -> None:
+    """A file knows a refused write that comes again, and does not keep it: 200 take 200 MiB."""
+    topic = mount.topic("t").parent
+    idle = resident_bytes(mount.pid)
+    handles = [os.open(topic / path, APPEND) for _ in range(200)]
+    for fd in handles:
+        fails(errno.EINVAL, os.write, fd, b"x\n" * (MIB // 2))
+    until(lambda: resident_bytes(mount.pid) < idle + 16 * MIB)
+    for fd in handles:
+        os.close(fd)
 
 
 def test_lines_that_nobody_ends(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+from array import array
 from typing import Generic, NoReturn, TypeVar
 
 from kafkafs.tree.append.append_target import (
@@ -33,6 +34,33 @@ _SYNC = os.O_SYNC | os.O_DSYNC
 T = TypeVar("T", bound=AppendTarget)
 
 
+class _Written:
+    """Recognizes written bytes, by the hash of each page: many files would hold many bytes."""
+
+    __slots__ = ("_pages", "_size")
+
+    def __init__(self, data: bytes) -> None:
+        self._size = len(data)
+        self._pages = _hashes(data)
+
+    def begins(self, data: bytes) -> bool:
+        """Whether `data` begins with these bytes."""
+        return len(data) >= self._size and _hashes(data[: self._size]) == self._pages
+
+    def begins_with(self, data: bytes) -> bool:
+        """Whether these bytes begin with the pages of `data`, at least one."""
+        pages = len(data) // _PAGE
+        if not pages or len(data) > self._size:
+            return False
+        return _hashes(data[: pages * _PAGE]) == self._pages[:pages]
+
+
+def _hashes(data: bytes) -> array[int]:
+    """The hash of each page of some bytes."""
+    view = memoryview(data)
+    return array("q", (hash(view[at : at + _PAGE]) for at in range(0, len(data), _PAGE)))
+
+
 class AppendHandle(WritingHandle, Generic[T]):
     """See the module. `reader` answers reads where the file is open for both."""
 
@@ -44,7 +72,7 @@ class AppendHandle(WritingHandle, Generic[T]):
         self._flags = flags
         self._kept = Rest()
         # The last refused write, and its error where it had begun inside of a line or batch.
-        self._refused: tuple[bytes, StorageError | OSError | None] | None = None
+        self._refused: tuple[_Written, StorageError | OSError | None] | None = None
         self.sync_due = False
 
     # -- for subclasses ------------------------------------------------------------------------
@@ -124,23 +152,19 @@ class AppendHandle(WritingHandle, Generic[T]):
         assert self._refused is not None
         refused, error = self._refused
         if error is None:
-            if data.startswith(refused):
+            if refused.begins(data):
                 self._begin_again()
-        elif data.startswith(refused) or (len(data) >= _PAGE and refused.startswith(data)):
+        elif refused.begins(data) or refused.begins_with(data):
             raise error.with_traceback(None)
         self._refused = None
 
     def _refuse(self, error: StorageError | OSError, data: bytes) -> NoReturn:
         """Log the error, drop refused content, and raise it."""
         if isinstance(error, (RecordTooLarge, InvalidRecord, UnfinishedError)):
-            self._refused = (data, error if self._is_inside() else None)
+            self._refused = (_Written(data), error if self._is_inside() else None)
             self._drop_rest(data)
         self._log_refusal(error)
-        try:
-            raise error
-        finally:
-            # The traceback has this frame: a cycle would keep the written bytes in memory.
-            del error
+        raise error
 
     def _log_refusal(self, error: StorageError | OSError) -> None:
         """Log and count a refused append."""

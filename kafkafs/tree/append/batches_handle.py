@@ -80,11 +80,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
             raise NotExamined
         self._to_examine = None
         if isinstance(found, (StorageError, OSError)):
-            try:
-                raise found
-            finally:
-                # As in `_refuse`.
-                del found
+            raise found
         return found
 
     def examine(self, data: bytes) -> None:
