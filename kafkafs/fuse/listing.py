@@ -37,7 +37,8 @@ from kafkafs.tree.inodes import (
 from storage.errors import StorageError
 from storage.waiting import at_once
 
-#: How many names to look up together when one has to wait, and in how many threads.
+#: How many names to look up together when one has to wait, and in how many threads. A page has as
+#: many entries at most.
 LISTED_AT_ONCE = 256
 LISTING_THREADS = 8
 
@@ -84,10 +85,10 @@ class Listing:
         self._looked_up = 0
 
     async def reply(self, start: int, token: pyfuse3.ReaddirToken) -> None:
-        """Reply entries from number `start` on, as many as the kernel takes at once."""
+        """Reply entries from number `start` on, at most as many as the kernel takes at once."""
         directory, names = self._directory.inode, self._names
         found: _Found = {}
-        replied = False
+        replied = 0
         for position in range(start, len(names)):
             name = names[position]
             try:
@@ -117,7 +118,9 @@ class Listing:
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
                 return
             self._tree.answered(directory, name, self._process, node)
-            replied = True
+            replied += 1
+            if replied == LISTED_AT_ONCE:
+                return
 
     async def _look_up(self, names: Sequence[str]) -> _Found:
         """The nodes of the names that still exist."""

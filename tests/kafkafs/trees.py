@@ -177,7 +177,7 @@ class Tree:
         """Open, write at what the kernel takes for the end, close."""
         found = self.node(node) if isinstance(node, str) else node
         handle = self.open(found, APPEND)
-        write(handle, at_once(found.attributes).size, data)
+        write(handle, self.attributes(found).size, data)
         handle.flush()
         handle.release()
 

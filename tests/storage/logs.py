@@ -15,6 +15,19 @@ NOW_MS = 1_700_000_000_000
 NOW_NS = NOW_MS * 1_000_000
 
 
+class Unsynced(Files):
+    """Makes thousands of directories in a moment."""
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
 def batch(values: Sequence[bytes | None], timestamp_ms: int = NOW_MS) -> bytearray:
     """One batch of records without keys."""
     return bytearray(

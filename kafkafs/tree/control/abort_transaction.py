@@ -21,6 +21,7 @@ from storage.directory.manager import Topic
 from storage.errors import InvalidTxnState, StorageError
 from storage.log.log import Log
 from storage.log.pace import check_paces
+from storage.waiting import before_waiting
 
 NAME = "abort-transaction"
 _COLUMNS = (
@@ -34,7 +35,8 @@ _COLUMNS = (
 
 
 def transactions_text(mount: MountContext, topic: Topic) -> str:
-    """The text of the file."""
+    """The text of the file. There may be any number of producers, so a worker thread makes it."""
+    before_waiting()
     outcome = mount.outcomes.get((topic.name, topic.id, NAME), "none")
     rows = [
         (

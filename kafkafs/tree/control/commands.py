@@ -62,7 +62,7 @@ def parse(
     `bare`: a partition alone means `run` of it.
     """
     chosen: set[int] = set()
-    verb = None
+    verb, everywhere = None, False
     for number, line, words in numbered(lines):
         if bare and len(words) == 1 and words[0].isdecimal():
             words = [RUN, *words]
@@ -74,7 +74,7 @@ def parse(
             raise refused(number, line, f"cannot be in one write with {verb}")
         verb = words[0]
         if len(words) == 1:
-            chosen.update(partitions)
+            everywhere = True
             continue
         partition = parse_partition(words[1], partitions)
         if partition is None:
@@ -82,7 +82,7 @@ def parse(
         chosen.add(partition)
     if verb is None:
         return None
-    everywhere = verb == CANCEL or len(chosen) == len(partitions)
-    ordered = sorted(chosen)
-    text = verb if everywhere else f"{verb} {' '.join(map(str, ordered))}"
+    ordered = sorted(partitions if everywhere else chosen)
+    names_all = verb == CANCEL or len(ordered) == len(partitions)
+    text = verb if names_all else f"{verb} {' '.join(map(str, ordered))}"
     return Command(verb, ordered, text)

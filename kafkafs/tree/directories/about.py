@@ -101,9 +101,9 @@ class AboutDirectory(TreeDirectory):
             lambda: Text(make()),
             owner,
             self.mount.clock_ns,
-            lambda: self._partitions.follow_all(time.monotonic() + FOLLOW_S),
-            f"{ABOUT}/{name}",
-            take,
+            look=lambda: self._partitions.follow_all(time.monotonic() + FOLLOW_S),
+            take=take,
+            path=f"{ABOUT}/{name}",
         )
 
     def _topics_taker(self) -> Take | None:

@@ -34,7 +34,7 @@ from kafkafs.tree.inodes import Caller, Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
 from kafkafs.views import View
 from storage.modes import Ownership
-from storage.waiting import may_wait
+from storage.waiting import before_waiting, may_wait
 
 APPEND = "append"
 """The file that takes records for any partition; in the topic itself `.append`."""
@@ -200,6 +200,7 @@ class RawDirectory(OfPartition):
         self.partition.known.pop(self.inode, None)
 
     def names(self) -> list[str]:
+        before_waiting()
         log = self.partition.log
         return sorted(name for name, _ in log.files.scan(log.directory) if is_shown(name))
 
@@ -219,30 +220,28 @@ class MetaDirectory(OfPartition):
             partition.follow()
         log = partition.log
         values = partition.view(self.mount.views[0])
-        txn_index = meta.TxnIndex(log)
+
+        def segments() -> Content:
+            before_waiting()
+            partition.nonce()
+            values.layout.measure(time.monotonic() + MEASURE_S)
+            return meta.segments(log, values)
+
         content: dict[str, Callable[[], Content]] = {
             "offsets": lambda: meta.offsets(log),
-            "segments": lambda: meta.segments(log, values),
+            "segments": segments,
             "index": lambda: meta.EntryTable(log, meta.OFFSET_INDEX),
             "timeindex": lambda: meta.EntryTable(log, meta.TIME_INDEX),
-            "txnindex": txn_index.content,
+            "txnindex": lambda: meta.aborted_transactions(log),
             "producers": lambda: meta.producers(log),
         }
         if name not in content:
             raise missing(name)
-
-        def measured() -> None:
-            partition.nonce()
-            values.layout.measure(time.monotonic() + MEASURE_S)
-
-        prepare = {"segments": measured, "txnindex": txn_index.prepare}
-
         return VirtualFile(
             inode_number(log.topic, log.topic_id, log.partition, ".meta", name),
             content[name],
             self.file_owner,
             lambda: partition.mtime_ns,
-            prepare=prepare.get(name),
             path=f"{self.path}/{name}",
         )
 

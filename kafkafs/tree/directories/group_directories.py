@@ -25,7 +25,7 @@ from kafkafs.tree.files.group_names import (
     right_spelling,
     spelt_group,
 )
-from kafkafs.tree.files.virtual_file import FactsFile, Text
+from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.groups import group_facts
 from kafkafs.tree.groups.claim_file import NAME as CLAIMS
 from kafkafs.tree.groups.claim_file import ClaimFile
@@ -235,7 +235,7 @@ class GroupDirectory(_Uncached):
         group = self._group()
         if not group.members and not group.kind:
             raise missing(MEMBERS)
-        return FactsFile(
+        return VirtualFile(
             inode_number(self.path, MEMBERS),
             lambda: Text(group_facts.members_text(self._group())),
             self._facts_owner,

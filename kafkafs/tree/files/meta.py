@@ -2,8 +2,9 @@
 
 `offsets` has `name value` lines. The others begin with a line of column names, and right-align each
 number in a column of fixed width: so the size of a table is known at once, and a read makes only
-the lines that it returns. Timestamps are milliseconds since 1970. -1 stands for none, of
-timestamps, offsets and sequences.
+the lines that it returns. A log may have any number of segments and producers, so a worker thread
+makes all of these texts but `offsets`. Timestamps are milliseconds since 1970. -1 stands for none,
+of timestamps, offsets and sequences.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ def segments(log: Log, values: PartitionView) -> Content:
     `state` is active, sealed, damaged (`storage.segment.damage`) or being_deleted.
     """
     rows = []
-    retired = [segment for _, segment in log.retired]
-    for segment in sorted((*retired, *log.segments), key=lambda segment: segment.base_offset):
+    # A segment may retire between the two looks.
+    known = {*log.segments, *(segment for _, segment in log.retired)}
+    for segment in sorted(known, key=lambda segment: segment.base_offset):
         extent = values.layout.extent_of(segment)
         entries = entry_count(log, segment, OFFSET_INDEX)
         fill = 100 * entries * OFFSET_INDEX.entry.size / log.config.segment_index_bytes
@@ -121,7 +123,7 @@ def _state(segment: Segment) -> str:
 
 
 def entry_count(log: Log, segment: Segment, layout: EntryLayout) -> int:
-    """Entries in an index file: a sealed segment's by its length. On the owner's thread only."""
+    """Entries in an index file: a sealed segment's by its length."""
     if segment is log.active:
         index = segment.files.offset_index if layout is OFFSET_INDEX else segment.files.time_index
         return index.count
@@ -178,6 +180,7 @@ class Rows(Table):
 
 def producers(log: Log) -> Content:
     """A line per producer that the log remembers, and the first offset of its open transaction."""
+    before_waiting()
     known = sorted(log.producers, key=lambda producer: producer.producer_id)
     return Rows(
         _PRODUCER_COLUMNS,
@@ -196,26 +199,10 @@ def producers(log: Log) -> Content:
     )
 
 
-class TxnIndex:
-    """Every aborted transaction: `prepare` reads them, `content` shows them."""
-
-    __slots__ = ("_log", "_read")
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        # The segments whose transaction indexes are in memory.
-        self._read: Sequence[Segment] = ()
-
-    def prepare(self) -> None:
-        """Have the segments read their transaction indexes, each once. BlockingIOError."""
-        segments = self._log.segments
-        if self._read is not segments:
-            before_waiting()
-            self._log.transactions.aborted()
-            self._read = segments
-
-    def content(self) -> Content:
-        return Rows(_TXN_COLUMNS, self._log.transactions.aborted())
+def aborted_transactions(log: Log) -> Content:
+    """A line per aborted transaction."""
+    before_waiting()
+    return Rows(_TXN_COLUMNS, log.transactions.aborted())
 
 
 class EntryTable(Table):
@@ -224,7 +211,8 @@ class EntryTable(Table):
     __slots__ = ("_ends", "_layout", "_log", "_segments")
 
     def __init__(self, log: Log, layout: EntryLayout) -> None:
-        """The entries of the log as it is now. On the owner's thread."""
+        """The entries of the log as it is now."""
+        before_waiting()
         self._log = log
         self._layout = layout
         self._segments = log.segments

@@ -53,13 +53,13 @@ def text_table(columns: Sequence[tuple[str, int]], rows: Iterable[Sequence[objec
 
 
 class VirtualFile(Node):
-    """A file whose content `make` makes on the owner's thread.
+    """A file whose short content `make` makes on the owner's thread. If that would have to wait,
+    which is BlockingIOError, a worker thread makes it.
 
-    `prepare` does before what waits for the disk, and raises BlockingIOError on the owner's thread.
     `take(flags, reader)` makes the handle for writing, of a file that takes lines.
     """
 
-    __slots__ = ("_make", "_mtime_ns", "_owner", "_path", "_prepare", "_take")
+    __slots__ = ("_make", "_mtime_ns", "_owner", "_path", "_take")
 
     def __init__(
         self,
@@ -68,7 +68,6 @@ class VirtualFile(Node):
         owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
         *,
-        prepare: Callable[[], object] | None = None,
         take: Callable[[int, Handle | None], WritingHandle] | None = None,
         path: str = "",
     ) -> None:
@@ -77,7 +76,6 @@ class VirtualFile(Node):
         self._make = make
         self._owner = owner
         self._mtime_ns = mtime_ns
-        self._prepare = prepare
         self._take = take
 
     @property
@@ -85,10 +83,7 @@ class VirtualFile(Node):
         return self._path
 
     def attributes(self) -> Attributes:
-        if self._prepare is not None:
-            self._prepare()
-        # A worker thread makes no content: the owner's thread asks again after it.
-        return self._attributes(len(self._make()) if not may_wait() else 0)
+        return self._attributes(len(self._make()))
 
     def _attributes(self, size: int) -> Attributes:
         mode, uid, gid = self._owner()
@@ -116,49 +111,28 @@ class VirtualFile(Node):
 
     def _open_content(self) -> Handle:
         """A handle for reading."""
-        if self._prepare is not None:
-            self._prepare()
-        return ContentHandle(self._make, self._make() if not may_wait() else None)
+        return ContentHandle(self._make())
 
 
 class ContentHandle(Handle):
-    """A virtual file as it was at open; at the first read where the open had to wait."""
+    """A virtual file as it was at open."""
 
-    __slots__ = ("_content", "_make")
+    __slots__ = ("_content",)
 
     direct_io = True
 
-    def __init__(self, make: Callable[[], Content], content: Content | None) -> None:
-        self._make = make
+    def __init__(self, content: Content) -> None:
         self._content = content
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        if self._content is None:
-            if may_wait():
-                raise OSError(errno.EIO, "read by a worker thread before the owner's")
-            self._content = self._make()
         return self._content.read(position, size)
 
 
-class FactsFile(VirtualFile):
-    """A virtual file whose content any thread makes: the owner's, or, where that would have to
-    wait, which is BlockingIOError, a worker's.
-    """
-
-    __slots__ = ()
-
-    def attributes(self) -> Attributes:
-        return self._attributes(len(self._make()))
-
-    def _open_content(self) -> Handle:
-        return ContentHandle(self._make, self._make())
-
-
 class MadeFile(VirtualFile):
-    """A file whose content a worker thread makes for each open.
+    """A file whose content takes long to make: a worker thread makes it for each open.
 
-    The owner's thread calls `look` before. stat shows the size of the text that was opened last,
-    while it is open; else of a text that is made for the stat.
+    The owner's thread calls `look` before that. While a text is open, stat shows the size of the
+    text that was opened last; else the size of a text that is made for the stat.
     """
 
     __slots__ = ("_look", "_opened", "_size")
@@ -169,11 +143,12 @@ class MadeFile(VirtualFile):
         make: Callable[[], Content],
         owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
-        look: Callable[[], object],
-        path: str,
+        *,
+        look: Callable[[], object] = lambda: None,
         take: Callable[[int, Handle | None], WritingHandle] | None = None,
+        path: str = "",
     ) -> None:
-        super().__init__(inode, make, owner, mtime_ns, path=path, take=take)
+        super().__init__(inode, make, owner, mtime_ns, take=take, path=path)
         self._look = look
         # The sizes of the open handles' texts, and the size that a worker thread has found.
         self._opened: dict[Handle, int] = {}
@@ -208,7 +183,7 @@ class MadeHandle(ContentHandle):
 
     def __init__(self, opened: dict[Handle, int], make: Callable[[], Content]) -> None:
         content = make()
-        super().__init__(make, content)
+        super().__init__(content)
         self._opened = opened
         opened[self] = len(content)
 

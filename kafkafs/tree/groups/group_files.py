@@ -19,7 +19,7 @@ from typing import TypeVar
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
 from kafkafs.tree.files.group_names import file_name
-from kafkafs.tree.files.virtual_file import FactsFile, MadeFile, Text, VirtualFile
+from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile
 from kafkafs.tree.groups import group_facts
 from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.groups.positions import Wanted, offset_of, parse
@@ -93,7 +93,7 @@ class GroupTopic:
                 self.partitions.of(log).follow()
             return Text(group_facts.position_text(log, self.committed().get(number)))
 
-        return FactsFile(
+        return VirtualFile(
             self._inode(str(number)),
             text,
             lambda: self._owner([number]),
@@ -232,6 +232,6 @@ def lag_file(
         lambda: Text(text()),
         owner,
         partitions.mount.clock_ns,
-        lambda: partitions.follow_all(time.monotonic() + _FOLLOW_S),
-        path,
+        look=lambda: partitions.follow_all(time.monotonic() + _FOLLOW_S),
+        path=path,
     )

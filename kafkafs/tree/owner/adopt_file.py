@@ -27,6 +27,8 @@ from storage.paths import ABOUT
 
 NAME = "adopt"
 LONGEST_LINE = 64 << 20
+MOST_REQUESTS = 100
+"""Requests of a write at most: the loop thread begins a job for each."""
 AT_ONCE = 1 << 14
 """A worker thread parses longer lines."""
 
@@ -56,6 +58,10 @@ class AdoptHandle(WritingHandle):
 
     def write(self, position: int, data: bytes) -> int:
         end = data.rfind(b"\n") + 1
+        count = data.count(b"\n")
+        if count > MOST_REQUESTS:
+            reason = f"a write has at most {MOST_REQUESTS} requests, not {count}"
+            raise self._refused(InvalidRecord(reason))
         # The first of the lines is the one that may be long.
         first = data.find(b"\n") if end else len(data)
         if len(self._rest) + first > LONGEST_LINE:

@@ -400,10 +400,9 @@ class Layout:
 
     def extent_of(self, segment: Segment) -> Extent | None:
         """The extent of one of the log's segments, if it has one."""
-        for extent in self.timeline.extents:
-            if extent.segment is segment:
-                return extent
-        return None
+        extents = self.timeline.extents
+        found = extents[number_of(extents, segment.base_offset)]
+        return found if found.segment is segment else None
 
     # -- changes of the past, under the lock -----------------------------------------------------
 

@@ -21,9 +21,13 @@ from kafkafs.tree.partition.generations import Generation, ToKeep
 from kafkafs.tree.partition.layout import Layout
 from storage.errors import CorruptRecord, StorageError
 from storage.segment.segment import Segment
+from storage.waiting import before_waiting
 
 _TRIES = 100
 """How often `lasting_generation` starts again after a change."""
+
+SEGMENTS_AT_ONCE = 64
+"""Segments that the owner's thread reads in one call; a worker thread reads more."""
 
 OVERTAKEN_S = 60.0
 """Seconds in which a lookup measures first, after a file was rewritten before it was measured."""
@@ -299,6 +303,7 @@ def render_text(
     """
     size = len(out)
     origin = absolute - done
+    segments = 1
     extent, start = None, 0
     if reader is None:
         extent, start = generation.locate(absolute)
@@ -321,6 +326,9 @@ def render_text(
             if not is_next or reader.skip or extent is before:
                 reader.check_again()
                 raise CorruptRecord("shows less than was measured", path=extent.segment.log_path)
+        segments += 1
+        if segments > SEGMENTS_AT_ONCE:
+            before_waiting()
         try:
             reader = reader_at(extent, origin + done - start)
         except CorruptRecord as error:

@@ -10,25 +10,11 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.files import Files
 from tests.mount.contract.test_about import metrics, of_partition, rows
 from tests.mount.mounting import Mount, mounted
-from tests.storage.logs import append
+from tests.storage.logs import Unsynced, append
 
 COUNT = 2000
-
-
-class Unsynced(Files):
-    """Makes thousands of directories in a moment."""
-
-    def fsync(self, fd: int) -> None:
-        pass
-
-    def fdatasync(self, fd: int) -> None:
-        pass
-
-    def sync_directory(self, path: str) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")

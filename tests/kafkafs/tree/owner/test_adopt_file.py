@@ -179,6 +179,15 @@ def test_all_lines_of_a_write_or_none(tree: Tree, bad: bytes, long: bool) -> Non
     assert states(tree) == [("one", "adopted")]
 
 
+def test_a_write_has_so_many_requests_at_most(tree: Tree) -> None:
+    handle = opened(tree)
+    with pytest.raises(InvalidRecord, match="a write has at most 100 requests, not 101"):
+        write(handle, 0, b"".join(line(request(tree, 0), f"r{n}") for n in range(101)))
+    assert told(tree) == []
+    write(handle, 0, b"".join(line(request(tree, 0), f"r{n}") for n in range(100)))
+    assert len(told(tree)) == 100
+
+
 def test_many_files_are_looked_at_in_a_worker_thread(tree: Tree) -> None:
     """The owner's thread takes no long line apart."""
     files = tuple(StagedFile("t", 0, f"q-0-{n}-0.staged", 1) for n in range(50_000))
