@@ -86,6 +86,8 @@ def recover(context: LoadContext) -> Recovered:
     not shown.
     """
     names, bad = _files_of(context)
+    if context.writable and not (names or bad):
+        return _begin(context)
     if holds_entries(names):
         return _load_old(context, names)
     if paths.UNSYNCED in names:
@@ -139,6 +141,14 @@ def recover(context: LoadContext) -> Recovered:
     _note_snapshots(context, result, snapshots)
     for item in loaded:
         finish_index(context.files, item)
+    return result
+
+
+def _begin(context: LoadContext) -> Recovered:
+    """Begin the log of a directory without files."""
+    result = Recovered([], book=None if context.booked_to is None else BookContent())
+    _starts_anew(context, result, [])
+    result.directory_unsynced = not context.clean
     return result
 
 
