@@ -5,7 +5,7 @@ of log to text, and passes them through the view's renderer. It reads a batch th
 whole. Between two calls it knows the key of the batch's plain form, and `storage.plain_forms` keeps
 the form: so it decodes no batch twice, unless others need the room.
 
-A line of more than 4 MiB, which a compressed kilobyte may be, is in no memory as a whole: the
+A line of more than 16 KiB that does not fit into the answer is in no memory as a whole: the
 cursor renders it in pieces, and continues where the last read ended.
 
 Only one thread uses a reader; `copy` makes another one.

@@ -4,8 +4,8 @@ A loop reads a record if all of it lies in the window; else it stops, and `neede
 bytes it needs. So between two calls it stores nothing of a record but its text: if a text does not
 fit into the rest of the output, the loop writes it once to a buffer of the cursor (`pending`).
 
-A line of more than LONG_LINE bytes, which few bytes of a compressed batch may be, is rendered in
-pieces. The cursor then stores where in the record the next piece begins (`LongLine`); the window
+A line of more than LONG_LINE bytes that does not fit into the output is rendered in pieces, so that
+many cursors inside of lines take little memory. The cursor then stores where in the record the next piece begins (`LongLine`); the window
 needs only the bytes of that piece. A piece that does not fit into the output is rendered again by
 the next call, from its first byte on.
 
@@ -30,7 +30,7 @@ from storage.record._batch cimport (
 
 cdef enum:
     # A longer line is rendered in pieces.
-    LONG_LINE = 4 << 20
+    LONG_LINE = 16 << 10
 
 
 cdef Fault next_record(

@@ -235,6 +235,46 @@ def test_refused_writes_of_open_files(mount: Mount, path: str) -> None:
         os.close(fd)
 
 
+def test_claims_of_names_count(tmp_path: Path) -> None:
+    """Consumers claim topics that do not exist."""
+    with mounted(tmp_path, "memory=32M") as mount:
+        group = mount / ".groups/g"
+        group.mkdir()
+        idle = resident_bytes(mount.pid)
+        name = "x" * 200
+        handles = []
+        for consumer in range(9):
+            handles.append(os.open(group / ".claims", os.O_RDWR))
+            lines = [f"claim {name}.{consumer}.{number}\n" for number in range(4096)]
+            parts = ["".join(lines[at : at + 1024]).encode() for at in range(0, 4096, 1024)]
+            if consumer < 8:
+                for part in parts:
+                    assert os.write(handles[-1], part) == len(part)
+            else:
+                fails(errno.ENOMEM, os.write, handles[-1], parts[0])
+        assert metric(mount, "kafkafs_unfinished_bytes") == 32 * MIB
+        assert resident_bytes(mount.pid) < idle + (32 + 16) * MIB
+        for fd in handles:
+            os.close(fd)
+        until(lambda: metric(mount, "kafkafs_unfinished_bytes") == 0)
+
+
+@pytest.mark.parametrize("view", [".jsonl/0", ".kv/0"])
+def test_readers_in_the_middle_of_lines(mount: Mount, view: str) -> None:
+    """200 open files stored the rest of a line of 4 MiB each."""
+    topic = mount.topic("t").parent
+    batch = recompress(encode([Record(0, 0, 0, None, b"x" * (4 * MIB - 1000))]), ZSTD)
+    with (topic / ".batches/0").open("ab", buffering=0) as batches:
+        assert batches.write(batch) == len(batch)
+    idle = resident_bytes(mount.pid)
+    handles = [os.open(topic / view, os.O_RDONLY) for _ in range(200)]
+    for fd in handles:
+        assert len(os.pread(fd, 4096, 0)) == 4096
+    assert peak_bytes(mount.pid) < idle + 64 * MIB
+    for fd in handles:
+        os.close(fd)
+
+
 def test_lines_that_nobody_ends(tmp_path: Path) -> None:
     """Ten files with lines of some times max.message.bytes, 600 MB, if the daemon kept them all."""
     chunk = b"x" * MIB

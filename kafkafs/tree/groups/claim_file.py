@@ -26,7 +26,7 @@ from functools import partial
 from kafkafs.printable import one_line
 from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
 from kafkafs.tree.files.virtual_file import Text, VirtualFile, text_table
-from kafkafs.tree.groups.claims import Claimed, Claims, Consumer, Numbers
+from kafkafs.tree.groups.claims import NAME_BYTES, Claimed, Claims, Consumer, Numbers
 from kafkafs.tree.groups.group_files import GroupTopic
 from kafkafs.tree.groups.positions import Change, Wanted, parse
 from kafkafs.tree.handles import READY, Handle, Opener
@@ -99,7 +99,7 @@ class ClaimFile:
 class ClaimHandle(ControlHandle):
     """A consumer."""
 
-    __slots__ = ("_consumer", "_file", "_opener", "_text")
+    __slots__ = ("_claimed_bytes", "_consumer", "_file", "_opener", "_text")
 
     asks_groups = True
 
@@ -114,6 +114,8 @@ class ClaimHandle(ControlHandle):
         )
         self._file = file
         self._consumer = Consumer()
+        # The memory of what it wants, which counts as its user's.
+        self._claimed_bytes = 0
         # What a reader has begun to read.
         self._text = Text("")
 
@@ -142,7 +144,9 @@ class ClaimHandle(ControlHandle):
 
     def release(self) -> None:
         self._rest = bytearray()
+        self._text = Text("")
         self._file.claims.leave(self._file.group, self._consumer)
+        self._budget.add(self._uid, -self._claimed_bytes)
 
     # -- lines ---------------------------------------------------------------------------------
 
@@ -171,11 +175,16 @@ class ClaimHandle(ControlHandle):
             self._check_claim(topic, numbers)
             before = consumer.wanted.get(topic, frozenset())
             joined[topic] = None if numbers is None or before is None else before | numbers
+        more = 0
         if joined:
-            claims.check_wanted(consumer, {**consumer.wanted, **joined})
+            names = claims.check_wanted(consumer, {**consumer.wanted, **joined})
+            more = names * NAME_BYTES - self._claimed_bytes
+            self._budget.check(self._uid, more)
         grown = [each for commit in commits for each in commit().grown]
         if joined or returned:
             claims.change(consumer, joined, returned)
+            self._budget.add(self._uid, more)
+            self._claimed_bytes += more
         return CommandEffects(grown=list(dict.fromkeys(grown)))
 
     def _commit(self, text: str) -> Callable[[], CommandEffects]:

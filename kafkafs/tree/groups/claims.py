@@ -25,6 +25,8 @@ M = TypeVar("M")
 
 MOST_NAMES = 4096
 """Topics and partitions that a consumer wants at most."""
+NAME_BYTES = 1024
+"""Memory of a name that a consumer wants, at most."""
 MOST_CONSUMERS = 1024
 """Consumers of a group at most."""
 Numbers = frozenset[int] | None
@@ -84,8 +86,11 @@ class GroupClaims:
 
     # -- the consumers -------------------------------------------------------------------------
 
-    def check_wanted(self, consumer: Consumer, wanted: Mapping[str, Numbers]) -> None:
-        """EINVAL for a consumer that would want too much, or would be one too many."""
+    def check_wanted(self, consumer: Consumer, wanted: Mapping[str, Numbers]) -> int:
+        """Return how many names are wanted.
+
+        EINVAL for a consumer that would want too much, or would be one too many.
+        """
         names = sum(1 if numbers is None else len(numbers) for numbers in wanted.values())
         if names > MOST_NAMES:
             raise OSError(
@@ -95,6 +100,7 @@ class GroupClaims:
             )
         if consumer not in self.consumers and len(self.consumers) >= MOST_CONSUMERS:
             raise OSError(errno.EINVAL, f"a group has at most {MOST_CONSUMERS} consumers")
+        return names
 
     def change(
         self, consumer: Consumer, wanted: Mapping[str, Numbers], returned: Sequence[Claimed]
@@ -124,6 +130,7 @@ class GroupClaims:
             del wanting[consumer]
             if not wanting:
                 del self._wanting[topic]
+        consumer.wanted = {}
         if not self.consumers:
             self._mount.manager.groups.left(self._group)
         self._is_due = True
