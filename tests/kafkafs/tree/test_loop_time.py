@@ -234,7 +234,7 @@ Request = Callable[[Operations, Tree], Awaitable[object]]
 
 
 def served_s(tree: Tree, request: Request) -> float:
-    """As `busy_s`, of what a handler does on the thread of the loop."""
+    """Return the least time for which a handler keeps the thread of the loop busy."""
 
     async def serve() -> float:
         operations = Operations(tree.fs, Spinner(), lambda: None)
