@@ -27,6 +27,15 @@ def no_step() -> None:
     """Nobody looks."""
 
 
+def start_epochs_at(directory: Path, offset: int) -> None:
+    """Cut the epochs of a partition at its first offset, as a broker does that deletes segments."""
+    files, path = Files(str(directory)), str(directory / paths.LEADER_EPOCH_CHECKPOINT)
+    epochs = checkpoint_file.read_epochs(files, path)
+    begun = [epoch for epoch, start in epochs if start <= offset][-1:]
+    left = [(epoch, start) for epoch, start in epochs if start > offset]
+    checkpoint_file.write_epochs(files, path, [(epoch, offset) for epoch in begun] + left)
+
+
 class BrokerPartition:
     """One partition's directory. `records` is what a consumer would get: (offset, value)."""
 

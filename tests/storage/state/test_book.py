@@ -18,6 +18,7 @@ from storage.errors import CorruptRecord
 from storage.log.log import Log
 from storage.state.book_file import FILE_NAME
 from storage.task import Task
+from tests.broker_files import start_epochs_at
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, opened, values
 
@@ -215,6 +216,7 @@ def test_nothing_is_concluded(tmp_path: Path, what: Callable[[Path], None]) -> N
     if what is detach_again:
         # The broker has deleted the head and cleaned before it went.
         vanish(tmp_path, 0, 3, whole=True)
+        start_epochs_at(tmp_path / "t-0", 6)
         what(tmp_path)
     else:
         what(tmp_path)

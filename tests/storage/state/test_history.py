@@ -14,6 +14,7 @@ from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.record.header import size_at
 from storage.task import Task
+from tests.broker_files import start_epochs_at
 from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import NOW_MS, append, batch, opened, values
 from tests.storage.recovery.test_recovery import fill, last_log
@@ -209,6 +210,7 @@ def delete(data: Path, base: int) -> None:
     mark_as_brokers(data)
     for path in (data / "t-0").glob(f"{base:020d}.*"):
         path.unlink()
+    start_epochs_at(data / "t-0", bases(data)[0])
 
 
 def bases(data: Path) -> list[int]:
