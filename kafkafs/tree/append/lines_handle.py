@@ -133,7 +133,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
         self._discarding = False
 
     def _refuse(self, error: StorageError | OSError, data: bytes) -> NoReturn:
-        if isinstance(error, OutOfOrderError) and data == self._rest == _ZERO:
+        if isinstance(error, OutOfOrderError) and data == self._kept.joined() == _ZERO:
             # posix_fallocate has written its first zero in order, and this is the next one.
             self._drop_line()
         super()._refuse(error, data)
