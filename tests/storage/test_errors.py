@@ -54,7 +54,7 @@ def test_facts_can_be_read() -> None:
 
 def test_every_error_is_a_storage_error_but_what_the_system_refuses() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
-    for refused in (errors.UnusableFile, errors.CutShort, errors.NoThread):
+    for refused in (errors.UnusableFile, errors.IgnoredEntry, errors.CutShort, errors.NoThread):
         classes.remove(refused)
         assert issubclass(refused, OSError)
     assert len(classes) > 15
