@@ -202,7 +202,7 @@ class LogCleaner:
                 self.uncleanable.pop(log, None)
             return
         self._left_out[log] = damaged
-        reason = f"{damaged.damages[0].error(damaged.log_path)}; cleaning ends before this segment"
+        reason = f"{self.damage_of(log)}; cleaning ends before this segment"
         self.uncleanable[log] = reason
         if known is not damaged:
             _log.warning("%s: %s", log.name, reason)
