@@ -552,12 +552,15 @@ class Operations(pyfuse3.Operations):
         self._requests["write"] += 1
         try:
             handle = self._handles.get(fh)
-            written: int | None = None
+            written: int | None
             if handle.structural:
                 written = await self._alone(handle.write, off, buf)
             else:
-                with contextlib.suppress(NotExamined, OutOfTurn):
+                try:
                     written = handle.write(off, buf)
+                except (NotExamined, OutOfTurn):
+                    # Nothing is awaited here: the traceback has copies of the batches.
+                    written = None
                 if written is None:
                     written = await self._write_again(handle, off, buf)
                 if handle.sync_due:
@@ -574,7 +577,6 @@ class Operations(pyfuse3.Operations):
         this file meanwhile.
         """
         while True:
-            # Nothing is awaited in an `except` clause: the traceback has copies of the batches.
             with contextlib.suppress(NotExamined):
                 return await self.turns.call(handle.write, off, buf)
             await self._in_thread(handle.examine, buf)

@@ -41,7 +41,7 @@ class LinesHandle(AppendHandle[AppendTarget]):
         self._unfinished = False
 
     def _take(self, data: bytes) -> bool:
-        if self._discarding or self._kept or data[-1] != _NEWLINE:
+        if self._discarding or self._kept.size or data[-1] != _NEWLINE:
             has_appended = self._take_in_parts(data)
             self._count_unfinished()
             return has_appended
