@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
+pytest_plugins = ["tests.times"]
+
 # How fast a machine is, and what else it does, is nothing that a test is about.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples each time: a change is judged by what it changed. scripts/soak looks for others.

@@ -1,0 +1,210 @@
+"""A plugin of pytest that measures the processor time of each test and writes it to a table.
+
+`build/test-times.csv` has a row for each file with the sum of its tests, the most expensive file
+first. Below it each test has a row: the processor time of pytest's own process, the processor time
+of the programs that the test started, and the wall time, in seconds. The time in which a fixture
+starts belongs to the first test that asks for it. The time in which it ends belongs to the last.
+
+The kernel adds a child's time to RUSAGE_CHILDREN when the child is reaped. For a child that still
+runs, such as a JVM, `/proc` has its time up to now: a test gets what the child used meanwhile. A
+daemon in the background is no child of pytest. If it still runs after the last test, its time is
+added to the test that started it. If it has ended before, its time is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import math
+import os
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+RUN = "KAFKAFS_TEST_RUN"
+"""An environment variable: the process id of the pytest whose tests started a program."""
+PROPERTY = "times"
+"""What a report calls the seconds of its test."""
+MOST_EXPENSIVE = 10
+Seconds = tuple[float, float, float]
+"""Processor time of pytest's own process, of other programs, and wall time."""
+Row = tuple[str, str, Seconds]
+"""The id of a test, a remark on it or "", and its seconds."""
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--times", default="build/test-times.csv", metavar="FILE", help="where to write the times"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    plugins = config.pluginmanager
+    if hasattr(config, "workerinput"):
+        plugins.register(Meter(config.workeroutput.__setitem__))  # type: ignore[attr-defined]
+    elif RUN not in os.environ:  # else a test has started this pytest, and its time is that test's
+        os.environ[RUN] = str(os.getpid())
+        table = Table(config.rootpath / config.getoption("--times"))
+        plugins.register(table)
+        if config.getoption("numprocesses", None):
+            plugins.register(Workers(table))
+        else:
+            plugins.register(Meter(lambda _, rows: table.add(rows)))
+
+
+def total(times: Iterable[Seconds]) -> Seconds:
+    own, children, wall = map(math.fsum, zip((0.0, 0.0, 0.0), *times, strict=True))
+    return own, children, wall
+
+
+def processor_s(seconds: Seconds) -> float:
+    own, children, _ = seconds
+    return own + children
+
+
+def process_s(pid: str | int, *, with_children: bool) -> float:
+    """Return the processor time of a process, and of the children that it has reaped."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    ticks = stat.rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime
+    return sum(map(int, ticks[: 4 if with_children else 2])) / TICKS_PER_SECOND
+
+
+def children_s() -> float:
+    """Return the processor time of all children of this process, ended or not."""
+    reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = reaped.ru_utime + reaped.ru_stime
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            for pid in Path(f"/proc/self/task/{thread}/children").read_text().split():
+                total += process_s(pid, with_children=True)
+    return total
+
+
+def still_running() -> list[tuple[str, str, float]]:
+    """Return the daemons in the background that tests of this process have left.
+
+    Each has the id of the test that started it, its name and its processor time.
+    """
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            variables = dict(word.decode(errors="replace").partition("=")[::2] for word in words)
+            ours = variables.get(RUN) == os.environ[RUN] and (
+                variables.get("PYTEST_XDIST_WORKER") == os.environ.get("PYTEST_XDIST_WORKER")
+            )
+            test = variables.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+            if ours and test:
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                found.append((test, name, process_s(pid, with_children=True)))
+    return found
+
+
+class Meter:
+    """Measures the tests of one process.
+
+    A test's seconds go into its last report. At the end `deliver(PROPERTY, rows)` gets the others.
+    """
+
+    def __init__(self, deliver: Callable[[str, list[Row]], None]) -> None:
+        self._deliver = deliver
+        self._last: Seconds = (0.0, 0.0, time.monotonic())
+        self._collection: Seconds = (0.0, 0.0, 0.0)
+
+    def _since_last(self) -> Seconds:
+        now = (time.process_time(), children_s(), time.monotonic())
+        own, children, wall = (end - start for end, start in zip(now, self._last, strict=True))
+        self._last = now
+        return own, children, wall
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        result = yield
+        self._collection = self._since_last()
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        # Until now a process of xdist may have waited for its next test.
+        self._last = (*self._last[:2], time.monotonic())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "teardown":
+            report.user_properties.append((PROPERTY, self._since_last()))
+        return report
+
+    def pytest_sessionfinish(self) -> None:
+        rows: list[Row] = [("(collection)", "", self._collection)]
+        rows += ((test, f"still runs: {name}", (0.0, s, 0.0)) for test, name, s in still_running())
+        self._deliver(PROPERTY, rows)
+
+
+class Table:
+    """What all processes have measured, as a file and as a list of the most expensive files."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tests: dict[str, list[tuple[str, Seconds]]] = defaultdict(list)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add rows of an id, a remark or "", and seconds."""
+        for test, remark, seconds in rows:
+            name = f"{test} ({remark})" if remark else test
+            self._tests[test.partition("::")[0]].append((name, seconds))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == PROPERTY and report.when == "teardown":
+                self.add([(report.nodeid, "", cast(Seconds, value))])
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        sums = {file: total(seconds for _, seconds in rows) for file, rows in self._tests.items()}
+        files = sorted(sums, key=lambda file: processor_s(sums[file]), reverse=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("w", newline="") as out:
+            table = csv.writer(out)
+            table.writerow(["file", "test", "own_s", "children_s", "wall_s"])
+            for file in files:
+                tests = sorted(self._tests[file], key=lambda row: processor_s(row[1]), reverse=True)
+                for test, seconds in [("", sums[file]), *tests]:
+                    table.writerow([file, test, *(f"{value:.3f}" for value in seconds)])
+        everything = total(sums.values())
+        terminalreporter.section(f"processor time, of each test in {self._path}")
+        terminalreporter.write_line(
+            f"{processor_s(everything):8.1f} s in all: pytest {everything[0]:.1f} s, "
+            f"other programs {everything[1]:.1f} s"
+        )
+        for file in files[:MOST_EXPENSIVE]:
+            seconds = sums[file]
+            terminalreporter.write_line(
+                f"{processor_s(seconds):8.1f} s, {seconds[2]:.1f} s of wall time: {file}"
+            )
+
+
+class Workers:
+    """Collects what the processes of xdist have measured."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        # A process that crashed has nothing to deliver.
+        self._table.add(getattr(node, "workeroutput", {}).get(PROPERTY, []))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(self) -> None:
+        self._table.add([("(xdist)", "", (time.process_time(), 0.0, 0.0))])
