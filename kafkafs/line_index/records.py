@@ -17,6 +17,7 @@ without an entry between them share one gap. What lies between an entry and a re
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -234,15 +235,17 @@ def _count(lines: SegmentLines, at: int, header: BatchHeader) -> int:
 
 
 def _after(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
-    """A function that says whether the batch at a position is after the batch nearby `offset`.
+    """A function that says whether the batch at a position is after the one that holds `offset`.
 
-    It asks the offset index; where that has no entries, the batch itself.
+    It asks the offset index, and the batches from there; where that has no entries, the batch
+    itself.
     """
     segment = lines.segment
     if not segment.holds_batches:
         return lambda position, _: position > offset - segment.base_offset
     near = segment.position_before(offset)
     if near:
+        near = _position_of(lines, offset, near)
         return lambda position, _: position > near
 
     def is_after(position: int, _: int) -> bool:
@@ -257,6 +260,22 @@ def _after(lines: SegmentLines, offset: int) -> Callable[[int, int], bool]:
         return int.from_bytes(buffer, "big") > offset
 
     return is_after
+
+
+def _position_of(lines: SegmentLines, offset: int, start: int) -> int:
+    """The position of the first batch from position `start` on with an offset ≥ `offset`, or of the
+    damage that has the offset; of the last batch that can be read, where that comes first.
+    """
+    for place in lines.segment.damages:
+        if place.first_offset <= offset < place.next_offset:
+            return place.start
+    found = start
+    with contextlib.suppress(CorruptRecord):
+        for position, header in _headers(lines, start):
+            found = position
+            if header.last_offset >= offset:
+                break
+    return found
 
 
 def _batch_before(
@@ -331,7 +350,10 @@ def _shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, i
 
 def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:
     """(text, records) that a batch shows before its record at byte `inside` of the batch."""
-    data, _ = _measure(lines, position, next(lines.segment.batches(position))[1])
+    _, header = next(lines.segment.batches(position), (0, None))
+    if header is None:
+        raise CorruptRecord("shorter than it was", path=lines.segment.log_path, position=position)
+    data, _ = _measure(lines, position, header)
     found = _prefix(lines, data, inside)
     return found.text_length, found.records
 

@@ -291,6 +291,20 @@ def test_bytes_that_change_after_they_were_read(
     check_names()
 
 
+def test_a_change_before_the_entry_nearest_to_an_offset(tree: Tree) -> None:
+    """The offset index leads to a batch that is several entries of the line index before."""
+    fill(tree, size=20)
+    segment = tree.log().active
+    tree.roll()
+    whole = tree.read("t/.jsonl/0")
+    position = list(segment.batches())[235][0] + CHANGES["a value, to a newline"][0]
+    with Path(segment.log_path).open("r+b") as file:
+        file.seek(position)
+        file.write(b"\n")
+    start, end = numbered(whole, 258, 258)
+    assert tree.read("t/.jsonl/0@258", 0, end - start) == whole[start:end]
+
+
 @pytest.mark.parametrize("byte", [b"\n", b"\xff"])
 def test_a_segment_whose_text_has_another_length_than_it_had(tree: Tree, byte: bytes) -> None:
     """A reader that comes to its end gets an error once, and finds the damage."""
