@@ -105,6 +105,8 @@ class Operations(pyfuse3.Operations):
         self._counters = tree.mount.counters
         self._requests = self._counters.requests
         self.structural = trio.Lock()
+        # For writes that take a multiple of their bytes while they are checked and appended.
+        self._large_write = trio.Lock()
         self.turns = Turns(spinner)
         self._tree = tree
         self._mount = tree.mount
@@ -576,10 +578,17 @@ class Operations(pyfuse3.Operations):
         """Write in turn, and examined where that takes long; the kernel sends no other write of
         this file meanwhile.
         """
-        while True:
-            with contextlib.suppress(NotExamined):
-                return await self.turns.call(handle.write, off, buf)
-            await self._in_thread(handle.examine, buf)
+        alone: contextlib.AbstractAsyncContextManager[object] = contextlib.nullcontext()
+        try:
+            return await self.turns.call(handle.write, off, buf)
+        except NotExamined as unexamined:
+            if unexamined.is_large:
+                alone = self._large_write
+        async with alone:
+            while True:
+                await self._in_thread(handle.examine, buf)
+                with contextlib.suppress(NotExamined):
+                    return await self.turns.call(handle.write, off, buf)
 
     async def _jobs_ended(self, handle: Handle) -> None:
         """Wait up to `JOB_S` for the jobs of a write, and raise their errors."""

@@ -48,7 +48,15 @@ class LoggedError(OSError):
 
 
 class NotExamined(Exception):  # noqa: N818 - no error: the caller examines, and writes again
-    """A write takes long to parse: call `examine`, in a worker thread, and then `write` again."""
+    """A write takes long to parse: call `examine`, in a worker thread, and then `write` again.
+
+    `is_large`: it takes a multiple of what earlier writes have left. Call both for only one such
+    write at a time.
+    """
+
+    def __init__(self, *, is_large: bool = False) -> None:
+        super().__init__()
+        self.is_large = is_large
 
 
 class Handle:

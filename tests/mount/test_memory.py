@@ -222,6 +222,32 @@ def test_a_batch_that_is_refused_when_it_ends(mount: Mount) -> None:
         until(lambda: resident_bytes(mount.pid) < idle + 16 * MIB)
 
 
+def test_large_batches_that_end_at_the_same_moment(tmp_path: Path) -> None:
+    """One of them at a time is in memory several times."""
+    size, files, last = 40 * MIB, 6, 1000
+    batch = encode([Record(0, 0, 0, None, b"x" * size)])
+    with mounted(tmp_path, f"memory={2 * files * size}") as mount:
+        topic = mount.topic("t", partitions=files).parent
+        mount.run('echo max.message.bytes=64MiB >> "$T/.config"', T=topic)
+        idle = resident_bytes(mount.pid)
+        with contextlib.ExitStack() as stack:
+            opened = [
+                stack.enter_context((topic / f".batches/{number}").open("ab", buffering=0))
+                for number in range(files)
+            ]
+            for file in opened:
+                at = 0
+                while at < len(batch) - last:
+                    at += file.write(batch[at : min(at + MIB, len(batch) - last)])
+            ends = [threading.Thread(target=file.write, args=(batch[-last:],)) for file in opened]
+            for end in ends:
+                end.start()
+            for end in ends:
+                end.join()
+        assert all((topic / f".batches/{number}").stat().st_size > size for number in range(files))
+        assert peak_bytes(mount.pid) < idle + (files + 3) * size + 16 * MIB
+
+
 @pytest.mark.parametrize("path", [".batches/0", ".jsonl/0"])
 def test_refused_writes_of_open_files(mount: Mount, path: str) -> None:
     """A file knows a refused write that comes again, and does not keep it: 200 take 200 MiB."""

@@ -45,15 +45,21 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         self._taken = 0
         # Producer id -> last offset of its last batch through this handle.
         self._producers: dict[int, int] = {}
-        # The batches and settings for `examine`, and its result.
-        self._to_examine: tuple[bytes, LogConfig] | None = None
-        self._examined: list[Admitted] | StorageError | OSError | None = None
+        # The settings for `examine`, which runs next.
+        self._to_examine: LogConfig | None = None
+        # (batches, settings, result) of `examine`.
+        self._examined: tuple[bytes, LogConfig, list[Admitted] | StorageError | OSError] | None
+        self._examined = None
 
     def _take(self, data: bytes) -> bool:
         if len(self._kept) + len(data) < self._needed:
             self._keep(memoryview(data))
             return False
-        return self._append_whole(self._kept.joined(data) if self._kept else data) > 0
+        return self._append_whole(self._joined(data)) > 0
+
+    def _joined(self, data: bytes) -> bytes:
+        """What was kept, and `data`."""
+        return self._kept.joined(data) if self._kept else data
 
     def _append_whole(self, data: bytes) -> int:
         """Append the whole batches that `data` begins with, and keep the rest; returns where that
@@ -61,7 +67,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         """
         target = self._target
         config = target.config
-        end, needed = whole_batches(data, min(config.max_message_bytes, config.segment_bytes))
+        end, needed = _whole_batches(data, config)
         rest = self._rest_of(memoryview(data)[end:])
         if end:
             batches = data[:end]
@@ -74,23 +80,28 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
 
     def _checked(self, batches: bytes, config: LogConfig) -> list[Admitted]:
         """The result of `examine` for just these batches; NotExamined before it has run."""
-        found, self._examined = self._examined, None
-        if found is None or self._to_examine != (batches, config):
-            self._to_examine = (batches, config)
-            raise NotExamined
-        self._to_examine = None
+        examined, self._examined = self._examined, None
+        if examined is None or examined[:2] != (batches, config):
+            self._to_examine = config
+            raise NotExamined(is_large=bool(self._kept))
+        found = examined[2]
         if isinstance(found, (StorageError, OSError)):
             raise found
         return found
 
     def examine(self, data: bytes) -> None:
-        assert self._to_examine is not None
-        batches, config = self._to_examine
+        config, self._to_examine = self._to_examine, None
+        assert config is not None
+        joined = self._joined(data)
+        batches = joined[: _whole_batches(joined, config)[0]]
+        del joined
         now_ms = self._target.mount.clock_ns() // 1_000_000
+        found: list[Admitted] | StorageError | OSError
         try:
-            self._examined = list(admitted(batches, config, now_ms))
+            found = list(admitted(batches, config, now_ms))
         except (StorageError, OSError) as error:
-            self._examined = error
+            found = error
+        self._examined = batches, config, found
 
     def _check_rest(self) -> None:
         log = self._target.partition.log
@@ -116,6 +127,11 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
             self._say(f"{self._incomplete()} at the end, is dropped")
             self._drop_rest(b"")
         super().release()
+
+
+def _whole_batches(data: bytes, config: LogConfig) -> tuple[int, int]:
+    """`whole_batches` with the limits of the settings."""
+    return whole_batches(data, min(config.max_message_bytes, config.segment_bytes))
 
 
 def _takes_long(batches: bytes) -> bool:
