@@ -123,7 +123,9 @@ def _compact_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
     ):
         cleaner = LogCleaner(manager)
         found = logs_at(manager, logs.places)
-        for log in [log for log in found if _is_compacted(manager.settings, logs, log.topic)]:
+        in_use = dry_run and manager.lock.is_locked()
+        settings = manager.settings
+        for log in [log for log in found if _is_compacted(settings, logs, log.topic, in_use)]:
             if log.tiered is not None:
                 report.failed(log.topic, log.partition, log.tiered)
                 continue
@@ -165,8 +167,11 @@ def _have_compacted(mount: str, logs: Address, report: _Report) -> None:
                 report.done(topic, partition, {name: int(facts[name]) for name in _FIGURES})
 
 
-def _is_compacted(settings: Settings, logs: Address, topic: str) -> bool:
-    """Whether a topic's settings have it compacted. InvalidConfig for one that was named."""
+def _is_compacted(settings: Settings, logs: Address, topic: str, in_use: bool = False) -> bool:
+    """Whether a topic's settings have it compacted. InvalidConfig for one that was named.
+
+    `in_use`: another process has the directory open, and compacts by the settings that it knows.
+    """
     from storage.errors import InvalidConfig
 
     config = settings.log_config(topic)
@@ -175,6 +180,11 @@ def _is_compacted(settings: Settings, logs: Address, topic: str) -> bool:
     if config.may_be_cleaned:
         return True
     why_kept = settings.why_kept(topic)
+    if why_kept is not None and in_use:
+        raise InvalidConfig(
+            f"it is not known whether topic {topic!r} is compacted; the process that has "
+            f"{logs.data_dir} open knows"
+        )
     if why_kept is not None:
         raise InvalidConfig(f"topic {topic!r} is not compacted: {why_kept}")
     raise InvalidConfig(f"the cleanup.policy of topic {topic!r} does not have compact")
