@@ -112,7 +112,8 @@ def shells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shells]:
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("orders", 3)
         manager.create_topic("payments", 1)
-        manager.create_topic("gone", 1)
+        # As long as it may take until somebody asks for it.
+        manager.create_topic("gone", 1, settings={"file.delete.delay.ms": "86400000"})
     place.mount()
     (place.path / "gone").rmdir()
     (place.path / ".groups/billing").mkdir()
