@@ -14,6 +14,7 @@ import pytest
 
 from storage.record.batch import Record
 from storage.settings import message_schemas as schemas
+from tests.fork_server import KAFKAFS, ROOT
 from tests.hang import HANG_S
 from tests.interop.dump_samples import (
     Generator,
@@ -27,7 +28,6 @@ from tests.interop.dump_samples import (
 )
 from tests.interop.kafka_tools import DUMP, java_command
 from tests.interop.message_samples import metadata_records, records
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT
 
 SEED = 4
 UTF8 = {**os.environ, "LC_ALL": "C.UTF-8"}
@@ -60,7 +60,7 @@ def said(command: list[str], files: Iterable[Path], options: tuple[str, ...]) ->
 def both(files: Iterable[Path], options: tuple[str, ...]) -> tuple[Said, Said]:
     """Ours and Kafka's. Ours first: DumpLogSegments itself trims an index of an odd length."""
     files = list(files)
-    ours = said([*PROGRAM, "dump"], files, options)
+    ours = said([*KAFKAFS, "dump"], files, options)
     return ours, said(java_command(DUMP), files, options)
 
 
@@ -144,7 +144,7 @@ def test_a_wrong_command_line(options: tuple[str, ...]) -> None:
     """The words differ, the exit status does not, and nothing is printed as if it were a dump."""
     ours, theirs = (
         subprocess.run([*command, *options], capture_output=True, cwd=ROOT, check=False)
-        for command in ([*PROGRAM, "dump"], java_command(DUMP))
+        for command in ([*KAFKAFS, "dump"], java_command(DUMP))
     )
     assert (ours.returncode, theirs.returncode) == (1, 1)
     assert ours.stdout == b""

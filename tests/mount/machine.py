@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.mount.mounting import KAFKAFS
 from tests.mount.programs import LET_GO, program
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +21,12 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.in_memory import PLACE
 from tests.log_check import check
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-KAFKAFS = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
 
 def kafkafs(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:

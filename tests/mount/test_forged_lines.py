@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.mount.mounting import KAFKAFS, Mount, kafkafs, mounted
+from tests.fork_server import KAFKAFS
+from tests.mount.mounting import Mount, kafkafs, mounted
 
 FORGED = "2026-01-01T00:00:00.000Z all is well"
 NAMES = [

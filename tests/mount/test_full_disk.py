@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.file_systems import file_system, fill_bytes, fill_inodes
-from tests.mount.mounting import KAFKAFS, Mount, check_data, fails
+from tests.fork_server import KAFKAFS
+from tests.mount.mounting import Mount, check_data, fails
 
 MIB = 1 << 20
 SETTINGS = """\

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mounting import KAFKAFS, Mount, fails, kafkafs, mounted, needs_root
+from tests.fork_server import KAFKAFS
+from tests.mount.mounting import Mount, fails, kafkafs, mounted, needs_root
 from tests.mount.programs import program
 
 SNAPSHOT = "00000000000000000002.snapshot"

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.mount.line_writer import Writers
-from tests.mount.mounting import KAFKAFS, Mount, mounted
+from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running
 from tests.mount.test_many_writers import by_writer
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from tests.fork_server import KAFKAFS
 from tests.log_check import check
 from tests.mount.line_writer import Writers, lines_of
-from tests.mount.mounting import KAFKAFS, Mount, mounted
+from tests.mount.mounting import Mount, mounted
 from tests.mount.test_many_writers import by_writer
 from tests.storage.logs import batch
 

@@ -12,7 +12,8 @@ import pytest
 
 from storage import Record
 from storage.record.compression import GZIP, SNAPPY
-from tests.mount.mounting import KAFKAFS, Mount, check_data, mounted
+from tests.fork_server import KAFKAFS
+from tests.mount.mounting import Mount, check_data, mounted
 from tests.storage.old_logs import encode_entry, encode_set
 from tests.view_text import TEXTS
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.log_check import check
-from tests.mount.mounting import KAFKAFS
 from tests.mount.programs import LET_GO, program
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,10 +17,10 @@ import pytest
 from kafkafs import mount_table
 from kafkafs.fuse import mount_point
 from kafkafs.mount_options import PID_ATTRIBUTE
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 
 ROOT = Path(__file__).parents[3]
-PROGRAM = [sys.executable, "-c", "from kafkafs.cli import main; main()"]
 
 
 def kafkafs(
@@ -30,7 +29,7 @@ def kafkafs(
     """Run a command to its end; ``python_path`` is where there are packages besides."""
     more = {} if python_path is None else {"PYTHONPATH": str(python_path)}
     return subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
+        [*KAFKAFS, *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -74,7 +73,7 @@ class Place:
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notices,
             _bound(notices, address),
             subprocess.Popen(
-                [*under, *PROGRAM, "mount", "-f", str(self.data), str(self.path), *options],
+                [*under, *KAFKAFS, "mount", "-f", str(self.data), str(self.path), *options],
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=ROOT,

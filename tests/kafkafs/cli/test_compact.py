@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, Record, encode
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
+from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, NOW_NS, values
 
@@ -223,7 +224,7 @@ def test_ctrl_c_leaves_all_as_it_was(data: Path) -> None:
         f"main(['compact', {str(data)!r}])\n"
     )
     done = subprocess.run(
-        [PROGRAM[0], "-c", held_back], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
+        [KAFKAFS[0], "-c", held_back], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
     )
     assert done.returncode == 130
     assert done.stderr == "kafkafs: cancelled\n"

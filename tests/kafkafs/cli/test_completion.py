@@ -19,8 +19,9 @@ from click.testing import CliRunner
 from kafkafs.cli import main
 from storage import LogManager
 from storage.settings.config import TOPIC_SETTINGS
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place
+from tests.kafkafs.cli.conftest import ROOT, Place
 
 #: An interactive shell that reads no files of its user's, and what it is told first.
 SHELLS = {
@@ -43,7 +44,7 @@ class Shells:
         self.base = place.data.parent
         program = self.base / "bin" / "kafkafs"
         program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM)} "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(KAFKAFS)} "$@"\n')
         program.chmod(0o755)
         self.environment = {
             "PATH": f"{program.parent}:{os.environ['PATH']}",

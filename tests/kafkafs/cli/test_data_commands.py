@@ -12,8 +12,9 @@ import pytest
 from storage import LogManager
 from tests import fetch_responses
 from tests.fetch_responses import Response, decode_multi_response, decode_response
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
+from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.storage.logs import append, batch, values
 from tests.storage.old_logs import content, old_file, write_legacy, write_old
 
@@ -37,7 +38,7 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """A command whose output is binary; `environment` is added to ours."""
     return subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
+        [*KAFKAFS, *map(str, arguments)],
         input=stdin,
         capture_output=True,
         cwd=cwd,
@@ -161,7 +162,7 @@ def test_a_log_is_not_appended_to_itself(data: Path) -> None:
     before = path.read_bytes()
     with path.open("rb") as file:
         done = subprocess.run(
-            [*PROGRAM, "produce", str(data), "orders:0"],
+            [*KAFKAFS, "produce", str(data), "orders:0"],
             stdin=file,
             capture_output=True,
             cwd=ROOT,
@@ -195,7 +196,7 @@ def test_what_is_mounted_is_appended_to_by_the_daemon(place: Place) -> None:
     for itself in (own, place.data / "orders-0" / f"{0:020}.log"):
         with itself.open("rb") as file:
             done = subprocess.run(
-                [*PROGRAM, "produce", str(place.path / "orders" / "0")],
+                [*KAFKAFS, "produce", str(place.path / "orders" / "0")],
                 stdin=file,
                 capture_output=True,
                 cwd=ROOT,
@@ -347,7 +348,7 @@ def test_ctrl_c_ends_as_in_a_shell(data: Path, arguments: list[str], work: str) 
         f"main({[str(data) if word == 'DATA' else word for word in arguments]!r})\n"
     )
     done = subprocess.run(
-        [PROGRAM[0], "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
+        [KAFKAFS[0], "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.endswith("kafkafs: cancelled\n")

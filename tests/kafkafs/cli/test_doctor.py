@@ -23,7 +23,8 @@ from kafkafs.cli import LazyGroup, main
 from storage import LogManager
 from tests import metadata_log as made
 from tests.file_systems import file_system, fill_bytes
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, ending, kafkafs
+from tests.fork_server import KAFKAFS
+from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.metadata_log import MetadataLog
 from tests.mount.mounting import needs_root
 from tests.storage.logs import append
@@ -51,7 +52,7 @@ def doctor(*arguments: object, before: str = "", user: int | None = None) -> Fin
     """What it finds, in a mount namespace and a shell of its own, after the script `before`."""
     as_user = "" if user is None else f"setpriv --reuid={user} --regid={user} --clear-groups "
     script = f'set -e\n{before}\nexec {as_user}"$@"'
-    command = ["sh", "-c", script, "sh", *PROGRAM, "doctor", "--json", *map(str, arguments)]
+    command = ["sh", "-c", script, "sh", *KAFKAFS, "doctor", "--json", *map(str, arguments)]
     if before or user is not None:
         command = ["unshare", "--mount", *command]
     return read(subprocess.run(command, capture_output=True, text=True, cwd=ROOT))

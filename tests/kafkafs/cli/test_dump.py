@@ -21,8 +21,9 @@ from storage.record.header import CONTROL_BIT
 from storage.record.plain import recompress
 from storage.state import producer_state
 from tests import oracle
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
+from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.storage.logs import append, opened
 
 T = 1_700_000_000_000
@@ -223,7 +224,7 @@ def test_a_partition_is_no_file_of_a_log(place: Place) -> None:
         assert done.returncode == 1
         _, _, line = done.stderr.rpartition(": kafkafs ")
         printed = subprocess.run(
-            ["bash", "-c", f'"$@" {line}', "bash", *PROGRAM],
+            ["bash", "-c", f'"$@" {line}', "bash", *KAFKAFS],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -262,7 +263,7 @@ def test_odd_names(tmp_path: Path) -> None:
     directory.mkdir()
     path = write(directory / LOG, encode([Record(7, T, 0, None, b"v")]))
     done = subprocess.run(
-        [*PROGRAM, "dump", "--deep-iteration", f"{directory}//{LOG}"],
+        [*KAFKAFS, "dump", "--deep-iteration", f"{directory}//{LOG}"],
         capture_output=True,
         cwd=ROOT,
         check=True,
@@ -286,7 +287,7 @@ def test_batches_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
 def test_nobody_reads_on(tmp_path: Path) -> None:
     batch = encode([Record(0, T, 0, None, b"v" * 1000) for _ in range(100)])
     path = write(tmp_path / LOG, batch * 50)
-    command = [*PROGRAM, "dump", str(path), "--print-data-log"]
+    command = [*KAFKAFS, "dump", str(path), "--print-data-log"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
     ) as process:

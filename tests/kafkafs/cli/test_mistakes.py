@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 
 from kafkafs.cli import main
 from storage import LogManager
-from tests.kafkafs.cli.conftest import PROGRAM, Place, kafkafs
+from tests.fork_server import KAFKAFS
+from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.kafkafs.cli.test_mount_mistakes import fill, tree
 
 Arguments = Callable[[str], list[str]]
@@ -332,7 +333,7 @@ def test_umount_from_inside(tmp_path: Path) -> None:
     place = Place(tmp_path)
     try:
         place.mount()
-        done = subprocess.run([*PROGRAM, "umount", "."], cwd=place.path, capture_output=True)
+        done = subprocess.run([*KAFKAFS, "umount", "."], cwd=place.path, capture_output=True)
         assert (done.returncode, done.stderr) == (0, b"")
     finally:
         place.end()

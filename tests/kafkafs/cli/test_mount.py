@@ -18,14 +18,9 @@ import pytest
 
 from kafkafs import mount_table
 from kafkafs.fuse import mount_point
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import (
-    PROGRAM,
-    ROOT,
-    Place,
-    ending,
-    kafkafs,
-)
+from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.storage.directory.test_taking_over import described
 
 
@@ -216,7 +211,7 @@ def test_progress_of_a_slow_opening_is_shown_on_a_terminal(place: Place) -> None
         f"main(['mount', {str(place.data)!r}, {str(place.path)!r}])"
     )
     terminal, end = pty.openpty()
-    with subprocess.Popen([PROGRAM[0], "-c", impatient], stderr=end, cwd=ROOT) as process:
+    with subprocess.Popen([KAFKAFS[0], "-c", impatient], stderr=end, cwd=ROOT) as process:
         os.close(end)
         shown = b""
         while chunk := _read(terminal):

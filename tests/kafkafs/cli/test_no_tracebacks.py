@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,72 +9,34 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place
+from tests.kafkafs.cli.conftest import ROOT, Place
 from tests.kafkafs.cli.test_mistakes import TAKE_A_DIRECTORY, all_commands
 from tests.kafkafs.cli.test_mount_mistakes import fill
 
 FULL = "kafkafs: standard output: No space left on device\n"
 CLOSED = "kafkafs: standard output: Bad file descriptor\n"
-TRACEBACK = 99
-#: Runs command lines, each in a process of its own; says how they end on standard error.
-EACH = f"""
-import json, os, sys, traceback
-import click
-import kafkafs.tree.filesystem  # which is needed often
-from kafkafs.cli import main
-
-for name in main.helps:
-    main.get_command(click.Context(main), name)
-given = json.loads(sys.argv[1])
-if given["gone"]:
-    os.mkdir("gone")
-    os.chdir("gone")
-    os.rmdir("../gone")
-ended = []
-for words in given["lines"]:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writer, 2)
-        try:
-            main(words)
-        except SystemExit as error:
-            os._exit(error.code or 0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit({TRACEBACK})
-    os.close(writer)
-    with open(reader, errors="surrogateescape") as pipe:
-        said = pipe.read()
-    ended.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said))
-json.dump(ended, sys.stderr)
-"""
 
 
 def each(
-    lines: Sequence[Sequence[str]], cwd: Path, stdout: str = os.devnull, *, gone: bool = False
+    lines: Sequence[Sequence[str]], cwd: Path, stdout: str = os.devnull
 ) -> Iterator[tuple[Sequence[str], int, str]]:
-    """Run command lines; yields each with its status and what it has said on standard error.
-
-    `gone`: in a working directory that is deleted.
-    """
-    with open(stdout, "wb") as out:
-        done = subprocess.run(
-            [sys.executable, "-c", EACH, json.dumps({"lines": lines, "gone": gone})],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            timeout=HANG_S,
-        )
-    assert done.returncode == 0, done.stderr
-    for line, (status, said) in zip(lines, json.loads(done.stderr), strict=True):
-        assert status != TRACEBACK, (line, said)
-        yield line, status, said
+    """Run command lines; yields each with its status and what it has said on standard error."""
+    for line in lines:
+        with open(stdout, "wb") as out:
+            done = subprocess.run(
+                [*KAFKAFS, *line],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="surrogateescape",
+                cwd=cwd,
+                timeout=HANG_S,
+            )
+        assert "Traceback" not in done.stderr, (line, done.stderr)
+        yield line, done.returncode, done.stderr
 
 
 def words_of(command: str, directory: str, topic: str = "orders") -> list[str]:
@@ -116,14 +77,15 @@ def test_a_full_disk_behind_what_is_printed(tmp_path: Path) -> None:
             ["dump", f"{data}/orders-0/{0:020}.log"],
             ["wait", f"{mnt}/orders/.control/compaction"],
         ]
+        for line, status, said in each(lines, ROOT, "/dev/full"):
+            assert (status, said) == (1, FULL), line
         for line in lines:
             for shell, why in (
-                ('"$@" > /dev/full', FULL),
                 ('PYTHONUNBUFFERED=1 "$@" > /dev/full', FULL),
                 ('"$@" >&-', CLOSED),
             ):
                 done = subprocess.run(
-                    ["sh", "-c", shell, "sh", *PROGRAM, *line],
+                    ["sh", "-c", shell, "sh", *KAFKAFS, *line],
                     capture_output=True,
                     text=True,
                     cwd=ROOT,
@@ -138,16 +100,21 @@ def test_a_full_disk_behind_what_is_printed(tmp_path: Path) -> None:
 def test_all_streams_are_closed(place: Place) -> None:
     """… no file of a mount's daemon gets their numbers."""
     call = f'"$@" mount {place.data} {place.path} <&- >&- 2>&-; "$@" umount {place.path}'
-    done = subprocess.run(["sh", "-c", call, "sh", *PROGRAM], cwd=ROOT, timeout=HANG_S)
+    done = subprocess.run(["sh", "-c", call, "sh", *KAFKAFS], cwd=ROOT, timeout=HANG_S)
     assert done.returncode == 0
     assert place.was_closed_cleanly()
 
 
 def test_a_working_directory_that_is_deleted(tmp_path: Path) -> None:
+    directory = tmp_path / "deleted"
+    directory.mkdir()
+    deleted = os.open(directory, os.O_PATH)
+    directory.rmdir()
+    cwd = Path(f"/proc/self/fd/{deleted}")
     others = ["consume", "dump", "doctor", "tail", "top --once", "umount", "wait"]
     lines = [words_of(name, ".") for name in TAKE_A_DIRECTORY if not name.startswith("spark")]
     lines += [[*name.split(), "."] for name in others]
-    for line, status, said in each(lines, tmp_path, gone=True):
+    for line, status, said in each(lines, cwd):
         assert status == 1, line
         if line[0] not in ("doctor", "top", "umount"):
             assert said == "kafkafs: the working directory was deleted\n", line
@@ -155,8 +122,9 @@ def test_a_working_directory_that_is_deleted(tmp_path: Path) -> None:
     data.mkdir()
     fill(data)
     lines = [["topics", str(data)], ["cat", str(data), "orders"], ["verify", str(data)]]
-    for line, status, said in each(lines, tmp_path, gone=True):
+    for line, status, said in each(lines, cwd):
         assert (status, said) == (0, ""), line
+    os.close(deleted)
 
 
 def test_names_that_are_no_utf_8(tmp_path: Path) -> None:

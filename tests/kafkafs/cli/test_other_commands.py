@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage import LogManager
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
+from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.kafkafs.cli.test_mistakes import all_commands
 from tests.storage.logs import append, values
 
@@ -102,7 +103,7 @@ def test_ctrl_c_anywhere() -> None:
         "main(['verify', '/'])\n"
     )
     done = subprocess.run(
-        [PROGRAM[0], "-c", interrupted], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
+        [KAFKAFS[0], "-c", interrupted], capture_output=True, text=True, cwd=ROOT, timeout=HANG_S
     )
     assert (done.returncode, done.stderr) == (130, "kafkafs: cancelled\n")
 
@@ -171,7 +172,7 @@ def test_a_reader_that_has_gone(tmp_path: Path, command: str, unbuffered: str) -
     with LogManager.open(str(tmp_path)) as manager:
         log = manager.create_topic("orders", 1).partitions[0]
         append(log, *[b"%d" % n * 20 for n in range(10_000)])
-    line = f"{shlex.join(PROGRAM)} {command.format(tmp_path)} | head -n 1; exit ${{PIPESTATUS[0]}}"
+    line = f"{shlex.join(KAFKAFS)} {command.format(tmp_path)} | head -n 1; exit ${{PIPESTATUS[0]}}"
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (141, "")

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, ending, kafkafs
+from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.kafkafs.cli.test_mount import stopped
 
 #: What only reads, for a mount.
@@ -81,7 +82,7 @@ def words(place: Place, command: str, arguments: list[str]) -> list[str]:
 
 def run(place: Place, command: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PROGRAM, *words(place, command, arguments)],
+        [*KAFKAFS, *words(place, command, arguments)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="latin-1",

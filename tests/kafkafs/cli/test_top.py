@@ -21,11 +21,12 @@ from kafkafs.cli.top.rates import Rates, Row
 from kafkafs.cli.top.table import COLUMNS, SORTS, Table, count_text
 from kafkafs.cli.top.watcher import Watcher
 from kafkafs.tree.directories.metrics_text import exposition, of_partitions
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, ending, kafkafs
+from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.mount.mounting import let_others_in, needs_root
 
-TOP = shlex.join([*PROGRAM, "top"])
+TOP = shlex.join([*KAFKAFS, "top"])
 
 
 class Terminal:
@@ -390,7 +391,7 @@ def test_who_may_not_see_it(place: Place) -> None:
     place.mount("-o", "allow_other")
     command = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"]
     done = subprocess.run(
-        [*command, *PROGRAM, "top", "--once", str(place.path)],
+        [*command, *KAFKAFS, "top", "--once", str(place.path)],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -15,8 +15,9 @@ from click.testing import CliRunner
 
 from kafkafs.cli import main
 from storage import LogManager
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place
+from tests.kafkafs.cli.conftest import ROOT, Place
 from tests.log_check import check
 from tests.storage.logs import values, write_settings
 
@@ -66,7 +67,7 @@ class Way:
         words = [command, *self.words(place), *map(str, more)]
         if command == "append":
             return subprocess.run(
-                [*PROGRAM, *words],
+                [*KAFKAFS, *words],
                 input=text or "",
                 capture_output=True,
                 text=True,
@@ -215,7 +216,7 @@ def test_a_name_that_collides(way: Way) -> None:
 
 def test_create_takes_num_partitions_and_the_callers_owner(way: Way) -> None:
     done = subprocess.run(
-        ["sh", "-c", 'umask 027; exec "$@"', "sh", *PROGRAM, "create", *way.words("mine")],
+        ["sh", "-c", 'umask 027; exec "$@"', "sh", *KAFKAFS, "create", *way.words("mine")],
         cwd=ROOT,
         check=True,
         capture_output=True,
@@ -337,7 +338,7 @@ def test_paths_of_views(place: Place) -> None:
     topic = place.path / "t"
 
     def append(path: Path, text: str, *more: str) -> subprocess.CompletedProcess[str]:
-        words = [*PROGRAM, "append", str(path), *more]
+        words = [*KAFKAFS, "append", str(path), *more]
         return subprocess.run(words, input=text, capture_output=True, text=True, timeout=HANG_S)
 
     for path, text in (
@@ -410,7 +411,7 @@ def test_append_as_the_lines_come(place: Place) -> None:
         manager.create_topic("t", 1)
     place.mount()
     with subprocess.Popen(
-        [*PROGRAM, "append", str(place.path / "t/0")], stdin=subprocess.PIPE, cwd=ROOT
+        [*KAFKAFS, "append", str(place.path / "t/0")], stdin=subprocess.PIPE, cwd=ROOT
     ) as process:
         assert process.stdin is not None
         process.stdin.write(b"one\ntw")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
+from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 
 IDLE = "state idle\nlast_outcome {}\nlast_command run\nlast_segments 3\n partition why\n 0 old\n"
 RUNNING = """\
@@ -77,7 +78,7 @@ def waiting(
     imports = "from kafkafs import progress; from kafkafs.cli import main"
     program = "\n".join([imports, *before, f"main(['wait', {str(file)!r}])"])
     with subprocess.Popen(
-        [PROGRAM[0], "-c", program], stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT
+        [KAFKAFS[0], "-c", program], stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT
     ) as process:
         try:
             yield process

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.fork_server import KAFKAFS
 from tests.mount.contract.writing import append
-from tests.mount.mounting import KAFKAFS, Mount, mounted
+from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running
 
 _numbers = itertools.count()

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
+from tests.fork_server import KAFKAFS
 from tests.mount.contract.writing import append
-from tests.mount.mounting import KAFKAFS, Mount, check_data, mounted
+from tests.mount.mounting import Mount, check_data, mounted
 from tests.storage.logs import append as append_batch
 
 LIMIT = 256

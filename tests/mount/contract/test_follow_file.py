@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import KAFKAFS
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.writing import append, view
 from tests.mount.control import do, facts, until
-from tests.mount.mounting import KAFKAFS, Mount, fails, mounted
+from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount
 
 HEAD = 1100

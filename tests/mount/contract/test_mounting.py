@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager, Record, encode
-from tests.mount.mounting import KAFKAFS, Mount, fails, let_others_in, mounted, needs_root
+from tests.fork_server import KAFKAFS
+from tests.mount.mounting import Mount, fails, let_others_in, mounted, needs_root
 from tests.mount.steering import steered
 from tests.storage.logs import append as append_records
 

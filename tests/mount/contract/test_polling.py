@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.mount.beside import Beside
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.test_caching import Metrics
 from tests.mount.contract.writing import append
-from tests.mount.mounting import KAFKAFS, Mount, fails
+from tests.mount.mounting import Mount, fails
 from tests.mount.programs import LET_GO, Running, inotify_left, program
 from tests.storage.producers import Producer
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
-from tests.kafkafs.cli.conftest import PROGRAM, ROOT, Place, kafkafs
+from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 
 NO_KEY = "a topic whose cleanup.policy has compact takes no record without a key"
 
@@ -16,7 +17,7 @@ NO_KEY = "a topic whose cleanup.policy has compact takes no record without a key
 def refusal(*words: object, stdin: str = "") -> str:
     """Of a command that fails: the line that it prints, and nothing else."""
     done = subprocess.run(
-        [*PROGRAM, *map(str, words)],
+        [*KAFKAFS, *map(str, words)],
         input=stdin,
         capture_output=True,
         text=True,

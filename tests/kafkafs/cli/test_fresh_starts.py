@@ -1,0 +1,73 @@
+"""Each command works as a user starts it: by the installed program, which imports what it needs.
+
+Most other tests start commands by fork, from a process that has imported everything
+(`tests.fork_server`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from kafkafs.cli import main
+from tests.hang import HANG_S
+from tests.kafkafs.cli.conftest import Place
+
+PROGRAM = Path(sys.executable).parent / "kafkafs"
+LOG = "data/orders-0/00000000000000000000.log"
+#: The lines that a user types, one after the other, and a part of the output of each.
+LINES = [
+    ("create data orders cleanup.policy=compact", "created orders with 1 partition\n"),
+    ("append data orders --view kv", ""),
+    ("produce data orders:0", "orders:0: 1 batch, offsets 2 to 3\n"),
+    ("cat data orders --view kv", "k\told\nk\tnew\nk\told\nk\tnew\n"),
+    ("fetch data orders:0:earliest:1000", "4 messages, next offset 4\n"),
+    ("topics data", "\norders           1        4 "),
+    ("config data orders", "cleanup.policy=compact\n"),
+    ("compact --dry-run data", "orders:0: nothing to clean\n"),
+    ("expire --dry-run data", "0 segments with 0B and 0 records would go\n"),
+    (f"dump {LOG}", "Log starting offset: 0\n"),
+    ("verify data", "1 partition with 4 records, 166B: whole\n"),
+    ("reindex --dry-run data", "1 segment read, 0 files different\n"),
+    ("repair --dry-run data", "nothing to cut\n"),
+    ("convert --dry-run data", "0 files would be converted\n"),
+    ("handover --dry-run data mnt", "mnt: "),
+    ("detach --dry-run data", "no broker has written this directory\n"),
+    ("spark stats --dry-run data", "partitions 1\n"),
+    ("delete data orders", "deleted orders"),
+    ("undelete data orders", "orders is back\n"),
+    ("mount data mnt", "mounted data on mnt, 1 topic, read-write\n"),
+    ("mounts", "serving"),
+    ("doctor mnt", "ok     open-files\n"),
+    ("top --once mnt", "1 topic, 1 partition"),
+    ("consume mnt/orders --view kv", "k\told\nk\tnew\nk\told\nk\tnew\n"),
+    ("wait mnt/orders/.control/compaction", "outcome none\n"),
+    ("tail --pid ENDED -n 1 mnt/orders/0", "new\n"),
+    ("umount mnt", ""),
+    ("version", "kafkafs "),
+]
+FAIL = ("handover", "detach")
+"""No broker has written the directory."""
+
+
+def test_each_command(place: Place) -> None:
+    assert {line.split()[0] for line, _ in LINES} == main.helps.keys()
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    given = {"append": b"k\told\nk\tnew\n"}
+    for line, output in LINES:
+        command, *words = line.replace("ENDED", str(ended.pid)).split()
+        done = subprocess.run(
+            [PROGRAM, command, *words],
+            input=given.get(command, b""),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=place.data.parent,
+            timeout=HANG_S,
+        )
+        assert done.returncode == (command in FAIL), (line, done.stdout)
+        assert output.encode() in done.stdout, (line, done.stdout)
+        if command == "append":
+            given["produce"] = (place.data.parent / LOG).read_bytes()
+    assert place.was_closed_cleanly()
