@@ -18,6 +18,21 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def module_mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    """A mount for all tests of a module."""
+    with mounted(tmp_path_factory.mktemp("mount")) as started:
+        yield started
+
+
+@pytest.fixture
+def shared_mount(module_mount: Mount) -> Iterator[Mount]:
+    """The mount of the module. After each test its topics are deleted."""
+    yield module_mount
+    for topic in module_mount.path.iterdir():
+        topic.rmdir()
+
+
 @pytest.fixture
 def orders(mount: Mount) -> Path:
     """Partition 0 of a new topic `orders`."""

@@ -19,6 +19,11 @@ BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]
 
 
 @pytest.fixture
+def mount(shared_mount: Mount) -> Mount:
+    return shared_mount
+
+
+@pytest.fixture
 def rolling(mount: Mount) -> Path:
     """A partition whose segments are small."""
     orders = mount.topic()

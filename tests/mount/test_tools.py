@@ -24,6 +24,11 @@ MIB = 1 << 20
 FILE_SIZE = 200_000_000
 
 
+@pytest.fixture
+def mount(shared_mount: Mount) -> Mount:
+    return shared_mount
+
+
 def records(partition: Path) -> int:
     return int(os.getxattr(partition, "user.kafkafs.records"))
 
