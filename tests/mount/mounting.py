@@ -100,7 +100,9 @@ class Mount:
                     if b"READY=1" in ready.recv(4096):
                         return
                 elif end in readable:
-                    raise AssertionError(f"the daemon ended with {self.process.wait()}")
+                    status = self.process.wait()
+                    self._ended()
+                    raise AssertionError(f"the daemon ended with {status}")
                 else:
                     raise AssertionError("the daemon did not get ready")
         finally:
