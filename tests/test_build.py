@@ -202,7 +202,7 @@ def test_all_ways_to_build_it_install_the_same_packages() -> None:
     (line,) = re.findall(r"^sudo apt-get .*apt-get install (.*python3-venv.*)$", text, re.M)
     text = (ROOT / "scripts/setup").read_text()
     always = text.partition('if [ "$purpose" = test ]')[0]
-    needed = packages(" ".join(re.findall(r"^need \S+ (.+)$", always, re.M)))
+    needed = packages(" ".join(re.findall(r"^ *need \S+ (.+)$", always, re.M)))
     needed |= packages(" ".join(re.findall(r"missing\+=\((lib[^)]+)\)", always)))
     needed |= packages(" ".join(re.findall(r"missing\+=\((python3 [^)]+)\)", text)))
     assert packages(line) == needed - {"python3"}, "which comes with the others"
@@ -267,13 +267,15 @@ class Machine:
         shutil.copy(ROOT / "scripts/setup", self._project / "scripts/setup")
         let_others_in(self._project / "scripts")
 
-    def set_up(self, device: str, *run_by: str) -> subprocess.CompletedProcess[str]:
+    def set_up(
+        self, device: str, *run_by: str, purpose: str = "run"
+    ) -> subprocess.CompletedProcess[str]:
         """Make the device by a command, in an empty /dev, and run the script."""
         script = (
             f'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && {device} && exec "$@"'
         )
         return subprocess.run(
-            ["unshare", "--mount", "sh", "-c", script, "sh", *run_by, "scripts/setup"],
+            ["unshare", "--mount", "sh", "-c", script, "sh", *run_by, "scripts/setup", purpose],
             cwd=self._project,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -323,6 +325,26 @@ def test_setup_says_first_that_nothing_can_be_mounted(machine: Machine) -> None:
         1,
         "setup: nothing can be mounted without CAP_SYS_ADMIN "
         "(in a container: run it with --cap-add SYS_ADMIN)\n",
+    )
+
+
+@needs_root
+def test_setup_unit_needs_no_device_and_no_root(machine: Machine, tmp_path: Path) -> None:
+    """It names the packages that are missing, and calls no sudo."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "dirname", "id", "apt-get"):
+        found = shutil.which(name)
+        assert found is not None
+        (programs / name).symlink_to(found)
+    (programs / "sudo").symlink_to("/bin/true")
+    let_others_in(programs)
+    user = ["setpriv", f"--reuid={NOBODY}", "--clear-groups"]
+    variables = ["env", f"PATH={programs}", "PYTHON=python3"]
+    done = machine.set_up("true", *user, *variables, purpose="unit")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "setup: please run as root: apt-get install gcc libc6-dev pkg-config libfuse3-dev\n",
     )
 
 

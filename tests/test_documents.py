@@ -36,7 +36,7 @@ DOCUMENTS = [
     path
     for path in sorted(ROOT.glob("**/*.md"))
     if path.relative_to(ROOT).parts[0]
-    in ("README.md", "CHANGELOG.md", "RELEASING.md", "kafkafs", "storage")
+    in ("README.md", "CHANGELOG.md", "RELEASING.md", "kafkafs", "storage", "tests")
 ]
 # Long ones, which have a table of contents.
 REFERENCES = [

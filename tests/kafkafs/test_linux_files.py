@@ -10,8 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kafkafs.mount_options import OPTIONS
 from tests.mount.programs import program
+
+pytestmark = pytest.mark.programs
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "kafkafs/linux"

@@ -52,6 +52,7 @@ def test_a_thread_that_cannot_be_started() -> None:
     thread.join()
 
 
+@pytest.mark.programs
 def test_nobody_waits_for_a_thread_that_finds_no_memory_to_begin_in() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     program = [sys.executable, "-c", TRIES]

@@ -17,6 +17,8 @@ from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, NOW_NS, values
 
+pytestmark = pytest.mark.programs
+
 OLD, NEW = [b"%d old" % n for n in range(50)], [b"%d new" % n for n in range(50)]
 
 

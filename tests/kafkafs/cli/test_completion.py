@@ -160,12 +160,14 @@ def shells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shells]:
         (f"kafkafs produce mnt pay{TAB}{TAB}", "kafkafs produce mnt payments:0"),
     ],
 )  # fmt: skip
+@pytest.mark.programs
 def test_a_tab_completes_a_word(shells: Shells, shell: str, keys: str, words: str) -> None:
     found = shells.typed(shell, keys)
     # The shells themselves do not agree on the slash behind a directory that is the only one.
     assert [word.rstrip("/") for word in found] == [word.rstrip("/") for word in words.split()]
 
 
+@pytest.mark.programs
 def test_bash_has_all_words_that_may_stand_here(shells: Shells) -> None:
     assert shells.typed("bash", f"kafkafs verify data {ALL}")[3:] == ["orders", "payments"]
     assert shells.typed("bash", f"kafkafs verify data payments {ALL}")[4:] == ["orders"]
@@ -173,6 +175,7 @@ def test_bash_has_all_words_that_may_stand_here(shells: Shells) -> None:
     assert shells.typed("bash", f"kafkafs {ALL}")[1:] == commands
 
 
+@pytest.mark.programs
 def test_fish_offers_words_with_their_help(shells: Shells) -> None:
     assert shells.offered("kafkafs veri") == ["verify"]
     assert shells.offered("kafkafs verify data ") == ["orders", "payments"]
@@ -202,6 +205,7 @@ def answers(shells: Shells, line: str) -> list[str]:
     return [each.split("\t")[1] for each in told.splitlines() if each]
 
 
+@pytest.mark.programs
 def test_words_with_blanks_and_quotes(shells: Shells) -> None:
     odd = shells.base / "my data"
     (odd / "it-0").mkdir(parents=True)
@@ -210,12 +214,14 @@ def test_words_with_blanks_and_quotes(shells: Shells) -> None:
     assert answers(shells, "kafkafs verify 'my data' 'i") == ["it"]
 
 
+@pytest.mark.programs
 def test_what_is_no_data_directory_has_no_topics(shells: Shells, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "missing", Path("/etc/hostname")):
         assert answers(shells, f"kafkafs verify {place} ") == []
     assert answers(shells, "kafkafs spark verify s3://bucket/data ") == []
 
 
+@pytest.mark.programs
 def test_a_mount_that_does_not_answer_keeps_no_tab_waiting(shells: Shells) -> None:
     daemon = shells.place.pid
     os.kill(daemon, signal.SIGSTOP)
@@ -227,6 +233,7 @@ def test_a_mount_that_does_not_answer_keeps_no_tab_waiting(shells: Shells) -> No
         os.kill(daemon, signal.SIGCONT)
 
 
+@pytest.mark.programs
 def test_a_tab_loads_no_log(shells: Shells) -> None:
     script = (
         "import json, sys, atexit\n"

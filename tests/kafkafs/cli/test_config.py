@@ -11,6 +11,8 @@ from storage.settings.config import TOPIC_SETTINGS
 from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.storage.logs import write_settings
 
+pytestmark = pytest.mark.programs
+
 
 def made(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:

@@ -12,6 +12,8 @@ from kafkafs.cli.consume.outputs import Command
 from kafkafs.cli.consume.reader import Batch
 from kafkafs.cli.consume.sources import Partition
 
+pytestmark = pytest.mark.programs
+
 
 def test_a_signal_ends_a_command_that_is_just_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may write before it is known here that it has started."""

@@ -18,6 +18,8 @@ from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.storage.logs import append, batch, values
 from tests.storage.old_logs import content, old_file, write_legacy, write_old
 
+pytestmark = pytest.mark.programs
+
 COMMANDS = ("fetch", "produce", "verify", "convert", "reindex")
 
 

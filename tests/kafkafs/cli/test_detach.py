@@ -11,6 +11,8 @@ from tests.kafkafs.cli.conftest import kafkafs
 from tests.storage.directory.test_taking_over import described
 from tests.storage.logs import opened
 
+pytestmark = pytest.mark.programs
+
 NAMES = ["meta.properties", "__cluster_metadata-0"]
 
 

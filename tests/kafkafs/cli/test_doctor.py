@@ -77,6 +77,7 @@ def data(tmp_path: Path) -> Path:
 # -- where nothing is wrong ------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 def test_nothing_is_wrong(place: Place) -> None:
     place.mount()
     (place.path / "orders").mkdir()
@@ -92,6 +93,7 @@ def test_nothing_is_wrong(place: Place) -> None:
     assert f"mount {place.path}" in doctor(link)
 
 
+@pytest.mark.programs
 def test_what_is_wrong_is_said_with_the_line_that_mends_it(data: Path) -> None:
     wrong = data.parent / "nowhere"
     done = kafkafs("doctor", wrong)
@@ -115,6 +117,7 @@ def test_what_is_wrong_is_said_with_the_line_that_mends_it(data: Path) -> None:
         ("mknod -m 600 /dev/fuse c 10 229", USER, "Permission denied", "chmod 0666 /dev/fuse"),
     ],
 )
+@pytest.mark.programs
 def test_the_device(make: str, user: int | None, what: str, mend: str) -> None:
     before = f"mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; {make}"
     state, said, mends = one(doctor(before=before, user=user), "fuse-device")
@@ -124,6 +127,7 @@ def test_the_device(make: str, user: int | None, what: str, mend: str) -> None:
 
 
 @needs_root
+@pytest.mark.programs
 def test_fusermount(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -169,12 +173,14 @@ def test_fusermount(tmp_path: Path) -> None:
         ),
     ],
 )
+@pytest.mark.programs
 def test_the_right_to_mount(without: str, what: str, mend: str) -> None:
     before = f'set -- setpriv {without} "$@"'
     assert one(doctor(before=before), "mount-right") == ("wrong", what, mend)
 
 
 @needs_root
+@pytest.mark.programs
 def test_the_library(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.touch()
@@ -187,6 +193,7 @@ def test_the_library(tmp_path: Path) -> None:
 
 
 @needs_root
+@pytest.mark.programs
 def test_letting_others_in(tmp_path: Path) -> None:
     conf = tmp_path / "fuse.conf"
     conf.write_text("#user_allow_other\n")
@@ -200,6 +207,7 @@ def test_letting_others_in(tmp_path: Path) -> None:
 
 
 @needs_root
+@pytest.mark.programs
 def test_limits() -> None:
     found = doctor(before="ulimit -n 500; ulimit -f 1000")
     state, what, mend = one(found, "open-files")
@@ -211,6 +219,7 @@ def test_limits() -> None:
 # -- mounts ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 def test_a_mount_whose_daemon_has_ended(place: Place) -> None:
     place.mount()
     with ending(pid := place.pid):
@@ -224,6 +233,7 @@ def test_a_mount_whose_daemon_has_ended(place: Place) -> None:
     assert mount_table.find(str(place.path)) is None
 
 
+@pytest.mark.programs
 def test_a_mount_whose_daemon_is_stopped(place: Place) -> None:
     place.mount()
     pid = place.pid
@@ -242,6 +252,7 @@ def test_a_mount_whose_daemon_is_stopped(place: Place) -> None:
 
 
 @needs_root
+@pytest.mark.programs
 def test_read_ahead(place: Place) -> None:
     place.mount()
     mounted = mount_table.find(str(place.path))
@@ -257,6 +268,7 @@ def test_read_ahead(place: Place) -> None:
 # -- a data directory ------------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 def test_what_is_no_data_directory(data: Path, tmp_path: Path) -> None:
     state, what, mend = one(doctor(data / "orders-0"), "data-directory")
     assert (state, mend) == ("wrong", f"kafkafs doctor {data}")
@@ -269,6 +281,7 @@ def test_what_is_no_data_directory(data: Path, tmp_path: Path) -> None:
 
 
 @needs_root
+@pytest.mark.programs
 def test_a_directory_of_another_user(data: Path) -> None:
     for directory in (data, *data.parents[:-2]):
         directory.chmod(0o755)
@@ -285,6 +298,7 @@ def test_a_directory_of_another_user(data: Path) -> None:
     assert not {"space", "lock", "settings"} & found.keys()
 
 
+@pytest.mark.programs
 def test_a_directory_that_others_may_write(data: Path) -> None:
     data.chmod(0o1777)
     state, what, mend = one(doctor(data), "other-users")
@@ -304,6 +318,7 @@ def tells_at_once(path: Path) -> bool:
 
 
 @needs_root
+@pytest.mark.programs
 def test_a_file_system_that_cannot_be_written_or_is_slow_to_tell(tmp_path: Path) -> None:
     with file_system("tmpfs", tmp_path, 8 << 20) as disk:
         (disk / "file").write_text("x")
@@ -334,6 +349,7 @@ def test_a_file_system_that_cannot_be_written_or_is_slow_to_tell(tmp_path: Path)
         ({"cleanup.policy": "none"}, "deletes nothing by age", r"^kafkafs delete \S+ orders  "),
     ],
 )
+@pytest.mark.programs
 def test_what_frees_room_on_a_full_disk(
     tmp_path: Path, settings: dict[str, str], said: str, mend: str
 ) -> None:
@@ -354,6 +370,7 @@ def test_what_frees_room_on_a_full_disk(
 
 
 @needs_root
+@pytest.mark.programs
 def test_a_full_disk_and_what_is_kept_for_it(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
@@ -391,6 +408,7 @@ def test_a_full_disk_and_what_is_kept_for_it(tmp_path: Path) -> None:
             here.end()
 
 
+@pytest.mark.programs
 def test_a_lock_without_a_mount(place: Place) -> None:
     place.mount()
     pid = place.pid
@@ -403,6 +421,7 @@ def test_a_lock_without_a_mount(place: Place) -> None:
     assert doctor(place.data)["lock"] == []
 
 
+@pytest.mark.programs
 def test_a_clock_that_is_behind(data: Path) -> None:
     log = next((data / "orders-0").glob("*.log"))
     future = time.time() + 3600
@@ -412,6 +431,7 @@ def test_a_clock_that_is_behind(data: Path) -> None:
     assert "timedatectl set-ntp true" in mend
 
 
+@pytest.mark.programs
 def test_settings_of_a_broker_that_are_not_known(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -429,6 +449,7 @@ def test_settings_of_a_broker_that_are_not_known(tmp_path: Path) -> None:
     assert doctor(data)["settings"] == []
 
 
+@pytest.mark.programs
 def test_settings_that_cannot_be_read(data: Path) -> None:
     (data / "kafkafs.properties").write_text("retention.ms=never\n")
     found = doctor(data)
@@ -438,6 +459,7 @@ def test_settings_that_cannot_be_read(data: Path) -> None:
     assert "private-topics" not in found
 
 
+@pytest.mark.programs
 def test_private_topics_in_open_files(place: Place) -> None:
     place.mount()
     (place.path / "secret").mkdir(mode=0o700)
@@ -471,6 +493,7 @@ def hanging(tmp_path: Path) -> Iterator[Path]:
             subprocess.run(["fusermount3", "-u", "-z", str(path)], check=True)
 
 
+@pytest.mark.programs
 def test_a_disk_that_hangs_is_named(hanging: Path) -> None:
     found = doctor(hanging / "data")
     for check in ("data-directory", "file-system", "space", "lock"):

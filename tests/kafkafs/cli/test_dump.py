@@ -26,6 +26,8 @@ from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.storage.logs import append, opened
 
+pytestmark = pytest.mark.programs
+
 T = 1_700_000_000_000
 LOG = f"{0:020}.log"
 

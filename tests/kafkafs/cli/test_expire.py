@@ -15,6 +15,8 @@ from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.log_check import check_log
 from tests.storage.logs import append, values, write_settings
 
+pytestmark = pytest.mark.programs
+
 DAY_MS = 86_400_000
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from storage import LogManager
 from storage.files import Files
 from storage.paths import LOCK
@@ -11,6 +13,8 @@ from tests.kafkafs.cli.conftest import kafkafs
 from tests.storage.directory.test_taking_over import described
 from tests.storage.handed import TOPICS, clock_ms, leave_open, shown, write_broker, write_source
 from tests.storage.old_logs import content
+
+pytestmark = pytest.mark.programs
 
 
 def set_settings(data: Path) -> None:

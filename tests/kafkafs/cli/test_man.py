@@ -90,12 +90,14 @@ def test_there_is_a_page_for_each_command(pages: dict[str, Path]) -> None:
     assert pages.keys() == made | others
 
 
+@pytest.mark.programs
 def test_man_finds_them_beside_the_program(prefix: Path, pages: dict[str, Path]) -> None:
     for name in ("kafkafs.1", "kafkafs-topics.1", "kafkafs-spark-export.1", "mount.kafkafs.8"):
         assert man(prefix, "-w", name[:-2]) == f"{pages[name]}\n"
     assert man(prefix, "-w", "5", "kafkafs") == f"{pages['kafkafs.5']}\n"
 
 
+@pytest.mark.programs
 def test_one_program_with_two_names_has_one_page(prefix: Path, tmp_path: Path) -> None:
     page = man(prefix, "mount.kafkafs")
     assert man(prefix, "mount.fuse.kafkafs") == page
@@ -105,6 +107,7 @@ def test_one_program_with_two_names_has_one_page(prefix: Path, tmp_path: Path) -
     assert man(tmp_path / "packed", "mount.fuse.kafkafs") == page
 
 
+@pytest.mark.programs
 def test_mandoc_finds_nothing_wrong(pages: dict[str, Path]) -> None:
     whole = [path for path in sorted(pages.values()) if not path.read_text().startswith(".so ")]
     done = subprocess.run(
@@ -116,11 +119,13 @@ def test_mandoc_finds_nothing_wrong(pages: dict[str, Path]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.programs
 def test_no_page_refers_to_a_document(shown: dict[str, str]) -> None:
     for name, text in shown.items():
         assert re.findall(r"\]\([^)]*\)|\*\*[^*]+\*\*|\|---|\S+\.md\b|@VERSION@", text) == [], name
 
 
+@pytest.mark.programs
 def test_what_a_page_leads_to_is_there(shown: dict[str, str], pages: dict[str, Path]) -> None:
     for name, text in shown.items():
         named = re.findall(r"(?<![\w./-])([\w.-]*kafkafs[\w.-]*)\((\d)\)", text)
@@ -134,6 +139,7 @@ def test_what_a_page_leads_to_is_there(shown: dict[str, str], pages: dict[str, P
 
 
 @pytest.mark.parametrize("context", ALL, ids=lambda context: context.command_path)
+@pytest.mark.programs
 def test_a_page_says_what_help_says(shown: dict[str, str], context: click.Context) -> None:
     text = shown[page_of(context)]
     command = context.command
@@ -152,10 +158,12 @@ def test_a_page_says_what_help_says(shown: dict[str, str], context: click.Contex
         assert "2 for a wrong command line, 130 after Ctrl-C." in text
 
 
+@pytest.mark.programs
 def test_what_json_has_is_said(shown: dict[str, str]) -> None:
     assert "--json Print JSON: wrong and hints, how many there are" in shown["kafkafs-doctor.1"]
 
 
+@pytest.mark.programs
 def test_mount_options_are_in_both_pages_of_mounting(shown: dict[str, str]) -> None:
     for name in ("kafkafs-mount.1", "mount.kafkafs.8"):
         text = shown[name]
@@ -165,12 +173,14 @@ def test_mount_options_are_in_both_pages_of_mounting(shown: dict[str, str]) -> N
 # -- documents -------------------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 def test_all_settings_are_in_the_page_of_settings(shown: dict[str, str]) -> None:
     text = shown["kafkafs.properties.5"]
     settings = {**TOPIC_SETTINGS, **BROKER_SETTINGS}
     assert [name for name in settings if f" {name} " not in text] == []
 
 
+@pytest.mark.programs
 def test_all_names_of_the_tree_are_in_the_page_of_the_tree(shown: dict[str, str]) -> None:
     """Those that the reference's picture of it has."""
     picture = (ROOT / "kafkafs/tree/REFERENCE.md").read_text().split("```\n")[1]
@@ -186,6 +196,7 @@ def test_all_names_of_the_tree_are_in_the_page_of_the_tree(shown: dict[str, str]
         ("kafkafs.properties.5", ["storage/settings/SETTINGS.md"]),
     ],
 )
+@pytest.mark.programs
 def test_a_page_of_documents_has_all_their_words(
     shown: dict[str, str], page: str, documents: list[str]
 ) -> None:

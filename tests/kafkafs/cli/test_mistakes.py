@@ -151,6 +151,7 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @each_command
+@pytest.mark.programs
 def test_in_a_mount_but_no_log(mounted: Place, command: str) -> None:
     """… the line says what to type."""
     before = logs(mounted)
@@ -164,6 +165,7 @@ def test_in_a_mount_but_no_log(mounted: Place, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(NOT_WHILE_MOUNTED))
+@pytest.mark.programs
 def test_a_mount_of_what_must_not_be_mounted(mounted: Place, command: str) -> None:
     """… is named, with what ends it."""
     before = logs(mounted)
@@ -180,6 +182,7 @@ def test_a_mount_of_what_must_not_be_mounted(mounted: Place, command: str) -> No
 @pytest.mark.parametrize(
     "command", sorted({*NOT_WHILE_MOUNTED, "compact", "expire", "handover", "produce"})
 )
+@pytest.mark.programs
 def test_a_read_only_mount(tmp_path: Path, command: str) -> None:
     """… changes nothing, and the line says how to do without it."""
     place = Place(tmp_path)
@@ -288,6 +291,7 @@ def test_a_name_that_is_not_there(tmp_path: Path, words: list[str]) -> None:
     assert tree(tmp_path / "orders-0") == before
 
 
+@pytest.mark.programs
 def test_umount_of_what_is_no_mount_point(mounted: Place) -> None:
     for path in (mounted.data, mounted.path / "orders", mounted.path / "orders" / "0"):
         done = kafkafs("umount", path)
@@ -305,6 +309,7 @@ def test_a_copy_of_one_partition_under_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "/orders", "/.kafkafs", "/orders/0"])
+@pytest.mark.programs
 def test_wait_for_what_is_no_job(mounted: Place, given: str) -> None:
     done = run("wait", f"{mounted.path}{given}")
     assert (done.exit_code, done.stderr) == (
@@ -328,6 +333,7 @@ def test_dump_of_what_is_no_file_of_a_log(tmp_path: Path) -> None:
     assert run("dump", *names).exit_code == 0
 
 
+@pytest.mark.programs
 def test_umount_from_inside(tmp_path: Path) -> None:
     """The command itself does not keep the mount busy."""
     place = Place(tmp_path)
@@ -339,6 +345,7 @@ def test_umount_from_inside(tmp_path: Path) -> None:
         place.end()
 
 
+@pytest.mark.programs
 def test_umount_by_another_user(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1000)

@@ -23,6 +23,8 @@ from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.storage.directory.test_taking_over import described
 
+pytestmark = pytest.mark.programs
+
 
 def failed(done: subprocess.CompletedProcess[str], status: int = 1) -> str:
     """The one line that a failed command has for the user."""

@@ -14,6 +14,8 @@ from tests.kafkafs.cli.conftest import Place, kafkafs
 from tests.kafkafs.cli.test_mount import failed, misconfigured
 from tests.storage.logs import append
 
+pytestmark = pytest.mark.programs
+
 
 def tree(*directories: Path) -> dict[Path, tuple[int, int]]:
     """Every file and directory below these, with its size and time."""

@@ -14,6 +14,8 @@ import pytest
 from tests.kafkafs.cli.conftest import Place, ending, kafkafs
 from tests.kafkafs.cli.test_mount import stopped
 
+pytestmark = pytest.mark.programs
+
 
 def listed(place: Place, *options: str) -> dict[str, Any]:
     """The line of this mount."""

@@ -9,11 +9,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place
 from tests.kafkafs.cli.test_mistakes import TAKE_A_DIRECTORY, all_commands
 from tests.kafkafs.cli.test_mount_mistakes import fill
+
+pytestmark = pytest.mark.programs
 
 FULL = "kafkafs: standard output: No space left on device\n"
 CLOSED = "kafkafs: standard output: Bad file descriptor\n"

@@ -24,12 +24,14 @@ from tests.kafkafs.cli.test_mistakes import all_commands
 from tests.storage.logs import append, values
 
 
+@pytest.mark.programs
 def test_version() -> None:
     for words in ("version", "--version"):
         assert kafkafs(words).stdout == f"kafkafs {version('kafkafs')}\n"
     assert json.loads(kafkafs("version", "--json").stdout) == {"version": version("kafkafs")}
 
 
+@pytest.mark.programs
 def test_help_names_every_command() -> None:
     done = kafkafs("--help")
     assert done.returncode == 0
@@ -82,6 +84,7 @@ def test_examples(name: str) -> None:
         command.make_parser(around).parse_args(given)
 
 
+@pytest.mark.programs
 def test_other_names_of_commands(place: Place) -> None:
     """They work, and the help does not list them."""
     place.mount()
@@ -92,6 +95,7 @@ def test_other_names_of_commands(place: Place) -> None:
     assert kafkafs("unmount", "-h").stdout.startswith("Usage: kafkafs umount ")
 
 
+@pytest.mark.programs
 def test_ctrl_c_anywhere() -> None:
     """… ends any command with the status that a shell gives it."""
     interrupted = (
@@ -127,6 +131,7 @@ def kept(place: Place) -> list[bytes | None]:
         return values(manager.log("orders", 0))
 
 
+@pytest.mark.programs
 def test_repair_of_what_is_whole(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:
         append(manager.create_topic("orders").partitions[0], b"one", b"two")
@@ -135,6 +140,7 @@ def test_repair_of_what_is_whole(place: Place) -> None:
     assert done.stdout == "1 partition with 2 offsets: whole\n"
 
 
+@pytest.mark.programs
 def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> None:
     path = damaged(place)
     done = kafkafs("repair", place.data)
@@ -150,6 +156,7 @@ def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> N
     assert kept(place) == [b"one", b"three"]
 
 
+@pytest.mark.programs
 def test_salvage_and_purge_in_one(place: Place) -> None:
     damaged(place)
     assert kafkafs("repair", place.data, "--salvage", "--purge").returncode == 1
@@ -157,6 +164,7 @@ def test_salvage_and_purge_in_one(place: Place) -> None:
     assert list(place.data.rglob("*.cut")) == []
 
 
+@pytest.mark.programs
 def test_what_is_mounted_cannot_be_repaired(place: Place) -> None:
     place.mount()
     (place.path / "orders").mkdir()
@@ -167,6 +175,7 @@ def test_what_is_mounted_cannot_be_repaired(place: Place) -> None:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("command", ["cat {0} orders", "dump --print-data-log {0}/orders-0/*.log"])
+@pytest.mark.programs
 def test_a_reader_that_has_gone(tmp_path: Path, command: str, unbuffered: str) -> None:
     """… ends a command silently, as it ends coreutils' cat."""
     with LogManager.open(str(tmp_path)) as manager:
@@ -188,6 +197,7 @@ def test_help_as_a_command() -> None:
 
 
 @pytest.mark.parametrize("helper", ["mount", "umount"])
+@pytest.mark.programs
 def test_the_helpers_of_mount_have_a_short_help(helper: str) -> None:
     # In a process of its own: click remembers what a command's help is called at first.
     program = f"from kafkafs.cli.mount_helpers import {helper}; {helper}()"

@@ -55,6 +55,7 @@ def test_a_dry_run_says_what_salvage_takes_and_leaves(tmp_path: Path) -> None:
         assert "nothing to take back" in done.stdout.splitlines()
 
 
+@pytest.mark.programs
 def test_what_is_cut_is_said_once(tmp_path: Path) -> None:
     path = damaged(tmp_path)
     planned = kafkafs("repair", tmp_path, "--dry-run")

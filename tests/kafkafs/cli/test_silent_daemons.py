@@ -19,6 +19,8 @@ from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.kafkafs.cli.test_mount import stopped
 
+pytestmark = pytest.mark.programs
+
 #: What only reads, for a mount.
 READERS = {
     "topics": ["MNT"],

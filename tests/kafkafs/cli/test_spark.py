@@ -64,6 +64,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.programs
 def test_help_needs_nothing() -> None:
     told = run("--help")
     assert told.returncode == 0, told.stderr
@@ -73,6 +74,7 @@ def test_help_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize("job", JOBS)
+@pytest.mark.programs
 def test_help_of_a_job_needs_nothing(job: str) -> None:
     told = run(job, "--help")
     assert told.returncode == 0, told.stderr
@@ -80,6 +82,7 @@ def test_help_of_a_job_needs_nothing(job: str) -> None:
         assert option in told.stdout
 
 
+@pytest.mark.programs
 def test_without_the_extra_a_job_says_what_to_install(data: Path) -> None:
     for arguments in (["verify", data], ["stats", data], ["export", data, data / "out"]):
         told = run(*arguments)
@@ -97,6 +100,7 @@ def test_what_a_job_says_to_install_is_the_extra() -> None:
     assert {Requirement(word) for word in words[3:]} == {Requirement(word) for word in extra}
 
 
+@pytest.mark.programs
 def test_where_no_package_can_be_added_a_job_says_where_it_can(data: Path) -> None:
     """An environment without pip, such as that of the Debian package."""
     told = run("verify", data, without=(*EXTRA, "pip"))
@@ -107,6 +111,7 @@ def test_where_no_package_can_be_added_a_job_says_where_it_can(data: Path) -> No
     )
 
 
+@pytest.mark.programs
 def test_without_java_a_job_says_what_to_install(data: Path) -> None:
     told = run("verify", data, without=(), PATH="/nothing", JAVA_HOME="")
     assert told.returncode == 1
@@ -114,6 +119,7 @@ def test_without_java_a_job_says_what_to_install(data: Path) -> None:
     assert told.stderr.count("\n") == 1
 
 
+@pytest.mark.programs
 def test_dry_runs_need_no_spark(data: Path) -> None:
     without = ("pyspark", "pandas", "matplotlib")
     told = run("verify", data, "--dry-run", "--json", without=without)
@@ -133,6 +139,7 @@ def test_dry_runs_need_no_spark(data: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.programs
 def test_what_cannot_be_is_said_before_spark_starts(data: Path) -> None:
     for arguments, reason in (
         (["verify", data, "--dry-run", "nothing"], "there is no topic 'nothing'"),
@@ -156,6 +163,7 @@ def test_what_cannot_be_is_said_before_spark_starts(data: Path) -> None:
         assert run(*arguments, without=("pyspark",)).returncode == 2
 
 
+@pytest.mark.programs
 def test_no_java_is_started_for_what_cannot_be(data: Path, tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

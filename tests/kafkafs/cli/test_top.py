@@ -141,6 +141,7 @@ def shows(rows: list[str], height: int | None = None) -> Callable[[list[str]], b
 # -- figures ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 def test_what_goes_in_and_out(mounted: Place) -> None:
     """Exactly, where the terminal shows it rounded: of partitions, topics and the whole mount."""
     before = look(str(mounted.path))
@@ -185,6 +186,7 @@ def commit(mounted: Place, group: str, positions: dict[str, int]) -> None:
         (mounted.path / ".groups" / group / name).write_text(f"{position}\n")
 
 
+@pytest.mark.programs
 def test_how_far_groups_are_behind(mounted: Place) -> None:
     """Of a partition the one that is most; of a topic, too, all of its partitions together."""
     commit(mounted, "fast", {"a/1": 9, "b/0": 1000})
@@ -210,11 +212,13 @@ def test_how_far_groups_are_behind(mounted: Place) -> None:
     assert [row["name"] for row in said["rows"]] == ["__consumer_offsets", "a", "b"]
 
 
+@pytest.mark.programs
 def test_what_it_reads_itself_does_not_go_out(mounted: Place) -> None:
     said = json.loads(kafkafs("top", "--json", "-d", "0.1", mounted.path).stdout)
     assert (said["bytes_out"], said["bytes_in"]) == (0, 0)
 
 
+@pytest.mark.programs
 def test_a_mount_that_only_looks_on(mounted: Place, tmp_path: Path) -> None:
     """What another process appends goes in, too."""
     (tmp_path / "other").mkdir()
@@ -235,6 +239,7 @@ def test_a_mount_that_only_looks_on(mounted: Place, tmp_path: Path) -> None:
         assert kafkafs("umount", tmp_path / "other").returncode == 0
 
 
+@pytest.mark.programs
 def test_another_daemon_counts_anew(mounted: Place) -> None:
     before = look(str(mounted.path))
     assert kafkafs("umount", mounted.path).returncode == 0
@@ -336,6 +341,7 @@ def test_numbers() -> None:
 # -- for scripts -----------------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 def test_once(mounted: Place) -> None:
     done = kafkafs("top", "--once", "-d", "0.1", mounted.path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -354,6 +360,7 @@ def test_once(mounted: Place) -> None:
     assert said["seconds"] >= 0.1
 
 
+@pytest.mark.programs
 def test_where_there_is_nothing_to_see(place: Place) -> None:
     done = kafkafs("top", "--once", place.path)
     assert (done.returncode, done.stdout) == (1, "")
@@ -373,6 +380,7 @@ def test_where_there_is_nothing_to_see(place: Place) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.programs
 def test_a_daemon_that_does_not_answer_is_said(mounted: Place) -> None:
     pid = mounted.pid
     os.kill(pid, signal.SIGSTOP)
@@ -385,6 +393,7 @@ def test_a_daemon_that_does_not_answer_is_said(mounted: Place) -> None:
 
 
 @needs_root
+@pytest.mark.programs
 def test_who_may_not_see_it(place: Place) -> None:
     let_others_in(place.path)
     place.data.chmod(0o755)
@@ -402,6 +411,7 @@ def test_who_may_not_see_it(place: Place) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.programs
 def test_the_daemon_is_left_alone_while_it_answers(mounted: Place) -> None:
     """There is one look at a time, however slow the daemon is."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
@@ -425,6 +435,7 @@ def test_the_daemon_is_left_alone_while_it_answers(mounted: Place) -> None:
 # -- the terminal ----------------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 def test_keys(mounted: Place, here: Terminal) -> None:
     begin(here, mounted, "-d", "0.2")
     lines = here.wait(lambda lines: names(lines) == ["a", "b"])
@@ -465,6 +476,7 @@ def test_keys(mounted: Place, here: Terminal) -> None:
     ends_with(here, mounted, 0)
 
 
+@pytest.mark.programs
 def test_what_goes_on_is_shown(mounted: Place, here: Terminal) -> None:
     """Rates while somebody appends; a compaction with its progress; events."""
     begin(here, mounted, "-d", "0.2")
@@ -486,6 +498,7 @@ def test_what_goes_on_is_shown(mounted: Place, here: Terminal) -> None:
     ends_with(here, mounted, 0)
 
 
+@pytest.mark.programs
 def test_lag_is_shown(mounted: Place, here: Terminal) -> None:
     commit(mounted, "slow", {"a/1": 4, "b/0": 300})
     begin(here, mounted, "-d", "0.2")
@@ -500,6 +513,7 @@ def test_lag_is_shown(mounted: Place, here: Terminal) -> None:
     ends_with(here, mounted, 0)
 
 
+@pytest.mark.programs
 def test_a_compaction_is_shown_with_its_progress(place: Place, here: Terminal) -> None:
     slow = "log.cleaner.io.max.bytes.per.second=1000\nlog.initial.task.delay.ms=86400000\n"
     (place.data / "kafkafs.properties").write_text(slow)
@@ -524,6 +538,7 @@ def test_a_compaction_is_shown_with_its_progress(place: Place, here: Terminal) -
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
+@pytest.mark.programs
 def test_the_terminal_is_restored(
     mounted: Place, here: Terminal, number: signal.Signals, status: int
 ) -> None:
@@ -551,6 +566,7 @@ def _has_arguments(pid: int, wanted: list[str]) -> bool:
     return False
 
 
+@pytest.mark.programs
 def test_stopped_and_continued(mounted: Place, here: Terminal) -> None:
     begin(here, mounted, "-d", "0.2")
     here.wait(lambda lines: names(lines) == ["a", "b"])
@@ -566,6 +582,7 @@ def test_stopped_and_continued(mounted: Place, here: Terminal) -> None:
     here.wait(lambda lines: lines[0] == "all done")
 
 
+@pytest.mark.programs
 def test_every_size_of_a_terminal(mounted: Place, here: Terminal) -> None:
     """It is drawn anew; a small one has less, and never ends it."""
     begin(here, mounted, "-d", "0.2")
@@ -578,6 +595,7 @@ def test_every_size_of_a_terminal(mounted: Place, here: Terminal) -> None:
     ends_with(here, mounted, 0)
 
 
+@pytest.mark.programs
 def test_scrolling(place: Place, here: Terminal) -> None:
     place.mount()
     (place.path / "t").mkdir()
@@ -601,6 +619,7 @@ def test_scrolling(place: Place, here: Terminal) -> None:
     ends_with(here, place, 0)
 
 
+@pytest.mark.programs
 def test_a_daemon_that_ends_and_comes_back(mounted: Place, here: Terminal) -> None:
     begin(here, mounted, "-d", "0.2")
     here.wait(lambda lines: names(lines) == ["a", "b"])
@@ -623,6 +642,7 @@ def test_a_daemon_that_ends_and_comes_back(mounted: Place, here: Terminal) -> No
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.programs
 def test_without_color(mounted: Place, here: Terminal) -> None:
     begin(here, mounted, "-d", "0.2", env="NO_COLOR=1")
     here.wait(lambda lines: names(lines) == ["a", "b"])
@@ -634,6 +654,7 @@ def test_without_color(mounted: Place, here: Terminal) -> None:
     ends_with(here, mounted, 0)
 
 
+@pytest.mark.programs
 def test_a_terminal_that_can_do_nothing(mounted: Place, here: Terminal) -> None:
     begin(here, mounted, env="TERM=nonsense")
     lines = here.wait_for("--once prints one look")

@@ -97,6 +97,7 @@ def numbers(start: int, end: int) -> str:
 
 
 @pytest.mark.parametrize("way", [*WAYS, "data"], indirect=True)
+@pytest.mark.programs
 def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     done = way.run("create", "orders", "--partitions", 2, "retention.ms=7d")
     assert done == "created orders with 2 partitions\n"
@@ -141,6 +142,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     way.check()
 
 
+@pytest.mark.programs
 def test_undelete_where_there_is_one_of_that_name_again(way: Way) -> None:
     way.run("create", "orders")
     way.run("append", "orders:0", text="old\n")
@@ -166,6 +168,7 @@ def test_undelete_where_there_is_one_of_that_name_again(way: Way) -> None:
     way.check()
 
 
+@pytest.mark.programs
 def test_undelete_after_its_time(way: Way) -> None:
     way.run("create", "orders", "file.delete.delay.ms=0")
     assert way.run("delete", "orders") == "deleted orders; it cannot be undeleted\n"
@@ -192,6 +195,7 @@ def test_undelete_after_its_time(way: Way) -> None:
         ("new", ("--partitions", "0"), None),
     ],
 )
+@pytest.mark.programs
 def test_a_topic_that_cannot_be_created(
     way: Way, topic: str, words: tuple[str, ...], reason: str | None
 ) -> None:
@@ -205,6 +209,7 @@ def test_a_topic_that_cannot_be_created(
     assert way.entries() == before
 
 
+@pytest.mark.programs
 def test_a_name_that_collides(way: Way) -> None:
     way.run("create", "a.b")
     before = way.entries()
@@ -214,6 +219,7 @@ def test_a_name_that_collides(way: Way) -> None:
     assert way.entries() == before
 
 
+@pytest.mark.programs
 def test_create_takes_num_partitions_and_the_callers_owner(way: Way) -> None:
     done = subprocess.run(
         ["sh", "-c", 'umask 027; exec "$@"', "sh", *KAFKAFS, "create", *way.words("mine")],
@@ -227,6 +233,7 @@ def test_create_takes_num_partitions_and_the_callers_owner(way: Way) -> None:
     assert f"owner={os.geteuid()}:{os.getegid()}:0750\n" in text
 
 
+@pytest.mark.programs
 def test_append_stops_at_the_line_that_is_refused(way: Way) -> None:
     way.run("create", "users")
     good = "".join(f"k{n}\tv{n}\n" for n in range(700))
@@ -246,6 +253,7 @@ def test_append_stops_at_the_line_that_is_refused(way: Way) -> None:
     way.check()
 
 
+@pytest.mark.programs
 def test_append_over_the_partitions_of_a_topic(way: Way) -> None:
     way.run("create", "users", "--partitions", 4)
     lines = [f"key-{n}\tvalue\n" for n in range(200)]
@@ -257,6 +265,7 @@ def test_append_over_the_partitions_of_a_topic(way: Way) -> None:
     assert all(counts)
 
 
+@pytest.mark.programs
 def test_a_last_line_without_a_newline_and_lines_of_any_bytes(way: Way) -> None:
     way.run("create", "t")
     way.run("append", "t:0", text="")
@@ -265,6 +274,7 @@ def test_a_last_line_without_a_newline_and_lines_of_any_bytes(way: Way) -> None:
         assert values(manager.log("t", 0)) == [b"\r", b"\x0b", b"", b" last"]
 
 
+@pytest.mark.programs
 def test_cat_of_places_and_views(way: Way) -> None:
     way.run("create", "t", "--partitions", 2)
     way.run("append", "t:0", text=numbers(0, 100))
@@ -290,6 +300,7 @@ def test_cat_of_places_and_views(way: Way) -> None:
 
 
 @pytest.mark.parametrize("is_mounted", [False, True])
+@pytest.mark.programs
 def test_internal_topics_are_asked_for(place: Place, is_mounted: bool) -> None:
     """… or named."""
     with LogManager.open(str(place.data)) as manager:
@@ -330,6 +341,7 @@ def test_retention_that_is_not_known(place: Place) -> None:
     )
 
 
+@pytest.mark.programs
 def test_paths_of_views(place: Place) -> None:
     """… say the same as --view, to read and to append."""
     with LogManager.open(str(place.data)) as manager:
@@ -372,6 +384,7 @@ def test_paths_of_views(place: Place) -> None:
         assert "kv and jsonl are two views: give one" in done.stderr
 
 
+@pytest.mark.programs
 def test_a_large_partition(way: Way) -> None:
     way.run("create", "t")
     text = numbers(0, 300_000)
@@ -379,6 +392,7 @@ def test_a_large_partition(way: Way) -> None:
     assert way.run("cat", "t") == text
 
 
+@pytest.mark.programs
 def test_deletion_that_is_switched_off(place: Place) -> None:
     write_settings(place.data, delete_topic_enable="false")
     with LogManager.open(str(place.data)) as manager:
@@ -394,6 +408,7 @@ def test_deletion_that_is_switched_off(place: Place) -> None:
     assert (place.data / "t-0").exists()
 
 
+@pytest.mark.programs
 def test_a_read_only_mount_shows_and_changes_nothing(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("t", 1)
@@ -406,6 +421,7 @@ def test_a_read_only_mount_shows_and_changes_nothing(place: Place) -> None:
         assert "read-only" in done.stderr, done.stderr
 
 
+@pytest.mark.programs
 def test_append_as_the_lines_come(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("t", 1)
@@ -431,6 +447,7 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.programs
 def test_rates_of_a_mount(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("t", 1)

@@ -16,6 +16,8 @@ from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 
+pytestmark = pytest.mark.programs
+
 IDLE = "state idle\nlast_outcome {}\nlast_command run\nlast_segments 3\n partition why\n 0 old\n"
 RUNNING = """\
 state running

@@ -84,3 +84,11 @@ def bare_mount(tmp_path: Path) -> Iterator[Callable[..., BareMount]]:
             return BareMount(stack.enter_context(serving(tmp_path, module, options=options)))
 
         yield mount
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep all tests of this folder out of the unit lane."""
+    here = str(Path(__file__).parent)
+    for item in items:
+        if str(item.path).startswith(here):
+            item.add_marker(pytest.mark.programs)

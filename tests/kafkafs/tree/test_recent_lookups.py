@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -129,6 +130,6 @@ def test_the_process_of_a_thread() -> None:
 def test_a_thread_that_cannot_be_seen() -> None:
     """0: of another pid namespace. One that has ended stands for itself."""
     assert process_of(0) == 0
-    ended = subprocess.Popen(["true"])
+    ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert process_of(ended.pid) == ended.pid

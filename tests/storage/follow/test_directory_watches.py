@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.mount.programs import program
 
 # In a user namespace of its own, where the limits are the test's. Prints what is said and found.
@@ -65,6 +67,7 @@ assert len(said) == 2, said
 """
 
 
+@pytest.mark.programs
 def test_what_could_not_be_watched_is_watched_once_the_system_can(tmp_path: Path) -> None:
     directories = [tmp_path / name for name in ("1", "2", "3")]
     for directory in directories:

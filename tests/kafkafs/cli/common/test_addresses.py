@@ -49,6 +49,7 @@ def refused(*words: object) -> tuple[int, str]:
     return done.exit_code, done.stderr.splitlines()[-1]
 
 
+@pytest.mark.programs
 def test_a_data_directory_and_topics_in_it(mounted: Place) -> None:
     assert records(mounted.data) == 31
     assert records(mounted.data, "orders") == 7
@@ -56,12 +57,14 @@ def test_a_data_directory_and_topics_in_it(mounted: Place) -> None:
     assert records(mounted.data, "orders:1", "orders:1", "orders") == 7
 
 
+@pytest.mark.programs
 def test_a_mount_and_topics_in_it(mounted: Place) -> None:
     assert records(mounted.path) == 31
     assert records(mounted.path, "orders:2", "orders:0") == 5
     assert records(f"{mounted.path}/", "payments") == 8
 
 
+@pytest.mark.programs
 def test_paths_below_a_mount(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert records(mounted.path / "orders") == 7
     assert records(f"{mounted.path}/orders/") == 7
@@ -76,6 +79,7 @@ def test_paths_below_a_mount(mounted: Place, monkeypatch: pytest.MonkeyPatch) ->
         assert records(".") == 7
 
 
+@pytest.mark.programs
 def test_through_a_symbolic_link(mounted: Place, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(mounted.path)
     (tmp_path / "topic").symlink_to(mounted.path / "orders")
@@ -86,6 +90,7 @@ def test_through_a_symbolic_link(mounted: Place, tmp_path: Path) -> None:
     assert records(tmp_path / "data", "orders:2") == 4
 
 
+@pytest.mark.programs
 def test_what_is_not_there(mounted: Place) -> None:
     for words in (
         (mounted.data, "order"),
@@ -104,6 +109,7 @@ def test_what_is_not_there(mounted: Place) -> None:
     assert (code, line.endswith("did you mean 'orders:1'?")) == (1, True)
 
 
+@pytest.mark.programs
 def test_a_path_where_a_topic_is_wanted(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words to type are found in the error: they name the same."""
     monkeypatch.chdir(mounted.data.parent)
@@ -118,6 +124,7 @@ def test_a_path_where_a_topic_is_wanted(mounted: Place, monkeypatch: pytest.Monk
         assert records(*instead.split()) == (2 if "1" in instead else 7)
 
 
+@pytest.mark.programs
 def test_a_path_of_a_topic_in_a_data_directory(
     mounted: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +142,7 @@ def test_a_path_of_a_topic_in_a_data_directory(
     assert refused("orders") == (1, missing.format("orders") + ": kafkafs verify . orders")
 
 
+@pytest.mark.programs
 def test_what_is_neither_topic_nor_partition(mounted: Place) -> None:
     for path, instead in (
         ("orders/.kv/0", "/orders"),
@@ -152,6 +160,7 @@ def test_what_is_neither_topic_nor_partition(mounted: Place) -> None:
         )
 
 
+@pytest.mark.programs
 def test_paths_of_several_directories(mounted: Place, tmp_path: Path) -> None:
     for other in (mounted.data, tmp_path, "payments"):
         code, line = refused(mounted.path / "orders", other)
@@ -163,6 +172,7 @@ def test_no_logs_at_all() -> None:
     assert (code, "Missing argument 'DATA|MOUNT" in line) == (2, True), line
 
 
+@pytest.mark.programs
 def test_the_mount_of_a_data_directory(mounted: Place, tmp_path: Path) -> None:
     """… is the one that may write, as long as it lives."""
     assert mount_that_writes(str(mounted.data)) == str(mounted.path)

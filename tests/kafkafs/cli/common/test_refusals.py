@@ -11,6 +11,8 @@ from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 
+pytestmark = pytest.mark.programs
+
 NO_KEY = "a topic whose cleanup.policy has compact takes no record without a key"
 
 

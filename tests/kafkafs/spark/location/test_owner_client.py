@@ -189,6 +189,7 @@ def test_more_partitions_than_descriptors(data: str) -> None:
 # -- both ways -------------------------------------------------------------------------------------
 
 
+@pytest.mark.programs
 def test_what_comes_of_it(place: str, tmp_path: Path) -> None:
     rows = {("t", 0): [[b"a", b"b"], [b"c"]], ("t", 1): [[b"x"]]}
     asked = staged(files, place, "q", 0, rows)
@@ -205,6 +206,7 @@ def test_what_comes_of_it(place: str, tmp_path: Path) -> None:
     assert left(place) == []
 
 
+@pytest.mark.programs
 def test_errors(place: str) -> None:
     """The same ones, in the same words, and nothing has changed."""
     ask(place, request(place, 0, b"a"))
@@ -242,6 +244,7 @@ def test_errors(place: str) -> None:
     assert ask(place, request(place, 2, b"b")._replace(run="newer")).records == 1
 
 
+@pytest.mark.programs
 def test_many_clients_at_once(place: str) -> None:
     """Processes and threads of one process: each waits for the others, and all come to an end."""
     clients = [
@@ -268,6 +271,7 @@ def test_many_clients_at_once(place: str) -> None:
         assert mine == [f"{name} {batch}".encode() for batch in range(5)]
 
 
+@pytest.mark.programs
 def test_told_to_stop(place: str) -> None:
     task = Task()
     task.cancel()
@@ -277,6 +281,7 @@ def test_told_to_stop(place: str) -> None:
     assert ask(place, asked).records == 1
 
 
+@pytest.mark.programs
 def test_a_topic_is_created(place: str) -> None:
     for _ in range(2):
         create_topic(place, "new", 3)
@@ -288,6 +293,7 @@ def test_a_topic_is_created(place: str) -> None:
         create_topic(place, "a_b", 1)
 
 
+@pytest.mark.programs
 def test_a_topic_that_many_create_at_once(place: str) -> None:
     """Each of them finds it whole when it goes on."""
 
@@ -383,6 +389,7 @@ def test_another_process_creates_no_topics(data: str, monkeypatch: pytest.Monkey
     assert partitions_of(data, "new") == 0
 
 
+@pytest.mark.programs
 def test_a_mount_that_is_not_there(data: str, tmp_path: Path) -> None:
     """In another container, perhaps, or taken away by force; another directory's mount there."""
     asked = request(data, 0, b"a")
@@ -395,6 +402,7 @@ def test_a_mount_that_is_not_there(data: str, tmp_path: Path) -> None:
                 ask(data, asked, patience_s=BRIEFLY)
 
 
+@pytest.mark.programs
 def test_a_mount_that_was_taken_away_by_force(data: str, tmp_path: Path) -> None:
     """The daemon goes on where somebody still has a file open."""
     with mounted(tmp_path) as mount:
@@ -409,6 +417,7 @@ def test_a_mount_that_was_taken_away_by_force(data: str, tmp_path: Path) -> None
 
 
 @needs_root
+@pytest.mark.programs
 def test_a_mount_of_another_user(data: str, tmp_path: Path) -> None:
     asked = request(data, 0, b"a")
     for options in ([], ["allow_other"]):
@@ -441,6 +450,7 @@ def as_nobody(call: Callable[[], str]) -> str:
     return told
 
 
+@pytest.mark.programs
 def test_a_daemon_that_does_not_understand(data: str, tmp_path: Path) -> None:
     with mounted(tmp_path) as mount:
         unknown = dataclasses.replace(ADOPT, name="adapt")
@@ -449,6 +459,7 @@ def test_a_daemon_that_does_not_understand(data: str, tmp_path: Path) -> None:
         assert "an object with one of adopt" in mount.events()
 
 
+@pytest.mark.programs
 def test_what_is_told_no_more_is_asked_again(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,58 @@
+"""The rule of the unit lane: a test starts no programs unless it is marked `programs`.
+
+A folder belongs to the unit lane (`scripts/test unit`) if its conftest.py imports the hooks of this
+module. There a test without the mark fails when it starts a program, such as `cat`, a mount or a
+command of kafkafs. A test may start Python itself for a script of its own, and it may fork.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+COMMAND_LINE = "from kafkafs.cli import main"
+"""With this, a script of Python is a command of kafkafs."""
+
+_test: pytest.Item | None = None
+"""The test that runs, if it may start no programs."""
+
+
+def _words(command: Any) -> list[str]:
+    one_word = isinstance(command, str | bytes | os.PathLike)
+    return [os.fsdecode(word) for word in ([command] if one_word else command)]
+
+
+def _check(event: str, arguments: tuple[Any, ...]) -> None:
+    if _test is None or event not in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"):
+        return
+    words = _words(arguments[0]) if event == "os.system" else _words(arguments[1])
+    is_python = os.path.basename(words[0]).startswith("python")
+    if is_python and not any(COMMAND_LINE in word for word in words):
+        return
+    message = f"a test of the unit lane starts {words!a}: mark it pytest.mark.programs"
+    if event == "os.exec":  # probably in a child, where no exception may come out of the test
+        os.write(2, f"{_test.nodeid}: {message}\n".encode())
+        os._exit(127)
+    pytest.fail(message)
+
+
+sys.addaudithook(_check)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    global _test
+    _test = item if item.get_closest_marker("programs") is None else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    global _test
+    try:
+        yield
+    finally:
+        _test = None
