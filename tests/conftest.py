@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.times"]
 
 # How fast a machine is, and what else it does, is nothing that a test is about.
-settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# The same examples each time: a change is judged by what it changed. scripts/soak looks for others.
-settings.register_profile("same", settings.get_profile("random"), derandomize=True)
+# Other examples in each run: of scripts/test --soak and scripts/soak.
+settings.register_profile(
+    "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=300
+)
+# The same examples in each run of the gate, so that a failure points at the change.
+settings.register_profile("same", settings.get_profile("random"), derandomize=True, max_examples=25)
 # Where each example takes long.
 settings.register_profile("few", settings.get_profile("random"), max_examples=10)
 settings.load_profile("same")
@@ -38,6 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--growths", type=int, default=0, help="how often files grow under the page cache's judge"
+    )
+    parser.addoption(
+        "--all-stops", action="store_true", help="crash tests judge all stops, not every third"
     )
 
 

@@ -1,7 +1,31 @@
-"""Crash tests make thousands of small directories, in memory: what is durable the simulated disk
-knows by itself, so the real one does not matter.
+"""Fixtures of the crash tests.
+
+They make thousands of small directories, in memory: the simulated disk knows what is durable, so
+the real disk does not matter. In the gate a test judges every third stop, and the number of the
+first one depends on the test. In the soak part, with `--all-stops`, it judges all of them.
 """
 
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from tests.crash import moments
 from tests.in_memory import tmp_path
 
 __all__ = ["tmp_path"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "chosen_stops" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.stops)
+
+
+@pytest.fixture(autouse=True)
+def chosen_stops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = request.node
+    if not request.config.getoption("--all-stops") and node.get_closest_marker("soak") is None:
+        start = zlib.crc32(node.nodeid.encode()) % moments.EVERY
+        monkeypatch.setattr(moments, "choice", moments.Choice(moments.EVERY, start))

@@ -24,6 +24,20 @@ from tests.crash.disk_model import PAGE, DirectoryModel, Draw, FileModel
 State: TypeAlias = "dict[str, bytes | State]"
 """A directory: files with their bytes, directories with theirs."""
 
+EVERY = 3
+"""In the gate a test judges one stop of three."""
+
+
+class Choice(NamedTuple):
+    """Which stops are judged: each `every`-th, from number `start` on."""
+
+    every: int = 1
+    start: int = 0
+
+
+choice = Choice()
+"""Of the test that runs: tests/crash/conftest.py sets it."""
+
 KEPT = 1
 """The seed with which nothing is lost: the process died, and not the machine."""
 
@@ -162,7 +176,11 @@ class Stops:
         self.disk.kill()
 
     def judge(self, check: Callable[[Path, Found], None], where: Path) -> None:
-        """Let ``check`` look at everything that was found, each at the path ``where``."""
+        """Let `check` look at the stops of this test's `choice`, each at the path `where`."""
+        self.found = self.found[choice.start :: choice.every] or self.found
+        self.judge_all(check, where)
+
+    def judge_all(self, check: Callable[[Path, Found], None], where: Path) -> None:
         for found in self.found:
             put(found.state, where)
             try:
@@ -213,7 +231,7 @@ def during_opening(
         stops.disk.armed = False
         manager.abandon()
         stops.end()
-        stops.judge(
+        stops.judge_all(
             lambda path, again: check(path, found._replace(state=again.state)),
             path.with_name(path.name + "-again"),
         )

@@ -39,6 +39,8 @@ from tests.mount.mounting import SETTINGS, Mount, kafkafs
 from tests.storage.old_logs import write_legacy
 from tests.storage.transactions import Client
 
+pytestmark = pytest.mark.soak
+
 OURS = tuple(f"ours-{codec}" for codec in CODECS)
 OLD = ("v0", "v1")
 TOPICS = (*OURS, *OLD, "late", "transactions", "compacted", "epochs", "emptied", "never")

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from storage import LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.convert.convert import convert
@@ -36,6 +38,8 @@ from tests.interop.old_workload import CODECS
 from tests.mount.mounting import Mount
 from tests.storage.logs import NOW_MS, NOW_NS, write_topic_settings
 from tests.view_text import TEXTS, json_lines, values
+
+pytestmark = pytest.mark.soak
 
 
 @contextlib.contextmanager

@@ -148,6 +148,7 @@ def test_the_command_is_not_touched_by_the_working_directory(
     assert found.stderr.splitlines()[-1] == f"ImportError: {line(hiding)}"
 
 
+@pytest.mark.soak
 def test_a_job_is_not_either(installed: Path, user: Path, data: Path) -> None:
     hide(user, "file")
     found = run(installed, user, installed / "bin/kafkafs", "spark", "stats", data, "--json")
@@ -155,12 +156,14 @@ def test_a_job_is_not_either(installed: Path, user: Path, data: Path) -> None:
     assert '"records": 1' in found.stdout
 
 
+@pytest.mark.soak
 def test_spark_says_what_hides_the_source(installed: Path, user: Path, data: Path) -> None:
     hiding = hide(user, "file")
     (user.parent / "job.py").write_text(JOB)
     assert line(hiding) in run(installed, user, user.parent / "job.py", data).stdout
 
 
+@pytest.mark.soak
 def test_a_module_beside_the_script_is_not_in_the_way_of_spark(
     installed: Path, user: Path, data: Path
 ) -> None:

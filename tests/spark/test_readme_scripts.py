@@ -105,6 +105,7 @@ def lines(table: Path) -> list[tuple[int, int, str]]:
     return sorted((row["partition"], row["offset"], row["line"]) for row in rows)
 
 
+@pytest.mark.soak
 def test_a_topic_to_parquet_run_by_cron(scratch: Path) -> None:
     (block,) = blocks("A topic to Parquet, by cron", "python")
     (scratch / "tail.py").write_text(block)
