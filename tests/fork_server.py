@@ -89,6 +89,7 @@ class _Popen(subprocess.Popen[Any]):
         if program is None:
             fresh(*given)
             return
+        sys.audit("subprocess.Popen", asked["args"][0], asked["args"], asked["cwd"], asked["env"])
         streams = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
         streams = [number if fd == -1 else fd for number, fd in enumerate(streams)]
         program["is_open"] = [_is_open(fd) for fd in streams]

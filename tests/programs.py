@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-COMMAND_LINE = "from kafkafs.cli import main"
-"""With this, a script of Python is a command of kafkafs."""
+from tests.fork_server import PROGRAMS
+
+OURS = (*PROGRAMS, ("-m", "kafkafs"))
+"""Arguments of Python that make it a program: a command of kafkafs, or a mount."""
 
 _test: pytest.Item | None = None
 """The test that runs, if it may start no programs."""
@@ -31,7 +33,7 @@ def _check(event: str, arguments: tuple[Any, ...]) -> None:
         return
     words = _words(arguments[0]) if event == "os.system" else _words(arguments[1])
     is_python = os.path.basename(words[0]).startswith("python")
-    if is_python and not any(COMMAND_LINE in word for word in words):
+    if is_python and tuple(words[1:3]) not in OURS:
         return
     message = f"a test of the unit lane starts {words!a}: mark it pytest.mark.programs"
     if event == "os.exec":  # probably in a child, where no exception may come out of the test

@@ -9,16 +9,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CONFTEST = """
+from tests import fork_server
 from tests.programs import pytest_runtest_setup, pytest_runtest_teardown
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "programs: …")
+    fork_server.install()
 """
 TESTS = """
 import os, subprocess, sys
 import pytest
 
-KAFKAFS = [sys.executable, "-c", "from kafkafs.cli import main; main()", "version"]
+from tests.fork_server import KAFKAFS
 
 @pytest.fixture(scope="module")
 def server():
@@ -46,7 +48,10 @@ def test_fails_with_shell():
     subprocess.run("true", shell=True)
 
 def test_fails_with_kafkafs():
-    subprocess.run(KAFKAFS)
+    subprocess.run([*KAFKAFS, "version"])
+
+def test_fails_with_fresh_kafkafs():
+    subprocess.run([sys.executable, "-m", "kafkafs", "version"])
 
 def test_fails_with_system():
     os.system("true")
