@@ -49,12 +49,12 @@ def read(done: subprocess.CompletedProcess[str]) -> Findings:
 
 
 def doctor(*arguments: object, before: str = "", user: int | None = None) -> Findings:
-    """What it finds, in a mount namespace and a shell of its own, after the script `before`."""
-    as_user = "" if user is None else f"setpriv --reuid={user} --regid={user} --clear-groups "
-    script = f'set -e\n{before}\nexec {as_user}"$@"'
-    command = ["sh", "-c", script, "sh", *KAFKAFS, "doctor", "--json", *map(str, arguments)]
+    """Run doctor. A script `before` runs first in its shell, in a mount namespace of its own."""
+    command = [*KAFKAFS, "doctor", "--json", *map(str, arguments)]
     if before or user is not None:
-        command = ["unshare", "--mount", *command]
+        as_user = "" if user is None else f"setpriv --reuid={user} --regid={user} --clear-groups "
+        script = f'set -e\n{before}\nexec {as_user}"$@"'
+        command = ["unshare", "--mount", "sh", "-c", script, "sh", *command]
     return read(subprocess.run(command, capture_output=True, text=True, cwd=ROOT))
 
 

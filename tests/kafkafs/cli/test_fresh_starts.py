@@ -10,9 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kafkafs.cli import main
 from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import Place
+
+pytestmark = pytest.mark.programs
 
 PROGRAM = Path(sys.executable).parent / "kafkafs"
 LOG = "data/orders-0/00000000000000000000.log"
