@@ -15,6 +15,7 @@ from tests import fork_server
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
+    from xdist.workermanage import WorkerController
 
 pytest_plugins = ["tests.times"]
 
@@ -29,10 +30,11 @@ settings.register_profile("same", settings.get_profile("random"), derandomize=Tr
 settings.register_profile("few", settings.get_profile("random"), max_examples=10)
 settings.load_profile("same")
 
-ROOT = Path(__file__).parent.parent
-SPARK_TESTS = "tests/spark/"
+SPARK_TESTS = "tests/spark"
 SPARK_SESSION = "spark: SparkSession"
-"""A file with a test that has such an argument asks for the session."""
+"""A file with a test that has such an argument asks for a session."""
+SESSIONS = 2
+"""So many processes of pytest have a Spark session; each session has a JVM."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--growths", type=int, default=0, help="how often files grow under the page cache's judge"
     )
+
     parser.addoption(
         "--all-stops", action="store_true", help="crash tests judge all stops, not every third"
     )
@@ -65,26 +68,38 @@ def pytest_configure() -> None:
     fork_server.install()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """First what one process has to run alone: the others have all the rest meanwhile."""
-    items.sort(key=lambda item: not asks_for_session(item.nodeid.partition("::")[0]))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """First what only some processes may run: the others have all the rest meanwhile."""
+    items.sort(
+        key=lambda item: not asks_for_session(config.rootpath / item.nodeid.partition("::")[0])
+    )
 
 
 @functools.cache
-def asks_for_session(file: str) -> bool:
-    return file.startswith(SPARK_TESTS) and SPARK_SESSION in (ROOT / file).read_text()
+def asks_for_session(file: Path) -> bool:
+    return file.parent.match(SPARK_TESTS) and SPARK_SESSION in file.read_text()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """Whole files go to a process, and to one of them all that ask for a Spark session."""
+    """Whole files go to a process, and two processes share the files that ask for a session."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class OneSession(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            scope: str = super()._split_scope(nodeid)
-            return SPARK_TESTS if asks_for_session(scope) else scope
+    class FewSessions(LoadFileScheduling):  # type: ignore[misc]
+        def _assign_work_unit(self, node: WorkerController) -> None:
+            with_session = [
+                other
+                for other, files in self.assigned_work.items()
+                if any(asks_for_session(config.rootpath / file) for file in files)
+            ]
+            may_have_session = node in with_session or len(with_session) < SESSIONS
+            for file in self.workqueue:
+                if may_have_session or not asks_for_session(config.rootpath / file):
+                    self.workqueue.move_to_end(file, last=False)
+                    super()._assign_work_unit(node)
+                    return
+            node.shutdown()
 
-    return OneSession(config, log)
+    return FewSessions(config, log)
