@@ -1,4 +1,4 @@
-"""What a run of pytest writes about the processor time of its tests."""
+"""The table of processor times that a run of pytest writes."""
 
 from __future__ import annotations
 

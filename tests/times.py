@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RUN = "KAFKAFS_TEST_RUN"
 """An environment variable: the process id of the pytest whose tests started a program."""
 PROPERTY = "times"
-"""What a report calls the seconds of its test."""
+"""The name of a test's seconds in its report."""
 MOST_EXPENSIVE = 10
 Seconds = tuple[float, float, float]
 """Processor time of pytest's own process, of other programs, and wall time."""
@@ -153,7 +153,7 @@ class Meter:
 
 
 class Table:
-    """What all processes have measured, as a file and as a list of the most expensive files."""
+    """The times of all processes: writes the table, and prints the most expensive files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
