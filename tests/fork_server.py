@@ -270,15 +270,18 @@ def _stream(number: int, name: str, like: io.TextIOWrapper) -> io.TextIOWrapper 
     except OSError:
         return None
     raw.name = f"<{name}>"
-    buffer = raw  # PYTHONUNBUFFERED
-    if not like.write_through:
-        buffer = io.BufferedWriter(raw) if number else io.BufferedReader(raw)
+    buffered = not like.write_through  # else PYTHONUNBUFFERED
+    buffer = raw
+    if number == 0:
+        buffer = io.BufferedReader(raw)
+    elif buffered:
+        buffer = io.BufferedWriter(raw)
     stream: Any = io.TextIOWrapper(
         buffer,
         like.encoding,
         like.errors,
         newline="\n",
-        line_buffering=number == 2 or raw.isatty(),
+        line_buffering=buffered and (number == 2 or raw.isatty()),
         write_through=like.write_through,
     )
     stream.mode = mode
