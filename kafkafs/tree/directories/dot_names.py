@@ -24,9 +24,8 @@ from kafkafs.tree.control.topic_config import apply_config, config_text
 from kafkafs.tree.directories.control_directory import ControlDirectory, command_file
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
 from kafkafs.tree.directories.tree_directory import TreeDirectory
-from kafkafs.tree.files import meta
+from kafkafs.tree.files import meta, raw_file
 from kafkafs.tree.files.follow_file import FOLLOW, SHIP, look_up_follow
-from kafkafs.tree.files.raw_file import RawFile, is_shown
 from kafkafs.tree.files.view_file import MEASURE_S
 from kafkafs.tree.files.virtual_file import Content, VirtualFile
 from kafkafs.tree.handles import Handle
@@ -180,9 +179,9 @@ class RawDirectory(OfPartition):
         return f"{self.partition.log.topic}/.raw/{self.partition.log.partition}"
 
     def lookup(self, name: str) -> Node:
-        if not is_shown(name):
+        if not raw_file.is_shown(name):
             raise missing(name)
-        return RawFile.named(self.partition, name)
+        return raw_file.RawFile.named(self.partition, name)
 
     def mtime_ns(self) -> int:
         """That of the last append, with which the files come."""
@@ -201,8 +200,7 @@ class RawDirectory(OfPartition):
 
     def names(self) -> list[str]:
         before_waiting()
-        log = self.partition.log
-        return sorted(name for name, _ in log.files.scan(log.directory) if is_shown(name))
+        return raw_file.names(self.partition.log)
 
 
 class MetaDirectory(OfPartition):

@@ -34,6 +34,7 @@ from kafkafs.tree.partition.partition import Partition
 from storage import paths
 from storage.errors import SegmentGone, StorageError
 from storage.files import Identity
+from storage.log.log import Log
 from storage.log.pace import Pace
 from storage.segment.segment import Segment
 from storage.waiting import may_wait
@@ -69,6 +70,43 @@ def _segment_of(partition: Partition, name: str, identity: Identity) -> Segment 
         if segment.base_offset == base and segment.files.identity_of(kind) == identity:
             return segment
     return None
+
+
+def look(log: Log, name: str) -> tuple[Identity, os.stat_result]:
+    """The identity and the stat of the file that has this name. FileNotFoundError.
+
+    A replacement is in the log before it gets the name of what it replaces. If no file has the name
+    in between, the replacement counts.
+    """
+    path = os.path.join(log.directory, name)
+    try:
+        return log.files.identity(path), log.files.file_stat(path)
+    except FileNotFoundError:
+        replacement = _replacement(log, name)
+    if replacement is not None:
+        with contextlib.suppress(FileNotFoundError):
+            return log.files.identity(replacement), log.files.file_stat(replacement)
+    # The replacement may just have got the name.
+    return log.files.identity(path), log.files.file_stat(path)
+
+
+def _replacement(log: Log, name: str) -> str | None:
+    """The path of the file that is about to get this name, if there is one."""
+    base = paths.base_offset_of(name)
+    for segment in log.segments:
+        if segment.base_offset == base and segment.files.suffix == paths.SWAP:
+            return segment.files.file_path(name[20:])
+    return None
+
+
+def names(log: Log) -> list[str]:
+    """The names of all files that `.raw/N` has."""
+    found = {name for name, _ in log.files.scan(log.directory)}
+    for segment in log.segments:
+        if segment.files.suffix == paths.SWAP:
+            ours = (paths.file_name(segment.base_offset, kind) for kind in _SHOWN)
+            found |= {name for name in ours if name + paths.SWAP in found}
+    return sorted(filter(is_shown, found))
 
 
 def _is_log(name: str) -> bool:
@@ -124,8 +162,7 @@ class RawFile(Node):
         """The file that has this name now. ENOENT."""
         _follow(partition)
         log = partition.log
-        path = os.path.join(log.directory, name)
-        identity, found = log.files.identity(path), log.files.file_stat(path)
+        identity, found = look(log, name)
         is_fixed = _is_fixed(partition, name, _segment_of(partition, name, identity))
         state = ("fixed", *_facts(found)) if is_fixed else ("",)
         where = (log.topic, log.topic_id, log.partition, ".raw", name)
@@ -176,12 +213,11 @@ class RawFile(Node):
         """The disk's; None where its name leads to no file by now, to another one, or to one that
         is fixed and was cut.
         """
-        files, path = self.partition.log.files, self._path()
         try:
-            found = files.file_stat(path)
-            if files.identity(path) != self._identity or self._has_changed(found):
-                return None
+            identity, found = look(self.partition.log, self._name)
         except FileNotFoundError:
+            return None
+        if identity != self._identity or self._has_changed(found):
             return None
         self._found = found
         return found

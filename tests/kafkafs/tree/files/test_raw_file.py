@@ -143,14 +143,20 @@ def test_a_segment_that_is_just_being_replaced(tree: Tree) -> None:
     index.release()
 
     log.mark_detached(old)
-    with pytest.raises(FileNotFoundError):
-        tree.node(LOG)
+    assert not Path(log.directory, Path(LOG).name).exists()
+    replacement = tree.node(LOG)
+    assert replacement.inode != known.inode
+    assert Path(LOG).name in tree.directory("t/.raw/0").names()
     with pytest.raises(OSError, match="deleted or replaced"):
         tree.open(known)
+    between = tree.open(LOG)
+    shown = read(between)
+    between.release()
 
     log.finish_replacement(new)
     late = tree.open(LOG)
-    assert tree.node(LOG).inode != known.inode
+    assert tree.node(LOG).inode == replacement.inode
+    assert read(late) == shown
     assert read(late) == Path(log.directory, Path(LOG).name).read_bytes() != content
     assert read(early) == content
     early.release()
