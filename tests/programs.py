@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -51,10 +50,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _test = item if item.get_closest_marker("programs") is None else None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown() -> Generator[None]:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """The last test of a module also ends the mount that marked tests have shared."""
     global _test
-    try:
-        yield
-    finally:
-        _test = None
+    _test = None

@@ -18,13 +18,14 @@ from tests.interop.workload import mixed
 
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 OWNER = (1000, 100, 0o750)
+CONTROLLER = ("ControllerApis", "QuorumController", "EventPerformanceMonitor")
 
 
 def is_of_the_logs(line: str) -> bool:
     """Whether a broker complains, but for the controller in it: a killed broker's requests reach it
     late, and on a slow machine it says how long it took.
     """
-    is_controllers = "ControllerApis" in line or "EventPerformanceMonitor" in line
+    is_controllers = any(name in line for name in CONTROLLER)
     return TOPIC_FILE in line or ("ERROR" in line and not is_controllers)
 
 
