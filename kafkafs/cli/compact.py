@@ -168,7 +168,7 @@ def _have_compacted(mount: str, logs: Address, report: _Report) -> None:
 
 
 def _is_compacted(settings: Settings, logs: Address, topic: str, in_use: bool = False) -> bool:
-    """Whether a topic's settings have it compacted. InvalidConfig for one that was named.
+    """Return whether the topic's settings include compaction. InvalidConfig for one that was named.
 
     `in_use`: another process has the directory open, and compacts by the settings that it knows.
     """

@@ -22,8 +22,8 @@ CONTROLLER = ("ControllerApis", "QuorumController", "EventPerformanceMonitor")
 
 
 def is_of_the_logs(line: str) -> bool:
-    """Whether a broker complains, but for the controller in it: a killed broker's requests reach it
-    late, and on a slow machine it says how long it took.
+    """Return whether a broker reports an error. Errors of its controller do not count: it gets late
+    requests of a killed broker, and on a slow machine it complains about the time that it took.
     """
     is_controllers = any(name in line for name in CONTROLLER)
     return TOPIC_FILE in line or ("ERROR" in line and not is_controllers)

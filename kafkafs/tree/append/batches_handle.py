@@ -58,7 +58,7 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         return self._append_whole(self._joined(data)) > 0
 
     def _joined(self, data: bytes) -> bytes:
-        """What was kept, and `data`."""
+        """Return the kept bytes, followed by `data`."""
         return self._kept.joined(data) if self._kept else data
 
     def _append_whole(self, data: bytes) -> int:

@@ -300,7 +300,7 @@ def test_a_slow_change_of_the_tree_delays_no_data(
 def test_what_is_written_down_before_the_past_changes_keeps_nobody_waiting(
     steered_mount: SteeredMount, orders: Path, other: Path, command: str
 ) -> None:
-    """What is shown of the past is written down first; meanwhile the log is read and grows.
+    """The history is written before records are deleted; meanwhile the log is read and grows.
 
     Only `.follow` waits before it shows what is not flushed, as it writes the same file for that.
     """
