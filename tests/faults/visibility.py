@@ -659,7 +659,7 @@ FAULTS = [
     Fault(
         "raw-file-that-was-replaced",
         "kafkafs/tree/files/raw_file.py",
-        "if files.identity(path) != self._identity or self._has_changed(found):",
+        "if identity != self._identity or self._has_changed(found):",
         "if self._has_changed(found):",
         "An inode of .raw shows another file than before.",
         ("tests/kafkafs/tree/files/test_raw_file.py",),
