@@ -44,7 +44,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--growths", type=int, default=0, help="how often files grow under the page cache's judge"
     )
-
     parser.addoption(
         "--all-stops", action="store_true", help="crash tests judge all stops, not every third"
     )

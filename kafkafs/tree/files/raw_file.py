@@ -52,6 +52,13 @@ def is_shown(name: str) -> bool:
     return paths.base_offset_of(name) is not None and name[20:] in _SHOWN
 
 
+def _segments_at(log: Log, base: int) -> tuple[Segment, ...]:
+    """The log's first segment with this base offset or a later one, if there is one."""
+    segments = log.segments
+    at = bisect_left(segments, base, key=lambda each: each.base_offset)
+    return segments[at : at + 1]
+
+
 def _segment_of(partition: Partition, name: str, identity: Identity) -> Segment | None:
     """The segment that this file of a name is one of; the file may have that name a moment longer
     than the log has the segment.
@@ -62,11 +69,10 @@ def _segment_of(partition: Partition, name: str, identity: Identity) -> Segment 
     if base is None or name.endswith(paths.SNAPSHOT):
         return None
     # Before the retired ones: a segment is among those before it leaves these.
-    segments = partition.log.segments
-    at = bisect_left(segments, base, key=lambda each: each.base_offset)
+    current = _segments_at(partition.log, base)
     kind = paths.LOG if _is_log(name) else name[20:]
     retired = (segment for _, segment in partition.log.retired)
-    for segment in (*segments[at : at + 1], *retired):
+    for segment in (*current, *retired):
         if segment.base_offset == base and segment.files.identity_of(kind) == identity:
             return segment
     return None
@@ -93,7 +99,7 @@ def look(log: Log, name: str) -> tuple[Identity, os.stat_result]:
 def _replacement(log: Log, name: str) -> str | None:
     """The path of the file that is about to get this name, if there is one."""
     base = paths.base_offset_of(name)
-    for segment in log.segments:
+    for segment in () if base is None else _segments_at(log, base):
         if segment.base_offset == base and segment.files.suffix == paths.SWAP:
             return segment.files.file_path(name[20:])
     return None
