@@ -50,8 +50,10 @@ class _Turn:
         self.committed: int | None = None
         self.batch: Batch | None = None
         """What was taken and not handled yet."""
-        self.due = 0.0
-        """When its batch is complete even if it is not full; after a failure, when to try again."""
+        self.due: float | None = None
+        """When what was read is a batch even if it is not full; after a failure, when to try again.
+        None: nothing waits.
+        """
         self.pause_s = _AGAIN_S[0]
 
 
@@ -200,8 +202,7 @@ class Consumer:
         """Read, and take a batch if there is one that is due."""
         reader, rules = turn.reader, self._rules
         if turn.batch is not None:
-            return now >= turn.due
-        had_some = reader.has_some
+            return turn.due is None or now >= turn.due
         limits = rules.limits
         if self._left is not None:
             limits = limits._replace(records=min(limits.records, self._left))
@@ -210,13 +211,15 @@ class Consumer:
                 reader.fill(rules.limits)
                 self._await(reader)
             if not reader.has_some:
+                turn.due = None
                 self._commit(turn, reader.rest())
                 return False
             if rules.wait_s and rules.follow and not reader.is_full(rules.limits):
-                if not had_some:
+                if turn.due is None:
                     turn.due = now + rules.wait_s
                 if now < turn.due:
                     return False
+            turn.due = None
             turn.batch = reader.take(limits)
         return True
 
@@ -241,7 +244,7 @@ class Consumer:
         return 0
 
     def _done(self, turn: _Turn, batch: Batch) -> None:
-        turn.batch = None
+        turn.batch = turn.due = None
         turn.pause_s = _AGAIN_S[0]
         if self._left is not None:
             self._left -= batch.records
@@ -290,7 +293,7 @@ class Consumer:
     def _wait(self) -> None:
         """Until something comes, or is due."""
         turns = self._turns.values()
-        due = [turn.due for turn in turns if turn.batch or turn.reader.has_some]
+        due = [turn.due for turn in turns if turn.due is not None]
         now = time.monotonic()
         if any(not (turn.batch or turn.reader.at_end) for turn in turns):
             due.append(now + _TRANSACTION_S)

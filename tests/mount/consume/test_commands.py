@@ -172,17 +172,21 @@ def test_dead_letters_that_are_refused_leave_the_batch(topic: Topic) -> None:
     assert (dead / "0").read_bytes() == b""
 
 
-def test_a_batch_waits_for_more(mount: Mount) -> None:
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_a_batch_waits_for_more(mount: Mount, at_once: int) -> None:
+    """Also the records that were read with a full batch."""
     topic = Topic(mount, 0)
     with topic.running(
         *("--follow", "--batch-wait", 600_000, "--batch-records", 3, "--exec", NAMED)
     ) as consumer:
         until(lambda: len(topic.claims) == 2)
-        for number in range(7):
-            topic.append("a", number, 1)
-        shown = consumer.wait(lambda data: data.count(b"\n") == 2)
-        assert batches_of(topic, shown) == ["0 2", "3 5"]
-        assert topic.position() in (3, 6)
+        for first in range(0, 7, at_once):
+            topic.append("a", first, at_once)
+        consumer.wait(lambda data: data.count(b"\n") == 2)
+        until(lambda: topic.position() == 6)
+        topic.append("a", 7, 2)
+        shown = consumer.wait(lambda data: data.count(b"\n") == 3)
+        assert batches_of(topic, shown) == ["0 2", "3 5", "6 8"]
 
 
 def test_what_has_come_in_so_many_ms_is_a_batch(topic: Topic) -> None:
