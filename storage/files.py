@@ -418,14 +418,21 @@ class Files:
         """Call what must not fail on a full disk: it makes room, or writes down what is gone.
 
         Each time that it fails there, part of the reserve is given up and ``operation``, which has
-        left nothing then, is repeated.
+        left nothing then, is repeated. Where nothing is left to give up, it is repeated once, when
+        the disk has freed all that was removed.
         """
+        is_settled = False
         while True:
             try:
                 return operation()
             except OSError as error:
-                if error.errno not in FULL or self.reserve is None or not self.reserve.give_up():
+                if error.errno not in FULL or self.reserve is None:
                     raise
+                if not self.reserve.give_up():
+                    if is_settled:
+                        raise
+                    self.settle()
+                    is_settled = True
 
     def settle(self) -> None:
         """Wait until the space of removed files is free: btrfs and XFS write to the disk first."""

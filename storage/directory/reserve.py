@@ -51,9 +51,6 @@ class Reserve:
         self._tiered = tiered
         self._part = 0
         self._lock = threading.Lock()
-        # How many times something was given up, and after how many of them the disk has surely
-        # freed it.
-        self._given = self._settled = 0
         self.is_whole = True
 
     def keep(self, size: int) -> bool:
@@ -86,25 +83,13 @@ class Reserve:
         return sum(self._allocated(path) >= 0 for path in self._paths())
 
     def give_up(self) -> bool:
-        """Give up one part, or files that can be made again.
-
-        Where nothing is left to give up, wait until the disk has freed all that was given up.
-        False where it has freed all already.
-        """
+        """Give up one part, or files that can be made again; whether anything was left of them."""
         with self._lock:
-            if self._give_up_one() or self._give_up_lines():
-                self._given += 1
-                if self._part:
-                    self.is_whole = False
-                return True
-            given = self._given
-            if given == self._settled:
+            if not (self._give_up_one() or self._give_up_lines()):
                 return False
-        # Without the lock: this may take long, and every append looks whether the reserve is whole.
-        self._files.settle()
-        with self._lock:
-            self._settled = max(self._settled, given)
-        return True
+            if self._part:
+                self.is_whole = False
+            return True
 
     def restore(self) -> bool:
         """Take back what was given up, if there is room; whether it is whole.  OSError (not

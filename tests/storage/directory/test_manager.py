@@ -240,7 +240,7 @@ def test_a_snapshot_that_found_no_room_is_tried_again(tmp_path: Path) -> None:
     with opened(tmp_path, disk) as manager:
         log = manager.create_topic("t", 1).partitions[0]
         append(log, b"a")
-        disk.fail_next("pwrite", errno.ENOSPC, suffix=".snapshot")
+        disk.fail_next("pwrite", errno.ENOSPC, suffix=".snapshot", times=2)
         with pytest.raises(OSError, match="No space left"):
             manager.checkpoint()
         path = Path(log.snapshots.path(1))

@@ -72,8 +72,7 @@ def test_it_is_given_up_part_by_part_and_taken_again(tmp_path: Path) -> None:
     was_whole = []
     while reserve.give_up():
         was_whole.append(reserve.is_whole)
-    # And once more, when all that was given up is room.
-    assert was_whole == [False] * (COUNT + 1)
+    assert was_whole == [False] * COUNT
     assert files.blocks == COUNT + 3
     files.blocks -= 4
     assert not reserve.restore()
@@ -249,7 +248,6 @@ def test_line_indexes_go_when_it_is_used_up(tmp_path: Path) -> None:
         assert left == 2 * len(before) + 2
         assert manager.reserve.give_up()
         assert names(tmp_path / "t-0") == before
-        assert manager.reserve.give_up()  # it is waited for
         assert not manager.reserve.give_up()
         files.blocks = COUNT
         assert [values(manager.log(topic, 0)) for topic in ("t", "u")] == [[b"t"], [b"u"]]
@@ -445,8 +443,8 @@ def test_a_partition_with_a_bad_small_file_is_passed_over(
         assert name == FILE_NAME or any(str(small) in fault for fault in manager.faults)
 
 
-def test_what_was_given_up_may_be_room_only_later(tmp_path: Path) -> None:
-    """As on btrfs: when nothing is left it is waited for, once."""
+def test_what_was_removed_may_be_room_only_later(tmp_path: Path) -> None:
+    """As on btrfs: when nothing is left each operation waits for it, once."""
 
     class Slow(Files):
         settled = 0
@@ -459,16 +457,18 @@ def test_what_was_given_up_may_be_room_only_later(tmp_path: Path) -> None:
     files.reserve = reserve = Reserve(files, str(tmp_path))
     assert reserve.keep(COUNT * 4096)
 
-    def full(is_full: Callable[[], bool]) -> str:
-        if is_full():
+    def full(until: int) -> str:
+        if files.settled < until:
             raise OSError(errno.ENOSPC, "full")
         return "done"
 
-    assert files.with_reserve(lambda: full(lambda: not files.settled)) == "done"
+    assert files.with_reserve(lambda: full(1)) == "done"
     assert not reserve.is_there
+    # Others have removed something meanwhile.
+    assert files.with_reserve(lambda: full(2)) == "done"
     with pytest.raises(OSError, match="full"):
-        files.with_reserve(lambda: full(lambda: True))
-    assert files.settled == 1
+        files.with_reserve(lambda: full(4))
+    assert files.settled == 3
 
 
 def test_an_append_does_not_wait_for_what_was_given_up(tmp_path: Path) -> None:
@@ -484,11 +484,14 @@ def test_an_append_does_not_wait_for_what_was_given_up(tmp_path: Path) -> None:
             assert self.answers, "it waits"
 
     files = Slow(str(tmp_path))
-    reserve = Reserve(files, str(tmp_path))
+    files.reserve = reserve = Reserve(files, str(tmp_path))
     assert reserve.keep(SIZE)
-    for _ in range(COUNT):
-        assert reserve.give_up()
-    assert reserve.give_up()
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OSError, match="full"):
+        files.with_reserve(full)
     assert files.answers == [True]
     reserve.keep(0)
     assert not reserve.give_up()
