@@ -128,3 +128,15 @@ def copy(source: Path, target: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     return target
+
+
+TORN = b"\0\0\0\x09\1\0"
+"""What a crash left at the end of the last file of `old_and_legacy`."""
+
+
+def old_and_legacy(data: Path) -> None:
+    """A data directory with topic `t` in format v1 and `u` of Kafka 0.7."""
+    data.mkdir()
+    write_legacy(data, "t", 1)
+    write_old(data, "u", old_file(b"one", b"two"), old_file(b"three"), TORN, digits=11)
+    (data / ".kafka_cleanshutdown").touch()

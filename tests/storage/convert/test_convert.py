@@ -1,4 +1,4 @@
-"""Old formats become v2, in place, with the same records; a crash at any moment loses nothing."""
+"""Old formats become v2, in place, with the same records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage import Log, LogManager, Record
 from storage.convert.convert import Outcome, convert
 from storage.errors import LogLocked, UnknownTopicOrPartition
 from storage.verify.verify import verify
-from tests.crash.disk import Crashed, SimulatedDisk
+from tests.crash.disk import SimulatedDisk
 from tests.storage.logs import append, opened, values
 from tests.storage.old_logs import (
     MTIME_NS,
@@ -20,6 +20,7 @@ from tests.storage.old_logs import (
     copy,
     encode_entry,
     encode_set,
+    old_and_legacy,
     old_file,
     write_legacy,
     write_old,
@@ -239,65 +240,8 @@ def test_a_set_of_more_messages_than_bytes_is_refused(tmp_path: Path) -> None:
     assert len(records(tmp_path)) == 5000
 
 
-# -- crashes -------------------------------------------------------------------------------------
-
-
-TORN = b"\0\0\0\x09\1\0"
-
-
-def old_and_legacy(data: Path) -> None:
-    write_legacy(data, "t", 1)
-    write_old(data, "u", old_file(b"one", b"two"), old_file(b"three"), TORN, digits=11)
-    (data / ".kafka_cleanshutdown").touch()
-
-
-def everything(data: Path) -> list[list[bytes | None]]:
-    with LogManager.open(str(data), read_only=True) as manager:
-        return [values(manager.log(topic, 0)) for topic in ("t", "u")]
-
-
-def crashed(data: Path, at: int) -> SimulatedDisk | None:
-    """A disk on which converting ended at an operation; None where it came to its end."""
-    disk = SimulatedDisk(str(data), crash_at=at, torn=bool(at % 2))
-    try:
-        convert(str(data), files=disk)
-    except Crashed:
-        return disk
-    disk.kill()
-    return None
-
-
-@pytest.mark.parametrize("seed", [None, 0, 1])
-def test_a_crash_at_every_operation(tmp_path: Path, seed: int | None) -> None:
-    original = tmp_path / "original"
-    original.mkdir()
-    old_and_legacy(original)
-    expected = everything(original)
-    at = 0
-    while True:
-        at += 1
-        data = copy(original, tmp_path / "data")
-        disk = crashed(data, at)
-        if disk is None:
-            break
-        if seed is None:
-            disk.kill()
-        else:
-            disk.materialise(seed)
-        disk = SimulatedDisk(str(data))  # its syncs take no time
-        assert convert(str(data), files=disk).faults == []
-        assert everything(data) == expected
-        assert TORN in [path.read_bytes() for path in data.rglob("*.cut")]
-        assert list(data.rglob("*.kafka")) == []
-        with opened(data, disk) as manager:
-            assert [values(manager.log(topic, 0)) for topic in ("t", "u")] == expected
-        disk.kill()
-    assert at > 50
-
-
 def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path) -> None:
     original = tmp_path / "original"
-    original.mkdir()
     old_and_legacy(original)
     for suffix in (".log.cleaned", ".index.cleaned"):
         data = copy(original, tmp_path / "data")
