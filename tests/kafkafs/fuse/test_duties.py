@@ -153,7 +153,8 @@ class World:
             busy = any(limiter.borrowed_tokens for limiter in limiters)
             if not (busy or self.workers._tasks or self.tree.mount.jobs.running):
                 return
-            await trio.lowlevel.checkpoint()
+            # Threads are at work. Their end, or this time, goes on.
+            await trio.testing.wait_all_tasks_blocked(0.001)
 
 
 class Duty(NamedTuple):
