@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from storage import Record
-from tests.interop.brokers import Broker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker
 from tests.interop.clients import SECONDS, Sender, delete_records, offsets
 from tests.interop.workload import CODECS, OPEN_MS, T, mixed, values
 
@@ -65,9 +66,7 @@ class Writers:
 
     def settle(self, topic: str) -> None:
         """Wait until the markers of all that was ended are written, which is after it returns."""
-        eventually(
-            lambda: offsets(self.broker, topic, committed=True) == offsets(self.broker, topic)
-        )
+        until(lambda: offsets(self.broker, topic, committed=True) == offsets(self.broker, topic))
 
     def fence(self, name: str) -> None:
         """Let another producer take a transactional one's place: what it has open is aborted."""

@@ -22,7 +22,8 @@ from storage.paths import CLEAN_SHUTDOWN, CLEANER_OFFSETS, LOG, RECOVERY_POINTS
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from storage.verify.verify import verify
-from tests.interop.brokers import Broker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker
 from tests.interop.cleaner_workload import (
     SCENARIOS,
     TOPIC_SETTINGS,
@@ -230,7 +231,7 @@ class Handed:
         set_topics(self.broker, dict.fromkeys(topics, compact))
         ends = {(topic, 0): active(self.broker.partition(topic)) for topic in topics}
         path = str(self.broker.data / CLEANER_OFFSETS)
-        eventually(lambda: ends.items() <= read_offsets(Files(), path).items())
+        until(lambda: ends.items() <= read_offsets(Files(), path).items())
 
 
 @pytest.fixture(scope="module")

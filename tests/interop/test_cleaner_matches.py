@@ -30,7 +30,8 @@ from storage.record.header import BatchHeader, parse_header
 from storage.state.checkpoint_file import read_offsets, write_offsets
 from storage.task import Task
 from storage.verify.verify import verify
-from tests.interop.brokers import Broker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker
 from tests.interop.cleaner_workload import (
     DEDUPE_BYTES,
     NOT_CLEANED_AT,
@@ -137,7 +138,7 @@ class Cleanings:
             for scenario in SCENARIOS:
                 scenario.write(writers, scenario.topic, turn)
             starts = {topic: each[turn] for topic, each in STARTS.items()}
-            eventually(lambda: starts.items() <= self._offsets(LOG_STARTS).items())  # noqa: B023
+            until(lambda: starts.items() <= self._offsets(LOG_STARTS).items())  # noqa: B023
             self._copy(base / f"before-{turn}")
             self._let_clean(turn)
             self._copy(base / f"after-{turn}")
@@ -165,7 +166,7 @@ class Cleanings:
             for s in SCENARIOS
         }
         set_topics(broker, {s.topic: s.settings for s in SCENARIOS})
-        eventually(lambda: self._offsets(CLEANER_OFFSETS) == ends)
+        until(lambda: self._offsets(CLEANER_OFFSETS) == ends)
         set_topics(broker, {s.topic: NOT_CLEANED_AT for s in SCENARIOS})
         self.theirs.append(rounds_in(broker.server.lines[mark:]))
 

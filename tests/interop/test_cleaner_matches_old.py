@@ -14,7 +14,8 @@ from storage.paths import CLEANER_OFFSETS
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests import oracle
-from tests.interop.brokers import Broker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker
 from tests.interop.clients import create_topics, set_topics
 from tests.interop.test_cleaner_matches import headers, segments
 from tests.log_check import check
@@ -88,7 +89,7 @@ class Cleaned:
             set_topics(broker, dict.fromkeys(TOPICS, NOW))
             end = SEGMENTS * SETS * COUNT
             checkpoint = str(broker.data / CLEANER_OFFSETS)
-            eventually(
+            until(
                 lambda: (
                     {t: o for (t, _), o in read_offsets(Files(), checkpoint).items()}
                     == dict.fromkeys(TOPICS, end)

@@ -31,7 +31,8 @@ from storage.groups.offset_records import (
     read_commit,
     read_commit_key,
 )
-from tests.interop.brokers import Broker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker
 from tests.interop.clients import SECONDS, Sender, create_topic
 from tests.interop.kafka_tools import java_command
 from tests.interop.workload import values
@@ -273,7 +274,7 @@ def test_keys_values_and_places_are_kafkas(served: Broker) -> None:
 
 def test_groups_committed_here_are_the_brokers(served: Broker) -> None:
     broker = served
-    eventually(lambda: described(broker))
+    until(lambda: described(broker))
     theirs = described(broker)
     broker.stop()
     with LogManager.open(str(broker.data)) as manager:
@@ -300,7 +301,7 @@ def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
 ) -> None:
     """Beside the running broker; when it was killed; in its place, and it goes on from there."""
     broker = served
-    eventually(lambda: described(broker))
+    until(lambda: described(broker))
     (tmp_path / "data").symlink_to(broker.data)
     with mount_of(tmp_path, "ro") as mount:
         member = consumer(broker, "beside")
@@ -331,7 +332,7 @@ def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
         expected = shown_by(mount)
     assert expected["new-protocol", "orders", 0] == (9, 40, 31)
     broker.start()
-    eventually(lambda: described(broker))
+    until(lambda: described(broker))
     assert described(broker) == expected
     deleted = {"exactly-once", "lives", "regex", "java-consumer"}
     assert not [each for each in expected if each[0] in deleted]

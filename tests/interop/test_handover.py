@@ -21,7 +21,8 @@ from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.record.plain import recompress
 from storage.task import Task
-from tests.interop.brokers import Broker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker
 from tests.interop.clients import (
     SECONDS,
     Sender,
@@ -271,7 +272,7 @@ class Handed:
             with transactional.transaction():
                 transactional.send(topic, [Record(0, T, 0, b"new", value.encode())])
         for topic in TOPICS:
-            eventually(
+            until(
                 lambda: offsets(self.broker, topic, committed=True) == offsets(self.broker, topic)  # noqa: B023
             )
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import Record
-from tests.hang import HANG_S
+from tests.hang import HANG_S, until
 from tests.interop.brokers import Broker
 from tests.interop.clients import (
     Sender,
@@ -62,18 +61,11 @@ def mount(live: Broker, tmp_path: Path) -> Iterator[Mount]:
         mount.end()
 
 
-def eventually(true: Callable[[], object], seconds: float = HANG_S) -> None:
-    """What the broker does by its clock comes true."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true"
-
-
 def created(mount: Mount, broker: Broker, topic: str, **config: object) -> Path:
     """A new topic's partition 0, once the broker has made it."""
     create_topic(broker, topic, **config)  # type: ignore[arg-type]
     path = mount / topic / "0"
-    eventually(path.exists)
+    until(path.exists)
     return path
 
 
@@ -174,13 +166,13 @@ def test_retention(live: Broker, mount: Mount) -> None:
             sender.send("retained", sent)
             tails.show(sent)
             if number % 10 == 9:
-                eventually(lambda: log_start(path) > starts[-1])
+                until(lambda: log_start(path) > starts[-1])
                 starts.append(log_start(path))
                 inodes |= {file.stat().st_ino for file in tails.files}
         assert tails.errors() == ""
     assert len(inodes) == 4 * len(TEXTS)
     # Until it has deleted as much as it will.
-    eventually(lambda: are(path, consume(live, "retained")))
+    until(lambda: are(path, consume(live, "retained")))
     assert log_start(path) == offsets(live, "retained")[0]
 
 
@@ -204,10 +196,10 @@ def test_compaction(live: Broker, mount: Mount) -> None:
             if number % 5 == 4:
                 # What is left: seven lines, and an active segment.
                 written = len(text(lines(0, number * 20 + 20)))
-                eventually(lambda: path.stat().st_size < min(written - 1000, 7000))  # noqa: B023
+                until(lambda: path.stat().st_size < min(written - 1000, 7000))  # noqa: B023
         assert tails.errors() == ""
     # Until it has cleaned as much as it will.
-    eventually(lambda: are(path, consume(live, "compacted")))
+    until(lambda: are(path, consume(live, "compacted")))
     assert path.read_bytes().endswith(text(lines(393, 7, keys=7)))
 
 
@@ -237,7 +229,7 @@ def test_compaction_and_deletion_while_an_old_file_is_read(live: Broker, mount: 
             assert os.fstat(reader.fileno()).st_size == len(shown)
             at = max(len(shown) - 20_000, 0)
             assert old_bytes(reader.fileno(), 5000, at) in (None, shown[at : at + 5000])
-    eventually(lambda: are(path, consume(live, "both")))
+    until(lambda: are(path, consume(live, "both")))
 
 
 def old_bytes(fd: int, size: int, position: int) -> bytes | None:
@@ -255,24 +247,24 @@ def test_delete_records(live: Broker, mount: Mount) -> None:
     Sender(live).send("deleted-records", lines(0, 100))
     assert are(path, lines(0, 100))
     delete_records(live, "deleted-records", 37)
-    eventually(lambda: log_start(path) == 37)
+    until(lambda: log_start(path) == 37)
     assert are(path, lines(37, 63))
     assert consume(live, "deleted-records") == lines(37, 63)
 
 
 def test_topics_come_and_go(live: Broker, mount: Mount) -> None:
     create_topic(live, "coming", partitions=3)
-    eventually((mount / "coming" / "2").exists)
-    eventually(lambda: sorted(os.listdir(mount / "coming")) == ["0", "1", "2"])
+    until((mount / "coming" / "2").exists)
+    until(lambda: sorted(os.listdir(mount / "coming")) == ["0", "1", "2"])
     Sender(live).send("coming", lines(0, 10))
     with open(mount / "coming" / "0", "rb", buffering=0) as reader:
         assert reader.read() == text(lines(0, 10))
         client = admin(live)
         client.delete_topics(["coming"])["coming"].result(HANG_S)
-        eventually(lambda: "coming" not in os.listdir(mount.path))
+        until(lambda: "coming" not in os.listdir(mount.path))
         assert os.pread(reader.fileno(), 100_000, 0) == text(lines(0, 10))
         create_topic(live, "coming")
-        eventually(lambda: "coming" in os.listdir(mount.path))
+        until(lambda: "coming" in os.listdir(mount.path))
         Sender(live).send("coming", lines(100, 5))
         assert (mount / "coming" / "0").read_bytes() == text(lines(100, 5))
         assert os.pread(reader.fileno(), 100_000, 0) == text(lines(0, 10))
@@ -295,7 +287,7 @@ def test_transactions(live: Broker, mount: Mount) -> None:
                     second.send("transactions", lines(at + 40, 10))
                 first.send("transactions", lines(at + 60, 10))
             expected = consume(live, "transactions", committed=True)
-            eventually(lambda: are(path, expected))  # noqa: B023
+            until(lambda: are(path, expected))  # noqa: B023
             tails.show(expected[len(shown) :])
             shown = expected
     assert segments(path) > 1
@@ -306,7 +298,7 @@ def test_until_the_high_watermark(live: Broker, mount: Mount) -> None:
     create_topic(live, "watermark")
     Sender(live).send("watermark", lines(0, 10))
     path = mount / "watermark" / "0"
-    eventually(lambda: path.exists() and path.read_bytes() == text(lines(0, 10)))
+    until(lambda: path.exists() and path.read_bytes() == text(lines(0, 10)))
 
 
 def test_a_broker_that_is_killed_and_started_again(live: Broker, mount: Mount) -> None:
@@ -338,7 +330,7 @@ def test_a_mount_from_before_the_broker_started(live: Broker, mount: Mount) -> N
     with open(path, "rb", buffering=0) as reader:
         assert reader.read() == text(lines(0, 10))
         live.start()
-        eventually(lambda: "another process writes it now" in mount.events())
+        until(lambda: "another process writes it now" in mount.events())
         Sender(live).send("before", lines(10, 10))
         assert reader.read() == text(lines(10, 10))
         assert path.read_bytes() == text(lines(0, 20))

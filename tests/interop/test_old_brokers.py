@@ -29,8 +29,9 @@ from storage.state.checkpoint_file import read_offsets, write_offsets
 from storage.task import Task
 from storage.verify.reindex import reindex
 from storage.verify.verify import verify
+from tests.hang import until
 from tests.interop import old_workload
-from tests.interop.brokers import Broker, eventually
+from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, create_topics, set_topics
 from tests.interop.conftest import Old
 from tests.interop.kafka_tools import batches, complaints, dump_log_segments
@@ -237,7 +238,7 @@ def test_it_is_compacted_as_by_a_broker_of_today(old: Old, tmp_path: Path) -> No
         set_topics(broker, dict.fromkeys(old.topics, CLEANED))
         ends = {(t, 0): bases(broker.partition(t))[-1] for t in old.topics}
         checkpoint = str(broker.data / CLEANER_OFFSETS)
-        eventually(lambda: ends.items() <= read_offsets(Files(), checkpoint).items())
+        until(lambda: ends.items() <= read_offsets(Files(), checkpoint).items())
     finally:
         broker.kill()
     cleaned = {topic: kept(broker.partition(topic)) for topic in old.topics}

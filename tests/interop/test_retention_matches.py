@@ -23,8 +23,9 @@ from storage.paths import LOG_STARTS, META_PROPERTIES
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from storage.verify.verify import verify
+from tests.hang import until
 from tests.interop import clients
-from tests.interop.brokers import Broker, eventually
+from tests.interop.brokers import Broker
 from tests.interop.clients import (
     Sender,
     create_topics,
@@ -170,7 +171,7 @@ class Retentions:
         set_topics(broker, {case.topic: _policy(case) for case in CASES if _policy(case)})
         set_topics(broker, self.settings)
         wanted = {topic: left.bases for topic, left in self.ours.items()}
-        eventually(lambda: {topic: bases(broker.partition(topic)) for topic in TOPICS} == wanted)
+        until(lambda: {topic: bases(broker.partition(topic)) for topic in TOPICS} == wanted)
         # What is asked for now is done in the next round, before which the last one has ended.
         for turn in range(2):
             sender.send("canary", segment(turn, NOW_MS + 2000 * turn))
@@ -248,7 +249,7 @@ def test_times_before_old_segments_are_deleted(tmp_path: Path) -> None:
             sender.send("times", segment(number, time_ms))
         clients.delete_records(broker, "times", 25)
         starts = str(broker.data / LOG_STARTS)
-        eventually(lambda: ("times", 0) in read_offsets(Files(), starts))
+        until(lambda: ("times", 0) in read_offsets(Files(), starts))
         wanted = [time_ms + more for time_ms in times for more in (0, 1)]
         theirs = [offset_for_time(broker, "times", time_ms) for time_ms in wanted]
         assert bases(broker.partition("times")) == [0, 10, 20]

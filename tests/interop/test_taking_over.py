@@ -18,10 +18,10 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from storage import Record
+from tests.hang import until
 from tests.interop import clients
-from tests.interop.brokers import Broker, eventually, write_properties
+from tests.interop.brokers import Broker, write_properties
 from tests.interop.clients import Sender, create_topics, set_topic
-from tests.mount.control import until
 from tests.mount.mounting import Mount, kafkafs, mounted
 from tests.storage.logs import write_settings
 
@@ -117,7 +117,7 @@ class Taken:
         before = {topic: _bases(self.broker.data, topic) for topic in TOPICS}
         self.broker.start()
         going = ("plain", "by-size", "by-time", "all-said", "both", "compacted")
-        eventually(lambda: all(_bases(self.broker.data, topic) != before[topic] for topic in going))
+        until(lambda: all(_bases(self.broker.data, topic) != before[topic] for topic in going))
         # What comes next is decided from what is there now: nothing more goes of the others.
         mark = len(self.broker.server.lines)
         Sender(self.broker).send("for-ever", _segment(0, time.time_ns() // 1_000_000 + 2000))

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from storage import LogManager
 from storage.settings.setting_files import TOPIC_FILE
-from tests.interop.brokers import Broker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker
 from tests.interop.clients import SECONDS, Sender, admin, consume, create_topic
 from tests.interop.kafka_tools import batches, dump_log_segments, run_tool
 from tests.interop.workload import mixed
@@ -69,6 +70,6 @@ def test_a_broker_passes_over_it(tmp_path: Path) -> None:
         assert not [line for line in broker.server.lines if is_of_the_logs(line)]
         client = admin(broker)
         client.delete_topics(["t"])["t"].result(SECONDS)
-        eventually(lambda: not list(broker.data.glob("t-*")))
+        until(lambda: not list(broker.data.glob("t-*")))
     finally:
         broker.stop()

@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 
 from storage import Record
-from tests.interop.brokers import Broker, OldBroker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker, OldBroker
 from tests.interop.clients import (
     Sender,
     console_line,
@@ -202,7 +203,7 @@ def retained(broker: Broker, topic: str = "retained") -> None:
     sender.send(topic, mixed(40, T + 20_000))
     delete_records(broker, topic, 215)
     starts = broker.data / "log-start-offset-checkpoint"
-    eventually(lambda: f"{topic} 0 215\n" in starts.read_text())
+    until(lambda: f"{topic} 0 215\n" in starts.read_text())
 
 
 def epochs(broker: Broker, topic: str = "epochs", *, restarts: Sequence[bool]) -> None:

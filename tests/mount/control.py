@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.hang import HANG_S
 from tests.mount.contract.writing import append
 
 
@@ -41,14 +38,6 @@ def rows(partition: Path, name: str) -> list[dict[str, str]]:
     return [
         dict(zip(header, line.split(maxsplit=len(header) - 1), strict=True)) for line in table[1:]
     ]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Control files tell of nothing by themselves: whoever waits has to look again."""
-    deadline = time.monotonic() + HANG_S
-    while not holds():
-        assert time.monotonic() < deadline, "that never came to be"
-        time.sleep(0.01)
 
 
 def segments(partition: Path) -> int:

@@ -22,9 +22,8 @@ from storage.files import Files
 from storage.owner.request_kinds import ADOPT, encode
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
-from tests.hang import HANG_S
+from tests.hang import HANG_S, until
 from tests.mount.contract.writing import append
-from tests.mount.control import until
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.programs import Running
 from tests.mount.steering import steered

@@ -7,12 +7,11 @@ import mmap
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.broker_files import BrokerPartition
-from tests.hang import HANG_S
+from tests.hang import until
 from tests.mount.beside import Beside
 from tests.mount.contract.test_caching import Metrics
 from tests.mount.mounting import fails
@@ -28,13 +27,6 @@ def fill(partition: BrokerPartition, segments: int = 4) -> None:
         partition.append(b"a%d" % number)
         partition.append(b"b%d" % number, b"c%d" % number)
         partition.roll()
-
-
-def eventually(true: Callable[[], object], seconds: float = HANG_S) -> None:
-    """What the daemon does by its clock comes true."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true"
 
 
 def test_a_tail_shows_each_record_once(beside: Beside) -> None:
@@ -141,7 +133,7 @@ def test_a_broker_that_starts_after_the_mount(beside: Beside) -> None:
         beside.partition.append(b"one")
         assert beside.file.stat().st_size == 5, "nobody has the lock"
         beside.broker.hold_lock()
-        eventually(lambda: "another process writes it now" in beside.events())
+        until(lambda: "another process writes it now" in beside.events())
         assert beside.file.stat().st_size == 9
         assert reader.read() == b"one\n"
         beside.partition.append(b"two")
@@ -154,7 +146,7 @@ def test_delete_records(beside: Beside) -> None:
     beside.start()
     before = beside.file.stat().st_size
     beside.partition.delete_records(5)
-    eventually(lambda: beside.file.stat().st_size != before)
+    until(lambda: beside.file.stat().st_size != before)
     assert beside.file.read_bytes() == beside.partition.text()
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.file_systems import LossyDisk, lossy_disk
+from tests.hang import until
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, check_data
-from tests.mount.test_following import eventually
 
 MIB = 1 << 20
 SHOWN = "shown-above"
@@ -47,7 +47,7 @@ class Shop:
 
     def wait_until_unmarked(self) -> None:
         """Wait until the line is removed from the history, also on the device."""
-        eventually(lambda: not self.is_marked())
+        until(lambda: not self.is_marked())
         # The daemon renames the file first. A copy of the device could miss the rename.
         fd = os.open(self.history.parent, os.O_RDONLY)
         os.fsync(fd)

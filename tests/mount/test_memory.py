@@ -13,8 +13,9 @@ import pytest
 
 from storage import Record, encode
 from storage.record.plain import recompress
+from tests.hang import until
 from tests.mount.contract.writing import APPEND
-from tests.mount.control import do, until
+from tests.mount.control import do
 from tests.mount.mounting import Mount, fails, mounted
 
 MIB = 1 << 20

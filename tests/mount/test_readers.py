@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S
+from tests.hang import HANG_S, until
 from tests.mount.contract.writing import append, write_all
-from tests.mount.control import do, facts, segments, until
+from tests.mount.control import do, facts, segments
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running, less, program
 

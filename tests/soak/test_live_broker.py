@@ -33,7 +33,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from storage import Record
-from tests.interop.brokers import Broker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, as_record, consume, create_topics, delete_records, offsets
 from tests.mount.mounting import Mount
 from tests.view_text import TEXTS
@@ -208,7 +209,7 @@ def answer(ask: Callable[[], T]) -> T:
             answers.append(ask())
         return bool(answers)
 
-    eventually(is_answered)
+    until(is_answered)
     return answers[0]
 
 
@@ -392,7 +393,7 @@ class Reading:
     @staticmethod
     def _wait(true: Callable[[], bool]) -> bool:
         try:
-            eventually(true)
+            until(true)
         except AssertionError:
             return False
         return True
@@ -437,7 +438,7 @@ def mounts(broker: Broker, tmp_path: Path) -> Iterator[dict[str, Mount]]:
             mounts[what] = Mount(base, ["ro", *options])
             mounts[what].start()
             for topic in TOPICS:
-                eventually((mounts[what] / topic / "0").exists)
+                until((mounts[what] / topic / "0").exists)
         yield mounts
     finally:
         for mount in mounts.values():
@@ -520,10 +521,10 @@ def _ended(
 ) -> None:
     """Wait until all transactions are over and consumers have got everything, and compare."""
     for topic in TOPICS:
-        eventually(lambda: answer(lambda: _is_decided(broker, topic)))  # noqa: B023
+        until(lambda: answer(lambda: _is_decided(broker, topic)))  # noqa: B023
         for committed, each in consuming.items():
             last = answer(lambda: consume(broker, topic, committed=committed))[-1:]  # noqa: B023
-            eventually(lambda: all(record.offset in each.got[topic] for record in last))  # noqa: B023
+            until(lambda: all(record.offset in each.got[topic] for record in last))  # noqa: B023
     for what, reading in readings.items():
         reading.followed(consuming[what != "uncommitted"].got)
     for what, reading in readings.items():

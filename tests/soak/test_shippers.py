@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang import until
 from tests.mount.contract.writing import append
-from tests.mount.control import do, facts, until
+from tests.mount.control import do, facts
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running
 

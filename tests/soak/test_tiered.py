@@ -19,7 +19,8 @@ from storage import Record
 from storage.files import Files
 from storage.settings.settings import Settings
 from storage.state.tiered import TieredTopics
-from tests.interop.brokers import Broker, eventually
+from tests.hang import until
+from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, consume_all, create_topics, set_topic
 from tests.interop.kafka_tools import POM_4_3, TIERED_POM, jars
 from tests.mount.contract.writing import append
@@ -84,7 +85,7 @@ class TieredBroker:
 
     def await_only_active(self, topic: str, remote: int) -> None:
         """All closed segments are in remote storage, and none is here."""
-        eventually(lambda: len(self.segments(topic)) == remote and len(self.bases_here(topic)) == 1)
+        until(lambda: len(self.segments(topic)) == remote and len(self.bases_here(topic)) == 1)
 
     def consumed(self) -> list[Record]:
         """All records of ``orders``, once the broker knows again what is in remote storage."""
@@ -95,13 +96,13 @@ class TieredBroker:
                 found[:] = consume_all(self.broker, ("orders",))["orders"]
             return bool(found)
 
-        eventually(is_readable)
+        until(is_readable)
         return found
 
     def await_look(self, witness: str) -> None:
         """Wait until the broker has deleted the remote segments of this topic."""
         set_topic(self.broker, witness, retention_ms=1)
-        eventually(lambda: not self.segments(witness))
+        until(lambda: not self.segments(witness))
 
 
 def test_a_mount_costs_no_remote_segment(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from typing import Self
 from storage import LogManager
 from storage.owner.staged_orphans import remove_orphans
 from storage.task import Task
-from tests.hang import HANG_S
-from tests.interop.brokers import eventually
+from tests.hang import HANG_S, until
 from tests.interop.kafka_tools import complaints, dump_log_segments
 from tests.log_check import check
 from tests.mount.mounting import SETTINGS
@@ -58,7 +57,7 @@ class Driver:
             assert found or not ended, self.said[-8000:]
             return found
 
-        eventually(is_so)
+        until(is_so)
 
     def wait(self, status: int = 0) -> None:
         """It must end with this status by itself."""

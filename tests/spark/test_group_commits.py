@@ -18,7 +18,7 @@ from kafkafs.spark.source.offsets import Nested, TopicPartition, from_nested
 from kafkafs.spark.source.stream_reader import StreamReader
 from storage import LogManager
 from storage.errors import LogLocked
-from tests.interop.brokers import eventually
+from tests.hang import until
 from tests.mount.mounting import Mount, check_data, mounted
 from tests.spark.reading import given
 from tests.storage.logs import append
@@ -42,7 +42,7 @@ class Place:
             with open(self.mount.path / f"t/{partition}", "a") as file:
                 file.writelines(f"{value}\n" for value in values)
         else:
-            eventually(lambda: self._appended(partition, values))
+            until(lambda: self._appended(partition, values))
 
     def _appended(self, partition: int, values: Iterable[str]) -> bool:
         """False: a query commits at this moment."""
@@ -106,13 +106,13 @@ def test_is_where_the_last_batch_has_ended(place: Place) -> None:
     with Query(place.data) as query:
         assert query.batch()
         assert place.positions() == {}
-        eventually(lambda: query.look() and place.positions() == {T0: 2, T1: 0})
+        until(lambda: query.look() and place.positions() == {T0: 2, T1: 0})
         place.append(1, "c")
         assert query.batch()
         assert place.positions() == {T0: 2, T1: 0}
-        eventually(lambda: query.look() and place.positions() == {T0: 2, T1: 1})
+        until(lambda: query.look() and place.positions() == {T0: 2, T1: 1})
     with Query(place.data, query.end, group="later") as again:
-        eventually(lambda: again.look() and place.positions("later") == {T0: 2, T1: 1})
+        until(lambda: again.look() and place.positions("later") == {T0: 2, T1: 1})
     if place.mount is not None:
         shown = (place.mount.path / ".groups/g/t/0").read_text().splitlines()
         assert ("position 2" in shown, "lag 0" in shown) == (True, True)
@@ -236,7 +236,7 @@ def test_queries_of_spark(spark: SparkSession, tmp_path: Path) -> None:
         assert is_at(2)
         query = start()
         place.append(0, "c")
-        eventually(lambda: is_at(3))
+        until(lambda: is_at(3))
         query.stop()
         batch = spark.read.format("kafkafs").option("group", "g").option("subscribe", "t")
         with pytest.raises(Exception, match="is of streaming queries"):

@@ -7,8 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet
@@ -16,7 +15,7 @@ import pytest
 
 import kafkafs.spark
 from storage import LogManager
-from tests.hang import HANG_S
+from tests.hang import until
 from tests.spark.conftest import JAVA_OPTIONS
 from tests.spark.test_readme import blocks
 from tests.storage.logs import append
@@ -71,13 +70,6 @@ def run(scratch: Path, script: str) -> str:
 def stop(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
     until(lambda: not Path(f"/proc/{pid}").exists())
-
-
-def until(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + HANG_S
-    while not happened():
-        assert time.monotonic() < end, "it does not happen"
-        time.sleep(0.2)
 
 
 @pytest.mark.soak

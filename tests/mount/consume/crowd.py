@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from tests.hang import until
 from tests.mount.consume.conftest import Topic
-from tests.mount.control import until
 from tests.mount.programs import Running
 
 #: Notes a batch when its handler begins.

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S
+from tests.hang import HANG_S, until
 from tests.mount.consume.conftest import Topic, is_idle, words
 from tests.mount.contract.writing import append
-from tests.mount.control import until
 from tests.mount.mounting import Mount
 from tests.storage.producers import Producer
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
+from tests.hang import HANG_S, until
 from tests.mount.consume.conftest import Topic, is_idle
 from tests.mount.contract.writing import append
-from tests.mount.control import until
 from tests.mount.mounting import Mount, mounted
 from tests.storage.producers import Producer
 

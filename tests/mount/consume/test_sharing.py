@@ -19,10 +19,10 @@ from kafkafs.cli.consume.positions import GroupPositions
 from kafkafs.cli.consume.reader import Limits
 from kafkafs.cli.consume.sources import Directories, sources_of
 from tests.fork_server import KAFKAFS
+from tests.hang import until
 from tests.mount.consume.conftest import Topic
 from tests.mount.consume.crowd import Crowd
 from tests.mount.contract.writing import append
-from tests.mount.control import until
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.programs import Running
 

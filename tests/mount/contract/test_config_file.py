@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang import until
 from tests.mount.contract.writing import append, opened
-from tests.mount.control import do, facts, until
+from tests.mount.control import do, facts
 from tests.mount.mounting import Mount, fails, mounted
 from tests.storage.logs import write_settings
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang import until
 from tests.mount.contract.writing import append, opened, write_all
-from tests.mount.control import control, do, facts, keyed, rows, segments, until
+from tests.mount.control import control, do, facts, keyed, rows, segments
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount, steered
 from tests.storage.logs import write_settings

@@ -14,8 +14,8 @@ import pytest
 
 from kafkafs.tree.partition.generations import KEPT
 from storage import LogManager
+from tests.hang import until
 from tests.mount.contract.conftest import new_topic
-from tests.mount.control import until
 from tests.mount.mounting import Mount, fails
 from tests.mount.programs import Running, inotify_left, program
 from tests.mount.steering import SteeredMount

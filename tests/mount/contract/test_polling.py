@@ -421,7 +421,6 @@ WITHOUT_INOTIFY = """
 import os, select, subprocess, sys
 from pathlib import Path
 from tests.mount.contract.test_polling import WAIT_MS, polled, read_all, watches
-from tests.mount.control import until
 
 data, mnt, *kafkafs = sys.argv[1:]
 left = Path("/proc/sys/user/max_inotify_instances")

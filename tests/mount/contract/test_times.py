@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang import until
 from tests.mount.contract.writing import append, opened, view
-from tests.mount.control import do, facts, keyed, until
+from tests.mount.control import do, facts, keyed
 from tests.mount.mounting import Mount, mounted
 
 VIEWS = ("", ".kv/", ".jsonl/", ".batches/")
