@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.soak
 def test_commands_that_start_fresh(figures: Callable[[str, object], None]) -> None:
     options = ["-n", "auto", "--dist", "loadfile", "-q", "-p", "no:cacheprovider"]
+    options += ["-m", "programs and not soak"]
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
