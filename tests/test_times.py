@@ -77,7 +77,12 @@ def test_table(tmp_path: Path, processes: list[str]) -> None:
     (tmp_path / "test_a_cheap.py").write_text("def test_cheap():\n    pass\n")
     (tmp_path / "test_expensive.py").write_text(EXPENSIVE)
     daemon = tmp_path / "daemon"
-    variables = {name: value for name, value in os.environ.items() if name != RUN}
+    # As a user starts it, not a test.
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name != RUN and not name.startswith("PYTEST_")
+    }
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "tests.times", *processes],

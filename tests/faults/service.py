@@ -222,8 +222,8 @@ FAULTS = [
     Fault(
         "reserve-given-up-and-appends-go-on",
         "storage/directory/reserve.py",
-        "                if self._part:\n                    self.is_whole = False\n",
-        "                self.is_whole = self.is_whole or not self._part\n",
+        "            if self._part:\n                self.is_whole = False\n",
+        "            self.is_whole = self.is_whole or not self._part\n",
         "Appends take what was given up, and nothing can be deleted any more.",
         (RESERVE,),
     ),

@@ -420,6 +420,7 @@ def test_only_what_is_polled_is_watched(beside: Beside) -> None:
 WITHOUT_INOTIFY = """
 import os, select, subprocess, sys
 from pathlib import Path
+from tests.hang import until
 from tests.mount.contract.test_polling import WAIT_MS, polled, read_all, watches
 
 data, mnt, *kafkafs = sys.argv[1:]
