@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from storage.verify.reindex import reindex
 from storage.verify.verify import verify
 from tests.interop.brokers import Broker
@@ -12,6 +14,7 @@ from tests.interop.clients import Sender, create_topic
 from tests.interop.workload import mixed, values
 
 
+@pytest.mark.soak
 def test_a_busy_broker_has_no_faults(tmp_path: Path) -> None:
     broker = Broker(tmp_path, log_segment_delete_delay_ms=100)
     ends = threading.Event()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from storage import LogManager
 from storage.settings.setting_files import TOPIC_FILE
 from tests.hang import until
@@ -30,6 +32,7 @@ def is_of_the_logs(line: str) -> bool:
     return TOPIC_FILE in line or ("ERROR" in line and not is_controllers)
 
 
+@pytest.mark.soak
 def test_a_broker_passes_over_it(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker", log_segment_delete_delay_ms=100)
     broker.start()

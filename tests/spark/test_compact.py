@@ -69,6 +69,7 @@ def logs(data: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (data / "t-0").glob("*.log")}
 
 
+@pytest.mark.soak
 def test_like_the_mounts_own_cleaner(spark: SparkSession, tmp_path: Path) -> None:
     clock = Clock()
     data, copy = tmp_path / "data", tmp_path / "copy"

@@ -210,6 +210,7 @@ def test_no_position_is_committed_in_another_topic_of_the_name(tmp_path: Path) -
         assert place.positions() == from_nested(query.end).offsets == {T0: 3}
 
 
+@pytest.mark.soak
 def test_queries_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with LogManager.open(str(tmp_path / "data")) as manager:

@@ -138,6 +138,7 @@ def test_stats_of_one_split_add_up_as_those_of_many(
     assert parts.keys == whole.keys == {"t": 40}
 
 
+@pytest.mark.soak
 def test_export_goes_on_where_it_has_stopped(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:

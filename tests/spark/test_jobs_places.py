@@ -39,6 +39,7 @@ def store() -> Iterator[ObjectStore]:
     store.stop()
 
 
+@pytest.mark.soak
 def test_what_only_reads_takes_an_object_store(
     spark: SparkSession, store: ObjectStore, tmp_path: Path
 ) -> None:
