@@ -28,9 +28,7 @@ from storage.waiting import at_once
 from tests.storage.logs import NOW_MS
 
 ABORTED = 77
-FEW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FEW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 VALUES = st.lists(st.none() | st.binary(max_size=60), min_size=1, max_size=8)
 KINDS = [
     *((f"v2 {codec}", 2, number, 0) for number, codec in enumerate(CODECS)),

@@ -27,9 +27,7 @@ from tests.storage.logs import append, opened
 BATCHES = st.lists(
     st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=6), min_size=1, max_size=12
 )
-FEW = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FEW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @contextlib.contextmanager

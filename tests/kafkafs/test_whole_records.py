@@ -25,9 +25,7 @@ from storage.waiting import at_once
 from tests.kafkafs.test_encoded_batches import ABORTED, is_aborted, segment_of
 from tests.storage.logs import NOW_MS
 
-FEW = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FEW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 BYTES = st.binary(max_size=40) | st.text(max_size=12).map(str.encode)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=5)
 HEADERS = st.lists(st.tuples(NAMES, st.none() | BYTES), max_size=3).map(tuple)

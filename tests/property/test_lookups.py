@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import LogManager, Record, encode
@@ -48,7 +48,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record
     return directory, write_log(directory)
 
 
-@settings(max_examples=60)
 @given(
     index=contents,
     time_index=st.none() | st.binary(max_size=100),

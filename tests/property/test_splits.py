@@ -123,7 +123,6 @@ BEFORE = ["write"] * 8 + ["end"] * 4 + ["roll"] * 3 + ["clean", "retain", "delet
 BETWEEN = ["write", "end", "roll", "clean", "clean", "retain", "delete_records", "later"]
 
 
-@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_what_was_planned_is_read(data: st.DataObject) -> None:
     run_history(data)

@@ -8,7 +8,7 @@ from pathlib import Path
 from struct import Struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkafs.dump.faults import MISMATCH, NOT_FOUND, OUT_OF_ORDER, WRONG_TIMESTAMP
@@ -42,7 +42,6 @@ def files(path: Path, offsets: Sequence[Entry], times: Sequence[Entry] = ()) -> 
 SIZE = len(encode([Record(m, T, 0, None, b"x" * 20) for m in range(2)]))
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.sets(st.integers(0, 5000), max_size=3000), st.lists(st.integers(BASE - 5, BASE + 5010)))
 def test_a_lookup_finds_the_last_entry_at_or_below(
     tmp_path_factory: pytest.TempPathFactory, offsets: set[int], wanted: list[int]

@@ -82,7 +82,6 @@ def test_no_segment_is_so_large(tmp_path: Path) -> None:
 SIZES = st.sampled_from([0, 100, 100_000, 1 << 18, 1 << 20])
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(SIZES, st.sampled_from([0, 4])), max_size=8), st.integers(0, 100))
 def test_all_batches_are_printed_once(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int]], missing: int

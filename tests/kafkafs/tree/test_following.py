@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkafs.mount_options import MountOptions
@@ -879,7 +879,6 @@ _OPERATION = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(_OPERATION, st.integers(0, 7), st.booleans()), max_size=25))
 def test_an_inode_never_shows_two_histories(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, bool]]

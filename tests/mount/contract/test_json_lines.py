@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.record.compression import GZIP
@@ -232,7 +232,6 @@ def test_what_is_missing(orders: Path) -> None:
     assert [each["offset"] for each in objects(jsonl(orders))] == [0, 1]
 
 
-@settings(max_examples=60)
 @given(records=records_of)
 def test_cat_reproduces_every_record(mount: Mount, records: list[oracle.JsonFields]) -> None:
     """`cat a/.jsonl/0 >> b/.jsonl/0` reproduces every record but for its offset …"""

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.record.compression import GZIP
@@ -282,7 +282,6 @@ def test_a_compacted_topic(mount: Mount, orders: Path) -> None:
     assert "takes no record without a key" in mount.events()
 
 
-@settings(max_examples=40)
 @given(pairs=pairs_of)
 def test_cat_reproduces_key_and_value(mount: Mount, pairs: list[Pair]) -> None:
     """… so the view is lossless for key and value …, tombstones included, for any bytes."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Record, encode
@@ -79,7 +79,6 @@ def segment(tmp_path: Path) -> Iterator[Segment]:
 SIZES = st.sampled_from([0, 100, WINDOW_BYTES // 2, WINDOW_BYTES, 3 * WINDOW_BYTES])
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(SIZES, st.sampled_from([0, ZSTD])), max_size=8), st.integers(0, 8))
 def test_all_batches_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int]], first: int

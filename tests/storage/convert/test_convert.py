@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record
@@ -144,7 +144,6 @@ def test_a_damaged_log_stays_and_the_others_are_converted(tmp_path: Path) -> Non
 
 
 @given(data=st.data(), magic=st.sampled_from([0, 1, 7]))
-@settings(max_examples=40, deadline=None)
 def test_whatever_is_damaged_nothing_is_invented(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, magic: int
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Log, LogManager
@@ -142,7 +142,6 @@ def test_an_old_log_goes_out_as_it_is(tmp_path: Path) -> None:
     max_bytes=st.integers(1, 300),
     first=st.integers(0, 12),
 )
-@settings(max_examples=50, deadline=None)
 def test_a_set_is_a_cut_of_all_messages(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], max_bytes: int, first: int
 ) -> None:

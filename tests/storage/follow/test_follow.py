@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import LogManager, Record, encode, paths
@@ -1121,7 +1121,6 @@ def test_a_directory_that_is_gone(follow: Follow) -> None:
 _OPERATION = st.sampled_from(["append", "append", "roll", "delete", "clean", "cut", "remove"])
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(_OPERATION, st.integers(0, 7), st.booleans()), max_size=25))
 def test_it_shows_what_is_there(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, bool]]

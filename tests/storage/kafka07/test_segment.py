@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Log, LogManager
@@ -231,7 +231,6 @@ def test_after_a_clean_stop_the_last_file_is_not_read(clicks: Path) -> None:
         assert "incomplete" in fault
 
 
-@settings(max_examples=30)
 @given(
     sizes=st.lists(
         st.sampled_from([0, 1, 100, 5000, 262_134, 262_135, 300_000, 700_000]), max_size=6
@@ -350,7 +349,6 @@ def segment_of(directory: Path, entries: Sequence[bytes], start: int = 0) -> Seg
     return segments[0]
 
 
-@settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(0, 300) | st.integers(0, 300_000), min_size=1, max_size=60),
     wanted=st.lists(st.floats(0, 1), min_size=1, max_size=20),

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record
@@ -140,7 +140,6 @@ def test_duplicates_are_left_out_and_gaps_end_the_stream(tmp_path: Path) -> None
 
 
 @given(made_logs(control=False), st.integers(1, 50))
-@settings(max_examples=50, deadline=None)
 def test_any_log_is_copied(
     tmp_path_factory: pytest.TempPathFactory, made: MadeLog, step: int
 ) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Log, LogManager, Record, encode
@@ -69,7 +69,6 @@ TIMESTAMPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(TIMESTAMPS, st.integers(0, 500), st.integers(100, 2000))
 def test_lookup_by_time_is_kafka_s(
     tmp_path_factory: pytest.TempPathFactory,
@@ -103,7 +102,6 @@ def test_lookup_by_time_is_kafka_s(
         assert log.reader.offset_for_timestamp(NOW_MS + 1000) is None
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=40), st.integers(0, 400))
 def test_every_offset_is_found(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], interval: int
@@ -130,7 +128,6 @@ def read(log: Log, position: int = 0, end: int | None = None) -> list[bytes | No
     return [record.value for made, _ in found for record in decode_plain(made)]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.integers(0, 4)), min_size=1, max_size=8))
 def test_batches_of_any_size_and_codec(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int]]

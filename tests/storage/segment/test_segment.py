@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Record, encode, paths
@@ -62,7 +62,6 @@ def names(path: Path) -> set[str]:
 # -- appending -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(-3, 3)), min_size=1, max_size=25))
 def test_its_indexes_are_those_of_a_rebuild(
     tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int]]

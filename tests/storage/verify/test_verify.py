@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import Log, LogManager, paths
@@ -243,7 +243,6 @@ def test_a_damaged_batch_is_named_with_its_place(tmp_path: Path, where: int) -> 
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
 def test_any_changed_byte_is_found(
     tmp_path_factory: pytest.TempPathFactory, filled: Path, data: st.DataObject
 ) -> None:

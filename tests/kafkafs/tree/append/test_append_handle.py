@@ -80,9 +80,7 @@ def test_rests_of_two_handles_never_mix(tree: Tree, handle: Handle) -> None:
     assert values(tree.log()) == [b"one line", b"two "]
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.lists(st.sampled_from([b"\n", b"a", b"bb\n", b"c\nd"]), max_size=20).map(b"".join),
     cuts=st.lists(st.integers(0, 40), max_size=8),

@@ -150,9 +150,7 @@ def test_batches_keep_all_but_their_offsets(tree: Tree, handle: Handle) -> None:
     assert tree.read("t/0") == b"first\nlines\n\n\n" + (b"x" * 500 + b"\n") * 3 + b"a\nb\nc\nd\ne\n"
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 2200), max_size=12))
 def test_wherever_they_are_cut(tree: Tree, cuts: list[int]) -> None:
     before = len(stored(tree.log()))

@@ -143,9 +143,7 @@ def test_it_is_listed_with_the_dot_names(tmp_path: Path) -> None:
 # -- where lines go ------------------------------------------------------------------------------
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lines=st.lists(st.tuples(st.sampled_from([b"", b"a", b"b", b"cc", b"21"]), st.binary())),
     cuts=st.lists(st.integers(0, 400)),
@@ -235,9 +233,7 @@ def test_a_refusal_appends_nothing_to_any_partition(tree: Tree, keyed: Handle) -
 
 
 @pytest.mark.parametrize("path", ["t/.jsonl/append", "t/.jsonl/0"])
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bad=st.sets(st.integers(1, 40), min_size=1, max_size=3), last=st.integers(1, 40))
 def test_what_a_log_refuses_has_its_line_s_number(
     tree: Tree, path: str, bad: set[int], last: int

@@ -361,9 +361,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=25))
 # What an open transaction held back goes before anybody has looked at it.
 @example(steps=[("begin",), ("append", 2), ("open", 1, None), ("roll",), ("end", False), *HEAD])

@@ -37,9 +37,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 TIMES = st.integers(0, 40) | st.just(-1 - NOW_MS)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_name_in_any_log(tmp_path: Path, data: st.DataObject) -> None:
     """Timestamps out of order, equal and missing; LogAppendTime; gaps; batches of any size."""

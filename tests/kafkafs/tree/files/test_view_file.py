@@ -127,9 +127,7 @@ def test_large_values_and_many_small_ones(tree: Tree) -> None:
         assert read(handle, position, 4096) == expected[position : position + 4096]
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_read_is_a_slice(tmp_path: Path, data: st.DataObject) -> None:
     with a_tree(tmp_path / f"data{time.monotonic_ns()}") as tree:
