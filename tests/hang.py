@@ -1,4 +1,4 @@
-"""Waiting for what a test cannot be told of, and when a test gives up waiting."""
+"""Waits: look again until a condition holds, and give up after a time."""
 
 from __future__ import annotations
 

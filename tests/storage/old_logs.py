@@ -131,7 +131,7 @@ def copy(source: Path, target: Path) -> Path:
 
 
 TORN = b"\0\0\0\x09\1\0"
-"""What a crash left at the end of the last file of `old_and_legacy`."""
+"""The bytes of a batch that was cut off, at the end of the last file of `old_and_legacy`."""
 
 
 def old_and_legacy(data: Path) -> None:
