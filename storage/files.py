@@ -428,11 +428,12 @@ class Files:
             except OSError as error:
                 if error.errno not in FULL or self.reserve is None:
                     raise
-                if not self.reserve.give_up():
-                    if is_settled:
-                        raise
-                    self.settle()
-                    is_settled = True
+                if self.reserve.give_up():
+                    continue
+                if is_settled:
+                    raise
+                self.settle()
+                is_settled = True
 
     def settle(self) -> None:
         """Wait until the space of removed files is free: btrfs and XFS write to the disk first."""
