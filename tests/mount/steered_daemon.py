@@ -49,7 +49,7 @@ from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import LogManager
 from storage.files import Files, is_temporary
 from storage.log.log import Log
-from tests.hang import HANG_S
+from tests.hang import HANG_S, until
 from tests.kafkafs.trees import clean
 from tests.no_threads import no_free_threads
 from tests.storage.logs import remove_head
@@ -375,10 +375,7 @@ class Commands:
         job = self._owner(
             lambda: self._tree.mount.jobs.active(kind, self._tree.mount.manager.topic(topic))
         )
-        deadline = time.monotonic() + HANG_S
-        while not job.task.cancelled:
-            assert time.monotonic() < deadline, "it was never told to stop"
-            time.sleep(0.001)
+        until(lambda: job.task.cancelled)
 
     def terminate(self) -> None:
         """As a service manager does."""

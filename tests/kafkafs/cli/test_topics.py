@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from click.testing import CliRunner
 from kafkafs.cli import main
 from storage import LogManager
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
+from tests.hang import HANG_S, until
 from tests.kafkafs.cli.conftest import ROOT, Place
 from tests.log_check import check
 from tests.storage.logs import values, write_settings
@@ -432,19 +431,12 @@ def test_append_as_the_lines_come(place: Place) -> None:
         assert process.stdin is not None
         process.stdin.write(b"one\ntw")
         process.stdin.flush()
-        wait_for(lambda: (place.path / "t/0").read_bytes() == b"one\n")
+        until(lambda: (place.path / "t/0").read_bytes() == b"one\n")
         process.stdin.write(b"o\n")
         process.stdin.flush()
-        wait_for(lambda: (place.path / "t/0").read_bytes() == b"one\ntwo\n")
+        until(lambda: (place.path / "t/0").read_bytes() == b"one\ntwo\n")
         process.stdin.close()
         assert process.wait(HANG_S) == 0
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + HANG_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.programs
@@ -455,7 +447,7 @@ def test_rates_of_a_mount(place: Place) -> None:
     place.mount()
     writer = subprocess.Popen(["sh", "-c", "while echo line; do :; done >> t/0"], cwd=place.path)
     try:
-        wait_for(lambda: (place.path / "t/0").stat().st_size > 0)
+        until(lambda: (place.path / "t/0").stat().st_size > 0)
         (row,) = json.loads(run_here("topics", place.path, "--rates", "--json").stdout)["topics"]
     finally:
         writer.kill()

@@ -69,7 +69,7 @@ class World:
     async def until(self, holds: Callable[[], bool]) -> None:
         """Worker threads take real time, for which the clock stands still."""
         while not holds():
-            await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked(0.001)
 
     async def pass_s(self, seconds: float) -> None:
         """Time passes in steps, in each of which everyone who is woken comes to rest."""

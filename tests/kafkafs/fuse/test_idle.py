@@ -89,7 +89,7 @@ def calls_of_a_minute(data: Path, *, follows: bool) -> Counter[str]:
                 await trio.testing.wait_all_tasks_blocked()
                 # Worker threads take real time, for which the clock stands still.
                 while threads.borrowed_tokens:
-                    await trio.lowlevel.checkpoint()
+                    await trio.testing.wait_all_tasks_blocked(0.001)
                 await trio.testing.wait_all_tasks_blocked()
 
         def now_ms() -> int:

@@ -76,7 +76,7 @@ class World:
         for _ in range(3):
             await trio.testing.wait_all_tasks_blocked(0.01)
             while self.tree.mount.jobs.running:
-                await trio.lowlevel.checkpoint()
+                await trio.testing.wait_all_tasks_blocked(0.001)
 
 
 def in_world(data: Path, test: Callable[[World], Awaitable[None]], **settings: object) -> None:

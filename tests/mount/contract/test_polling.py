@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
+from tests.hang import HANG_S, until
 from tests.mount.beside import Beside
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.test_caching import Metrics
@@ -76,9 +75,7 @@ class Waiting:
     def sleeping(self) -> Waiting:
         """As soon as it sleeps in poll(2), select(2) or epoll_wait(2)."""
         names = ("poll", "select", "ep_")
-        deadline = time.monotonic() + HANG_S
-        while not any(name in self._place() for name in names):
-            assert time.monotonic() < deadline, self._place()
+        until(lambda: any(name in self._place() for name in names))
         return self
 
     def _place(self) -> str:
@@ -411,9 +408,7 @@ def test_only_what_is_polled_is_watched(beside: Beside) -> None:
             epoll.register(again, select.EPOLLPRI)
             assert watches(beside.pid) == 1
     # RELEASE comes after close(2) has returned.
-    deadline = time.monotonic() + HANG_S
-    while watches(beside.pid):
-        assert time.monotonic() < deadline
+    until(lambda: not watches(beside.pid))
 
 
 # In a user namespace of its own, where the limit is the test's.

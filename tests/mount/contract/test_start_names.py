@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from storage.record.header import parse_header
-from tests.hang import HANG_S
+from tests.hang import until
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.programs import Running
@@ -68,10 +68,7 @@ class Orders:
 
 def wait_until_open(tail: Running, path: Path) -> None:
     """Until the program has the file open."""
-    deadline = time.monotonic() + HANG_S
-    while str(path) not in opened_by(tail.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: str(path) in opened_by(tail.pid))
 
 
 def opened_by(pid: int) -> list[str]:
@@ -266,9 +263,7 @@ def test_its_name_leads_to_the_same_inode(mount: Mount, view: str, name: str) ->
             assert os.fstat(second.fileno()).st_ino == number
             assert second.read() == file.read()
     # The kernel does not wait for the release.
-    deadline = time.monotonic() + HANG_S
-    while inode() == number:
-        assert time.monotonic() < deadline
+    until(lambda: inode() != number)
 
 
 def test_tail_follows_from_the_end_on(mount: Mount) -> None:
