@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from storage.record.compression import TooLarge
 from storage.record.header import Buffer
@@ -39,8 +39,22 @@ T = TypeVar("T")
 
 KEY_BYTES: Final = 21
 """How many bytes of a batch tell it from another one: up to its CRC, in any format."""
-Key = tuple[object, int, bytes]
-"""A segment, a batch's position there, and its first KEY_BYTES: its place may get another one."""
+
+
+class Key(NamedTuple):
+    """Tells forms apart: two of the same place differ where it got another batch, or where they
+    stand for runs of uncompressed messages that end at different ones.
+    """
+
+    segment: object
+    position: int
+    """Where the batch, or the run, begins in the segment's log."""
+    size: int
+    """How many stored bytes the form stands for."""
+    head: bytes
+    """The first KEY_BYTES of them."""
+
+
 Form = tuple[Buffer, int]
 """A plain form, and how many stored bytes it stands for."""
 

@@ -19,7 +19,7 @@ from kafkafs.line_index.segment_batches import Extent, SegmentBatches
 from kafkafs.line_index.segment_lines import SegmentLines, read_whole, shorter
 from kafkafs.views._measure import Cursor
 from storage.errors import CorruptRecord, SegmentGone, StorageError
-from storage.plain_forms import KEY_BYTES, plain_forms
+from storage.plain_forms import KEY_BYTES, Key, plain_forms
 from storage.record.header import FRAME_SIZE, HEADER_SIZE, Buffer
 from storage.segment.damage import Damages
 from storage.segment.segment import Segment
@@ -70,10 +70,9 @@ class TextReader:
         "_batch",
         "_cursor",
         "_damages",
-        "_head",
+        "_key",
         "_lines",
         "_plain",
-        "_resume",
         "skip",
     )
 
@@ -85,17 +84,14 @@ class TextReader:
         self.skip = skip
         self._batch = batch
         self._damages = damages
-        # Of the batch that the cursor is in: its plain form, inside of `fill` only; its position
-        # and first bytes, which make the form's key; and the file position after it.
+        # Of the batch that the cursor is in: its plain form, inside of `fill` only, and its key.
         self._plain: Buffer | None = None
-        self._head: tuple[int, bytes] | None = None
-        self._resume = 0
+        self._key: Key | None = None
 
     def copy(self) -> TextReader:
         """Another reader at the same byte of text."""
         other = TextReader(self._lines, self._cursor.copy(), self.skip, self._batch, self._damages)
-        other._head = self._head
-        other._resume = self._resume
+        other._key = self._key
         return other
 
     def fill(self, out: bytearray, done: int) -> int:
@@ -105,15 +101,15 @@ class TextReader:
         BlockingIOError where it would wait and may not; SegmentGone, Damaged, CorruptRecord,
         OSError.
         """
-        before = self._head
+        before = self._key
         if before is not None:
-            self._take_form(*before)
+            self._take_form(before)
         try:
             done = self._fill(out, done)
         finally:
             self._leave_form()
-        if before is not None and before is not self._head:
-            plain_forms.drop((self._lines.segment, *before))
+        if before is not None and before is not self._key:
+            plain_forms.drop(before)
         return done
 
     def check_again(self) -> None:
@@ -127,28 +123,26 @@ class TextReader:
         if segment.damages is not self._damages:
             raise TextChanged("its text has changed since it was measured", path=segment.log_path)
 
-    def _take_form(self, position: int, head: bytes) -> None:
+    def _take_form(self, key: Key) -> None:
         """Take the plain form that the cursor is in, or make it again."""
         segment = self._lines.segment
-        found = plain_forms.get((segment, position, head))
+        found = plain_forms.get(key)
         if found is None:
-            size = self._resume - position
-            if size > DECODED_AT_ONCE:
+            if key.size > DECODED_AT_ONCE:
                 before_waiting()
-            batch = memoryview(bytearray(size))
-            read_whole(segment, batch, position)
-            if batch[: len(head)] != head:
+            batch = memoryview(bytearray(key.size))
+            read_whole(segment, batch, key.position)
+            if batch[: len(key.head)] != key.head:
                 raise SegmentGone("the log was cut while it was read", path=segment.log_path)
-            found = segment.shared_form(batch, 0, size, position)
+            found = segment.shared_form(batch, 0, key.size, key.position)
         self._plain = found[0]
 
     def _leave_form(self) -> None:
         """Leave the plain form that the cursor is in to the others."""
-        plain, head = self._plain, self._head
-        if plain is not None and head is not None:
+        plain, key = self._plain, self._key
+        if plain is not None and key is not None:
             self._plain = None
-            key = (self._lines.segment, *head)
-            plain_forms.keep(key, (plain, self._resume - head[0]))
+            plain_forms.keep(key, (plain, key.size))
 
     def _fill(self, out: bytearray, done: int) -> int:
         """Fill `out` with text, from its byte `done` on; returns up to where there is some.
@@ -161,8 +155,8 @@ class TextReader:
         # The log bytes at hand, and their file positions.
         window, start, end = _scratch, 0, 0
         while True:
-            if self._plain is not None:
-                done = self._fill_from_plain(self._plain, out, done)
+            if self._plain is not None and self._key is not None:
+                done = self._fill_from_plain(self._plain, self._key, out, done)
                 if done == size:
                     return done
             cursor = self._cursor
@@ -258,7 +252,7 @@ class TextReader:
         read_whole(self._lines.segment, window, start)
         return window, start, start + size
 
-    def _fill_from_plain(self, plain: Buffer, out: bytearray, done: int) -> int:
+    def _fill_from_plain(self, plain: Buffer, key: Key, out: bytearray, done: int) -> int:
         cursor = self._cursor
         render = self._lines.view.render
         size = len(out)
@@ -275,10 +269,10 @@ class TextReader:
             raise CorruptRecord(
                 "a batch's records do not fill it",
                 path=self._lines.segment.log_path,
-                position=self._resume,
+                position=key.position,
             )
-        self._plain = self._head = None
-        self._cursor = Cursor(self._resume)
+        self._plain = self._key = None
+        self._cursor = Cursor(key.position + key.size)
         return done
 
     def _check_needed(self, needed: int) -> int:
@@ -317,8 +311,7 @@ class TextReader:
             self._cursor = Cursor(position + HEADER_SIZE, after, memoryview(data)[at:end])
         else:
             self._plain = shown.plain
-            self._head = position, bytes(data[at : at + KEY_BYTES])
-            self._resume = after
+            self._key = Key(segment, position, shown.size, bytes(data[at : at + KEY_BYTES]))
             self._cursor = Cursor(HEADER_SIZE, len(shown.plain), shown.plain)
 
     def _ends_inside_a_batch(self, position: int) -> CorruptRecord:

@@ -28,7 +28,7 @@ from typing import TypeVar
 from storage import paths
 from storage.errors import CorruptRecord, CutShort
 from storage.files import Files, FileSource
-from storage.plain_forms import AT_ONCE, KEY_BYTES, Form, plain_forms
+from storage.plain_forms import AT_ONCE, KEY_BYTES, Form, Key, plain_forms
 from storage.record._batch import Rebuild
 from storage.record.compression import MAX_DECOMPRESSED_BYTES, TooLarge
 from storage.record.header import (
@@ -546,7 +546,7 @@ class Segment:
         if sizes[1] <= AT_ONCE:
             return self.expand(data, at, end, position)
         return plain_forms.make(
-            (self, position, bytes(data[at : at + KEY_BYTES])),
+            Key(self, position, size_at(data, at), bytes(data[at : at + KEY_BYTES])),
             sizes,
             lambda limit: self.expand(data, at, end, position, limit),
         )

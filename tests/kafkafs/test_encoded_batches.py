@@ -150,6 +150,25 @@ def test_every_position_of_any_mixture(
     segment.files.close()
 
 
+@pytest.mark.parametrize("sizes", [(10, 100), (100, 10)])
+def test_readers_of_runs_that_end_at_different_messages(
+    tmp_path: Path, sizes: tuple[int, int]
+) -> None:
+    """Each reads on in the run of uncompressed messages that it began with."""
+    values = [b"%04d" % number for number in range(200)]
+    text = b"".join(value + b"\n" for value in values)
+    segment = segment_of(tmp_path, stored(1, 0, 0, 0, list(values)), len(values))
+    lines = lines_of(segment)
+    readers = [reader_at(lines, 0) for _ in sizes]
+    for reader, size in zip(readers, sizes, strict=True):
+        reader.fill(bytearray(size), 0)
+    for reader, size in reversed(list(zip(readers, sizes, strict=True))):
+        rest = bytearray(len(text) - size)
+        assert reader.fill(rest, 0) == len(rest)
+        assert rest == text[size:]
+    segment.files.close()
+
+
 @FEW
 @given(batches=LOGS)
 def test_text_before_an_offset(

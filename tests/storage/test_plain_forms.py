@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def key(number: int) -> Key:
-    return "segment", number, b""
+    return Key("segment", number, 100, b"")
 
 
 def sizes(size: int) -> tuple[int, int]:
