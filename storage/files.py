@@ -118,6 +118,10 @@ class Room(Protocol):
         """Whether all of it is held."""
         ...
 
+    def needed(self) -> contextlib.AbstractContextManager[None]:
+        """While an operation needs it, nobody takes back what was given up."""
+        ...
+
     def give_up(self) -> bool:
         """Give a part of it to the disk; False where nothing is left."""
         ...
@@ -419,21 +423,23 @@ class Files:
 
         Each time that it fails there, part of the reserve is given up and ``operation``, which has
         left nothing then, is repeated. Where nothing is left to give up, it is repeated once, when
-        the disk has freed all that was removed.
+        the disk has freed all that was removed. Nobody takes the room back before it ends.
         """
-        is_settled = False
-        while True:
-            try:
-                return operation()
-            except OSError as error:
-                if error.errno not in FULL or self.reserve is None:
-                    raise
-                if self.reserve.give_up():
-                    continue
-                if is_settled:
-                    raise
-                self.settle()
-                is_settled = True
+        with contextlib.ExitStack() as need:
+            is_settled = False
+            while True:
+                try:
+                    return operation()
+                except OSError as error:
+                    if error.errno not in FULL or self.reserve is None:
+                        raise
+                    need.enter_context(self.reserve.needed())
+                    if self.reserve.give_up():
+                        continue
+                    if is_settled:
+                        raise
+                    self.settle()
+                    is_settled = True
 
     def settle(self) -> None:
         """Wait until the space of removed files is free: btrfs and XFS write to the disk first."""

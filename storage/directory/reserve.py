@@ -24,6 +24,7 @@ import logging
 import os
 import stat
 import threading
+from collections.abc import Iterator
 
 from storage import paths
 from storage.bad_file import set_aside
@@ -51,6 +52,8 @@ class Reserve:
         self._tiered = tiered
         self._part = 0
         self._lock = threading.Lock()
+        # How many operations have found the disk full, and not ended yet.
+        self._in_need = 0
         self.is_whole = True
 
     def keep(self, size: int) -> bool:
@@ -82,6 +85,17 @@ class Reserve:
         """How many of the `COUNT` files are there."""
         return sum(self._allocated(path) >= 0 for path in self._paths())
 
+    @contextlib.contextmanager
+    def needed(self) -> Iterator[None]:
+        """While an operation needs what is given up, ``restore`` takes nothing back."""
+        with self._lock:
+            self._in_need += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_need -= 1
+
     def give_up(self) -> bool:
         """Give up one part, or files that can be made again; whether anything was left of them."""
         with self._lock:
@@ -92,12 +106,12 @@ class Reserve:
             return True
 
     def restore(self) -> bool:
-        """Take back what was given up, if there is room; whether it is whole.  OSError (not
-        ENOSPC).
+        """Take back what was given up, if there is room and nobody needs it; whether it is whole.
+        OSError (not ENOSPC).
         """
         with self._lock:
-            if self.is_whole:
-                return True
+            if self.is_whole or self._in_need:
+                return self.is_whole
             missing = [path for path in self._paths() if self._allocated(path) < self._part]
             try:
                 for path in missing:

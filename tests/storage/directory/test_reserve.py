@@ -470,6 +470,33 @@ def test_what_was_removed_may_be_room_only_later(tmp_path: Path) -> None:
     assert files.settled == 3
 
 
+def test_nobody_takes_it_back_while_it_is_needed(tmp_path: Path) -> None:
+    """Another thread that appends would, before the operation that it was given up for."""
+    files = SmallDisk(COUNT)
+    files.reserve = reserve = Reserve(files, str(tmp_path))
+    assert reserve.keep(SIZE)
+    attempts = []
+
+    def operation() -> bool:
+        attempts.append(reserve.restore())
+        fd = files.open(str(tmp_path / "checkpoint"), os.O_WRONLY | os.O_CREAT)
+        try:
+            files.allocate(fd, 2 * 4096)
+        except OSError:
+            assert len(attempts) <= COUNT
+            files.unlink(str(tmp_path / "checkpoint"))
+            raise
+        finally:
+            files.close(fd)
+        return True
+
+    assert files.with_reserve(operation)
+    assert attempts == [True, False, False]
+    assert not reserve.restore()
+    files.unlink(str(tmp_path / "checkpoint"))
+    assert reserve.restore()
+
+
 def test_an_append_does_not_wait_for_what_was_given_up(tmp_path: Path) -> None:
     """Whether the reserve is whole is known at once, however long the disk takes."""
 
@@ -491,6 +518,6 @@ def test_an_append_does_not_wait_for_what_was_given_up(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="full"):
         files.with_reserve(full)
-    assert files.answers == [True]
+    assert files.answers == [False]
     reserve.keep(0)
     assert not reserve.give_up()
