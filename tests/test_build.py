@@ -29,7 +29,7 @@ MADE = ("__pycache__", "build", "dist", "*.egg-info", "*.so", "*.c", "target")
 def clone(tmp_path: Path) -> Path:
     """The project's files, without what was built of them."""
     path = tmp_path / "clone"
-    ours = {"kafkafs", "storage", "tests", "scripts"}
+    ours = {"docs", "kafkafs", "storage", "tests", "scripts"}
 
     def left_out(directory: str, names: list[str]) -> set[str]:
         if Path(directory) == ROOT:
@@ -179,7 +179,7 @@ def test_nothing_advises_to_install_what_no_index_has() -> None:
     advice = re.compile(r"pip3? install (-\S+ )*['\"]?kafkafs\b")
     files = [
         path
-        for name in ("kafkafs", "storage", "scripts")
+        for name in ("docs", "kafkafs", "storage", "scripts")
         for path in (ROOT / name).rglob("*")
         if path.suffix in (".py", ".md", "") and path.is_file()
     ]
@@ -242,7 +242,7 @@ def test_the_container_is_made_of_what_is_there() -> None:
 
     # And what it takes is what all documents say.
     rights = "--device /dev/fuse --cap-add SYS_ADMIN"
-    for document in ("Containerfile", "README.md", "kafkafs/fuse/MOUNTING.md"):
+    for document in ("Containerfile", "README.md", "docs/admin.md"):
         assert rights in " ".join((ROOT / document).read_text().split()), document
 
 

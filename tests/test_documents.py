@@ -36,29 +36,29 @@ DOCUMENTS = [
     path
     for path in sorted(ROOT.glob("**/*.md"))
     if path.relative_to(ROOT).parts[0]
-    in ("README.md", "CHANGELOG.md", "RELEASING.md", "kafkafs", "storage", "tests")
+    in ("README.md", "CHANGELOG.md", "RELEASING.md", "docs", "kafkafs", "storage")
 ]
 # Long ones, which have a table of contents.
 REFERENCES = [
     ROOT / name
     for name in (
-        "kafkafs/GLOSSARY.md",
-        "kafkafs/METRICS.md",
-        "kafkafs/cli/README.md",
-        "kafkafs/fuse/MOUNTING.md",
-        "kafkafs/spark/REFERENCE.md",
-        "kafkafs/tree/CONTROL.md",
-        "kafkafs/tree/REFERENCE.md",
-        "storage/BROKER.md",
-        "storage/PROMISES.md",
-        "storage/settings/SETTINGS.md",
+        "docs/reference/glossary.md",
+        "docs/reference/metrics.md",
+        "docs/reference/commands.md",
+        "docs/admin.md",
+        "docs/spark.md",
+        "docs/reference/control-files.md",
+        "docs/reference/names.md",
+        "docs/kafka.md",
+        "docs/durability.md",
+        "docs/reference/settings.md",
     )
 ]
-COMMANDS = ROOT / "kafkafs/cli/README.md"
-MOUNTING = ROOT / "kafkafs/fuse/MOUNTING.md"
-SETTINGS = ROOT / "storage/settings/SETTINGS.md"
-SPARK = ROOT / "kafkafs/spark/REFERENCE.md"
-TREE = ROOT / "kafkafs/tree/REFERENCE.md"
+COMMANDS = ROOT / "docs/reference/commands.md"
+MOUNTING = ROOT / "docs/admin.md"
+SETTINGS = ROOT / "docs/reference/settings.md"
+SPARK = ROOT / "docs/spark.md"
+TREE = ROOT / "docs/reference/names.md"
 
 
 def prose(path: Path) -> str:
@@ -138,7 +138,7 @@ def test_the_readme_leads_to_every_reference() -> None:
 
 
 def test_the_glossary_has_each_term_once() -> None:
-    terms = re.findall(r"\*\*(.+?)\*\*", prose(ROOT / "kafkafs/GLOSSARY.md"))
+    terms = re.findall(r"\*\*(.+?)\*\*", prose(ROOT / "docs/reference/glossary.md"))
     assert len(terms) > 50
     assert sorted(terms) == sorted(set(terms))
 
@@ -156,7 +156,7 @@ EXPLAINED = {
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_kafkas_words_are_explained_where_they_first_come(path: Path) -> None:
     """In each document but for the glossary, which has them one by one."""
-    if path.name in ("CHANGELOG.md", "GLOSSARY.md") or path.parent.name == "decisions":
+    if path.name in ("CHANGELOG.md", "glossary.md") or path.parent.name == "decisions":
         return
     text = " ".join(prose(path).split())
     for word, explanation in EXPLAINED.items():
@@ -294,7 +294,7 @@ def test_every_option_of_source_and_sink_is_described() -> None:
 
 
 def test_every_file_of_a_data_directory_is_named() -> None:
-    text = (ROOT / "storage/PROMISES.md").read_text()
+    text = (ROOT / "docs/durability.md").read_text()
     kafkas = {
         value
         for name, value in vars(paths).items()

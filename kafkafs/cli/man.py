@@ -2,11 +2,11 @@
 
 | page | made of |
 |---|---|
-| `kafkafs(1)`, `kafkafs-COMMAND(1)` | what `--help` shows, and the commands' README |
-| `mount.kafkafs(8)`, `umount.fuse.kafkafs(8)` | their `--help`, and `fuse/MOUNTING.md` |
+| `kafkafs(1)`, `kafkafs-COMMAND(1)` | what `--help` shows, and `docs/reference/commands.md` |
+| `mount.kafkafs(8)`, `umount.fuse.kafkafs(8)` | their `--help`, and `docs/admin.md` |
 | `mount.fuse.kafkafs(8)` | leads to `mount.kafkafs(8)`: they are one program |
-| `kafkafs(5)`, the mounted tree | `tree/REFERENCE.md` and `tree/CONTROL.md` |
-| `kafkafs.properties(5)` | `storage/settings/SETTINGS.md` |
+| `kafkafs(5)`, the mounted tree | `docs/reference/names.md` and `control-files.md` there |
+| `kafkafs.properties(5)` | `docs/reference/settings.md` |
 
 They are kept nowhere else, so they say what their sources say. The build has nothing but click and
 markdown-it-py: modules of commands import what else they need when they run.
@@ -28,11 +28,11 @@ from markdown_it.token import Token
 from kafkafs.cli import LazyGroup, main, roff
 from kafkafs.cli.mount import MountCommand
 
-_KAFKAFS = Path(__file__).parents[1]
-_COMMANDS = _KAFKAFS / "cli/README.md"
-_MOUNTING = _KAFKAFS / "fuse/MOUNTING.md"
-_TREE = (_KAFKAFS / "tree/REFERENCE.md", _KAFKAFS / "tree/CONTROL.md")
-_SETTINGS = _KAFKAFS.parent / "storage/settings/SETTINGS.md"
+_DOCS = Path(__file__).parents[2] / "docs"
+_COMMANDS = _DOCS / "reference/commands.md"
+_MOUNTING = _DOCS / "admin.md"
+_TREE = (_DOCS / "reference/names.md", _DOCS / "reference/control-files.md")
+_SETTINGS = _DOCS / "reference/settings.md"
 _VERSION = "@VERSION@"
 
 #: Of the mount helper's page: what is not said by its options.

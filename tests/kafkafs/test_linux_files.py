@@ -20,7 +20,7 @@ pytestmark = pytest.mark.programs
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "kafkafs/linux"
 UNIT = FILES / "kafkafs@.service"
-MOUNTING = ROOT / "kafkafs/fuse/MOUNTING.md"
+MOUNTING = ROOT / "docs/admin.md"
 
 #: With one of these nobody else would see the mount.
 MAKE_A_MOUNT_NAMESPACE = {

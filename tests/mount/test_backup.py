@@ -1,4 +1,4 @@
-"""Backups of what is being written, and what they give back: the commands of storage/BACKUP.md."""
+"""Backups of what is being written, and what they give back: the commands of docs/backup.md."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from tests.mount.programs import program
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-RECIPES = ROOT / "kafkafs/RECIPES.md"
+RECIPES = ROOT / "docs/cookbook.md"
 BIN = Path(sys.executable).parent
-TREE = ROOT / "kafkafs/tree/REFERENCE.md"
-CONTROL = ROOT / "kafkafs/tree/CONTROL.md"
+TREE = ROOT / "docs/reference/names.md"
+CONTROL = ROOT / "docs/reference/control-files.md"
 
 
 # -- the README, as a new user pastes it -----------------------------------------------------------

@@ -14,7 +14,7 @@ from tests.storage.compaction import cleaned
 from tests.storage.logs import append
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "kafkafs" / "spark" / "REFERENCE.md"
+REFERENCE = ROOT / "docs/spark.md"
 BIN = Path(sys.executable).parent
 
 

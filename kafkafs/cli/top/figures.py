@@ -1,6 +1,6 @@
 """Reads a mount's own figures: `.kafkafs/metrics`, and the end of `.kafkafs/log`.
 
-`METRICS.md` says what they mean. One look costs the daemon one text made by a worker thread; the
+`docs/reference/metrics.md` says what they mean. One look costs the daemon one text made by a worker thread; the
 caller decides how often.
 """
 

@@ -1,6 +1,6 @@
 """Parses the options of the source, which are those of Spark's Kafka source. Pure.
 
-`REFERENCE.md` describes each. A query starts by `startingTimestamp`, else by
+`docs/spark.md` describes each. A query starts by `startingTimestamp`, else by
 `startingOffsetsByTimestamp`, else by `startingOffsets`; it ends by the `ending…` ones in the same
 order. Times are in ms since 1970, and mean the first record that is not older.
 

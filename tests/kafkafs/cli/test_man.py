@@ -183,7 +183,7 @@ def test_all_settings_are_in_the_page_of_settings(shown: dict[str, str]) -> None
 @pytest.mark.programs
 def test_all_names_of_the_tree_are_in_the_page_of_the_tree(shown: dict[str, str]) -> None:
     """Those that the reference's picture of it has."""
-    picture = (ROOT / "kafkafs/tree/REFERENCE.md").read_text().split("```\n")[1]
+    picture = (ROOT / "docs/reference/names.md").read_text().split("```\n")[1]
     names = re.findall(r"[.\w][\w/-]*[@…]*", picture)
     assert len(names) > 60
     assert [name for name in names if name not in shown["kafkafs.5"]] == []
@@ -192,8 +192,8 @@ def test_all_names_of_the_tree_are_in_the_page_of_the_tree(shown: dict[str, str]
 @pytest.mark.parametrize(
     ("page", "documents"),
     [
-        ("kafkafs.5", ["kafkafs/tree/REFERENCE.md", "kafkafs/tree/CONTROL.md"]),
-        ("kafkafs.properties.5", ["storage/settings/SETTINGS.md"]),
+        ("kafkafs.5", ["docs/reference/names.md", "docs/reference/control-files.md"]),
+        ("kafkafs.properties.5", ["docs/reference/settings.md"]),
     ],
 )
 @pytest.mark.programs

@@ -16,7 +16,7 @@ from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import SETTINGS, Mount, fails, mounted
 from tests.storage.logs import append as append_records
 
-METRICS = Path(__file__).parents[3] / "kafkafs" / "METRICS.md"
+METRICS = Path(__file__).parents[3] / "docs/reference/metrics.md"
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -393,7 +393,7 @@ def test_metrics_of_fsyncs_and_jobs(own: Mount) -> None:
 
 
 def test_metrics_are_named_as_prometheus_wants(mount: Mount, orders: Path) -> None:
-    """Counters end in _total, all have a help text; METRICS.md lists each with its type."""
+    """Counters end in _total, all have a help text; metrics.md lists each with its type."""
     text = (mount / ".kafkafs/metrics").read_text()
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     helps = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))

@@ -461,7 +461,7 @@ manager.close()
 
 
 def test_the_complete_example_of_the_readme_runs(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "storage" / "README.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/dev/storage-library.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
     (tmp_path / "data").mkdir()
     for round_number in range(2):

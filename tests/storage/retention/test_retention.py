@@ -517,7 +517,7 @@ def test_oldest_while_stops_at_the_first_that_stays() -> None:
 
 def test_the_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Installed as it says."""
-    text = (Path(__file__).parents[3] / "storage" / "README.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/dev/storage-library.md").read_text()
     code = text.split("## A retention policy of your own")[1].split("```python\n")[1]
     (tmp_path / "my_policies.py").write_text(code.split("```")[0])
     information = tmp_path / "my_policies-1.0.dist-info"

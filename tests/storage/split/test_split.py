@@ -172,7 +172,7 @@ def test_aborted_transactions_that_touch_a_split(tmp_path: Path) -> None:
 def test_the_example_of_the_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (Path(__file__).parents[3] / "storage" / "README.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/dev/storage-library.md").read_text()
     (code,) = (
         part.split("```")[0] for part in text.split("```python\n")[1:] if "plan_splits" in part
     )

@@ -250,7 +250,7 @@ def test_what_was_kept_goes_back_over_several_cuts() -> None:
 
 
 def test_the_example_of_the_page() -> None:
-    """`kafkafs/tree/partition/README.md`"""
+    """`docs/dev/history.md`"""
     ab, cd, e = fake("a\nb\n"), fake("c\nd\n"), fake("e\n")
     timeline = Timeline([ab, cd, e])
     timeline.position()
