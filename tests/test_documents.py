@@ -49,6 +49,7 @@ REFERENCES = [
         "docs/spark.md",
         "docs/reference/control-files.md",
         "docs/reference/names.md",
+        "docs/reference/following.md",
         "docs/kafka.md",
         "docs/durability.md",
         "docs/reference/settings.md",
@@ -58,7 +59,7 @@ COMMANDS = ROOT / "docs/reference/commands.md"
 MOUNTING = ROOT / "docs/admin.md"
 SETTINGS = ROOT / "docs/reference/settings.md"
 SPARK = ROOT / "docs/spark.md"
-TREE = ROOT / "docs/reference/names.md"
+ERRORS = ROOT / "docs/reference/errors.md"
 
 
 def prose(path: Path) -> str:
@@ -170,7 +171,7 @@ def test_kafkas_words_are_explained_where_they_first_come(path: Path) -> None:
 
 
 def test_every_errno_of_the_storages_errors_is_described() -> None:
-    described = {name for cell in rows(TREE, "Errors") for name in re.findall(r"E[A-Z]+", cell)}
+    described = {name for cell in rows(ERRORS) for name in re.findall(r"E[A-Z]+", cell)}
     used = {errno.errorcode[number] for number in answers.ERRNO.values()}
     assert used <= described
 

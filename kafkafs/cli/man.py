@@ -5,7 +5,7 @@
 | `kafkafs(1)`, `kafkafs-COMMAND(1)` | what `--help` shows, and `docs/reference/commands.md` |
 | `mount.kafkafs(8)`, `umount.fuse.kafkafs(8)` | their `--help`, and `docs/admin.md` |
 | `mount.fuse.kafkafs(8)` | leads to `mount.kafkafs(8)`: they are one program |
-| `kafkafs(5)`, the mounted tree | `docs/reference/names.md` and `control-files.md` there |
+| `kafkafs(5)`, the mounted tree | `docs/reference/names.md`, and four more pages there |
 | `kafkafs.properties(5)` | `docs/reference/settings.md` |
 
 They are kept nowhere else, so they say what their sources say. The build has nothing but click and
@@ -31,7 +31,10 @@ from kafkafs.cli.mount import MountCommand
 _DOCS = Path(__file__).parents[2] / "docs"
 _COMMANDS = _DOCS / "reference/commands.md"
 _MOUNTING = _DOCS / "admin.md"
-_TREE = (_DOCS / "reference/names.md", _DOCS / "reference/control-files.md")
+_TREE = tuple(
+    _DOCS / f"reference/{name}.md"
+    for name in ("names", "following", "permissions", "control-files", "errors")
+)
 _SETTINGS = _DOCS / "reference/settings.md"
 _VERSION = "@VERSION@"
 

@@ -21,7 +21,7 @@ from tests.mount.mounting import Mount, let_others_in, mounted, needs_root
 
 OWNER, OTHER = 54321, 65432
 GROUP = 43210
-REFERENCE = Path(__file__).resolve().parents[2] / "docs/reference/names.md"
+REFERENCE = Path(__file__).resolve().parents[2] / "docs/reference/permissions.md"
 ROW = re.compile(r"\| ([0-7]{4}) \| ([0-7]{4}) \| `(.+)` \| (yes|no) \| (yes|no) \|")
 ROWS = [match.groups() for match in map(ROW.fullmatch, REFERENCE.read_text().splitlines()) if match]
 

@@ -192,7 +192,13 @@ def test_all_names_of_the_tree_are_in_the_page_of_the_tree(shown: dict[str, str]
 @pytest.mark.parametrize(
     ("page", "documents"),
     [
-        ("kafkafs.5", ["docs/reference/names.md", "docs/reference/control-files.md"]),
+        (
+            "kafkafs.5",
+            [
+                f"docs/reference/{name}.md"
+                for name in ("names", "following", "permissions", "control-files", "errors")
+            ],
+        ),
         ("kafkafs.properties.5", ["docs/reference/settings.md"]),
     ],
 )

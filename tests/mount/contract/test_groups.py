@@ -26,7 +26,7 @@ from tests.storage.producers import Producer
 NONE = {"position": "none", "lag": "none", "committed": "none", "leader_epoch": "-1"}
 LINES = b"a\nb\nc\nd\ne\n"
 OWNER, OTHER = 54321, 65432
-REFERENCE = Path(__file__).parents[3] / "docs/reference/names.md"
+REFERENCE = Path(__file__).parents[3] / "docs/reference/following.md"
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def test_a_program_that_selects_before_it_reads_or_writes_goes_on_at_once(
 
 def documented(language: str) -> str:
     """The program of this language in the reference."""
-    text = (Path(__file__).parents[3] / "docs/reference/names.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/reference/following.md").read_text()
     chapter = text.partition("\n## Waiting for more: poll\n")[2].partition("\n## ")[0]
     return chapter.partition(f"```{language}\n")[2].partition("```")[0]
 

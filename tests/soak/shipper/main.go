@@ -3,7 +3,7 @@
 // line "ended" says.
 //
 //	shipper otel STATE GLOB...   the OpenTelemetry Collector's filelog receiver, with the settings
-//	                             of docs/reference/names.md
+//	                             of docs/reference/following.md
 //	shipper tail STATE FILE...   github.com/nxadm/tail, which polls, and reopens by the inode
 package main
 
