@@ -263,6 +263,9 @@ def test_what_is_left_for_deletions_is_not_for_it(tmp_path: Path) -> None:
     class Spent:
         is_whole = False
 
+        def needed(self) -> contextlib.AbstractContextManager[None]:
+            return contextlib.nullcontext()
+
         def give_up(self) -> bool:
             return False
 

@@ -1,7 +1,7 @@
 """Reads a mount's own figures: `.kafkafs/metrics`, and the end of `.kafkafs/log`.
 
-`docs/reference/metrics.md` says what they mean. One look costs the daemon one text made by a worker thread; the
-caller decides how often.
+`docs/reference/metrics.md` says what they mean. One look costs the daemon one text made by a worker
+thread; the caller decides how often.
 """
 
 from __future__ import annotations
