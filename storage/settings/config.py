@@ -177,6 +177,8 @@ class Setting(NamedTuple):
     parse: Parser
     default: Any
     synonyms: tuple[Synonym, ...] = ()
+    meaning: str = ""
+    """Markdown, for ``docs/reference/settings.md``."""
 
 
 def no_such_setting(name: str, known: Iterable[str]) -> str:
@@ -192,10 +194,15 @@ def words_of(setting: Setting) -> tuple[str, ...]:
     return _WORDS.get(setting.parse, ())
 
 
-def _topic(default: Any, parse: Parser, *synonyms: str | Synonym) -> Any:
-    """A field of LogConfig that carries its rule and the broker's names for it."""
+_NO_REPLICAS = "No effect: logs have no replicas here."
+_NO_TIERS = "No effect: logs have no remote tier here."
+
+
+def _setting(default: Any, parse: Parser, meaning: str, *synonyms: str | Synonym) -> Any:
+    """A field that carries its rule, its meaning, and for a topic the broker's names for it."""
     named = tuple(Synonym(s) if isinstance(s, str) else s for s in synonyms)
-    return dataclasses.field(default=default, metadata={"parse": parse, "synonyms": named})
+    carried = {"parse": parse, "synonyms": named, "meaning": meaning}
+    return dataclasses.field(default=default, metadata=carried)
 
 
 def _retention(unit: str, factor: int) -> Synonym:
@@ -206,67 +213,184 @@ def _retention(unit: str, factor: int) -> Synonym:
 class LogConfig:
     """A topic's settings; a field is named as the setting, with ``_`` for ``.``."""
 
-    segment_bytes: int = _topic(1 << 30, _int(1 << 20), "log.segment.bytes")
-    segment_ms: int = _topic(
-        7 * _DAY_MS, _long(1), "log.roll.ms", Synonym("log.roll.hours", _HOUR_MS)
+    segment_bytes: int = _setting(
+        1 << 30,
+        _int(1 << 20),
+        "The largest size of a segment. An append that would exceed it begins a new segment.",
+        "log.segment.bytes",
     )
-    segment_jitter_ms: int = _topic(
-        0, _long(0), "log.roll.jitter.ms", Synonym("log.roll.jitter.hours", _HOUR_MS)
+    segment_ms: int = _setting(
+        7 * _DAY_MS,
+        _long(1),
+        "An append begins a new segment if the active segment is this old.",
+        "log.roll.ms",
+        Synonym("log.roll.hours", _HOUR_MS),
+    )
+    segment_jitter_ms: int = _setting(
+        0,
+        _long(0),
+        "Segments are closed earlier than `segment.ms` by a random time of at most this length, so "
+        "that not all logs begin a segment at once.",
+        "log.roll.jitter.ms",
+        Synonym("log.roll.jitter.hours", _HOUR_MS),
     )
     # Kafka takes 4 and then fails to make a file for a first entry of 12 bytes.
-    segment_index_bytes: int = _topic(10 << 20, _int(12), "log.index.size.max.bytes")
-    index_interval_bytes: int = _topic(4096, _int(0), "log.index.interval.bytes")
-    flush_messages: int = _topic(LONG_MAX, _long(1), "log.flush.interval.messages")
-    flush_ms: int = _topic(
-        1000, _long(0), "log.flush.interval.ms", "log.flush.scheduler.interval.ms"
+    segment_index_bytes: int = _setting(
+        10 << 20,
+        _int(12),
+        "The largest size of an index file. A full index closes the segment.",
+        "log.index.size.max.bytes",
     )
-    retention_bytes: int = _topic(-1, _long(-LONG_MAX - 1), "log.retention.bytes")
-    retention_ms: int = _topic(
+    index_interval_bytes: int = _setting(
+        4096,
+        _int(0),
+        "Bytes of log between two entries of the offset index.",
+        "log.index.interval.bytes",
+    )
+    flush_messages: int = _setting(
+        LONG_MAX,
+        _long(1),
+        "Records after which a log is flushed. With 1, each append is on the disk before "
+        "`write()` returns.",
+        "log.flush.interval.messages",
+    )
+    flush_ms: int = _setting(
+        1000,
+        _long(0),
+        "The longest time between an append and its flush to the disk.",
+        "log.flush.interval.ms",
+        "log.flush.scheduler.interval.ms",
+    )
+    retention_bytes: int = _setting(
+        -1,
+        _long(-LONG_MAX - 1),
+        "Retention deletes the oldest segment if the partition has this many bytes without it. "
+        "-1: no limit.",
+        "log.retention.bytes",
+    )
+    retention_ms: int = _setting(
         -1,
         _long(-1),
+        "Retention deletes a segment if its newest record is older than this. If its records have "
+        "no timestamp, the time of the file counts. -1: no limit.",
         _retention("ms", 1),
         _retention("minutes", _MINUTE_MS),
         _retention("hours", _HOUR_MS),
     )
-    cleanup_policy: tuple[str, ...] = _topic(("delete",), _policies, "log.cleanup.policy")
-    max_message_bytes: int = _topic(1_048_588, _int(0), "message.max.bytes")
-    max_decompressed_message_bytes: int = _topic(
-        INT_MAX - 8, whole_number(1, INT_MAX - 8), "max.decompressed.message.bytes"
+    cleanup_policy: tuple[str, ...] = _setting(
+        ("delete",),
+        _policies,
+        "`delete`, `compact`, `compact,delete`, or `none` (Kafka's empty list). With `none`, "
+        "nothing is deleted by age or size, and nothing is compacted.",
+        "log.cleanup.policy",
     )
-    delete_retention_ms: int = _topic(_DAY_MS, _long(0), "log.cleaner.delete.retention.ms")
-    min_compaction_lag_ms: int = _topic(0, _long(0), "log.cleaner.min.compaction.lag.ms")
-    max_compaction_lag_ms: int = _topic(LONG_MAX, _long(1), "log.cleaner.max.compaction.lag.ms")
-    min_cleanable_dirty_ratio: float = _topic(0.5, _fraction, "log.cleaner.min.cleanable.ratio")
-    file_delete_delay_ms: int = _topic(60_000, _long(0), "log.segment.delete.delay.ms")
-    compression_type: str = _topic(
+    max_message_bytes: int = _setting(
+        1_048_588,
+        _int(0),
+        "The largest batch, as it is stored. A larger line fails with EMSGSIZE. At most 64 MiB, "
+        "or the value of the mount option `memory`.",
+        "message.max.bytes",
+    )
+    max_decompressed_message_bytes: int = _setting(
+        INT_MAX - 8,
+        whole_number(1, INT_MAX - 8),
+        "The largest record of a compressed batch, decompressed. A log with a larger record is "
+        "not compacted until you raise this setting.",
+        "max.decompressed.message.bytes",
+    )
+    delete_retention_ms: int = _setting(
+        _DAY_MS,
+        _long(0),
+        "Time for which tombstones and transaction markers stay after they were compacted.",
+        "log.cleaner.delete.retention.ms",
+    )
+    min_compaction_lag_ms: int = _setting(
+        0,
+        _long(0),
+        "Records younger than this are not compacted.",
+        "log.cleaner.min.compaction.lag.ms",
+    )
+    max_compaction_lag_ms: int = _setting(
+        LONG_MAX,
+        _long(1),
+        "Records older than this are compacted, even if the uncompacted share of the log is small.",
+        "log.cleaner.max.compaction.lag.ms",
+    )
+    min_cleanable_dirty_ratio: float = _setting(
+        0.5,
+        _fraction,
+        "A log is compacted if a larger share of its bytes than this is not compacted yet.",
+        "log.cleaner.min.cleanable.ratio",
+    )
+    file_delete_delay_ms: int = _setting(
+        60_000,
+        _long(0),
+        "Time for which files of deleted and replaced segments stay as `*.deleted`, for processes "
+        "that read them. A deleted topic can be undeleted during this time.",
+        "log.segment.delete.delay.ms",
+    )
+    compression_type: str = _setting(
         "producer",
         _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        "With `gzip`, `snappy`, `lz4` or `zstd`, each `write()` becomes one compressed batch: "
+        "large writes compress best. `uncompressed`: no compression. `producer`: lines are stored "
+        "uncompressed, and batches keep their codec.",
         "compression.type",
     )
-    compression_gzip_level: int = _topic(-1, _gzip_level, "compression.gzip.level")
-    compression_lz4_level: int = _topic(9, whole_number(1, 17), "compression.lz4.level")
-    compression_zstd_level: int = _topic(3, whole_number(-131072, 22), "compression.zstd.level")
-    preallocate: bool = _topic(False, _boolean, "log.preallocate")
-    message_timestamp_type: str = _topic(
-        "CreateTime", _one_of("CreateTime", "LogAppendTime"), "log.message.timestamp.type"
+    compression_gzip_level: int = _setting(
+        -1, _gzip_level, "1 to 9, or -1.", "compression.gzip.level"
     )
-    message_timestamp_before_max_ms: int = _topic(
-        LONG_MAX, _long(0), "log.message.timestamp.before.max.ms"
+    compression_lz4_level: int = _setting(
+        9, whole_number(1, 17), "1 to 17.", "compression.lz4.level"
     )
-    message_timestamp_after_max_ms: int = _topic(
-        _HOUR_MS, _long(0), "log.message.timestamp.after.max.ms"
+    compression_zstd_level: int = _setting(
+        3, whole_number(-131072, 22), "-131072 to 22.", "compression.zstd.level"
     )
-    min_insync_replicas: int = _topic(1, _int(1), "min.insync.replicas")
-    unclean_leader_election_enable: bool = _topic(False, _boolean, "unclean.leader.election.enable")
-    errors_deadletterqueue_group_enable: bool = _topic(False, _boolean)
-    remote_storage_enable: bool = _topic(False, _boolean)
-    remote_log_copy_disable: bool = _topic(False, _boolean)
-    remote_log_delete_on_disable: bool = _topic(False, _boolean)
-    remote_copy_lag_ms: int = _topic(0, _long(-1), "log.remote.copy.lag.ms")
-    remote_copy_lag_bytes: int = _topic(-1, _long(-1), "log.remote.copy.lag.bytes")
-    local_retention_ms: int = _topic(-2, _long(-2), "log.local.retention.ms")
-    local_retention_bytes: int = _topic(-2, _long(-2), "log.local.retention.bytes")
-    kafkafs_retention_policy: str = _topic("kafka", _policy_name, "kafkafs.retention.policy")
+    preallocate: bool = _setting(
+        False, _boolean, "A new segment reserves its space on the disk at once.", "log.preallocate"
+    )
+    message_timestamp_type: str = _setting(
+        "CreateTime",
+        _one_of("CreateTime", "LogAppendTime"),
+        "`LogAppendTime`: each record gets the time of its append as its timestamp.",
+        "log.message.timestamp.type",
+    )
+    message_timestamp_before_max_ms: int = _setting(
+        LONG_MAX,
+        _long(0),
+        "How far a timestamp may lie in the past. An older one fails with EINVAL.",
+        "log.message.timestamp.before.max.ms",
+    )
+    message_timestamp_after_max_ms: int = _setting(
+        _HOUR_MS,
+        _long(0),
+        "How far a timestamp may lie in the future. A later one fails with EINVAL.",
+        "log.message.timestamp.after.max.ms",
+    )
+    min_insync_replicas: int = _setting(1, _int(1), _NO_REPLICAS, "min.insync.replicas")
+    unclean_leader_election_enable: bool = _setting(
+        False, _boolean, _NO_REPLICAS, "unclean.leader.election.enable"
+    )
+    errors_deadletterqueue_group_enable: bool = _setting(False, _boolean, "No effect.")
+    remote_storage_enable: bool = _setting(
+        False,
+        _boolean,
+        "Whether a topic of a broker is tiered. A change takes effect at the next start. No "
+        "effect on other topics.",
+    )
+    remote_log_copy_disable: bool = _setting(False, _boolean, _NO_TIERS)
+    remote_log_delete_on_disable: bool = _setting(False, _boolean, _NO_TIERS)
+    remote_copy_lag_ms: int = _setting(0, _long(-1), _NO_TIERS, "log.remote.copy.lag.ms")
+    remote_copy_lag_bytes: int = _setting(-1, _long(-1), _NO_TIERS, "log.remote.copy.lag.bytes")
+    local_retention_ms: int = _setting(-2, _long(-2), _NO_TIERS, "log.local.retention.ms")
+    local_retention_bytes: int = _setting(-2, _long(-2), _NO_TIERS, "log.local.retention.bytes")
+    kafkafs_retention_policy: str = _setting(
+        "kafka",
+        _policy_name,
+        "The rule by which retention deletes segments. `kafka`: by `retention.ms` and "
+        "`retention.bytes`.",
+        "kafkafs.retention.policy",
+    )
     unknown: tuple[str, ...] = ()
     """Names of deciding settings that are not known: while there are any, nothing is deleted by age
     or size, and nothing compacted.  Not itself a setting."""
@@ -286,43 +410,120 @@ class LogConfig:
 class BrokerConfig:
     """The daemon's settings; fields are named as in LogConfig."""
 
-    num_partitions: int = _topic(1, _int(1))
-    delete_topic_enable: bool = _topic(True, _boolean)
-    num_recovery_threads_per_data_dir: int = _topic(2, _int(1))
-    log_retention_check_interval_ms: int = _topic(300_000, _long(1))
-    log_flush_offset_checkpoint_interval_ms: int = _topic(60_000, _int(0))
-    producer_id_expiration_ms: int = _topic(_DAY_MS, _int(1))
-    log_initial_task_delay_ms: int = _topic(30_000, _long(0))
-    log_cleaner_enable: bool = _topic(True, _boolean)
-    log_cleaner_backoff_ms: int = _topic(15_000, _long(0))
-    log_cleaner_dedupe_buffer_size: int = _topic(128 << 20, _long(1 << 20))
-    log_cleaner_io_buffer_load_factor: float = _topic(0.9, _share)
-    log_cleaner_io_max_bytes_per_second: float = _topic(sys.float_info.max, _positive)
-    offsets_topic_num_partitions: int = _topic(50, _int(1))
-    offsets_topic_segment_bytes: int = _topic(100 << 20, _int(1 << 20))
-    offsets_retention_minutes: int | None = _topic(None, _int(1))
-    offsets_retention_check_interval_ms: int = _topic(600_000, _long(1))
-    kafkafs_broker_config: str | None = _topic(None, _path)
-    kafkafs_metadata_log_dir: str | None = _topic(None, _path)
-    kafkafs_check_interval_ms: int = _topic(600_000, _long(1))
-    kafkafs_staged_retention_ms: int = _topic(_DAY_MS, _long(-1))
-    kafkafs_txn_retention_ms: int = _topic(30 * _DAY_MS, _long(-1))
-    kafkafs_reserve_bytes: int = _topic(16 << 20, _long(0))
+    num_partitions: int = _setting(
+        1,
+        _int(1),
+        "Partitions of a topic that is created without a number of partitions, as by `mkdir`.",
+    )
+    delete_topic_enable: bool = _setting(
+        True, _boolean, "With `false`, topics cannot be deleted: `rmdir` fails with EPERM."
+    )
+    num_recovery_threads_per_data_dir: int = _setting(
+        2,
+        _int(1),
+        "Threads that recover logs after a crash. One thread opens all logs that have one segment "
+        "of at most 64 KiB.",
+    )
+    log_retention_check_interval_ms: int = _setting(
+        300_000, _long(1), "Time between two runs of retention."
+    )
+    log_flush_offset_checkpoint_interval_ms: int = _setting(
+        60_000, _int(0), "Time between two writes of the checkpoints."
+    )
+    producer_id_expiration_ms: int = _setting(
+        _DAY_MS, _int(1), "A log forgets a producer that has written nothing for this time."
+    )
+    log_initial_task_delay_ms: int = _setting(
+        30_000, _long(0), "Time between the mount and the first run of retention."
+    )
+    log_cleaner_enable: bool = _setting(
+        True,
+        _boolean,
+        "With `false`, logs are compacted only by `.control/compaction` and `kafkafs compact`.",
+    )
+    log_cleaner_backoff_ms: int = _setting(
+        15_000, _long(0), "Pause of the cleaner if no log is due."
+    )
+    log_cleaner_dedupe_buffer_size: int = _setting(
+        128 << 20, _long(1 << 20), "Bytes of the cleaner's map of keys."
+    )
+    log_cleaner_io_buffer_load_factor: float = _setting(
+        0.9,
+        _share,
+        "How full the map of keys may become, from 0 to 1. A round of compaction ends there.",
+    )
+    log_cleaner_io_max_bytes_per_second: float = _setting(
+        sys.float_info.max, _positive, "Bytes that the cleaner may read and write per second."
+    )
+    offsets_topic_num_partitions: int = _setting(
+        50,
+        _int(1),
+        "Partitions of `__consumer_offsets`. The first commit of a group creates this topic.",
+    )
+    offsets_topic_segment_bytes: int = _setting(
+        100 << 20, _int(1 << 20), "`segment.bytes` of `__consumer_offsets`."
+    )
+    offsets_retention_minutes: int | None = _setting(
+        None,
+        _int(1),
+        "Minutes for which a committed offset is kept after its commit. If it is not set: in a "
+        "broker's directory the broker's value, else 10080; in other directories for ever.",
+    )
+    offsets_retention_check_interval_ms: int = _setting(
+        600_000,
+        _long(1),
+        "Time between two searches for committed offsets that have expired or whose topic is "
+        "deleted.",
+    )
+    kafkafs_broker_config: str | None = _setting(
+        None,
+        _path,
+        "Path of the broker's `server.properties`. `kafkafs config DATA --broker-config FILE` "
+        "sets it.",
+    )
+    kafkafs_metadata_log_dir: str | None = _setting(
+        None,
+        _path,
+        "The directory of the broker's `__cluster_metadata-0`, if it is another one. `kafkafs "
+        "config DATA --metadata-log-dir DIR` sets it.",
+    )
+    kafkafs_check_interval_ms: int = _setting(
+        600_000,
+        _long(1),
+        "Time between two checks, which read back the records that were appended.",
+    )
+    kafkafs_staged_retention_ms: int = _setting(
+        _DAY_MS,
+        _long(-1),
+        "Time after which staged files are removed if no request names them. -1: never.",
+    )
+    kafkafs_txn_retention_ms: int = _setting(
+        30 * _DAY_MS,
+        _long(-1),
+        "Time for which the `txnId` of a write and the name of an import are remembered. -1: for "
+        "ever.",
+    )
+    kafkafs_reserve_bytes: int = _setting(
+        16 << 20, _long(0), "Disk space that is reserved for operations that free space. 0: none."
+    )
 
 
 def _settings_of(config: type[LogConfig] | type[BrokerConfig]) -> dict[str, Setting]:
     settings = {}
     for field in dataclasses.fields(config):
-        rule = field.metadata
-        if not rule:
-            continue
-        name = field.name.replace("_", ".")
-        settings[name] = Setting(name, rule["parse"], field.default, rule["synonyms"])
+        if field.metadata:
+            name = field.name.replace("_", ".")
+            settings[name] = Setting(name, default=field.default, **field.metadata)
     return settings
 
 
 # Overrides segment.bytes, without its lower limit: Kafka's own tests need small segments too.
-INTERNAL_SEGMENT_BYTES = Setting("internal.segment.bytes", _int(14), None)
+INTERNAL_SEGMENT_BYTES = Setting(
+    "internal.segment.bytes",
+    _int(14),
+    None,
+    meaning="Overrides `segment.bytes`, without its lower limit of 1 MiB. For tests.",
+)
 
 TOPIC_SETTINGS: Mapping[str, Setting] = {
     **_settings_of(LogConfig),

@@ -1,0 +1,71 @@
+"""Writes the parts of `docs/reference` that come from the code: `python -m kafkafs.cli.reference`.
+
+A page has such a part between two comments, `<!-- settings: segment.ms preallocate -->` and
+`<!-- end -->`: what to write, and of which names. All else in a page is written by hand.
+
+The modules that are described here import without compiled code, as those of `man` do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from storage.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS, format_value
+
+PAGES = Path(__file__).parents[2] / "docs/reference"
+
+# --- Markdown --------------------------------------------------------------------------------
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table's lines; the columns have these names."""
+    for row in (names, ["---"] * len(names), *rows):
+        cells = (cell.replace("|", "\\|") for cell in row)
+        yield "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
+
+
+def codes(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+# --- parts -----------------------------------------------------------------------------------
+
+
+def _settings(names: Sequence[str]) -> Iterator[str]:
+    """The settings of these names, which a topic has, or the daemon."""
+    rows = []
+    for name in names:
+        setting = TOPIC_SETTINGS.get(name) or BROKER_SETTINGS[name]
+        default = "" if setting.default is None else format_value(setting.default)
+        synonyms = codes(synonym.name for synonym in setting.synonyms)
+        rows.append([f"`{name}`", default, synonyms, setting.meaning])
+    if any(synonyms for _, _, synonyms, _ in rows):
+        yield from table(["setting", "default", "for all topics", ""], rows)
+    else:
+        yield from table(["setting", "default", ""], [[*row[:2], row[3]] for row in rows])
+
+
+_PARTS: Mapping[str, Callable[[Sequence[str]], Iterable[str]]] = {"settings": _settings}
+_PART = re.compile(r"^(<!-- (\w+):([^>]*)-->\n).*?(?=^<!-- end -->$)", re.M | re.S)
+
+
+def renewed(page: str) -> str:
+    """A page whose parts are what the code says now."""
+
+    def part(match: re.Match[str]) -> str:
+        first, kind, names = match.groups()
+        return "\n".join([first.rstrip("\n"), *_PARTS[kind](names.split()), ""])
+
+    return _PART.sub(part, page)
+
+
+def write() -> None:
+    """Renew all pages."""
+    for path in PAGES.glob("*.md"):
+        path.write_text(renewed(path.read_text()))
+
+
+if __name__ == "__main__":
+    write()
