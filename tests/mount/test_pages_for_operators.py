@@ -1,0 +1,117 @@
+"""The `sh` blocks of docs/kafka.md and docs/durability.md print what the pages show."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.paths import META_PROPERTIES
+from tests import metadata_log as made
+from tests.metadata_log import MetadataLog
+from tests.mount.mounting import mounted
+
+DOCS = Path(__file__).parents[2] / "docs"
+DATA = "/var/lib/kafka/data"
+
+
+def blocks(page: str) -> dict[str, str]:
+    """The `sh` blocks of a page, by the heading that they stand below."""
+    found: dict[str, str] = {}
+    for chapter in re.split(r"^##+ ", (DOCS / page).read_text(), flags=re.M):
+        text = "".join(re.findall(r"^```sh\n(.*?)^```$", chapter, re.M | re.S))
+        if text:
+            found[chapter.partition("\n")[0]] = text
+    return found
+
+
+def run(line: str, directory: Path) -> list[str]:
+    """The lines that a command prints; it must succeed."""
+    binaries = Path(sys.executable).parent
+    done = subprocess.run(
+        ["bash", "-c", line],
+        cwd=directory,
+        env={
+            **os.environ,
+            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+            "XDG_CACHE_HOME": str(directory / "cache"),
+            "LC_ALL": "C.UTF-8",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (line, done.stdout, done.stderr)
+    return done.stdout.splitlines()
+
+
+def paste(script: str, directory: Path) -> int:
+    """Run a block line by line.  Where it shows output, the output must be that, and … is anything.
+
+    Returns how many lines showed output.
+    """
+    lines: list[tuple[str, list[str]]] = []
+    for line in script.splitlines():
+        if line.startswith("#>"):
+            lines[-1][1].append(line.removeprefix("#> "))
+        elif line and not line.startswith("# "):
+            lines.append((line, []))
+    for line, shown in lines:
+        printed = run(line, directory)
+        if shown:
+            pattern = "\n".join(".*".join(map(re.escape, each.split("…"))) for each in shown)
+            assert re.fullmatch(pattern, "\n".join(printed)), (line, printed)
+    return len([shown for _, shown in lines if shown])
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Path:
+    """A broker's directory, as a stopped broker leaves it, with a topic and a group."""
+    base = tmp_path / "broker"
+    base.mkdir()
+    with mounted(base) as mount:
+        mount.run(
+            r"""
+            mkdir orders && touch orders/1
+            printf 'order-4711\t{"n":3,"item":"apples"}\norder-4712\t{"n":1,"item":"pear"}\n' \
+                >> orders/.kv/0
+            printf 'order-4711\t{"state":"paid"}\n' >> orders/.kv/0
+            printf 'order-4713\t{"n":2,"item":"plums"}\n' >> orders/.kv/1
+            mkdir .groups/billing && echo 2 > .groups/billing/orders/0
+            """
+        )
+    data = base / "data"
+    for path in [*data.glob("kafkafs.*"), *data.glob("*/kafkafs*"), *data.glob("*/*.lines")]:
+        path.unlink()
+    records: dict[str, bytes] = {}
+    for path in sorted(data.glob("*/partition.metadata")):
+        topic, _, number = path.parent.name.rpartition("-")
+        topic_id = path.read_text().partition("topic_id: ")[2].strip()
+        records.setdefault(topic, made.topic(topic, topic_id))
+        records[path.parent.name] = made.partition(topic_id, int(number))
+    MetadataLog(data).append(*records.values())
+    (data / META_PROPERTIES).write_text("version=1\nnode.id=1\ncluster.id=x\ndirectory.id=y\n")
+    return data
+
+
+@pytest.mark.parametrize("heading", blocks("kafka.md"))
+def test_a_brokers_directory(broker: Path, tmp_path: Path, heading: str) -> None:
+    files = {path: path.read_bytes() for path in broker.rglob("*") if path.is_file()}
+    assert paste(blocks("kafka.md")[heading].replace(DATA, str(broker)), tmp_path) > 3
+    # Nothing was written into it.
+    assert files == {path: path.read_bytes() for path in broker.rglob("*") if path.is_file()}
+
+
+def test_room_in_a_topic_that_never_had_retention(tmp_path: Path) -> None:
+    (script,) = blocks("durability.md").values()
+    with mounted(tmp_path) as mount:
+        mount.run("mkdir orders && seq 1000 >> orders/0")
+        paste(script, tmp_path)
+        assert (mount / "orders/0").read_bytes() == b""
+        assert "log_start 1000\n" in (mount / "orders/.meta/0/offsets").read_text()
+        segments = [name for name in os.listdir(mount / "orders/.raw/0") if name.endswith(".log")]
+        assert len(segments) == 1
