@@ -1,4 +1,4 @@
-"""Appending to a partition: "Partition files, Appending" of the contract."""
+"""Appending to a partition: "Appending" of the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel keeps and what it is told: "What the kernel caches" of the contract."""
+"""What the kernel keeps and what it is told: "Kernel caches" of the contract."""
 
 from __future__ import annotations
 

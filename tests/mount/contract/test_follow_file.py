@@ -1,6 +1,6 @@
-"""`.follow/N`: "one `st_ino` for ever, `st_size` counts every byte ever rendered, positions never
-move, also across remounts" (the contract, "Content never changes under a reader"). `.ship/N` shows
-the same after a first line that never changes.
+"""`.follow/N`: "one `st_ino` for ever, `st_size` counts every byte ever rendered, and positions
+never move, also across remounts" in the contract. `.ship/N` shows the same after a first line that
+never changes.
 """
 
 from __future__ import annotations

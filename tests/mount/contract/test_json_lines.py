@@ -1,4 +1,4 @@
-"""`.jsonl`: the whole record as one JSON object per line. "Partition files" of the contract."""
+"""`.jsonl`: the whole record as one JSON object per line. "Views" of the contract."""
 
 from __future__ import annotations
 

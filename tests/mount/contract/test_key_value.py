@@ -1,4 +1,4 @@
-"""`.kv`: key, TAB, value. "Partition files" of the contract, for this view."""
+"""`.kv`: key, TAB, value. "Views" of the contract, for this view."""
 
 from __future__ import annotations
 

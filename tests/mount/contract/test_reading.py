@@ -1,4 +1,4 @@
-"""Reading a partition: "Partition files, Reading" of the contract."""
+"""Reading a partition: "Reading" of the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of sealed segments under `.raw`: "What cannot grow … keeps its pages" of the contract."""
+"""Logs of sealed segments in `.raw`: "A file that cannot grow keeps its pages" in the contract."""
 
 from __future__ import annotations
 
