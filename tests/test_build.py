@@ -199,7 +199,7 @@ def packages(text: str) -> set[str]:
 def test_all_ways_to_build_it_install_the_same_packages() -> None:
     """README, `scripts/setup`, and the package, which the container is made by, too."""
     text = (ROOT / "README.md").read_text()
-    (line,) = re.findall(r"^sudo apt-get .*apt-get install (.*python3-venv.*)$", text, re.M)
+    (line,) = re.findall(r"^apt-get .*apt-get install (.*python3-venv.*)$", text, re.M)
     text = (ROOT / "scripts/setup").read_text()
     always = text.partition('if [ "$purpose" = test ]')[0]
     needed = packages(" ".join(re.findall(r"^ *need \S+ (.+)$", always, re.M)))

@@ -30,7 +30,10 @@ DOCUMENTS = [
     path
     for path in sorted(ROOT.glob("**/*.md"))
     if path.relative_to(ROOT).parts[0]
-    in ("README.md", "CHANGELOG.md", "RELEASING.md", "docs", "kafkafs", "storage")
+    in (
+        *("README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md"),
+        *("docs", "kafkafs", "storage"),
+    )
 ]
 # Long ones, which have a table of contents.
 REFERENCES = [
@@ -127,9 +130,19 @@ def test_a_table_of_contents_has_all_chapters(path: Path) -> None:
     assert [name for name in listed if name in chapters] == chapters
 
 
-def test_the_readme_leads_to_every_reference() -> None:
-    linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md")}
-    assert set(REFERENCES) <= linked
+def test_every_page_is_two_clicks_from_the_readme() -> None:
+    """Each page of `docs` is linked from one index, and each decision from the other one."""
+    index = ROOT / "docs/index.md"
+
+    def linked(path: Path) -> set[Path]:
+        return {(path.parent / link.partition("#")[0]).resolve() for link in links(path)}
+
+    pages = set((ROOT / "docs").rglob("*.md"))
+    decisions = ROOT / "docs/dev/decisions/index.md"
+    assert index in linked(ROOT / "README.md")
+    assert {page for page in pages if page.parent != decisions.parent} <= {index, *linked(index)}
+    assert decisions in linked(index)
+    assert pages & set(decisions.parent.iterdir()) <= {decisions, *linked(decisions)}
 
 
 def test_the_glossary_has_each_term_once() -> None:

@@ -1,7 +1,8 @@
-"""README and recipes do what they show, and the documents of the tree name all that a mount has."""
+"""The blocks of the documents do what they show, and the reference names all that a mount has."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import select
@@ -16,16 +17,27 @@ import pytest
 from tests.hang import HANG_S
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import program
+from tests.pasted import AS_ROOT, blocks, parts, title
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-RECIPES = ROOT / "docs/cookbook.md"
+COOKBOOK = ROOT / "docs/cookbook.md"
+#: The pages whose `sh` blocks run here.
+EXECUTED = [ROOT / name for name in ("README.md", "docs/cookbook.md", "docs/admin.md")]
+#: Command lines in these blocks. Raise it when you add some.
+EXECUTED_LINES = 181
+#: The first lines of the `text` blocks on these pages.
+NOT_RUN = [
+    "tail mnt/.kafkafs/log    # each refused request, the reason, and what to type instead",
+    "dnf install -y gcc pkgconf-pkg-config fuse3 fuse3-devel python3-devel",
+    "kafkafs mount DATA MOUNT [-f] [-o option,option=value …]",
+    "/srv/log  /mnt/log  kafkafs  nofail,setuid=log,allow_other,x-systemd.mount-timeout=infinity  0  0",
+]
 BIN = Path(sys.executable).parent
 TREE = ROOT / "docs/reference/names.md"
 CONTROL = ROOT / "docs/reference/control-files.md"
 
 
-# -- the README, as a new user pastes it -----------------------------------------------------------
+# -- what a new user pastes ------------------------------------------------------------------------
 
 
 class Command(NamedTuple):
@@ -44,32 +56,30 @@ def chapter(path: Path, heading: str) -> str:
     return text[start.end() : end.start() if end else None]
 
 
-def blocks(text: str) -> str:
-    """What is to be pasted into a shell."""
-    return "".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S))
-
-
 def commands(script: str) -> list[Command]:
-    """What is typed, line by line, and behind `#>` what it prints. Titles say nothing."""
+    """The command lines, each with the lines after `#>` that it prints. Comments are left out."""
     found: list[Command] = []
     for line in script.splitlines():
         if line.startswith("#>"):
-            found[-1].shown.append(line.removeprefix("#> "))
+            found[-1].shown.append(line.removeprefix("#>").removeprefix(" "))
         elif line and not line.startswith("# "):
             found.append(Command(line, []))
     return found
 
 
-def first_screen() -> str:
-    """All up to the first heading, but for what sets a clone up."""
-    return blocks(README.read_text().partition("\n## ")[0]).partition("\n")[2].partition("\n")[2]
+def scripts() -> dict[str, str]:
+    """The `sh` blocks below each heading of the executed pages, by page and heading."""
+    found = {}
+    for path in EXECUTED:
+        for part in parts(path.read_text()):
+            script = "".join(block.text for block in blocks(part) if block.kind == "sh")
+            if script:
+                found[f"{path.relative_to(ROOT)}: {title(part)}"] = script
+    return found
 
 
-def uses() -> dict[str, str]:
-    """What is pasted for each of the uses and recipes, by its heading."""
-    _, *parts = re.split(r"^### ", chapter(README, "What people do with it"), flags=re.M)
-    _, *recipes = re.split(r"^## ", RECIPES.read_text(), flags=re.M)
-    return {part.partition("\n")[0]: blocks(part) for part in (*parts, *recipes)}
+FIRST_SCREEN = "README.md: kafkafs"
+BROKERS_DIRECTORY = "docs/cookbook.md: Find one order in a broker's directory"
 
 
 class Terminal:
@@ -131,37 +141,69 @@ def is_like(printed: str, shown: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, shown.split("…"))), printed) is not None
 
 
-def test_the_first_screen_works_as_it_is_written(terminal: Terminal) -> None:
-    """In order, from its first line on."""
-    lines = commands(first_screen())
-    assert len(lines) > 12
-    for line, _ in lines:
-        status, printed = terminal.run(line)
-        # grep exits with 1 where a file has no such line, and says so.
-        assert status == 0 or (status == 1 and line.startswith("grep") and printed), (line, printed)
-
-
-@pytest.mark.parametrize("use", [use for use, script in uses().items() if script])
-def test_what_people_do_with_it(terminal: Terminal, use: str) -> None:
-    if use == "A broker's directory":
-        # The one that the first screen has made.
-        for line, _ in commands(first_screen()):
-            terminal.run(line)
-    for line, shown in commands(uses()[use].replace("/var/lib/kafka/data", "data")):
-        if line.startswith("tail -"):
-            count = max(len(shown), 1)
-            printed = terminal.watch(line, count) if line[6] in "fF" else terminal.run(line)[1]
+def run(terminal: Terminal, script: str) -> list[str]:
+    """Run a script line by line, compare what is shown, and return all that is printed."""
+    all_printed = []
+    for line, shown in commands(script):
+        if line.startswith(("tail -f", "tail -F")):
+            printed = terminal.watch(line, max(len(shown), 1))
         else:
             status, printed = terminal.run(line)
             assert (status == 0) != line.startswith("rm "), (line, printed)
         if shown:
             assert len(printed) == len(shown), (line, printed)
         assert all(map(is_like, printed, shown)), (line, printed)
+        all_printed += printed
+    return all_printed
+
+
+def test_the_first_screen(terminal: Terminal) -> None:
+    assert run(terminal, scripts()[FIRST_SCREEN])[-4:] == ["998", "999", "1000", "19"]
+
+
+@pytest.mark.parametrize("place", [place for place in scripts() if place != FIRST_SCREEN])
+def test_the_blocks_of_a_chapter(terminal: Terminal, place: str) -> None:
+    """Each chapter starts in an empty directory, or with a broker's data directory."""
+    script = scripts()[place]
+    if place == BROKERS_DIRECTORY:
+        prepare = r"""
+            mkdir data mnt
+            kafkafs mount data mnt
+            mkdir mnt/orders
+            printf 'alice\torder 4710: 3 apples\nbob\torder 4711: 1 pear\n' >> mnt/orders/.kv/0
+            kafkafs umount mnt
+            """
+        run(terminal, inspect.cleandoc(prepare))
+        script = script.replace("/var/lib/kafka/data", "data")
+    run(terminal, script)
+
+
+def test_the_executed_lines_do_not_become_fewer() -> None:
+    assert sum(len(commands(script)) for script in scripts().values()) >= EXECUTED_LINES
+
+
+def test_the_chapters_that_fresh_roots_run() -> None:
+    """`tests/soak/test_package.py` runs these blocks, which need root."""
+    found = [
+        (str(path.relative_to(ROOT)), title(part))
+        for path in EXECUTED
+        for part in parts(path.read_text())
+        if any(block.kind == "sh root" for block in blocks(part))
+    ]
+    assert sorted(found) == sorted(AS_ROOT)
+
+
+def test_the_blocks_that_do_not_run() -> None:
+    """Every other block is of a known language, or is listed here by its first line."""
+    found = [block for path in EXECUTED for block in blocks(path.read_text())]
+    assert {block.kind for block in found} <= {"sh", "sh root", "text", "ini", "python"}
+    first_lines = [block.text.partition("\n")[0] for block in found if block.kind == "text"]
+    assert first_lines == NOT_RUN
 
 
 def test_rsyslog_writes_into_a_partition(terminal: Terminal) -> None:
-    """By the line that the README has for it."""
-    (action,) = re.findall(r'^\*\.\*  (action\(type="omfile".*\))$', README.read_text(), re.M)
+    """By the line that the cookbook has for it."""
+    (action,) = re.findall(r'^\*\.\*  (action\(type="omfile".*\))$', COOKBOOK.read_text(), re.M)
     directory = terminal.directory
     for line in ("mkdir data mnt", "kafkafs mount data mnt", "mkdir mnt/syslog"):
         terminal.run(line)

@@ -1,4 +1,4 @@
-"""Loggers that rotate their file by themselves, on a partition, as the table of docs/admin.md says.
+"""Loggers that rotate their file by themselves, on a partition, as the table of docs/cookbook.md says.
 
 Each logger runs twice: with a limit after which it rotates, and as the table sets it. A partition
 cannot be renamed, and other files cannot be made beside it.
@@ -223,7 +223,7 @@ def run(setting: Setting, mount: Mount, jars: Path, directory: Path) -> tuple[st
 def test_a_logger(
     name: str, mount: Mount, jars: Path, tmp_path: Path, figures: Callable[[str, object], None]
 ) -> None:
-    assert f"| {name} |" in (PROJECT / "docs/admin.md").read_text()
+    assert f"| {name} |" in (PROJECT / "docs/cookbook.md").read_text()
     logger = LOGGERS[name]
     said, found = run(logger.rotates, mount, jars, tmp_path / "rotates")
     figures(f"of {LINES} lines of {name}", len(found))

@@ -1,0 +1,63 @@
+"""Fenced blocks of the documents, by the headings that they stand below.
+
+`sh` blocks run in tests/mount/test_documents.py, `sh root` blocks in fresh roots, by
+tests/soak/test_package.py. `text` blocks do not run.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+#: The chapters with `sh root` blocks, by page and heading, in the order in which a root runs them.
+FROM_PACKAGE = [
+    ("README.md", "A package"),
+    ("docs/admin.md", "Mount at boot"),
+    ("docs/cookbook.md", "Send the logs of services to it"),
+    ("docs/admin.md", "mount(8) and fstab"),
+    ("docs/admin.md", "Upgrade"),
+    ("docs/admin.md", "Remove a package"),
+]
+FROM_CLONE = [
+    ("README.md", "From a clone"),
+    ("docs/admin.md", "Remove an installation from a clone"),
+]
+AS_ROOT = [*FROM_PACKAGE, *FROM_CLONE]
+
+
+class Block(NamedTuple):
+    """A fenced block: the words after the fence, and its lines."""
+
+    kind: str
+    text: str
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the fenced blocks of a text in their order."""
+    return [Block(*found) for found in re.findall(r"^```([^\n]*)\n(.*?)^```$", text, re.M | re.S)]
+
+
+def parts(text: str) -> list[str]:
+    """Split a document before each heading. A line in a block is no heading."""
+    found, in_block = [""], False
+    for line in text.splitlines(keepends=True):
+        in_block ^= line.startswith("```")
+        if line.startswith("#") and not in_block:
+            found.append("")
+        found[-1] += line
+    return [part for part in found if part]
+
+
+def title(part: str) -> str:
+    """Return the words of the heading that a part starts with."""
+    return part.partition("\n")[0].lstrip("#").strip()
+
+
+def scripts_of(place: tuple[str, str], kind: str) -> list[str]:
+    """Return the blocks of a kind below a heading of a page."""
+    page, heading = place
+    (part,) = [part for part in parts((ROOT / page).read_text()) if title(part) == heading]
+    return [block.text for block in blocks(part) if block.kind == kind]
