@@ -31,8 +31,8 @@ DOCUMENTS = [
     for path in sorted(ROOT.glob("**/*.md"))
     if path.relative_to(ROOT).parts[0]
     in (
-        *("README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md"),
-        *("docs", "kafkafs", "storage"),
+        *("README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md"),
+        *("SECURITY.md", "docs", "kafkafs", "storage"),
     )
 ]
 # Long ones, which have a table of contents.

@@ -30,7 +30,8 @@ NOT_RUN = [
     "tail mnt/.kafkafs/log    # each refused request, the reason, and what to type instead",
     "dnf install -y gcc pkgconf-pkg-config fuse3 fuse3-devel python3-devel",
     "kafkafs mount DATA MOUNT [-f] [-o option,option=value …]",
-    "/srv/log  /mnt/log  kafkafs  nofail,setuid=log,allow_other,x-systemd.mount-timeout=infinity  0  0",
+    "/srv/log  /mnt/log  kafkafs  nofail,setuid=log,allow_other,x-systemd.mount-timeout=infinity"
+    "  0  0",
 ]
 BIN = Path(sys.executable).parent
 TREE = ROOT / "docs/reference/names.md"

@@ -1,4 +1,4 @@
-"""Loggers that rotate their file by themselves, on a partition, as the table of docs/cookbook.md says.
+"""Loggers that rotate their file, on a partition, as the table of docs/cookbook.md says.
 
 Each logger runs twice: with a limit after which it rotates, and as the table sets it. A partition
 cannot be renamed, and other files cannot be made beside it.
