@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pasted import FROM_CLONE, FROM_PACKAGE, scripts_of
 from tests.soak.fresh_roots import CACHE, PROJECT, Packages, Root, dpkg_field, later, package
 
 pytestmark = pytest.mark.soak
@@ -29,8 +30,6 @@ RELEASES = {
     "trixie": ("3.13", "libfuse3-4", "bookworm"),
     "noble": ("3.12", "libfuse3-3", "bookworm"),
 }
-
-README = (PROJECT / "README.md").read_text()
 
 #: Whether a daemon runs.
 DAEMONS = "grep -qs '/usr/lib/kafkafs/versions/' /proc/[0-9]*/maps"
@@ -199,29 +198,28 @@ def test_a_package_of_another_release_is_refused(
         other.end()
 
 
-def pasted(text: str, language: str) -> list[str]:
-    """The blocks of a document."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
-
-
 # -- from source -----------------------------------------------------------------------------------
 
 
-def test_the_readmes_install_can_be_pasted(root: Root, clone: Path, figures: Figures) -> None:
-    """The block of its chapter, and then the first screen."""
-    first, _, rest = README.partition("\n## Install\n")
-    (*_, example), (install, *_) = pasted(first, "sh"), pasted(rest, "sh")
+def test_the_blocks_for_a_clone_can_be_pasted(root: Root, clone: Path, figures: Figures) -> None:
+    """Install, the README's first screen, and uninstall."""
+    install, remove = (scripts_of(place, "sh root") for place in FROM_CLONE)
+    (example,) = scripts_of(("README.md", "kafkafs"), "sh")
+    before = root.named
     subprocess.run(["git", "clone", "--quiet", clone, root.path / "root/kafkafs"], check=True)
     began = time.monotonic()
-    # Root of a fresh system has no sudo, and needs none.
-    root.run("cd kafkafs\n" + install.replace("sudo ", ""))
+    for block in install:
+        root.run(f"cd kafkafs\n{block}")
     printed = root.run(example)
     figures(
         "s from nothing to a log that was used, from source", round(time.monotonic() - began, 1)
     )
-    assert "\n998\n999\n1000\n" in printed
-    assert '"value":"1 pear"' in printed
+    assert printed.endswith("\n998\n999\n1000\n19\n")
     root.run("apt-get install -y --no-install-recommends man-db; man kafkafs-topics")
+    root.run("mount -t kafkafs data /root/mnt")
+    for block in remove:
+        root.run(block)
+    assert root.named == before
 
 
 def test_setup_shows_how_far_it_is(root: Root, clone: Path) -> None:
@@ -244,9 +242,9 @@ def test_setup_shows_how_far_it_is(root: Root, clone: Path) -> None:
 # -- with systemd ----------------------------------------------------------------------------------
 
 UNIT = "kafkafs@log"
-(SERVICES,) = re.findall(r"^### A service logs into it\n(.*?)^### ", README, re.M | re.S)
-#: What the README has for cron, rsyslog and nginx, and for a unit.
-LINES = pasted(SERVICES, "ini")[0].split("\n", 3)
+SERVICES = ("docs/cookbook.md", "Send the logs of services to it")
+#: Lines for cron, rsyslog and nginx, and for a unit.
+LINES = scripts_of(SERVICES, "ini")[0].split("\n", 3)
 #: From nothing to a mounted log whose unit has been restarted.
 COMMANDS = (
     "apt-get install -y ./kafkafs_*.deb",
@@ -291,6 +289,21 @@ def test_five_commands(root: Root, packages: Packages, figures: Figures) -> None
     )
     assert float(level) <= 4.5
     assert " 0 wrong, " in root.run("kafkafs doctor /mnt/log")
+
+
+def test_the_blocks_for_a_package_can_be_pasted(root: Root, packages: Packages) -> None:
+    """From the installation to the removal, in the order in which the documents have them."""
+    root.boot()
+    shutil.copy(packages.old, root.path / "root")
+    for place in FROM_PACKAGE:
+        if place[1] == "Upgrade":
+            (root.path / "root" / packages.old.name).unlink()
+            shutil.copy(packages.new, root.path / "root")
+        printed = "".join(map(root.run, scripts_of(place, "sh root")))
+        if place[1] == "Upgrade":
+            assert printed.endswith("\n99.0\n")
+    assert not [path for path in root.named if not path.startswith(("/srv/log/", "/srv/tab/"))]
+    assert (root.path / "srv/log/nginx-0").is_dir()
 
 
 def main_pid(root: Root) -> str:
@@ -396,13 +409,14 @@ def test_what_may_pass_by_itself_is_tried_again(booted: Root) -> None:
     assert booted.run("ls /mnt/log") == "t\n"
 
 
-def test_services_log_as_the_readme_has_it(booted: Root) -> None:
+def test_services_log_as_the_cookbook_has_it(booted: Root) -> None:
     """cron, nginx, whose workers have a user of their own, and a unit."""
-    (begin,) = pasted(SERVICES, "bash")
+    begin = scripts_of(("docs/admin.md", "Mount at boot"), "sh root")
+    begin += scripts_of(SERVICES, "sh root")
     cron, _, nginx, unit = LINES
     booted.run("apt-get install -y --no-install-recommends cron curl nginx")
     booted.run("rm -r /etc/kafkafs/log.conf /srv/log /mnt/log /etc/nginx/sites-enabled/default")
-    booted.run(begin)
+    booted.run("".join(begin))
 
     write(booted, "etc/nginx/conf.d/log.conf", nginx, "server { listen unix:/run/nginx-test; }")
     booted.run(f"printf '%s\\n' '* * * * *{cron.removeprefix('0 * * * *')}' | crontab -")
