@@ -278,7 +278,7 @@ def test_the_files_of_the_daemon(mount: Mount) -> None:
 
 def test_the_control_files_and_their_facts(mount: Mount) -> None:
     text = chapter(CONTROL, "Control files: .control")
-    takes = chapter(CONTROL, "What each one takes")
+    takes = chapter(CONTROL, "Commands of control files")
     assert set(re.findall(r"^\| `([a-z-]+)` \|", takes, re.M)) == set(
         os.listdir(mount / "orders/.control")
     )
@@ -293,7 +293,7 @@ def test_the_control_files_and_their_facts(mount: Mount) -> None:
 
 
 def test_what_the_log_knows(mount: Mount) -> None:
-    text = chapter(TREE, "What the log knows: .meta")
+    text = chapter(TREE, "Log metadata: .meta")
     for path in sorted((mount / "orders/.meta/0").iterdir()):
         lines = path.read_text().splitlines()
         words = [line.split()[0] for line in lines] if path.name == "offsets" else lines[0].split()
