@@ -44,8 +44,9 @@ def clone(tmp_path: Path) -> Path:
         return set(shutil.ignore_patterns(*MADE)(directory, names))
 
     shutil.copytree(ROOT, path, ignore=left_out)
-    (path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci/run", path / ".ci/run")
+    for name in (".ci/run", ".github/workflows/ci.yml"):
+        (path / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / name, path / name)
     return path
 
 

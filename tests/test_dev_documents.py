@@ -52,3 +52,22 @@ def test_the_format_names_each_file_of_our_own() -> None:
     named.remove("kafkafs.retention")  # a group of entry points
     assert len(named) > 10
     assert [name for name in sorted(named) if name not in text] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["AGENTS.md", "CONTRIBUTING.md", "docs/dev/architecture.md", "docs/dev/testing.md"]
+)
+def test_files_that_developers_are_led_to_exist(name: str) -> None:
+    text = (ROOT / name).read_text()
+    paths = re.findall(r"(?<![\w/.])((?:scripts|tests|storage|kafkafs|docs)/[\w./-]*\w)", text)
+    assert paths
+    assert [path for path in paths if "NAME" not in path and not (ROOT / path).exists()] == []
+
+
+def test_continuous_integration_runs_the_three_lanes() -> None:
+    text = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert [line for line in re.findall(r"- run: (.+)", text) if line.startswith("scripts/")] == [
+        "scripts/test unit",
+        "scripts/test",
+        "scripts/test --soak",
+    ]

@@ -32,7 +32,7 @@ DOCUMENTS = [
     if path.relative_to(ROOT).parts[0]
     in (
         *("README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md"),
-        *("SECURITY.md", "docs", "kafkafs", "storage"),
+        *("SECURITY.md", "docs", "kafkafs", "storage", "tests"),
     )
 ]
 # Long ones, which have a table of contents.
