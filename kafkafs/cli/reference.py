@@ -1,17 +1,20 @@
 """Writes the parts of `docs/reference` that come from the code: `python -m kafkafs.cli.reference`.
 
 A page has such a part between two comments, `<!-- settings: segment.ms preallocate -->` and
-`<!-- end -->`: what to write, and of which names. All else in a page is written by hand.
+`<!-- end -->`. The first one has the kind of the part and the names that it describes. The rest of
+a page is written by hand.
 
 The modules that are described here import without compiled code, as those of `man` do.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kafkafs.tree.directories.metrics_table import METRICS
 from storage.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS, format_value
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
@@ -24,6 +27,21 @@ def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     for row in (names, ["---"] * len(names), *rows):
         cells = (cell.replace("|", "\\|") for cell in row)
         yield "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
+
+
+_WORD = re.compile(r"(?<!\S)(\(?)([^\s`]+?)([.,;:)]*)(?!\S)")
+#: An option; a name of a file or a setting; a value or a pattern of one.
+_IS_CODE = re.compile(r"--?[a-zA-Z]|.*[/_=@|*<>]|.*\.[a-zA-Z]")
+
+
+def marked(text: str) -> str:
+    """A plain text as Markdown: words that a user could type are code."""
+
+    def word(match: re.Match[str]) -> str:
+        before, text, after = match.groups()
+        return f"{before}`{text}`{after}" if _IS_CODE.match(text) else match[0]
+
+    return _WORD.sub(word, text)
 
 
 def codes(words: Iterable[str]) -> str:
@@ -47,7 +65,18 @@ def _settings(names: Sequence[str]) -> Iterator[str]:
         yield from table(["setting", "default", ""], [[*row[:2], row[3]] for row in rows])
 
 
-_PARTS: Mapping[str, Callable[[Sequence[str]], Iterable[str]]] = {"settings": _settings}
+def _metrics(chapters: Sequence[str]) -> Iterator[str]:
+    rows = []
+    for metric in itertools.chain.from_iterable(METRICS[name] for name in chapters):
+        labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+        rows.append([f"`{metric.full_name}{labels}`", metric.kind, marked(metric.help)])
+    yield from table(["metric", "type", ""], rows)
+
+
+_PARTS: Mapping[str, Callable[[Sequence[str]], Iterable[str]]] = {
+    "metrics": _metrics,
+    "settings": _settings,
+}
 _PART = re.compile(r"^(<!-- (\w+):([^>]*)-->\n).*?(?=^<!-- end -->$)", re.M | re.S)
 
 

@@ -1,7 +1,8 @@
-"""`.kafkafs/metrics`: all figures of a mount as Prometheus text, version 0.0.4.
+"""`.kafkafs/metrics`: all metrics of a mount as Prometheus text, version 0.0.4.
 
-Whoever makes the text imports this module then: it loads prometheus_client, which a mount whose
-metrics nobody reads does without. A worker thread makes it, and reads each number when it needs it.
+`metrics_table` declares them; here are their values. This module loads prometheus_client, so it is
+imported when the text is first made. A worker thread makes it, and reads each number when it
+needs it.
 
 Nothing serves it by HTTP: a scraper reads the file, as node_exporter's textfile collector does.
 """
@@ -12,7 +13,6 @@ import contextlib
 import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
 
@@ -21,7 +21,6 @@ from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
-    InfoMetricFamily,
     Metric,
 )
 from prometheus_client.process_collector import ProcessCollector
@@ -29,6 +28,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from kafkafs.printable import one_line
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.directories.metrics_table import BY_NAME, NAMESPACE
 from kafkafs.tree.groups.group_facts import groups, lags_of
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.partition.partitions import Partitions
@@ -38,10 +38,10 @@ from storage.errors import StorageError
 from storage.log.log import Log
 from storage.plain_forms import plain_forms
 
-NAMESPACE = "kafkafs"
-
-_Values = float | Iterable[tuple[Sequence[str], float]]
+_Values = float | Durations | Iterable[tuple[Sequence[str], float]]
 """One value, or (values of the labels, value) of each sample."""
+Values = tuple[str, _Values]
+"""A metric's name in `metrics_table`, and its values."""
 PartitionValues = tuple[tuple[str, str], tuple[int, int, int, int, int]]
 """(topic, partition), and the values of `_PARTITION_GAUGES`."""
 
@@ -68,38 +68,34 @@ def metrics_text(partitions: Partitions, handles: Sequence[Handle]) -> str:
 
 
 class _Collected(Collector):
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        self._metrics = metrics
+    def __init__(self, values: Iterable[Values]) -> None:
+        self._metrics = [_family(*each) for each in values]
 
     def collect(self) -> Iterable[Metric]:
         return self._metrics
 
 
-def exposition(metrics: Sequence[Metric]) -> str:
+def exposition(values: Iterable[Values]) -> str:
     """The text for these metrics, and for the process."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(metrics))
+    registry.register(_Collected(values))
     ProcessCollector(registry=registry)
     return generate_latest(registry).decode()
 
 
-def _family(
-    kind: type[GaugeMetricFamily | CounterMetricFamily],
-    name: str,
-    meaning: str,
-    values: _Values,
-    labels: Sequence[str] = (),
-) -> Metric:
+def _family(name: str, values: _Values) -> Metric:
+    """A metric of the table with its values."""
+    declared = BY_NAME[name]
+    full = f"{NAMESPACE}_{name}"
+    if isinstance(values, Durations):
+        return _histogram(full, declared.help, values)
+    kind = CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily
     if isinstance(values, int | float):
-        return kind(f"{NAMESPACE}_{name}", meaning, values)
-    metric = kind(f"{NAMESPACE}_{name}", meaning, labels=labels)
+        return kind(full, declared.help, values)
+    metric = kind(full, declared.help, labels=declared.labels)
     for of, value in values:
         metric.add_metric([one_line(label) for label in of], value)
     return metric
-
-
-_gauge = partial(_family, GaugeMetricFamily)
-_counter = partial(_family, CounterMetricFamily)
 
 
 def _histogram(name: str, meaning: str, durations: Durations) -> Metric:
@@ -107,54 +103,43 @@ def _histogram(name: str, meaning: str, durations: Durations) -> Metric:
     counts = list(durations.counts)
     bounds = [f"{bound / 1e9:g}" for bound in durations.BOUNDS_NS]
     buckets = list(zip([*bounds, "+Inf"], accumulate(counts), strict=True))
-    return HistogramMetricFamily(
-        f"{NAMESPACE}_{name}", meaning, buckets, sum_value=durations.total_ns / 1e9
-    )
+    return HistogramMetricFamily(name, meaning, buckets, sum_value=durations.total_ns / 1e9)
 
 
 def _by_name(values: Mapping[str, float]) -> list[tuple[Sequence[str], float]]:
     return [((name,), value) for name, value in sorted(dict(values).items())]
 
 
-def _of_mount(mount: MountContext, partitions: int, open_handles: int) -> Iterator[Metric]:
+def _of_mount(mount: MountContext, partitions: int, open_handles: int) -> Iterator[Values]:
     manager = mount.manager
-    build = {"version": version("kafkafs"), "python": platform.python_version()}
-    yield InfoMetricFamily(f"{NAMESPACE}_build", "What is running.", build)
-    yield _gauge("read_only", "1 where the mount is read-only.", manager.read_only)
-    yield _gauge("topics", "Topics.", len(manager.topics))
-    yield _gauge("partitions", "Partitions.", partitions)
-    yield _gauge("open_handles", "Open files.", open_handles)
-    yield _gauge("known_inodes", "Inodes that are kept for the kernel.", len(mount.inodes.nodes))
-    yield _counter("events", "Lines written to the log of events.", mount.events.count)
-    yield _gauge("segment_descriptors", "Descriptors of segments' files.", descriptors.count())
+    yield "build_info", [((version("kafkafs"), platform.python_version()), 1)]
+    yield "read_only", manager.read_only
+    yield "topics", len(manager.topics)
+    yield "partitions", partitions
+    yield "open_handles", open_handles
+    yield "known_inodes", len(mount.inodes.nodes)
+    yield "events", mount.events.count
+    yield "segment_descriptors", descriptors.count()
     most = descriptors.budget()
-    yield _gauge("segment_descriptors_limit", "As many as there may be of them.", most)
-    yield _gauge("reserved_descriptors", "Those kept for all else.", descriptors.limit() - most)
-    meaning = "Times that a segment has closed its files for another one."
-    yield _counter("descriptor_evictions", meaning, descriptors.evictions())
-    meaning = "Bytes of view indexes in memory."
-    yield _gauge("view_index_held_bytes", meaning, mount.store.held.total)
-    meaning = "Bytes of decompressed batches held, and being made."
-    yield _gauge("plain_cache_bytes", meaning, plain_forms.held_bytes)
-    meaning = "Their limit (-o memory); one larger batch at a time may exceed it."
-    yield _gauge("plain_cache_limit_bytes", meaning, plain_forms.budget)
-    meaning = "How often a reader found its decompressed batch, and how often it had to make it."
+    yield "segment_descriptors_limit", most
+    yield "reserved_descriptors", descriptors.limit() - most
+    yield "descriptor_evictions", descriptors.evictions()
+    yield "view_index_held_bytes", mount.store.held.total
+    yield "plain_cache_bytes", plain_forms.held_bytes
+    yield "plain_cache_limit_bytes", plain_forms.budget
     found = {"hit": plain_forms.hits, "miss": plain_forms.misses}
-    yield _counter("plain_cache_lookups", meaning, _by_name(found), ["outcome"])
-    meaning = "Bytes of text rendered ahead for open files that are read in order."
-    yield _gauge("read_ahead_bytes", meaning, mount.read_ahead.held_bytes)
-    meaning = "Bytes of unfinished lines and batches, which open files hold."
-    yield _gauge("unfinished_bytes", meaning, mount.unfinished.total)
-    meaning = "How many unfinished bytes one user may have; all together four times that."
-    yield _gauge("unfinished_limit_bytes", meaning, mount.unfinished.limit)
+    yield "plain_cache_lookups", _by_name(found)
+    yield "read_ahead_bytes", mount.read_ahead.held_bytes
+    yield "unfinished_bytes", mount.unfinished.total
+    yield "unfinished_limit_bytes", mount.unfinished.limit
 
 
 _PARTITION_GAUGES = (
-    ("log_start_offset", "The first offset."),
-    ("log_end_offset", "The offset of the next record."),
-    ("last_stable_offset", "The first offset of an open transaction, or the log end."),
-    ("size_bytes", "Bytes of the partition's log files."),
-    ("segments", "Segments."),
+    "log_start_offset",
+    "log_end_offset",
+    "last_stable_offset",
+    "size_bytes",
+    "segments",
 )
 
 
@@ -163,23 +148,21 @@ def _partition(log: Log) -> PartitionValues:
     return (log.topic, str(log.partition)), (*offsets, log.size, len(log.segments))
 
 
-def of_partitions(partitions: Sequence[PartitionValues]) -> Iterator[Metric]:
+def of_partitions(partitions: Sequence[PartitionValues]) -> Iterator[Values]:
     """The gauges of each partition."""
-    for number, (name, meaning) in enumerate(_PARTITION_GAUGES):
+    for number, name in enumerate(_PARTITION_GAUGES):
         values = [(labels, row[number]) for labels, row in partitions]
-        yield _gauge(f"partition_{name}", meaning, values, ("topic", "partition"))
+        yield f"partition_{name}", values
 
 
 def _of_traffic(
     partitions: Partitions, logs: Sequence[Log], handles: Sequence[Handle]
-) -> Iterator[Metric]:
+) -> Iterator[Values]:
     """Of the partitions that were appended to, read or opened: most of many thousand were not."""
     appended = [
         ((log.topic, str(log.partition)), count) for log in logs if (count := log.bytes_appended)
     ]
-    labels = ("topic", "partition")
-    meaning = "Bytes of log that appends to a partition have taken, where there were any."
-    yield _counter("partition_appended_bytes", meaning, appended, labels)
+    yield "partition_appended_bytes", appended
     opened = Counter(handle.traffic for handle in handles if handle.traffic is not None)
     read, means, in_use = [], [], []
     for partition in partitions:
@@ -193,75 +176,58 @@ def _of_traffic(
                 means.append((of, mean if view is None else view.record_bytes))
             if opened[traffic]:
                 in_use.append((of, opened[traffic]))
-    by_view = (*labels, "view")
-    meaning = "Bytes that reads of a partition's files returned, where there were any."
-    yield _counter("partition_read_bytes", meaning, read, by_view)
-    meaning = "Bytes that an offset has on average in what was read."
-    yield _gauge("partition_record_bytes", meaning, means, by_view)
-    yield _gauge("partition_open_handles", "Open files of a partition.", in_use, by_view)
+    yield "partition_read_bytes", read
+    yield "partition_record_bytes", means
+    yield "partition_open_handles", in_use
 
 
-def _of_jobs(mount: MountContext) -> Iterator[Metric]:
-    """What works on topics now: what a control file has begun, or the clock."""
+def _of_jobs(mount: MountContext) -> Iterator[Values]:
+    """Jobs on topics that a control file or the clock has started."""
     jobs = {(job.kind, job.topic.name): job for job in mount.jobs.running if job.topic is not None}
-    states = [((*of, job.state, job.task.phase), 1) for of, job in jobs.items()]
-    meaning = "Jobs that have not ended."
-    yield _gauge("jobs", meaning, states, ("job", "topic", "state", "phase"))
-    done = [(of, job.task.done) for of, job in jobs.items()]
-    yield _gauge("job_done_bytes", "Bytes that a job's phase has done.", done, ("job", "topic"))
-    total = [(of, job.task.total) for of, job in jobs.items()]
-    meaning = "Bytes that a job's phase has to do, 0 while that is not known."
-    yield _gauge("job_total_bytes", meaning, total, ("job", "topic"))
+    yield "jobs", [((*of, job.state, job.task.phase), 1) for of, job in jobs.items()]
+    yield "job_done_bytes", [(of, job.task.done) for of, job in jobs.items()]
+    yield "job_total_bytes", [(of, job.task.total) for of, job in jobs.items()]
 
 
-def _of_groups(mount: MountContext) -> Iterator[Metric]:
+def _of_groups(mount: MountContext) -> Iterator[Values]:
     lags: list[tuple[tuple[str, str, str], int]] = []
     # Where positions cannot be read, all else is shown.
     with contextlib.suppress(StorageError, OSError):
         for group in groups(mount.manager.groups):
             for topic, number, lag in lags_of(mount.manager, group):
                 lags.append(((group.name, topic, str(number)), lag))
-    meaning = "Records below the high watermark that a group has not committed."
-    yield _gauge("group_lag", meaning, lags, ("group", "topic", "partition"))
+    yield "group_lag", lags
 
 
-def _of_logs(mount: MountContext) -> Iterator[Metric]:
+def _of_logs(mount: MountContext) -> Iterator[Values]:
     logs, counters = mount.manager.counters, mount.counters
-    yield _counter("appended_records", "Offsets that appends took.", logs.records_appended)
-    yield _counter("appended_batches", "Record batches appended.", logs.batches_appended)
-    yield _counter("appended_bytes", "Bytes of log appended.", logs.bytes_appended)
-    meaning = "Refused appends, by the storage's error or the system's."
-    yield _counter("refused_appends", meaning, _by_name(counters.refused_appends), ("reason",))
-    meaning = "Successful flushes of partitions, and the time they took."
-    yield _histogram("flush_seconds", meaning, logs.flushes)
-    meaning = "Requests that waited until something was on the disk, and the time they took."
-    yield _histogram("fsync_seconds", meaning, counters.fsyncs)
-    yield _counter("flush_failures", "Flushes that failed.", logs.flush_failures)
-    yield _counter("segment_rolls", "Times that a log has begun a new segment.", logs.rolls)
-    yield _counter("truncations", "Times that an owner has cut its log.", logs.truncations)
-    meaning = "Scheduled runs of retention over all topics."
-    yield _counter("retention_passes", meaning, counters.retention_passes)
-    meaning = "Segments that retention took out of a log."
-    yield _counter("deleted_segments", meaning, logs.segments_deleted)
-    yield _counter("deleted_bytes", "Bytes of log in them.", logs.bytes_deleted)
-    yield _counter("retentions", "Times that a log retired segments.", logs.retentions)
+    yield "appended_records", logs.records_appended
+    yield "appended_batches", logs.batches_appended
+    yield "appended_bytes", logs.bytes_appended
+    yield "refused_appends", _by_name(counters.refused_appends)
+    yield "flush_seconds", logs.flushes
+    yield "fsync_seconds", counters.fsyncs
+    yield "flush_failures", logs.flush_failures
+    yield "segment_rolls", logs.rolls
+    yield "truncations", logs.truncations
+    yield "retention_passes", counters.retention_passes
+    yield "deleted_segments", logs.segments_deleted
+    yield "deleted_bytes", logs.bytes_deleted
+    yield "retentions", logs.retentions
 
 
-def _of_cleaner(mount: MountContext) -> Iterator[Metric]:
+def _of_cleaner(mount: MountContext) -> Iterator[Values]:
     cleaner = mount.cleaner.counters
-    yield _counter("compactions", "Rounds of compaction.", cleaner.rounds)
-    yield _counter("compaction_seconds", "Time that they took.", cleaner.elapsed_ms / 1000)
-    yield _counter("compaction_read_bytes", "Bytes of log they read.", cleaner.bytes_read)
-    yield _counter("compaction_kept_bytes", "Bytes of log they kept.", cleaner.bytes_written)
-    yield _counter("compaction_read_records", "Records they read.", cleaner.records_read)
-    yield _counter("compaction_kept_records", "Records they kept.", cleaner.records_kept)
-    meaning = "How full the last round's map was, 0 to 1."
-    yield _gauge("compaction_map_fill", meaning, cleaner.map_fill)
-    meaning = "Partitions whose last compaction failed; the cleaner tries again."
-    failed = sum(not log.closed for log in list(mount.cleaner.uncleanable))
-    yield _gauge("uncleanable_partitions", meaning, failed)
-    meaning = "The largest share of bytes not compacted yet in a partition, of compacted topics."
-    yield _gauge("topic_dirty_ratio", meaning, _by_name(_dirty_ratios(mount)), ("topic",))
+    yield "compactions", cleaner.rounds
+    yield "compaction_seconds", cleaner.elapsed_ms / 1000
+    yield "compaction_read_bytes", cleaner.bytes_read
+    yield "compaction_kept_bytes", cleaner.bytes_written
+    yield "compaction_read_records", cleaner.records_read
+    yield "compaction_kept_records", cleaner.records_kept
+    yield "compaction_map_fill", cleaner.map_fill
+    uncleanable = list(mount.cleaner.uncleanable)
+    yield "uncleanable_partitions", sum(not log.closed for log in uncleanable)
+    yield "topic_dirty_ratio", _by_name(_dirty_ratios(mount))
 
 
 def _dirty_ratios(mount: MountContext) -> dict[str, float]:
@@ -275,45 +241,38 @@ def _dirty_ratios(mount: MountContext) -> dict[str, float]:
     return ratios
 
 
-def _of_duties(mount: MountContext) -> Iterator[Metric]:
+def _of_duties(mount: MountContext) -> Iterator[Values]:
     manager = mount.manager
     duties = manager.duties
-    yield _counter("duty_failures", "Failed turns of duties.", _by_name(duties.failures), ("duty",))
-    meaning = "For how many partitions, topics or others a duty fails now."
-    yield _gauge("failing_duties", meaning, _by_name(duties.failing), ("duty",))
-    meaning = "Bytes of log that the checker has read back."
-    yield _counter("checked_bytes", meaning, mount.checker.all_bytes_checked)
-    yield _counter("damages", "Damaged places found in logs.", manager.counters.damages)
+    yield "duty_failures", _by_name(duties.failures)
+    yield "failing_duties", _by_name(duties.failing)
+    yield "checked_bytes", mount.checker.all_bytes_checked
+    yield "damages", manager.counters.damages
 
 
-def _of_requests(mount: MountContext) -> Iterator[Metric]:
+def _of_requests(mount: MountContext) -> Iterator[Values]:
     counters = mount.counters
-    requests = _by_name(counters.requests)
-    yield _counter("requests", "The kernel's requests.", requests, ("operation",))
-    meaning = "Requests that the daemon answered with an error."
-    errors = sorted(dict(counters.errors).items())
-    yield _counter("request_errors", meaning, errors, ("operation", "errno"))
-    yield _counter("read_bytes", "Bytes that reads returned.", counters.bytes_read)
-    yield _counter("written_bytes", "Bytes that writes took.", counters.bytes_written)
-    meaning = "Requests to the owner of the directory, by outcome."
-    asked = sorted(dict(counters.owner_requests).items())
-    yield _counter("owner_requests", meaning, asked, ("kind", "outcome"))
-    yield _counter("adopted_records", "Records of adopted batches.", counters.adopted_records)
-    yield _counter("adopted_bytes", "Bytes of log in them.", counters.adopted_bytes)
+    yield "requests", _by_name(counters.requests)
+    yield "request_errors", sorted(dict(counters.errors).items())
+    yield "read_bytes", counters.bytes_read
+    yield "written_bytes", counters.bytes_written
+    yield "owner_requests", sorted(dict(counters.owner_requests).items())
+    yield "adopted_records", counters.adopted_records
+    yield "adopted_bytes", counters.adopted_bytes
 
 
-def _of_opening(mount: MountContext) -> Iterator[Metric]:
+def _of_opening(mount: MountContext) -> Iterator[Values]:
     manager = mount.manager
     sizes = [cut.size for cut in list(manager.cuts)]
-    yield _gauge("recovery_clean", "1 where the last stop was orderly.", manager.clean)
-    yield _gauge("recovery_seconds", "Time that loading the logs took.", manager.opening_s)
-    yield _gauge("recovery_read_bytes", "Bytes of log that it read.", manager.opening_bytes)
-    yield _gauge("recovery_cuts", "Files from which it cut damage.", len(sizes))
-    yield _gauge("recovery_cut_bytes", "Bytes that it cut, and kept aside.", sum(sizes))
-    yield _gauge("recovery_faults", "Faults that it found and left.", len(manager.faults))
+    yield "recovery_clean", manager.clean
+    yield "recovery_seconds", manager.opening_s
+    yield "recovery_read_bytes", manager.opening_bytes
+    yield "recovery_cuts", len(sizes)
+    yield "recovery_cut_bytes", sum(sizes)
+    yield "recovery_faults", len(manager.faults)
 
 
-def _of_views(partitions: Partitions) -> Iterator[Metric]:
+def _of_views(partitions: Partitions) -> Iterator[Values]:
     """The measured and unmeasured bytes of each view, of the partitions that were read in it."""
     measured = {view.name: 0 for view in partitions.mount.views if view.is_text}
     missing = dict(measured)
@@ -323,7 +282,5 @@ def _of_views(partitions: Partitions) -> Iterator[Metric]:
                 covered = sum(extent.covered for extent in view.layout.timeline.extents)
                 measured[name] += covered
                 missing[name] += max(partition.log.size - covered, 0)
-    meaning = "Bytes of log measured."
-    yield _gauge("view_index_measured_bytes", meaning, _by_name(measured), ("view",))
-    meaning = "Bytes of log not measured, in partitions that somebody read in the view."
-    yield _gauge("view_index_unmeasured_bytes", meaning, _by_name(missing), ("view",))
+    yield "view_index_measured_bytes", _by_name(measured)
+    yield "view_index_unmeasured_bytes", _by_name(missing)

@@ -255,13 +255,8 @@ def test_many_thousand_partitions(tmp_path: Path) -> None:
     count = 20_000
     about = tmp_path / ".kafkafs"
     about.mkdir()
-    text = exposition(
-        list(
-            of_partitions(
-                [((f"topic-{n % 100}", str(n // 100)), (1, n + 1, n, n, 2)) for n in range(count)]
-            )
-        )
-    )
+    rows = [((f"topic-{n % 100}", str(n // 100)), (1, n + 1, n, n, 2)) for n in range(count)]
+    text = exposition(of_partitions(rows))
     (about / "metrics").write_text(text)
     (about / "log").write_text("".join(f"{n}\n" for n in range(1000)))
     sample = look(str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kafkafs.printable import one_line
+from kafkafs.tree.directories.metrics_table import BY_NAME
 from kafkafs.tree.directories.metrics_text import exposition, metrics_text, of_partitions
 from storage.task import Task
 from tests.kafkafs.trees import Tree, a_tree
@@ -29,9 +31,17 @@ def shown(tree: Tree) -> dict[tuple[str, ...], float]:
     return samples(metrics_text(tree.fs.partitions, []))
 
 
+def test_every_metric_of_the_table_is_in_the_text(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data") as tree:
+        text = metrics_text(tree.fs.partitions, [])
+    found = re.findall(r"^# HELP (kafkafs_\w+) (.+)\n# TYPE \1 (\w+)$", text, re.M)
+    declared = [(each.full_name, each.help, each.kind) for each in BY_NAME.values()]
+    assert sorted(found) == sorted(declared)
+
+
 def test_label_values_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = 'a "quoted" \\ topic\nof two lines, {é}'
-    found = samples(exposition(list(of_partitions([((odd, "7"), (1, 2, 2, 99, 1))]))))
+    found = samples(exposition(of_partitions([((odd, "7"), (1, 2, 2, 99, 1))])))
     escaped = one_line(odd)
     assert found["kafkafs_partition_size_bytes", "7", escaped] == 99
     assert found["kafkafs_partition_log_end_offset", "7", escaped] == 2
@@ -41,13 +51,13 @@ def test_label_values_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         tree.fs.mount.counters.refused_appends[odd] += 3
         found = shown(tree)
     assert found["kafkafs_refused_appends_total", escaped] == 3
-    assert found["kafkafs_build_info", "3", odd] == 1
+    assert found["kafkafs_build_info", "3", escaped] == 1
 
 
 def test_numbers_are_what_they_are(tmp_path: Path) -> None:
     """Offsets up to 2^53 exactly; every operation is there from the start."""
     largest = 2**53
-    found = samples(exposition(list(of_partitions([(("t", "0"), (0, largest, 0, 0, 1))]))))
+    found = samples(exposition(of_partitions([(("t", "0"), (0, largest, 0, 0, 1))])))
     assert found["kafkafs_partition_log_end_offset", "0", "t"] == largest
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
@@ -100,7 +110,7 @@ def test_cleaners_and_checker(tmp_path: Path) -> None:
 def test_many_partitions() -> None:
     """Each has its five samples, once."""
     rows = [(("t", str(number)), (0, number, number, 1, 1)) for number in range(3000)]
-    found = samples(exposition(list(of_partitions(rows))))
+    found = samples(exposition(of_partitions(rows)))
     assert len([name for name in found if name[0].startswith("kafkafs_partition_")]) == 5 * 3000
     assert found["kafkafs_partition_log_end_offset", "2999", "t"] == 2999
 
