@@ -1,11 +1,11 @@
 """Mount options: what `-o` of `kafkafs mount`, mount(8) and fstab accepts.
 
-`-o name,name=value,…`, any number of times; the last value of a name counts. Unknown names and
-invalid values are errors. `OPTIONS` describes each option once, for parsing, for `--help` and for
-manual pages.
+`-o name,name=value,…` may be repeated; the last value of a name counts. Unknown names and invalid
+values are errors. `OPTIONS` describes each option once, for parsing, for `--help`, for manual pages
+and for `docs/reference/mount-options.md`.
 
-mount(8) hands on what it has not used up itself: the options of a mount (`nosuid`, `noatime`), of
-fstab (`nofail`, `_netdev`, `user`), and ours. Those of fstab are taken and have no effect here.
+mount(8) passes the options that it does not use itself: those of a mount (`nosuid`, `noatime`), of
+fstab (`nofail`, `_netdev`, `user`), and ours. Those of fstab are accepted and have no effect here.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class MountOption(NamedTuple):
     field: str
     """Of `MountOptions`."""
     setting: Any = None
-    """What a flag sets the field to."""
+    """The value of the field that a flag sets."""
     value: str = ""
-    """What stands for the value in a description; empty: a flag."""
+    """A word for the value in descriptions; empty: a flag."""
     parse: Callable[[str], Any] = str
     """The value's text as the field's value. ValueError."""
     valid: str = ""
@@ -84,7 +84,7 @@ def _number(base: int, limit: int, text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    """A count of bytes, perhaps with K, M or G behind it."""
+    """A count of bytes, perhaps followed by K, M or G."""
     unit = "KMG".find(text[-1:]) + 1 if text else 0
     size = _number(10, 1 << 40, text[:-1] if unit else text) << 10 * unit
     if size < 1 << 20:
@@ -105,60 +105,66 @@ def _name(text: str) -> str:
 
 
 def _choice(name: str, values: tuple[str, str], meaning: str) -> MountOption:
-    """An option with one of two values, of which the first is the default."""
+    """An option with one of two values. The first one is the default."""
     shown, valid = "|".join(values), " or ".join(values)
     return MountOption(name, meaning, name, None, shown, partial(_one_of, values), valid)
 
 
-_BYTES = "1M or more, in bytes or with K, M or G behind it"
+_BYTES = "1M or more, in bytes or followed by K, M or G"
 
 #: All options that have an effect, in the order of descriptions. 2^32-1 is no user.
 OPTIONS = (
     MountOption(
         "ro",
-        "Write nothing into the data directory and take no lock: also a running broker's.",
+        "Write nothing into the data directory and take no lock. A running broker may use the "
+        "directory.",
         "read_only",
         True,
     ),
-    MountOption("rw", "The opposite, and the default.", "read_only", False),
+    MountOption("rw", "Mount read-write. This is the default.", "read_only", False),
     _choice(
         "until",
         ("log-end", "high-watermark"),
-        "Where logs end: at their last batch, or, with ro, at the last high watermark that their "
-        "broker has checkpointed.",
+        "The end of each log: its last batch (log-end, the default), or the last high watermark "
+        "that its broker has checkpointed. All replicas have the records below the high "
+        "watermark. high-watermark requires ro.",
     ),
     _choice(
         "isolation",
         ("read_committed", "read_uncommitted"),
-        "Whether views show aborted and open transactions too.",
+        "With read_uncommitted, views also show aborted and open transactions. The default is "
+        "read_committed.",
     ),
     _choice(
         "out_of_range",
         ("reset", "error"),
-        "What looking up 0@OFFSET outside of the log is: the log's start or end, or ERANGE.",
+        "The result of looking up 0@OFFSET outside of the log: the log's start or end (reset, the "
+        "default), or ERANGE (error).",
     ),
     _choice(
         "follow_gaps",
         ("newlines", "error"),
-        "What bytes of .follow/N that are gone are: newlines (for a reader that was overtaken "
-        "ESTALE, once), or always ESTALE.",
+        "With newlines (the default), deleted bytes of .follow/N are newlines. A reader whose "
+        "next bytes are deleted while it has the file open gets ESTALE once. With error, deleted "
+        "bytes are always ESTALE.",
     ),
     MountOption(
         "allow_other",
-        "Other users may use the mount, as far as the files' modes let them. Unless root mounts, "
-        "/etc/fuse.conf must have user_allow_other.",
+        "Other users may use the mount, as far as the modes of the files permit. If the mounting "
+        "user is not root, /etc/fuse.conf must contain user_allow_other.",
         "allow_other",
         True,
     ),
     MountOption(
         "allow_root",
-        "Root may use the mount of another user; under the same condition.",
+        "Root may use the mount of another user. /etc/fuse.conf must contain user_allow_other.",
         "allow_root",
         True,
     ),
     MountOption(
         "setuid",
-        "Mount and serve as this user, where root mounts (fstab, systemd).",
+        "For root, as in fstab: mount and serve as this user. The user needs read and write "
+        "permission for the data directory, and must own the mount point.",
         "setuid",
         None,
         "USER",
@@ -167,17 +173,19 @@ OPTIONS = (
     ),
     MountOption(
         "create",
-        "Make a missing data directory (mode 0750), and take one that has files of others.",
+        "Create a missing data directory (mode 0750). Accept a directory that contains other "
+        "files.",
         "create",
         True,
     ),
     MountOption(
-        "nonempty", "The mount point may have files, which the mount covers.", "nonempty", True
+        "nonempty", "The mount point may contain files. The mount hides them.", "nonempty", True
     ),
     MountOption(
         "memory",
-        "The most that users can have the daemon hold, of each kind: decompressed batches, text "
-        "rendered ahead, unfinished lines of one user (64M).",
+        "Limit of the memory that users can make the daemon use, for each kind: decompressed "
+        "batches, text rendered ahead, unfinished lines of one user. The default is 64M, the "
+        "minimum 1M.",
         "memory",
         None,
         "BYTES",
@@ -187,13 +195,13 @@ OPTIONS = (
     MountOption("show_dot", "List the names that begin with a dot.", "show_dot", True),
     MountOption(
         "show_internal",
-        "List the topics that a cluster makes for itself, as __consumer_offsets, too.",
+        "List the topics that a cluster creates for itself, such as __consumer_offsets.",
         "show_internal",
         True,
     ),
     MountOption(
         "uid",
-        "The owner of everything, whatever chown has set.",
+        "The owner of all files, regardless of chown.",
         "uid",
         None,
         "N",
@@ -202,7 +210,7 @@ OPTIONS = (
     ),
     MountOption(
         "gid",
-        "The group of everything, whatever chown has set.",
+        "The group of all files, regardless of chown.",
         "gid",
         None,
         "N",
@@ -219,13 +227,22 @@ OPTIONS = (
         "an octal number up to 777",
     ),
     MountOption("noexec", "No file of the mount can be executed.", "exec", False),
-    MountOption("exec", "The opposite, and the default.", "exec", True),
-    MountOption("nosuid", "Set-user-ID bits have no effect: the default.", "suid", False),
-    MountOption("suid", "The opposite; only root mounts so.", "suid", True),
-    MountOption("nodev", "There are no device files: the default.", "dev", False),
-    MountOption("dev", "The opposite; there are none all the same.", "dev", True),
-    MountOption("noatime", "As it is always: reading changes no time.", "atime", False),
-    MountOption("atime", "Taken, without effect.", "atime", True),
+    MountOption(
+        "exec", "Files can be executed if their modes permit it. This is the default.", "exec", True
+    ),
+    MountOption("nosuid", "Set-user-ID bits have no effect. This is the default.", "suid", False),
+    MountOption(
+        "suid",
+        "Set-user-ID bits have an effect. Only root can mount with this option.",
+        "suid",
+        True,
+    ),
+    MountOption("nodev", "Device files have no effect. This is the default.", "dev", False),
+    MountOption(
+        "dev", "Accepted from root only. A mount has no device files in any case.", "dev", True
+    ),
+    MountOption("noatime", "Accepted. Reading changes no times in any case.", "atime", False),
+    MountOption("atime", "Accepted without effect.", "atime", True),
 )
 _BY_NAME = {option.name: option for option in OPTIONS}
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import click
 import pytest
 
-from kafkafs import mount_options
 from kafkafs.cli import main, reference
 from kafkafs.fuse import answers
 from kafkafs.spark.option_values import InvalidOption
@@ -246,14 +245,6 @@ def test_no_option_is_described_that_is_not_there(called: str) -> None:
     }
     found = {option for cell in described for option in re.findall(r"--[a-z-]+", cell)}
     assert found <= known
-
-
-def test_every_mount_option_is_described() -> None:
-    described = set(re.findall(r"`([a-z_]+)(?:=[^`]*)?`", " ".join(rows(MOUNTING, "Options"))))
-    with pytest.raises(mount_options.InvalidMountOption) as refused:
-        mount_options.parse_mount_options(["unknown"])
-    known = str(refused.value).partition("(there are ")[2].rstrip(")")
-    assert described == {name.rstrip("=") for name in known.split(", ")}
 
 
 # -- settings --------------------------------------------------------------------------------------

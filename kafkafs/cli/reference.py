@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kafkafs.mount_options import OPTIONS
 from kafkafs.tree.directories.metrics_table import METRICS
 from storage.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS, format_value
 
@@ -73,11 +74,19 @@ def _metrics(chapters: Sequence[str]) -> Iterator[str]:
     yield from table(["metric", "type", ""], rows)
 
 
+def _mount_options(_: Sequence[str]) -> Iterator[str]:
+    rows = ([f"`{option.synopsis}`", marked(option.meaning)] for option in OPTIONS)
+    yield from table(["option", ""], rows)
+
+
 _PARTS: Mapping[str, Callable[[Sequence[str]], Iterable[str]]] = {
     "metrics": _metrics,
+    "mount-options": _mount_options,
     "settings": _settings,
 }
-_PART = re.compile(r"^(<!-- (\w+):([^>]*)-->\n).*?(?=^<!-- end -->$)", re.M | re.S)
+_PART = re.compile(
+    rf"^(<!-- ({'|'.join(_PARTS)})\b:?([^>]*)-->\n).*?(?=^<!-- end -->$)", re.M | re.S
+)
 
 
 def renewed(page: str) -> str:
