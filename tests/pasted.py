@@ -1,7 +1,7 @@
 """Fenced blocks of the documents, by the headings that they stand below.
 
-`sh` blocks run in tests/mount/test_documents.py, `sh root` blocks in fresh roots, by
-tests/soak/test_package.py. `text` blocks do not run.
+`sh` blocks run in the suite, `sh root` blocks in fresh roots, by tests/soak/test_package.py. `text`
+blocks do not run. tests/test_documents.py checks that no other block is there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
+
+#: The tests that run the `sh` blocks of a page.
+RUN_BY = {
+    "README.md": "tests/mount/test_documents.py",
+    "docs/admin.md": "tests/mount/test_documents.py",
+    "docs/cookbook.md": "tests/mount/test_documents.py",
+    "docs/durability.md": "tests/mount/test_pages_for_operators.py",
+    "docs/kafka.md": "tests/mount/test_pages_for_operators.py",
+    "docs/reference/following.md": "tests/mount/contract/test_groups.py",
+    "docs/spark.md": "tests/spark/test_readme_scripts.py",
+}
 
 #: The chapters with `sh root` blocks, by page and heading, in the order in which a root runs them.
 FROM_PACKAGE = [
@@ -25,7 +36,6 @@ FROM_CLONE = [
     ("README.md", "From a clone"),
     ("docs/admin.md", "Remove an installation from a clone"),
 ]
-AS_ROOT = [*FROM_PACKAGE, *FROM_CLONE]
 
 
 class Block(NamedTuple):
@@ -38,6 +48,24 @@ class Block(NamedTuple):
 def blocks(text: str) -> list[Block]:
     """Return the fenced blocks of a text in their order."""
     return [Block(*found) for found in re.findall(r"^```([^\n]*)\n(.*?)^```$", text, re.M | re.S)]
+
+
+class Command(NamedTuple):
+    """A line of a shell, and the lines that it prints."""
+
+    line: str
+    shown: list[str]
+
+
+def commands(script: str) -> list[Command]:
+    """Return the command lines, each with the lines after `#>` that it prints, without comments."""
+    found: list[Command] = []
+    for line in script.splitlines():
+        if line.startswith("#>"):
+            found[-1].shown.append(line.removeprefix("#>").removeprefix(" "))
+        elif line and not line.startswith("# "):
+            found.append(Command(line, []))
+    return found
 
 
 def parts(text: str) -> list[str]:

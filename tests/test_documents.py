@@ -23,6 +23,8 @@ from kafkafs.spark.source import options as source_options
 from kafkafs.spark.source.rows import TYPES
 from storage import paths
 from storage.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from tests.pasted import FROM_CLONE, FROM_PACKAGE, RUN_BY, blocks, parts, title
+from tests.pasted import commands as commands_in
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -142,6 +144,111 @@ def test_every_page_is_two_clicks_from_the_readme() -> None:
     assert {page for page in pages if page.parent != decisions.parent} <= {index, *linked(index)}
     assert decisions in linked(index)
     assert pages & set(decisions.parent.iterdir()) <= {decisions, *linked(decisions)}
+
+
+# -- blocks ----------------------------------------------------------------------------------------
+
+PAGES = [str(path.relative_to(ROOT)) for path in DOCUMENTS if path.parent.name != "decisions"]
+#: Command lines in `sh` blocks that tests run line by line. Raise it when you add some.
+EXECUTED_LINES = 207
+#: The first 60 characters of each `text` block, and of each without a kind: these do not run.
+NOT_RUN = {
+    "AGENTS.md": [
+        "kafkafs   cli > fuse | spark > tree > line_index > views | m",
+    ],
+    "CONTRIBUTING.md": [
+        "git clone URL kafkafs && cd kafkafs",
+    ],
+    "README.md": [
+        "tail mnt/.kafkafs/log    # each refused request, the reason,",
+    ],
+    "docs/admin.md": [
+        "dnf install -y gcc pkgconf-pkg-config fuse3 fuse3-devel pyth",
+        "kafkafs mount DATA MOUNT [-f] [-o option,option=value …]",
+        "/srv/log  /mnt/log  kafkafs  nofail,setuid=log,allow_other,x",
+    ],
+    "docs/dev/architecture.md": [
+        "cat, tail, grep, rsyslog          kafkafs COMMAND",
+        "kafkafs   cli",
+    ],
+    "docs/dev/contract.md": [
+        "MOUNT/",
+    ],
+    "docs/dev/history.md": [
+        "kernel ── inode ──▶ ViewFile ──▶ Generation ──▶ Timeline ──",
+    ],
+    "docs/dev/spark.md": [
+        "spark-submit --master spark://host:7077 \"$(python -c 'import",
+    ],
+    "docs/dev/testing.md": [
+        "scripts/test tests/storage/log",
+        ".venv/bin/pytest FILE --hypothesis-profile=random --hypothes",
+    ],
+    "docs/kafka.md": [
+        "$ kafkafs mount -o ro /var/lib/kafka/data mnt",
+        "$ kafkafs config /var/lib/kafka/data --broker-config /etc/ka",
+        "$ kafkafs config /var/lib/kafka/data --broker-config /etc/ka",
+        "$ kafkafs config /var/lib/kafka/data orders remote.storage.e",
+        "$ kafkafs detach /var/lib/kafka/data",
+        "$ kafkafs dump --print-data-log /var/lib/kafka/data/orders-0",
+    ],
+    "docs/performance.md": [
+        "$ .venv/bin/python scripts/bench/mount.py --tiny    # some s",
+    ],
+    "docs/reference/commands.md": [
+        'eval "$(_KAFKAFS_COMPLETE=bash_source kafkafs)"    # in ~/.b',
+        "$ kafkafs consume -g billing mnt/orders --exec 'load-orders'",
+        "$ kafkafs dump --print-data-log orders-0/0000000000000000000",
+    ],
+    "docs/reference/control-files.md": [
+        "$ echo dry-run > mnt/orders/.control/retention && cat mnt/or",
+        "$ echo retention.ms=7d >> mnt/orders/.config     # set",
+        "$ rmdir mnt/orders",
+    ],
+    "docs/reference/following.md": [
+        "$ cp -r mnt/orders/.snapshot /backup/orders",
+        "$ tail -F -n +1 mnt/orders/.follow/0",
+        "$ mkdir mnt/.groups/report",
+    ],
+    "docs/reference/metrics.md": [
+        "$ ln -s /srv/mnt/.kafkafs/metrics /var/lib/prometheus/node-e",
+    ],
+    "docs/reference/names.md": [
+        "mnt/",
+        "$ mkdir b && touch b/{0..9} && cat a/.config >> b/.config",
+    ],
+}
+
+
+def test_every_block_runs_or_is_data() -> None:
+    found = {page: {block.kind for block in blocks((ROOT / page).read_text())} for page in PAGES}
+    kinds = set().union(*found.values())
+    assert kinds <= {"sh", "sh root", "text", "", "python", "c", "ini", "json", "toml", "yaml"}
+    assert {page for page in PAGES if "sh" in found[page]} == RUN_BY.keys()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_that_do_not_run_are_listed(page: str) -> None:
+    found = [block for block in blocks((ROOT / page).read_text()) if block.kind in ("text", "")]
+    assert [block.text.partition("\n")[0][:60].strip() for block in found] == NOT_RUN.get(page, [])
+
+
+def test_the_executed_lines_do_not_become_fewer() -> None:
+    pages = [page for page in RUN_BY if page != "docs/spark.md"]
+    found = [block for page in pages for block in blocks((ROOT / page).read_text())]
+    assert (
+        sum(len(commands_in(block.text)) for block in found if block.kind == "sh") >= EXECUTED_LINES
+    )
+
+
+def test_fresh_roots_run_all_blocks_for_root() -> None:
+    found = [
+        (page, title(part))
+        for page in PAGES
+        for part in parts((ROOT / page).read_text())
+        if any(block.kind == "sh root" for block in blocks(part))
+    ]
+    assert sorted(found) == sorted([*FROM_PACKAGE, *FROM_CLONE])
 
 
 def test_the_glossary_has_each_term_once() -> None:

@@ -9,42 +9,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from tests.hang import HANG_S
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import program
-from tests.pasted import AS_ROOT, blocks, parts, title
+from tests.pasted import RUN_BY, blocks, commands, parts, title
 
 ROOT = Path(__file__).parents[2]
+PAGES = [page for page, test in RUN_BY.items() if test == "tests/mount/test_documents.py"]
 COOKBOOK = ROOT / "docs/cookbook.md"
-#: The pages whose `sh` blocks run here.
-EXECUTED = [ROOT / name for name in ("README.md", "docs/cookbook.md", "docs/admin.md")]
-#: Command lines in these blocks. Raise it when you add some.
-EXECUTED_LINES = 186
-#: The first lines of the `text` blocks on these pages.
-NOT_RUN = [
-    "tail mnt/.kafkafs/log    # each refused request, the reason, and what to type instead",
-    "dnf install -y gcc pkgconf-pkg-config fuse3 fuse3-devel python3-devel",
-    "kafkafs mount DATA MOUNT [-f] [-o option,option=value …]",
-    "/srv/log  /mnt/log  kafkafs  nofail,setuid=log,allow_other,x-systemd.mount-timeout=infinity"
-    "  0  0",
-]
 BIN = Path(sys.executable).parent
 TREE = ROOT / "docs/reference/names.md"
 CONTROL = ROOT / "docs/reference/control-files.md"
 
 
 # -- what a new user pastes ------------------------------------------------------------------------
-
-
-class Command(NamedTuple):
-    """A line of a shell, and the lines that it prints."""
-
-    line: str
-    shown: list[str]
 
 
 def chapter(path: Path, heading: str) -> str:
@@ -56,25 +37,14 @@ def chapter(path: Path, heading: str) -> str:
     return text[start.end() : end.start() if end else None]
 
 
-def commands(script: str) -> list[Command]:
-    """The command lines, each with the lines after `#>` that it prints. Comments are left out."""
-    found: list[Command] = []
-    for line in script.splitlines():
-        if line.startswith("#>"):
-            found[-1].shown.append(line.removeprefix("#>").removeprefix(" "))
-        elif line and not line.startswith("# "):
-            found.append(Command(line, []))
-    return found
-
-
 def scripts() -> dict[str, str]:
     """The `sh` blocks below each heading of the executed pages, by page and heading."""
     found = {}
-    for path in EXECUTED:
-        for part in parts(path.read_text()):
+    for page in PAGES:
+        for part in parts((ROOT / page).read_text()):
             script = "".join(block.text for block in blocks(part) if block.kind == "sh")
             if script:
-                found[f"{path.relative_to(ROOT)}: {title(part)}"] = script
+                found[f"{page}: {title(part)}"] = script
     return found
 
 
@@ -164,29 +134,6 @@ def test_the_first_screen(terminal: Terminal) -> None:
 def test_the_blocks_of_a_chapter(terminal: Terminal, place: str) -> None:
     """Each chapter starts in an empty directory."""
     run(terminal, scripts()[place])
-
-
-def test_the_executed_lines_do_not_become_fewer() -> None:
-    assert sum(len(commands(script)) for script in scripts().values()) >= EXECUTED_LINES
-
-
-def test_the_chapters_that_fresh_roots_run() -> None:
-    """`tests/soak/test_package.py` runs these blocks, which need root."""
-    found = [
-        (str(path.relative_to(ROOT)), title(part))
-        for path in EXECUTED
-        for part in parts(path.read_text())
-        if any(block.kind == "sh root" for block in blocks(part))
-    ]
-    assert sorted(found) == sorted(AS_ROOT)
-
-
-def test_the_blocks_that_do_not_run() -> None:
-    """Every other block is of a known language, or is listed here by its first line."""
-    found = [block for path in EXECUTED for block in blocks(path.read_text())]
-    assert {block.kind for block in found} <= {"sh", "sh root", "text", "ini", "python"}
-    first_lines = [block.text.partition("\n")[0] for block in found if block.kind == "text"]
-    assert first_lines == NOT_RUN
 
 
 def test_rsyslog_writes_into_a_partition(terminal: Terminal) -> None:
