@@ -178,7 +178,7 @@ NOT_RUN = {
         "kernel ── inode ──▶ ViewFile ──▶ Generation ──▶ Timeline ──",
     ],
     "docs/dev/spark.md": [
-        "spark-submit --master spark://host:7077 \"$(python -c 'import",
+        "df.write, df.writeStream              spark.read, spark.r",
     ],
     "docs/dev/testing.md": [
         "scripts/test tests/storage/log",
@@ -216,6 +216,11 @@ NOT_RUN = {
     "docs/reference/names.md": [
         "mnt/",
         "$ mkdir b && touch b/{0..9} && cat a/.config >> b/.config",
+    ],
+    "docs/spark.md": [
+        "$ python3 -m venv ~/kafkafs && ~/kafkafs/bin/pip install '.[",
+        "$ spark-submit --master spark://host:7077 \\",
+        "$ ~/kafkafs/bin/pip install venv-pack",
     ],
 }
 

@@ -14,19 +14,19 @@ from storage.paths import META_PROPERTIES
 from tests import metadata_log as made
 from tests.metadata_log import MetadataLog
 from tests.mount.mounting import mounted
+from tests.pasted import blocks, commands, parts, title
 
 DOCS = Path(__file__).parents[2] / "docs"
 DATA = "/var/lib/kafka/data"
 
 
-def blocks(page: str) -> dict[str, str]:
+def scripts(page: str) -> dict[str, str]:
     """The `sh` blocks of a page, by the heading that they stand below."""
-    found: dict[str, str] = {}
-    for chapter in re.split(r"^##+ ", (DOCS / page).read_text(), flags=re.M):
-        text = "".join(re.findall(r"^```sh\n(.*?)^```$", chapter, re.M | re.S))
-        if text:
-            found[chapter.partition("\n")[0]] = text
-    return found
+    found = {
+        title(part): "".join(block.text for block in blocks(part) if block.kind == "sh")
+        for part in parts((DOCS / page).read_text())
+    }
+    return {heading: text for heading, text in found.items() if text}
 
 
 def run(line: str, directory: Path) -> list[str]:
@@ -54,18 +54,13 @@ def paste(script: str, directory: Path) -> int:
 
     Returns how many lines showed output.
     """
-    lines: list[tuple[str, list[str]]] = []
-    for line in script.splitlines():
-        if line.startswith("#>"):
-            lines[-1][1].append(line.removeprefix("#> "))
-        elif line and not line.startswith("# "):
-            lines.append((line, []))
+    lines = commands(script)
     for line, shown in lines:
         printed = run(line, directory)
         if shown:
             pattern = "\n".join(".*".join(map(re.escape, each.split("…"))) for each in shown)
             assert re.fullmatch(pattern, "\n".join(printed)), (line, printed)
-    return len([shown for _, shown in lines if shown])
+    return len([line for line in lines if line.shown])
 
 
 @pytest.fixture
@@ -98,16 +93,16 @@ def broker(tmp_path: Path) -> Path:
     return data
 
 
-@pytest.mark.parametrize("heading", blocks("kafka.md"))
+@pytest.mark.parametrize("heading", scripts("kafka.md"))
 def test_a_brokers_directory(broker: Path, tmp_path: Path, heading: str) -> None:
     files = {path: path.read_bytes() for path in broker.rglob("*") if path.is_file()}
-    assert paste(blocks("kafka.md")[heading].replace(DATA, str(broker)), tmp_path) > 3
+    assert paste(scripts("kafka.md")[heading].replace(DATA, str(broker)), tmp_path) > 3
     # Nothing was written into it.
     assert files == {path: path.read_bytes() for path in broker.rglob("*") if path.is_file()}
 
 
 def test_room_in_a_topic_that_never_had_retention(tmp_path: Path) -> None:
-    (script,) = blocks("durability.md").values()
+    (script,) = scripts("durability.md").values()
     with mounted(tmp_path) as mount:
         mount.run("mkdir orders && seq 1000 >> orders/0")
         paste(script, tmp_path)

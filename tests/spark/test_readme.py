@@ -1,4 +1,4 @@
-"""The examples of the reference and of the cookbook, as a new user pastes them."""
+"""The examples of docs/spark.md and of the cookbook, as a new user pastes them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.storage.compaction import cleaned
 from tests.storage.logs import append
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "docs/spark.md"
+PAGE = ROOT / "docs/spark.md"
 BIN = Path(sys.executable).parent
 
 
 def blocks(title: str, language: str) -> list[str]:
     """The blocks of a chapter, or of a part of one."""
-    chapters = re.split(r"^###? ", REFERENCE.read_text(), flags=re.M)
+    chapters = re.split(r"^###? ", PAGE.read_text(), flags=re.M)
     (chapter,) = (each for each in chapters if each.startswith(f"{title}\n"))
     return re.findall(rf"^```{language}\n(.*?)^```$", chapter, flags=re.M | re.S)
 
@@ -37,7 +37,7 @@ def at(scratch: Path, block: str) -> str:
 
 
 def test_a_compacted_topic_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
-    (block,) = blocks("A compacted topic to a table of what holds now", "python")
+    (block,) = blocks("A compacted topic to a table of latest values", "python")
     (tmp_path / "data").mkdir()
     with cleaned.compacted(tmp_path / "data") as (manager, _):
         log = manager.create_topic("users", 1).partitions[0]
@@ -51,8 +51,8 @@ def test_a_compacted_topic_to_a_table(spark: SparkSession, tmp_path: Path) -> No
     assert [tuple(row) for row in table] == [("ann", "3"), ("eve", "1"), ("fay", "")]
 
 
-def test_an_hour_again_into_another_topic(spark: SparkSession, tmp_path: Path) -> None:
-    (block,) = blocks("An hour again, into another topic", "python")
+def test_replaying_an_hour_into_another_topic(spark: SparkSession, tmp_path: Path) -> None:
+    (block,) = blocks("Replaying an hour into another topic", "python")
     eight_ms = 1_795_334_400_000
     hour_ms = 3_600_000
     (tmp_path / "data").mkdir()
