@@ -150,7 +150,7 @@ def test_every_page_is_two_clicks_from_the_readme() -> None:
 
 PAGES = [str(path.relative_to(ROOT)) for path in DOCUMENTS if path.parent.name != "decisions"]
 #: Command lines in `sh` blocks that tests run line by line. Raise it when you add some.
-EXECUTED_LINES = 197
+EXECUTED_LINES = 201
 #: The first 60 characters of each `text` block, and of each without a kind: these do not run.
 NOT_RUN = {
     "AGENTS.md": [
@@ -187,9 +187,7 @@ NOT_RUN = {
     "docs/kafka.md": [
         "$ kafkafs mount -o ro /var/lib/kafka/data mnt",
         "$ kafkafs config /var/lib/kafka/data --broker-config /etc/ka",
-        "$ kafkafs config /var/lib/kafka/data --broker-config /etc/ka",
         "$ kafkafs config /var/lib/kafka/data orders remote.storage.e",
-        "$ kafkafs detach /var/lib/kafka/data",
         "$ kafkafs dump --print-data-log /var/lib/kafka/data/orders-0",
     ],
     "docs/performance.md": [

@@ -93,12 +93,30 @@ def broker(tmp_path: Path) -> Path:
     return data
 
 
-@pytest.mark.parametrize("heading", scripts("kafka.md"))
-def test_a_brokers_directory(broker: Path, tmp_path: Path, heading: str) -> None:
+def on(broker: Path, heading: str) -> str:
+    """The blocks below a heading of docs/kafka.md, about this directory."""
+    properties = broker.parent / "server.properties"
+    script = scripts("kafka.md")[heading].replace(DATA, str(broker))
+    return script.replace("/etc/kafka/server.properties", str(properties))
+
+
+@pytest.mark.parametrize("heading", ["Finding one order", "Groups, lag and offsets"])
+def test_looking_into_a_brokers_directory(broker: Path, tmp_path: Path, heading: str) -> None:
     files = {path: path.read_bytes() for path in broker.rglob("*") if path.is_file()}
-    assert paste(scripts("kafka.md")[heading].replace(DATA, str(broker)), tmp_path) > 3
+    assert paste(on(broker, heading), tmp_path) > 3
     # Nothing was written into it.
     assert files == {path: path.read_bytes() for path in broker.rglob("*") if path.is_file()}
+
+
+def test_a_broker_is_named_and_its_directory_detached(broker: Path, tmp_path: Path) -> None:
+    assert scripts("kafka.md").keys() == {
+        *("Finding one order", "Groups, lag and offsets"),
+        *("Settings", "Detaching from the broker"),
+    }
+    (broker.parent / "server.properties").write_text("log.retention.hours=24\n")
+    assert paste(on(broker, "Settings"), tmp_path) == 1
+    assert paste(on(broker, "Detaching from the broker"), tmp_path) == 2
+    assert "retention.ms=86400000" in "".join(run(f"kafkafs config {broker} orders", tmp_path))
 
 
 def test_room_in_a_topic_that_never_had_retention(tmp_path: Path) -> None:
