@@ -50,6 +50,7 @@ REFERENCES = [
         "docs/reference/following.md",
         "docs/kafka.md",
         "docs/durability.md",
+        "docs/performance.md",
         "docs/reference/settings.md",
     )
 ]
