@@ -53,12 +53,16 @@ _Write = Callable[[bytes], None]
 @view_option(_VIEWS)
 @click.pass_context
 def command(context: click.Context, words: Sequence[str], view: str) -> None:
-    """Append each line of standard input as a record to a partition or, by key, over a topic's.
+    """Append each line of standard input as a record, to a partition or by key to a topic's
+    partitions.
 
-    Lines of --view kv are KEY TAB VALUE, of jsonl JSON objects, as in a mount's .kv and .jsonl;
-    MOUNT/TOPIC/.kv/PARTITION says the same.
-    They are appended as they come, through the mount where there is one. Where a line is refused,
-    those in front of it are in the log; standard error says which one and why, and the status is 1.
+    With --view kv, a line is KEY TAB VALUE. With --view jsonl, it is a JSON object. Both are as in
+    .kv and .jsonl of a mount. The path MOUNT/TOPIC/.kv/PARTITION includes --view kv.
+
+    DATA is mounted, or not in use. Lines are appended as they come, through the mount if there is
+    one. Without a mount, they are on the disk when the command ends. If a line is refused, all
+    lines before it are in the log and none after it. Standard error has its number and the reason,
+    and the exit status is 1.
     """
     plain, view = taken_from_paths(context, words, _VIEWS)
     logs = resolve(context, plain)

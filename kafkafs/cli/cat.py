@@ -61,14 +61,15 @@ def command(
     """Print the records of partitions; of a topic, one partition after the other.
 
     START and END are those of the files N@START..END of a mount: an offset, -10 for the last ten
-    records, a time, -15m, start, end. Without them everything is printed that is there now. Paths
-    below a mount will do, too: mnt/orders/0@-10, mnt/orders/.jsonl/0.
+    records, a time, -15m, start, end. Without them, cat prints all records that a partition has
+    when cat comes to it. Paths below a mount are accepted, too: mnt/orders/0@-10,
+    mnt/orders/.jsonl/0.
 
     CONDITION is SQL: and, or, not, =, <>, <, <=, >, >=, between, in, like, is [not] null, over
     topic, partition, offset, timestamp ('2026-11-22T08:00', '-15m'), timestampType, key, value and
-    header('NAME'); X'61' is bytes.
+    header('NAME'). X'61' is bytes. Times without a zone are local.
 
-    The directory may be in use. Where records are damaged it ends, with status 1.
+    The directory may be in use. At damaged records, cat ends with exit status 1.
     """
     plain, points = _divided(words)
     plain, view = taken_from_paths(context, plain, VIEWS)

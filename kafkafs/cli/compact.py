@@ -44,17 +44,21 @@ _FIGURES = (
     ),
 )
 @logs_argument()
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@output_options(sizes=True)
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed. Takes no lock.")
+@output_options("dry_run, and in partitions the figures of each, or its error", sizes=True)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
-    """Keep only the latest record of each key. Where the logs are mounted, the daemon does it.
+    """Keep only the latest record of each key, as the daemon's cleaner does, but now.
 
-    Without TOPIC: in all topics whose cleanup.policy has compact, but for Kafka's own. It cleans
-    all that is dirty, however little; the active segment stays as it is. One line a partition.
-    Where nothing is mounted, the old files are gone when the command ends: file.delete.delay.ms is
-    for readers of a mount. With --dry-run it takes no lock and changes nothing.
+    Without TOPIC, compact cleans all topics whose cleanup.policy has compact, except Kafka's own.
+    It compacts every log that is dirty (not compacted yet), however little. Offsets stay, and so
+    does the active segment. The output has a line for each partition.
 
-    Exits with 0 where all were cleaned. Ctrl-C leaves the other partitions as they were.
+    If the logs are mounted, the daemon compacts them, partition by partition, as
+    .control/compaction does, and Ctrl-C cancels it. Otherwise the directory must not be in use. The
+    old files are then deleted when the command ends: file.delete.delay.ms is for readers of a
+    mount.
+
+    Exit status 0: all were cleaned. Ctrl-C leaves the other partitions as they were.
     """
     report = _Report(out, dry_run=dry_run)
     with one_line_errors():

@@ -36,12 +36,16 @@ _Changes = Mapping[str, str | None]
 @click.argument("words", metavar="DATA|MOUNT [TOPIC [NAME=[VALUE]]...]", nargs=-1, required=True)
 @allow_empty_option
 @click.option(
-    "--broker-config", metavar="FILE", help="The server.properties of the broker of DATA."
+    "--broker-config",
+    metavar="FILE",
+    help="The server.properties of the broker that wrote DATA. kafkafs.properties stores the path.",
 )
 @click.option(
-    "--metadata-log-dir", metavar="DIR", help="Where that broker keeps __cluster_metadata-0."
+    "--metadata-log-dir",
+    metavar="DIR",
+    help="The directory of that broker's __cluster_metadata-0, if FILE does not name it.",
 )
-@output_options()
+@output_options("a list of objects with name, value and source")
 @click.pass_context
 def command(
     context: click.Context,
@@ -50,18 +54,19 @@ def command(
     metadata_log_dir: str | None,
     out: Output,
 ) -> None:
-    """Show the settings of TOPIC, or change them: NAME=VALUE sets, NAME= goes back to the default.
+    """Show settings, or change those of TOPIC: NAME=VALUE sets, NAME= restores the default.
 
-    Shown are NAME=VALUE for what is set on the topic, then # NAME=VALUE (where it comes from) for
-    all else that is in force. Without TOPIC: what the data directory's kafkafs.properties says,
-    and the defaults. Changes are judged as Kafka does, all together: all are made or none. Where
-    the topic is mounted, they hold at once. Durations may be written as 7d, 12h, 30m, 5s, sizes as
-    10GiB, 512MiB, 64KiB.
+    The settings that are set on the topic are printed as NAME=VALUE, all others in force as #
+    NAME=VALUE (source). Without TOPIC, config prints the settings in kafkafs.properties, and the
+    defaults. The directory may be in use. Durations may have units (7d, 12h, 30m, 5s), and so may
+    sizes (10GiB, 512MiB, 64KiB).
 
-    What is set on the topics of a broker's directory is read from its metadata log, and from the
-    broker's file, once that is named by --broker-config (kafkafs.properties remembers the path).
-    Nothing is deleted or compacted of a topic while it is not known what the broker would keep;
-    mounting says so, and .kafkafs/topics.
+    To change settings, the directory must be mounted or not in use. Kafka's rules apply to all
+    changes together: all are made or none. No log is opened. In a mount they take effect at once.
+
+    The topic settings of a broker's directory come from its metadata log, and from the broker's
+    file after --broker-config has named it. While it is not known what the broker would keep of a
+    topic, nothing of the topic is deleted or compacted; mount and .kafkafs/topics report it.
     """
     address, changes = _parsed(context, words)
     named = {

@@ -19,16 +19,21 @@ from storage.plural import counted
     epilog=examples("kafkafs convert --dry-run data", "kafkafs convert data orders payments"),
 )
 @logs_argument(partitions=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@output_options()
+@click.option(
+    "--dry-run", is_flag=True, help="Only print what would be done. The directory may be in use."
+)
+@output_options("the lists converted, cut, errors, and tiered (a line for each tiered topic)")
 def command(logs: Address, dry_run: bool, out: Output) -> None:
-    """Rewrite what is not of format v2, in place. The data directory must not be in use.
+    """Rewrite older formats as v2, in place. The data directory must not be in use.
 
-    Message formats v0 and v1 (Kafka 0.8 to 0.10) and whole logs of Kafka 0.7. Offsets, keys,
-    values, codecs and the files' times stay; the byte positions of 0.7 stay as offsets. The old
-    files are removed when the new ones are durable: nothing is lost, whenever this is killed; run
-    it again then. It takes as much free disk as the largest segment, of 0.7 the largest partition.
-    Nothing of a broker's tiered topic is changed.
+    Older are the message formats v0 and v1 (Kafka 0.8 to 0.10), and logs of Kafka 0.7. Offsets,
+    keys, values, timestamps, codecs and the times of the files stay. The byte positions of 0.7 stay
+    as offsets.
+
+    The old files are removed when the new ones are on the disk, so a kill at any time loses
+    nothing. Run the command again then. It needs free space for the largest segment, or for the
+    largest partition of 0.7. A damaged log stays as it is and is named. Tiered topics of a broker
+    stay as they are.
     """
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes

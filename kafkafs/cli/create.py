@@ -29,17 +29,21 @@ from storage.plural import counted
     "--partitions",
     type=click.IntRange(1, 999_999),
     metavar="N",
-    help="How many; without it num.partitions of kafkafs.properties, by default 1.",
+    help="Number of partitions. The default is num.partitions of kafkafs.properties, or 1.",
 )
 @output_options()
 @click.pass_context
 def command(
     context: click.Context, words: Sequence[str], partitions: int | None, out: Output
 ) -> None:
-    """Create TOPIC with partitions and settings, of the user who calls. MOUNT/TOPIC will do, too.
+    """Create TOPIC, with partitions and settings. MOUNT/TOPIC is accepted, too.
 
-    Settings are judged as Kafka does, all together. Where something is wrong, or the topic is
-    there, nothing is made. Where DATA is mounted, the daemon does it.
+    The topic belongs to the calling user, with the mode that the umask leaves. Kafka's rules apply
+    to all settings together. If a name or a setting is wrong, or the topic exists, nothing is
+    created. No process sees the topic without its settings.
+
+    DATA is mounted, or not in use. In a mount, the daemon creates the topic, for the user who
+    mounted; other users use mkdir.
     """
     address, given = topic_and_rest(context, words)
     settings = dict(map(_setting, given))

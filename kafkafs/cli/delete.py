@@ -38,14 +38,23 @@ if TYPE_CHECKING:
     ),
 )
 @logs_argument("DATA|MOUNT TOPIC...", partitions=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@output_options(times=True)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help=(
+        "Only print what would be deleted, and for how long it could be undeleted. The directory "
+        "may be in use."
+    ),
+)
+@output_options("the topics; undelete_until is null if a topic cannot be undeleted", times=True)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
-    """Delete topics, with all their records. kafkafs undelete takes that back for a while.
+    """Delete topics with all their records. For a while, kafkafs undelete restores them.
 
-    The files of a topic stay for its file.delete.delay.ms (a minute by default); from then on the
-    daemon removes them, or the next command or mount that changes the directory. Where the topics
-    are mounted, the daemon deletes them. With --dry-run nothing is changed.
+    The files of a topic stay for its file.delete.delay.ms (one minute by default), and the command
+    prints until when. Then the daemon removes them, or the next mount, create, delete, undelete or
+    append of the directory. With delete.topic.enable=false the command fails.
+
+    DATA is mounted, or not in use. In a mount, the daemon deletes the topics.
     """
     if not logs.places:
         raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")

@@ -22,22 +22,31 @@ from kafkafs.cli.common.output import Output, output_options
     ),
 )
 @directory_argument(allow_empty=False, needs="files")
-@click.option("--undo", is_flag=True, help="Give it back to its broker.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@output_options()
+@click.option("--undo", is_flag=True, help="Give the directory back to its broker.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only print which names would change, and which settings are not known. Takes no lock.",
+)
+@output_options(
+    "dry_run, undo, the names that change, and the lists not_known (a line for each topic whose "
+    "settings are not known) and tiered"
+)
 def command(where: Address, undo: bool, dry_run: bool, out: Output) -> None:
-    """Make the directory of a broker, which must not be in use, one of kafkafs' own.
+    """Make a broker's directory, which must not be in use, one of kafkafs' own.
 
-    Before that, kafkafs makes no topics and partitions in it, since the broker would delete them
-    when it comes back. The broker's settings of its topics are kept (kafkafs-broker.properties).
-    Then its meta.properties and its metadata log get the suffix .detached, so that no broker starts
-    on it. Name its server.properties first, if that is there: kafkafs config DATA
-    --broker-config FILE. Prints a line for each topic whose settings are not known: nothing of it
-    is deleted or compacted before they are set. Tiered topics are named, with the offsets that are
-    only in remote storage: they stay read-only until remote.storage.enable=false is set on them.
+    Before that, kafkafs creates no topics and partitions in it, because the broker would delete
+    them when it returns. detach stores the broker's topic settings in kafkafs-broker.properties.
+    Then it adds the suffix .detached to meta.properties and to the metadata log, so no broker
+    starts on the directory. If the broker's server.properties exists, name it first: kafkafs config
+    DATA --broker-config FILE.
 
-    --undo gives everything its names back, unless topics or partitions have been made since. What
-    was appended stays. With --dry-run it takes no lock and changes nothing.
+    detach prints a line for each topic whose settings are not known. Nothing of it is deleted or
+    compacted until its settings are set. Tiered topics are named, with the offsets that are only in
+    remote storage. They stay read-only until remote.storage.enable=false is set on them.
+
+    --undo restores the names, unless topics or partitions have been created since. Appended records
+    stay.
     """
     from storage.directory import detach
     from storage.directory.lock import alone

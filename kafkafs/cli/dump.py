@@ -67,34 +67,45 @@ def _like_kafkas() -> Iterator[None]:
     ),
 )
 @click.argument("paths", metavar="FILE…", nargs=-1)
-@click.option("--files", metavar="FILE,FILE…", help="The files, as DumpLogSegments takes them.")
-@click.option("--print-data-log", is_flag=True, help="Print keys and values too.")
-@click.option("--deep-iteration", is_flag=True, help="Print the records, not the batches alone.")
-@click.option("--skip-record-metadata", is_flag=True, help="Of records print nothing else.")
+@click.option(
+    "--files", metavar="FILE,FILE…", help="The files, in the notation of DumpLogSegments."
+)
+@click.option(
+    "--print-data-log", is_flag=True, help="Print records with their keys and values, as UTF-8."
+)
+@click.option("--deep-iteration", is_flag=True, help="Print records, not only batches.")
+@click.option("--skip-record-metadata", is_flag=True, help="Print only keys and values of records.")
 @click.option(
     "--max-bytes",
     type=click.IntRange(0, _LARGEST),
     default=_LARGEST,
     metavar="N",
-    help="Read only that many bytes of a log.",
+    help="Read only the first N bytes of a log.",
 )
-@click.option("--verify-index-only", is_flag=True, help="Check an index without printing it.")
 @click.option(
-    "--index-sanity-check", is_flag=True, help="Check only what makes a broker rebuild an index."
+    "--verify-index-only", is_flag=True, help="Check an index against its log without printing it."
+)
+@click.option(
+    "--index-sanity-check",
+    is_flag=True,
+    help="Check only for faults that make a broker rebuild an index.",
 )
 @click.option(
     "--max-message-size",
     type=click.IntRange(0, _LARGEST),
     default=5 * 1024 * 1024,
     metavar="N",
-    help="No batch that an index points to is larger.",
+    help="Size limit of the batches that an index points to. The default is 5 MiB.",
 )
 @click.option(
     "--key-decoder-class",
     is_flag=False,
     flag_value=_STRING_DECODER,
     metavar="CLASS",
-    help="StringDecoder, IntegerDecoder or LongDecoder; prints keys and values.",
+    help=(
+        "StringDecoder, IntegerDecoder or LongDecoder of org.apache.kafka.tools.api. Prints keys "
+        "and values."
+    ),
 )
 @click.option(
     "--value-decoder-class",
@@ -103,17 +114,22 @@ def _like_kafkas() -> Iterator[None]:
     metavar="CLASS",
     help="The same for values.",
 )
-@click.option("--offsets-decoder", is_flag=True, help="The log is one of __consumer_offsets.")
-@click.option("--transaction-log-decoder", is_flag=True, help="… of __transaction_state.")
-@click.option("--share-group-state-decoder", is_flag=True, help="… of __share_group_state.")
-@click.option("--cluster-metadata-decoder", is_flag=True, help="… of __cluster_metadata.")
+@click.option(
+    "--offsets-decoder", is_flag=True, help="Print keys and values of __consumer_offsets as JSON."
+)
+@click.option("--transaction-log-decoder", is_flag=True, help="The same for __transaction_state.")
+@click.option("--share-group-state-decoder", is_flag=True, help="The same for __share_group_state.")
+@click.option("--cluster-metadata-decoder", is_flag=True, help="The same for __cluster_metadata.")
 @click.option("--remote-log-metadata-decoder", is_flag=True, hidden=True)
-@click.option("--json", "is_json", is_flag=True, help="One JSON object a line.")
+@click.option(
+    "--json", "is_json", is_flag=True, help="Print one JSON object per line, for all of the output."
+)
 def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: Any) -> None:
-    """Print what is in a log's files: .log, .index, .timeindex, .txnindex, .snapshot, .checkpoint.
+    """Print .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
 
-    The lines are those of Apache Kafka's DumpLogSegments, and so are the options. Nothing is
-    mounted or changed. An index wants its .log beside it.
+    The lines and the options are those of DumpLogSegments of Apache Kafka. dump needs no mount,
+    takes no lock and changes nothing, so the directory may be in use. An index needs its .log
+    beside it.
     """
     from kafkafs.dump.by_suffix import SUFFIXES, dump, suffix_of
     from kafkafs.dump.java import file_name

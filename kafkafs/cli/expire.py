@@ -40,22 +40,33 @@ if TYPE_CHECKING:
     ),
 )
 @logs_argument()
-@click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
-@output_options(sizes=True)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help=(
+        "Only print each segment that would be deleted: partition, base offset, size, reason. "
+        "Takes no lock."
+    ),
+)
+@output_options(
+    "dry_run, segments, bytes, records, errors, and two lists: partitions (would_go with "
+    "--dry-run) and frees",
+    sizes=True,
+)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
-    """Delete old segments, as retention would now. Where the logs are mounted, the daemon does it.
+    """Delete the segments that retention would delete now.
 
-    By retention.ms, retention.bytes and the log start, or by kafkafs.retention.policy. Without
-    TOPIC: of all topics. One line a partition that loses segments. Where nothing is mounted, the
-    files are gone when the command ends: file.delete.delay.ms is for readers of a mount.
+    Retention goes by retention.ms, retention.bytes and the log start, or by
+    kafkafs.retention.policy. Without TOPIC, expire works on all topics. The output has a line for
+    each partition that loses segments. A second line for each partition has the bytes that each
+    setting frees now, as if it were the only one, and when it frees the next ones. Retention
+    deletes whole segments. Records are counted by their offsets.
 
-    Then one line a partition: how many bytes each setting frees now, taken alone, and when it frees
-    the next ones. Retention deletes whole segments.
+    If the logs are mounted, the daemon deletes. Otherwise the directory must not be in use. The
+    files are then deleted when the command ends: file.delete.delay.ms is for readers of a mount.
+    The command works on a full disk.
 
-    With --dry-run one line a segment: partition, base offset, size, and why it would go. That
-    takes no lock and changes nothing. Records are counted by their offsets.
-
-    Exits with 1 where a partition failed; the others had their turn. Ctrl-C leaves the other
+    Exit status 1: a partition failed; expire continues with the others. Ctrl-C leaves the other
     partitions as they were.
     """
     report = _Report(out)

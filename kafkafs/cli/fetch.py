@@ -77,21 +77,25 @@ def _request(text: str, place: Place, offset: str, size: str) -> _Request:
 @click.option(
     "--reset",
     type=click.Choice(_NAMED_OFFSETS),
-    help="Where to read instead of an offset that is outside the log.",
+    help="Where to read if OFFSET is outside of the log.",
 )
 @click.argument(
     "words", metavar="DATA|MOUNT TOPIC:PARTITION:OFFSET:BYTES...", nargs=-1, required=True
 )
 @click.pass_context
 def command(context: click.Context, reset: str | None, words: Sequence[str]) -> None:
-    """Write messages to standard output, as a server's response to a fetch.
+    """Write messages to standard output, as a server of Kafka 0.7 answers a fetch.
 
-    OFFSET is a number, earliest or latest. BYTES bounds the messages: the first one is whole even
-    if it is larger, the last one may be cut. One request gives a MessageSetSend, several a
-    MultiMessageSetSend. Standard error says how many messages these are and where to go on.
+    OFFSET is a number, earliest or latest. BYTES limits the messages: the first one is complete
+    even if it is larger, and the last one may be cut. One place gives a MessageSetSend, several
+    give a MultiMessageSetSend. MOUNT/TOPIC/PARTITION:OFFSET:BYTES is accepted, too.
 
-    The directory may be in use: nothing is changed in it. A path below a mount stands for the
-    place, too: MOUNT/TOPIC/PARTITION:OFFSET:BYTES.
+    A message is the value of a record. Control records and records of aborted and open transactions
+    are left out. Messages have no offsets: standard error prints how many messages these are, and
+    the next offset. If OFFSET is outside of the log, the response has error code 1, standard error
+    has a line with OffsetOutOfRange, and the exit status is 1.
+
+    The directory may be in use. Nothing is changed in it.
     """
     from storage.convert.fetch import encode_multi_response
     from storage.directory.manager import LogManager

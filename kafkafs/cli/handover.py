@@ -32,11 +32,20 @@ _SERVER = "--bootstrap-server localhost:9092"
 @click.argument("broker_dir", metavar="BROKER_DIR")
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @click.option(
-    "--dry-run", is_flag=True, help="Only say what would be done, and what is in the way."
+    "--dry-run",
+    is_flag=True,
+    help=(
+        "Only print what would be done, what prevents it, and which commands to run at the "
+        "broker. The directories may be in use."
+    ),
 )
-@click.option("--link/--copy", default=False, help="Share files that never change; default: copy.")
-@click.option("--abort", is_flag=True, help="Abort transactions that are open.")
-@output_options()
+@click.option(
+    "--link/--copy",
+    default=False,
+    help="Share files that never change, or copy them. The default is to copy.",
+)
+@click.option("--abort", is_flag=True, help="Abort the transactions that are open in DATA.")
+@output_options("lines, the messages, and errors")
 @click.pass_context
 def command(
     context: click.Context,
@@ -48,21 +57,21 @@ def command(
     abort: bool,
     out: Output,
 ) -> None:
-    """Hand topics of DATA, which must not be mounted, over to a broker, which must be stopped.
+    """Hand topics of DATA, which must not be in use, over to a broker, which must be stopped.
 
-    BROKER_DIR is the broker's log directory. It must have the topics, with as many partitions,
-    and nothing may ever have been written to them. Without TOPIC: all topics of DATA but
-    Kafka's internal ones. Every byte is read and checked on the way.
+    BROKER_DIR is the broker's log directory. It must have the topics with the same number of
+    partitions, and nothing may ever have been written to them. Without TOPIC, handover takes all
+    topics of DATA except Kafka's internal ones. It reads and checks every byte.
 
-    --dry-run prints the commands that create the topics and set their settings. Run those, stop
-    the broker, run this, and start the broker. DATA stays as it is, and is no longer what the
-    broker has as soon as either is written to.
+    --dry-run prints the commands that create the topics and set their settings. Run them, stop the
+    broker, run handover, and start the broker. DATA stays as it is. As soon as either side is
+    written to, the two differ.
 
-    --link makes the logs of closed segments one file on both sides, where both directories are on
-    one file system and the files belong to the broker's user. --abort writes ABORT markers into
+    --link makes the logs of closed segments one file on both sides. Both directories must be on one
+    file system, and the files must belong to the broker's user. --abort writes ABORT markers into
     DATA.
 
-    An interrupted handover is undone; after a kill the next run undoes it and begins anew. No
+    An interrupted handover is undone. After a kill, the next run undoes it and starts again. No
     broker starts before that.
     """
     from kafkafs.cli.common.progress import long_work

@@ -34,7 +34,7 @@ options_option = click.option(
     "options",
     multiple=True,
     metavar="OPTIONS",
-    help="Mount options, separated by commas; may be repeated.",
+    help="Mount options, separated by commas. May be repeated.",
 )
 
 
@@ -50,14 +50,22 @@ options_option = click.option(
 @click.argument("data_dir", metavar="DATA")
 @click.argument("mount_point", metavar="MOUNT")
 @options_option
-@click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground.")
+@click.option(
+    "-f",
+    "--foreground",
+    is_flag=True,
+    help="Keep the daemon in the foreground, with its events on standard error.",
+)
 def command(data_dir: str, mount_point: str, options: tuple[str, ...], foreground: bool) -> None:
     """Mount the data directory DATA at the directory MOUNT.
 
-    MOUNT is an empty directory (with -o nonempty any). DATA is one too, or has Kafka's or
-    kafkafs' files; with -o create it is made, or may have files of others.
+    MOUNT is an empty directory, unless the mount option nonempty is given. DATA is empty, or has
+    files of Kafka or kafkafs. With the mount option create, DATA may be missing or have other
+    files.
 
-    Returns when the mount answers, and says what it shows; the daemon stays in the background.
+    The command returns when the mount answers, and prints what is mounted. The daemon stays in the
+    background. With exit status 78, another attempt fails too until somebody corrects a name, a
+    permission or a setting.
     """
     mount(data_dir, mount_point, parsed_options(options), foreground=foreground)
 

@@ -64,16 +64,16 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 _no_mtab_option = click.option("-n", "no_mtab", is_flag=True, expose_value=False, hidden=True)
 _type_option = click.option("-t", "type_", metavar="TYPE", expose_value=False, hidden=True)
-_verbose_option = click.option("-v", "verbose", is_flag=True, help="Say what was done.")
+_verbose_option = click.option("-v", "verbose", is_flag=True, help="Print what was done.")
 
 
 @click.command("mount.kafkafs", cls=MountCommand, context_settings=_HELP)
 @click.argument("data_dir", metavar="DATA")
 @click.argument("mount_point", metavar="MOUNT")
 @options_option
-@click.option("-r", "read_only", is_flag=True, help="The option ro.")
-@click.option("-s", "sloppy", is_flag=True, help="Take unknown mount options, without effect.")
-@click.option("-f", "fake", is_flag=True, help="Look at the options only.")
+@click.option("-r", "read_only", is_flag=True, help="Mount with the option ro.")
+@click.option("-s", "sloppy", is_flag=True, help="Accept unknown mount options, without effect.")
+@click.option("-f", "fake", is_flag=True, help="Check only the options.")
 @click.option("-w", "writable", is_flag=True, expose_value=False, hidden=True)
 @_no_mtab_option
 @_type_option
@@ -96,7 +96,7 @@ def mount_command(
 
 @click.command("umount.fuse.kafkafs", context_settings=_HELP)
 @click.argument("mount_point", metavar="MOUNT")
-@click.option("-f", "force", is_flag=True, help="Also while files are open.")
+@click.option("-f", "force", is_flag=True, help="Unmount even if files are open.")
 @click.option("-l", "lazy", is_flag=True, help="Return at once.")
 @click.option("-r", "read_only", is_flag=True, expose_value=False, hidden=True)
 @_no_mtab_option

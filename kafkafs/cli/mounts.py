@@ -19,10 +19,12 @@ from kafkafs.quantities import TimeMs
 )
 @output_options(times=True)
 def command(out: Output) -> None:
-    """List the mounts of kafkafs on this machine, with their daemons.
+    """List the mounts of kafkafs on this machine.
 
-    The state is serving, dead (the daemon was killed), stopped (by SIGSTOP), or stuck (it does not
-    answer).
+    A line has the data directory, the mount point, the daemon's process id and start, the state and
+    the mount options. The state is serving, dead (the daemon was killed), stopped (by SIGSTOP) or
+    stuck (the daemon does not answer within 5 s). The next mount or umount clears a dead one. A
+    dash stands for a value that only the mount's user may see.
     """
     from kafkafs.fuse.live_mounts import live_mounts
     from kafkafs.fuse.mount_point import MountError

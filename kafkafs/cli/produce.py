@@ -28,15 +28,18 @@ _CHUNK_BYTES = 1 << 20
 )
 @logs_argument("DATA|MOUNT TOPIC:PARTITION", allow_empty=False)
 def command(logs: Address) -> None:
-    """Append the record batches on standard input, as they lie in a .log file, to a partition.
+    """Append the record batches on standard input, in the format of a .log file, to a partition.
 
-    Batches of any format are taken and get new offsets; format v0 and v1 become v2; the codec stays
-    unless the topic's compression.type says otherwise; what a producer has written before is not
-    written again. Where a batch is refused, those in front of it are appended and the rest is not:
-    standard error says how many, and exit status is 1. Where the partition is mounted, the daemon
-    appends, and standard error counts bytes.
+    Batches of any format are accepted and get new offsets. Formats v0 and v1 become v2. The codec
+    stays, unless the topic's compression.type sets another one. Batches that a producer has already
+    written are not written again.
 
-    What was appended survives the machine when this returns.
+    DATA is mounted, or not in use. In a mount, the daemon appends. If a batch is refused, the
+    batches before it are in the log, and none after it. Standard error prints how many, and at
+    which byte produce stopped, and the exit status is 1. For a mount it counts bytes, and
+    .kafkafs/log has the reason.
+
+    When the command returns, everything is on the disk. Its memory does not grow with the input.
     """
     topic, partition = logs.partition()
     if sys.stdin is None:

@@ -4,16 +4,24 @@ A page has such a part between two comments, `<!-- settings: segment.ms prealloc
 `<!-- end -->`. The first one has the kind of the part and the names that it describes. The rest of
 a page is written by hand.
 
-The modules that are described here import without compiled code, as those of `man` do.
+The modules that are described here import without compiled code: `man` is called by the build,
+which has nothing but click and markdown-it-py.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import click
+
+from kafkafs.cli import LazyGroup, main
 from kafkafs.mount_options import OPTIONS
 from kafkafs.tree.directories.metrics_table import METRICS
 from storage.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS, format_value
@@ -30,7 +38,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
 
 
-_WORD = re.compile(r"(?<!\S)(\(?)([^\s`]+?)([.,;:)]*)(?!\S)")
+_WORD = re.compile(r"`[^`]*`|(?<!\S)(\(?)([^\s`]+?)([.,;:)]*)(?!\S)")
 #: An option; a name of a file or a setting; a value or a pattern of one.
 _IS_CODE = re.compile(r"--?[a-zA-Z]|.*[/_=@|*<>]|.*\.[a-zA-Z]")
 
@@ -39,14 +47,72 @@ def marked(text: str) -> str:
     """A plain text as Markdown: words that a user could type are code."""
 
     def word(match: re.Match[str]) -> str:
-        before, text, after = match.groups()
+        before, text, after = match.groups("")
         return f"{before}`{text}`{after}" if _IS_CODE.match(text) else match[0]
 
     return _WORD.sub(word, text)
 
 
+_filled = functools.partial(
+    textwrap.fill, width=120, break_long_words=False, break_on_hyphens=False
+)
+
+
 def codes(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+class Chapter(NamedTuple):
+    """A command as its `--help` describes it, in Markdown."""
+
+    usage: str
+    description: str
+    options: str
+    examples: str
+    """As they are typed, without Markdown."""
+
+
+def context_of(names: Iterable[str] = ()) -> click.Context:
+    """The context of a command, by the words after `kafkafs`."""
+    context = click.Context(main, info_name="kafkafs", **main.context_settings)
+    for name in names:
+        assert isinstance(context.command, click.Group)
+        command = context.command.get_command(context, name)
+        assert command is not None, name
+        context = click.Context(command, parent=context, info_name=name)
+    return context
+
+
+def chapter(context: click.Context) -> Chapter:
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(command.help or ""))
+    description = "\n\n".join(_filled(marked(" ".join(each.split()))) for each in paragraphs)
+    options = []
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if isinstance(parameter, click.Option) and record is not None:
+            text, *limits = re.split(
+                r" (?=\[(?:default: |x[<>]|\d+<))", " ".join(record[1].split())
+            )
+            options.append([f"`{record[0]}`", " ".join([marked(text), *limits])])
+    examples = inspect.cleandoc((command.epilog or "").partition("Examples:\n")[2])
+    return Chapter(usage, description, "\n".join(table(["option", ""], options)), examples)
+
+
+def details(names: Iterable[str]) -> str:
+    """Markdown that a command's chapter has after the generated part."""
+    begin = re.escape(f"<!-- command: {' '.join(names)} -->")
+    found = re.search(
+        rf"^{begin}$.*?^<!-- end -->$(.*?)(?=^##|\Z)",
+        (PAGES / "commands.md").read_text(),
+        re.M | re.S,
+    )
+    assert found is not None, names
+    return found[1]
 
 
 # --- parts -----------------------------------------------------------------------------------
@@ -66,6 +132,36 @@ def _settings(names: Sequence[str]) -> Iterator[str]:
         yield from table(["setting", "default", ""], [[*row[:2], row[3]] for row in rows])
 
 
+def _command(names: Sequence[str]) -> Iterator[str]:
+    context = context_of(names)
+    found = chapter(context)
+    yield from ("", f"    {found.usage}", "", found.description)
+    names_of_columns, rule, *options, _ = found.options.split("\n")
+    if options:  # besides --help
+        yield from ("", names_of_columns, rule, *options)
+    if isinstance(context.command, LazyGroup):
+        yield from ("", *_command_list(names))
+    if found.examples:
+        yield from (
+            "",
+            "Examples:",
+            "",
+            *(f"    {line}" for line in found.examples.split("\n")),
+            "",
+        )
+
+
+def _command_list(names: Sequence[str]) -> Iterator[str]:
+    """The commands of a group, with links to their chapters."""
+    group = context_of(names).command
+    assert isinstance(group, LazyGroup)
+    rows = []
+    for name, text in group.helps.items():
+        path = [*names, name]
+        rows.append([f"[{' '.join(path)}](#{'-'.join(path)})", marked(text)])
+    yield from table(["command", ""], rows)
+
+
 def _metrics(chapters: Sequence[str]) -> Iterator[str]:
     rows = []
     for metric in itertools.chain.from_iterable(METRICS[name] for name in chapters):
@@ -80,12 +176,14 @@ def _mount_options(_: Sequence[str]) -> Iterator[str]:
 
 
 _PARTS: Mapping[str, Callable[[Sequence[str]], Iterable[str]]] = {
+    "command": _command,
+    "command-list": _command_list,
     "metrics": _metrics,
     "mount-options": _mount_options,
     "settings": _settings,
 }
 _PART = re.compile(
-    rf"^(<!-- ({'|'.join(_PARTS)})\b:?([^>]*)-->\n).*?(?=^<!-- end -->$)", re.M | re.S
+    rf"^(<!-- ({'|'.join(_PARTS)})(?::([^>]*)| )-->\n).*?(?=^<!-- end -->$)", re.M | re.S
 )
 
 
@@ -93,7 +191,7 @@ def renewed(page: str) -> str:
     """A page whose parts are what the code says now."""
 
     def part(match: re.Match[str]) -> str:
-        first, kind, names = match.groups()
+        first, kind, names = match.groups("")
         return "\n".join([first.rstrip("\n"), *_PARTS[kind](names.split()), ""])
 
     return _PART.sub(part, page)

@@ -53,19 +53,27 @@ def _is_segments(path: str) -> bool:
 )
 @click.argument("words", metavar=f"{LOGS}|FILE...", nargs=-1, required=True)
 @allow_empty_option
-@click.option("--dry-run", "--check", is_flag=True, help="Only say what differs, and take no lock.")
-@output_options()
+@click.option(
+    "--dry-run",
+    "--check",
+    is_flag=True,
+    help="Only print what differs. Takes no lock; the directory may be in use.",
+)
+@output_options("dry_run, segments, and the lists different and damaged")
 @click.pass_context
 def command(context: click.Context, words: Sequence[str], dry_run: bool, out: Output) -> None:
-    """Make the .index, .timeindex and .txnindex files anew from the logs, where they differ.
+    """Rebuild the .index, .timeindex and .txnindex files that differ from the logs.
 
-    DATA may be one partition's directory, FILE is a file of a segment. The data directory must not
-    be in use. Missing and unreadable producer snapshots are made, too. One line a file that
-    differed. The indexes of a damaged log are left alone: kafkafs repair comes first. Nothing of a
-    broker's tiered topic is changed.
+    DATA may be the directory of one partition. FILE is a file of a segment. The directory must not
+    be in use. reindex also creates missing and unreadable producer snapshots. It prints a line for
+    each file that differed. A mount does the same for files that are missing or cannot be right;
+    reindex checks every entry.
 
-    Exits with 1 where a log is damaged, where there are only tiered topics, and with --dry-run
-    where anything differs.
+    The indexes of a damaged log stay: run kafkafs repair first. Tiered topics of a broker stay as
+    they are.
+
+    Exit status 1: a log is damaged, there are only tiered topics, or with --dry-run something
+    differs.
     """
     from storage.verify.reindex import log_bytes, reindex
 

@@ -36,24 +36,40 @@ _NOTHING = "nothing to take back"
 )
 @directory_argument()
 @click.option(
-    "--salvage", "wants_salvage", is_flag=True, help="Take valid batches back from the cuts."
+    "--salvage",
+    "wants_salvage",
+    is_flag=True,
+    help="Restore the valid batches of the *.cut files, with their offsets.",
 )
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Only say what would be cut; with --salvage, what it would take and leave.",
+    help=(
+        "Only print what would be cut. With --salvage: what would be restored, what not, and why; "
+        "the directory may then be in use."
+    ),
 )
-@click.option("--purge", "wants_purge", is_flag=True, help="Remove what was set aside.")
-@click.option("--accept-loss", is_flag=True, help="Give up lost records.")
+@click.option(
+    "--purge",
+    "wants_purge",
+    is_flag=True,
+    help="Remove the *.cut and *.bad files. Alone, it reads nothing.",
+)
+@click.option("--accept-loss", is_flag=True, help="Accept the loss of damaged and missing records.")
 @click.option(
     "--log-start",
     "log_starts",
     multiple=True,
     metavar="TOPIC-N=OFFSET",
-    help="Where a partition begins whose log start is not known any more; 'first' stands for its "
-    "first record, and alone for all such partitions.",
+    help=(
+        "First offset of a partition whose log start is unknown. TOPIC-N=first: its first record. "
+        "first: the first records of all such partitions. May be repeated."
+    ),
 )
-@output_options()
+@output_options(
+    "lines, the messages about single files, and the counts partitions, lacking (a part) and "
+    "cannot_be_opened"
+)
 def command(
     where: Address,
     wants_salvage: bool,
@@ -63,29 +79,27 @@ def command(
     log_starts: tuple[str, ...],
     out: Output,
 ) -> None:
-    """Read every byte of a data directory, which must not be mounted, and mend what is damaged.
+    """Read every byte of a data directory that is not in use, and repair damage.
 
-    It cuts off all that a mount would cut off, and bytes after the last batch of a segment. It sets
-    them aside in *.cut files beside the log, except for zeros.
+    repair cuts off the bytes that a mount would cut off, and bytes after the last batch of a
+    segment. It stores them in *.cut files beside the log, except zeros.
 
-    Where a mount shows records behind a damaged batch, the log stays as it is, unless one of these
-    options is given. Each of them ends the log at the damaged batch. --salvage then takes the valid
-    batches back, with their offsets. --accept-loss leaves them in the *.cut files.
+    If a mount shows records after a damaged batch, repair leaves the log as it is and prints how
+    many records these are. --salvage and --accept-loss end the log at the damaged batch. --salvage
+    then restores the valid batches after it, with their offsets. --accept-loss leaves them in the
+    *.cut files.
 
-    --purge removes the *.cut files. --dry-run changes nothing, and says what would be cut;
-    --salvage --dry-run names what would come back, what would not, and why.
+    A log that ends before its last flushed record takes no appends, because they would get the lost
+    offsets again. After --accept-loss it takes them. If the file of a segment is missing or shorter
+    than it was, reading fails; after --accept-loss readers skip it.
 
-    Tiered topics of a broker stay as they are; standard error names them.
+    Tiered topics of a broker stay as they are, and standard error names them. It also has
+    everything that was found; standard output has everything that was done. If a partition cannot
+    be opened, it is named, and the others are repaired.
 
-    A log that ends before its last flushed record takes no appends, since the lost offsets would be
-    given out again; with --accept-loss they are. Where a segment's file is gone, or is shorter than
-    it was, reading fails; with --accept-loss readers pass it.
-
-    What is found is said on standard error. A partition that cannot be opened is named, and the
-    others are mended.
-
-    Exits with 1 where something was cut, or would be; where --salvage left what the log does not
-    have; where a log is damaged or lacks a part; and where a partition cannot be opened.
+    Exit status 1: something was cut, or would be; or --salvage left records that the log does not
+    have. It is also 1 if a log is damaged, if it lacks a part and the loss is not accepted, or if
+    a partition cannot be opened. Cuts of an earlier repair count only with --salvage.
     """
     if dry_run and (wants_purge or accept_loss or log_starts):
         raise click.UsageError("--dry-run goes alone, or with --salvage")

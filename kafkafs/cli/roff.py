@@ -48,15 +48,15 @@ def verbatim(text: str) -> Iterator[str]:
 # --- Markdown --------------------------------------------------------------------------------
 
 
-def parsed(path: Path) -> list[Token]:
-    """A document. Of what only leads elsewhere, as `([why](x.md))`, nothing is left."""
-    text = re.sub(r"\s*\(\[[^\]]+\]\([^)]+\)\)", "", path.read_text(encoding="utf-8"))
+def parsed(text: str) -> list[Token]:
+    """Markdown, without links in parentheses, such as `([why](x.md))`."""
+    text = re.sub(r"\s*\(\[[^\]]+\]\([^)]+\)\)", "", text)
     return MarkdownIt("commonmark").enable("table").parse(text)
 
 
 def section(path: Path, title: str) -> list[Token]:
-    """What stands below a heading of the second level; nothing if there is none."""
-    tokens = parsed(path)
+    """The tokens below a heading of the second level; none if there is no such heading."""
+    tokens = parsed(path.read_text(encoding="utf-8"))
     starts = [i for i, token in enumerate(tokens) if token.type == "heading_open"]
     for begin in starts:
         if tokens[begin].tag == "h2" and tokens[begin + 1].content == title:
@@ -82,11 +82,8 @@ def inline(token: Token) -> str:
     return "".join(parts)
 
 
-def blocks(tokens: Sequence[Token], *, options: bool = True) -> Iterator[str]:
-    """A document's blocks, but for its title and its table of contents.
-
-    `options`: with the tables of a command's options.
-    """
+def blocks(tokens: Sequence[Token]) -> Iterator[str]:
+    """The blocks of a document, except its title and its table of contents."""
     at = 0
     while at < len(tokens):
         token = tokens[at]
@@ -102,7 +99,7 @@ def blocks(tokens: Sequence[Token], *, options: bool = True) -> Iterator[str]:
         elif token.type == "bullet_list_open" and not _is_contents(inside):
             yield from _bullets(inside)
         elif token.type == "table_open":
-            yield from _table(rows(inside), options=options)
+            yield from _table(rows(inside))
         at = end + 1
 
 
@@ -129,11 +126,11 @@ def _words(token: Token) -> str:
     return re.sub(r"[`*]", "", token.content)
 
 
-def _table(cells: list[list[Token]], *, options: bool) -> Iterator[str]:
+def _table(cells: list[list[Token]]) -> Iterator[str]:
     texts = [[_words(cell) for cell in row] for row in cells]
     if len(texts[0]) > 3 and max(len(text) for row in texts for text in row) < 60:
         yield from _columns(texts)
-    elif options or texts[0][0] != "option":
+    else:
         yield from _items(texts[0], cells[1:])
 
 

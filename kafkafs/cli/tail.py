@@ -135,24 +135,43 @@ class _File:
         "kafkafs tail -F -n 0 mnt/orders/* | grep --line-buffered error",
     ),
 )
-@click.option("-n", "--lines", default="10", metavar="[+]N", help="Begin N lines before the end.")
-@click.option("-c", "--bytes", "size", metavar="[+]N", help="Begin N bytes before the end.")
-@click.option("-f", "--follow", is_flag=True, help="Print what is appended: always the case.")
+@click.option(
+    "-n",
+    "--lines",
+    default="10",
+    metavar="[+]N",
+    help=(
+        "Begin N lines before the end; +N: at line N. N may have K, MB and other suffixes of "
+        "tail(1)."
+    ),
+)
+@click.option(
+    "-c", "--bytes", "size", metavar="[+]N", help="Begin N bytes before the end; +N: at byte N."
+)
+@click.option("-f", "--follow", is_flag=True, help="Print new lines. This is always the case.")
 @click.option(
     *("-F", "--retry", "by_name"),
     is_flag=True,
-    help="Wait for a file that is not there, or has gone.",
+    help=(
+        "Wait for files that do not exist yet, or whose topic or mount is removed. When the same "
+        "file returns, continue at the same place."
+    ),
 )
 @click.option(
     *("-s", "--sleep-interval"),
     metavar="SECONDS",
     type=float,
     expose_value=False,
-    help="No effect: nobody looks at intervals, each append wakes it.",
+    help="No effect: each append wakes the command.",
 )
-@click.option("-q", "--quiet", "--silent", is_flag=True, help="Never name the files.")
-@click.option("-v", "--verbose", is_flag=True, help="Name the files, also a single one.")
-@click.option("--pid", type=click.IntRange(min=1), help="End when this process has ended.")
+@click.option("-q", "--quiet", "--silent", is_flag=True, help="Never print file names.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Always print file names. The default is to print them if there are several files.",
+)
+@click.option("--pid", type=click.IntRange(min=1), help="End when this process ends.")
 @click.argument("words", metavar=f"{LOGS}|FILE...", nargs=-1, required=True)
 @click.pass_context
 def command(
@@ -166,16 +185,18 @@ def command(
     pid: int | None,
     words: Sequence[str],
 ) -> None:
-    """Print the last lines of partitions in a mount, and what is appended, at once.
+    """Print the last ten lines of partitions in a mount, and new lines at once.
 
-    Of a topic those of all partitions that it has now. FILE is a partition's file in the mount:
-    mnt/orders/0, mnt/orders/.jsonl/0, mnt/orders/0@-15m.
+    Of a topic, tail prints all partitions that it has now. FILE is a file of a partition in the
+    mount, in any view: mnt/orders/0, mnt/orders/.jsonl/0, mnt/orders/0@-15m.
 
-    As tail -f, with its options, but woken by each append instead of looking once a second. +N
-    begins with the Nth line or byte.
+    The options are those of tail(1). But each append wakes this command, and tail(1) looks once a
+    second. An open file continues when old records are deleted or compacted: no line is skipped or
+    repeated. Files outside of a mount are refused: use tail(1).
 
-    It ends when all files have: a topic was deleted, the mount is gone (status 1), the end of
-    N@START..END is reached. With -F it waits for them to come back.
+    Exit status 0: all files have an end, as N@START..END and snapshots have, and it is reached.
+    Exit status 1: a topic was deleted or the file system unmounted. With -F, the command waits for
+    them.
     """
     start = _Start(lines, "lines") if size is None else _Start(size, "bytes")
     try:

@@ -42,16 +42,27 @@ _Config = Callable[[str], str]
 )
 @logs_argument(needs="files", partitions=False)
 @click.option(
-    "--internal", is_flag=True, help="Kafka's own topics, too: __consumer_offsets and its like."
+    "--internal", is_flag=True, help="List Kafka's own topics too, such as __consumer_offsets."
 )
-@click.option("--rates", is_flag=True, help="Of a mount: how much is appended; looks for a second.")
-@output_options(times=True, sizes=True)
+@click.option(
+    "--rates",
+    is_flag=True,
+    help="For a mount: print the records and bytes appended per second. Measures for one second.",
+)
+@output_options(
+    "topics, with retention_ms and retention_bytes (-1: no limit, null: not known), and notes",
+    times=True,
+    sizes=True,
+)
 def command(logs: Address, internal: bool, rates: bool, out: Output) -> None:
     """List topics: partitions, records, size, time of the last append, cleanup policy, retention.
 
-    Records are counted by their offsets. Lines with # follow: faults, topics of which nothing is
-    deleted because their settings are not known, records that were lost, and deleted topics that
-    can be undeleted.
+    The directory may be in use. Records are counted by their offsets. Retention is all, 7d, 10.0GiB
+    or 7d+10.0GiB.
+
+    Lines that begin with # follow. They name partitions that cannot be opened, lost records, and
+    deleted topics that can be undeleted, with their ids. They also name topics that keep everything
+    because their settings are not known.
     """
     mount = logs.mount
     if rates and mount is None:

@@ -20,17 +20,22 @@ from kafkafs.cli.common.ending import fail, say
     "-l",
     "--lazy",
     is_flag=True,
-    help="Return at once; the daemon ends when the last open file is closed.",
+    help="Return at once. The daemon ends when the last open file is closed.",
 )
 @click.option(
     "-f",
     "--force",
     is_flag=True,
-    help="Also while files are open, or where the daemon does not answer: whoever uses MOUNT gets "
-    "an error.",
+    help=(
+        "Unmount even if files are open or the daemon does not answer. Processes that use MOUNT "
+        "get ENOTCONN."
+    ),
 )
 def command(mount_point: str, lazy: bool, force: bool) -> None:
-    """Unmount MOUNT, and wait until everything is written and the daemon has ended."""
+    """Unmount MOUNT, and return when everything is written and the daemon has ended.
+
+    If files are open, umount names the processes that use them, and changes nothing.
+    """
     unmount(mount_point, lazy=lazy, force=force)
 
 

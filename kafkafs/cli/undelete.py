@@ -21,17 +21,24 @@ from kafkafs.cli.common.output import Output, output_options
     ),
 )
 @click.argument("words", metavar="DATA|MOUNT TOPIC", nargs=-1, required=True)
-@click.option("--id", "topic_id", metavar="ID", help="Which one, where several had the name.")
+@click.option(
+    "--id",
+    "topic_id",
+    metavar="ID",
+    help="The topic's id, if several of that name were deleted. kafkafs topics lists the ids.",
+)
 @output_options()
 @click.pass_context
 def command(
     context: click.Context, words: Sequence[str], topic_id: str | None, out: Output
 ) -> None:
-    """Take the deletion of TOPIC back, with its records, settings, owners and modes.
+    """Restore a deleted topic with its records, settings, owners and modes.
 
-    Possible until the topic's file.delete.delay.ms is over; kafkafs topics lists what can be
-    undeleted. Not where there is a topic of that name again. Where DATA is mounted, the daemon does
-    it.
+    This is possible until the topic's file.delete.delay.ms is over, also after a restart. kafkafs
+    topics lists the topics that can be restored. If the name is in use again, delete that topic
+    first. If the command is killed, the topic is restored or can still be restored.
+
+    DATA is mounted, or not in use. In a mount, the daemon restores the topic.
     """
     address, others = topic_and_rest(context, words)
     if others:

@@ -25,18 +25,25 @@ from storage.plural import counted
     ),
 )
 @logs_argument(may_be_partition=True)
-@output_options(sizes=True)
+@output_options(
+    "partitions, records, bytes, and the lists faults and left_over, each with path, reason, "
+    "position and offset",
+    sizes=True,
+)
 def command(logs: Address, out: Output) -> None:
-    """Read every byte of logs, which may be in use, also by a broker, and name every fault.
+    """Read every byte of logs, and report every fault.
 
-    Without TOPIC all that is in the data directory. DATA may be one partition's directory.
+    The directory may be in use, also by a broker. No lock is taken and nothing is written. Without
+    TOPIC, verify checks the whole data directory. DATA may be the directory of one partition.
 
-    Checked are the batches, the records in them, the indexes, producer snapshots and checkpoints.
-    No lock is taken and nothing is written. One line a fault: file, position in bytes, offset,
-    reason. Files that deletions, cleaners and recovery have left over are named, and are no faults;
-    neither is what a kill has left and the next start makes anew.
+    It checks the CRC of each batch, each record through any codec and format, offsets, indexes,
+    transaction indexes, producer snapshots and checkpoints. A fault is one line: file, position in
+    bytes, offset, reason.
 
-    Exits with 0 where all is whole, with 1 where there are faults.
+    Files that deletions, cleaners and recovery left over are named, and are no faults. Neither are
+    files that a kill left and that the next start creates again.
+
+    Exit status 1: there are faults.
     """
     from dataclasses import asdict
 

@@ -27,12 +27,13 @@ from kafkafs.quantities import Size, TimeMs, Value
 @click.argument("path", metavar="FILE")
 @output_options(times=True, sizes=True)
 def command(path: str, out: Output) -> None:
-    """Wait until the job of a control file, like orders/.control/compaction, has ended.
+    """Wait until the job of a control file ends, such as orders/.control/compaction.
 
-    Shows its progress, and prints its outcome; where no job runs, the outcome of the last one.
-    Ctrl-C ends the waiting and leaves the job running; `echo cancel > FILE` ends the job.
+    The command shows the progress, and prints the outcome as lines of a name and a value. If no job
+    runs, it prints the outcome of the last one. Ctrl-C ends the command, and the job continues. To
+    end the job: `echo cancel > FILE`.
 
-    Exits with 0 where the job is done, and with 1 where it has failed or was cancelled.
+    Exit status 1: the job failed or was cancelled.
     """
     check_paths([path])
     try:

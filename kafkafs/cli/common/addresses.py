@@ -95,7 +95,7 @@ allow_empty_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_allow_empty,
-    help="Also where there is no partition.",
+    help="Accept a directory without partitions.",
 )
 
 

@@ -37,7 +37,7 @@ def where_option(function: _F) -> _F:
         "--where",
         metavar="CONDITION",
         callback=_parsed,
-        help="Only records for which it holds: key = 'alice' and timestamp >= '-15m'.",
+        help="Select records, for example by `key = 'alice' and timestamp >= '-15m'`.",
     )(function)
 
 

@@ -135,9 +135,12 @@ def objects(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[dic
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def output_options(*, times: bool = False, sizes: bool = False) -> Callable[[_F], _F]:
-    """The option `--json`, with `times` `--epoch`, with `sizes` `--bytes`; a command's parameter is
-    `out`, an `Output`.
+def output_options(
+    content: str = "", *, times: bool = False, sizes: bool = False
+) -> Callable[[_F], _F]:
+    """Add the option `--json`, with `times` `--epoch`, with `sizes` `--bytes`.
+
+    The parameter of the command is `out`, an `Output`. `content`: the names in the JSON.
     """
 
     def decorate(function: _F) -> _F:
@@ -155,13 +158,14 @@ def output_options(*, times: bool = False, sizes: bool = False) -> Callable[[_F]
         command: Any = with_output
         if sizes:
             command = click.option(
-                "--bytes", "in_bytes", is_flag=True, help="Sizes as numbers of bytes."
+                "--bytes", "in_bytes", is_flag=True, help="Print sizes as numbers of bytes."
             )(command)
         if times:
             command = click.option(
-                "--epoch", is_flag=True, help="Times as milliseconds since 1970."
+                "--epoch", is_flag=True, help="Print times as milliseconds since 1970."
             )(command)
-        decorated: _F = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+        text = f"Print JSON: {content}." if content else "Print JSON."
+        decorated: _F = click.option("--json", "as_json", is_flag=True, help=text)(command)
         return decorated
 
     return decorate

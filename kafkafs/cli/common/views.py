@@ -37,7 +37,7 @@ def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
             type=click.Choice(views),
             default=views[0],
             show_default=True,
-            help="How records are written: their values, or as in .VIEW of a mount.",
+            help="Format of a record: its value, or as in .VIEW of a mount.",
         )(function)
 
     return decorate

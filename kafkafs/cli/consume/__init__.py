@@ -38,8 +38,20 @@ _COUNT = click.IntRange(min=1)
         "kafkafs consume -g billing mnt/orders --reset --from 2026-11-21",
     ),
 )
-@click.option("-g", "--group", metavar="GROUP", help="Go on where this group has come to.")
-@click.option("--positions", "file", metavar="FILE", help="As -g, with positions in this file.")
+@click.option(
+    "-g",
+    "--group",
+    metavar="GROUP",
+    help="Resume from this group's committed offsets. A new group begins at START.",
+)
+@click.option(
+    "--positions",
+    "file",
+    metavar="FILE",
+    help=(
+        "Like -g, with the offsets in this file, for one consumer at a time. For read-only mounts."
+    ),
+)
 @view_option(VIEWS)
 @click.option(
     "--from",
@@ -47,18 +59,25 @@ _COUNT = click.IntRange(min=1)
     metavar="START",
     default="earliest",
     show_default=True,
-    help="Where to begin without a position: earliest, latest, an offset or a time (-15m).",
+    help=(
+        "Where to begin without a committed offset: earliest, latest, an offset, or a time (-15m)."
+    ),
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
-@click.option("--max-records", type=_COUNT, metavar="N", help="End after so many records.")
-@click.option("--exec", "shell", metavar="COMMAND", help="Run this for each batch.")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Wait for new records. Without it, consume ends at the end of the partitions.",
+)
+@click.option("--max-records", type=_COUNT, metavar="N", help="End after N records.")
+@click.option("--exec", "shell", metavar="COMMAND", help="Run `sh -c COMMAND` for each batch.")
 @click.option(
     "--batch-records",
     type=_COUNT,
     metavar="N",
     default=10_000,
     show_default=True,
-    help="Records of a batch at most.",
+    help="Most records of a batch.",
 )
 @click.option(
     "--batch-bytes",
@@ -66,7 +85,7 @@ _COUNT = click.IntRange(min=1)
     metavar="N",
     default=1 << 20,
     show_default=True,
-    help="Bytes of a batch at most, if it has more than one record.",
+    help="Most bytes of a batch that has more than one record.",
 )
 @click.option(
     "--batch-wait",
@@ -74,17 +93,21 @@ _COUNT = click.IntRange(min=1)
     metavar="MS",
     default=0,
     show_default=True,
-    help="With --follow: how long a batch that is not full waits for more.",
+    help="With --follow: time for which a batch that is not full waits for more records.",
 )
 @click.option(
     "--on-failure",
     type=click.Choice(["stop", "retry", "skip"]),
     default="stop",
     show_default=True,
-    help="When COMMAND does not exit with 0: end, try again, or go on behind the batch.",
+    help="If COMMAND does not exit with 0: end with its status, try again, or skip the batch.",
 )
-@click.option("--dead-letter", metavar="TOPIC", help="Where --on-failure skip appends the batch.")
-@click.option("--reset", is_flag=True, help="Set the group's positions to START, and end.")
+@click.option(
+    "--dead-letter",
+    metavar="TOPIC",
+    help="The topic, in the same mount, to which --on-failure skip appends the batch.",
+)
+@click.option("--reset", is_flag=True, help="Set the group's committed offsets to START, and end.")
 @click.argument("words", metavar=LOGS, nargs=-1, required=True)
 @click.pass_context
 def command(
@@ -104,21 +127,23 @@ def command(
     reset: bool,
     words: Sequence[str],
 ) -> None:
-    """Read topics or partitions of a mount; without a name all topics that it has now.
+    """Read topics or partitions of a mount. Without a name, read all topics that it has now.
 
-    Without -g it prints the records that are there. With -g it goes on behind the position that
-    the group has committed, and commits how far it has come; several that run with one -g at once
-    share the partitions.
+    Without -g, consume prints the existing records, each partition in order. With -g, it resumes
+    after the group's committed offsets, and commits its progress. Consumers with the same group
+    share the partitions. A new one gets its share when the others have finished their batches. If
+    one ends or is killed, the others get its share at once.
 
-    --exec runs COMMAND for each batch, with its lines on standard input and KAFKAFS_TOPIC,
-    KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its environment, and commits
-    when it exits with 0: each record is handled at least once.
+    --exec runs COMMAND for each batch. COMMAND has the lines on standard input, and KAFKAFS_TOPIC,
+    KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its environment. consume
+    commits when COMMAND exits with 0: each record is handled at least once.
 
-    With -g and without --exec it commits what the reader of its output has taken. What that has
-    not finished when it fails is not read again: each record is handled at most once there. Where
-    that is not enough, --exec runs the reader.
+    With -g and without --exec, consume commits records that the reader of its output has taken. If
+    the reader fails before it has finished them, they are not read again: each record is handled at
+    most once. If that is not enough, let --exec run the reader.
 
-    Ctrl-C and SIGTERM finish the batch (status 130 or 143), a second one does not wait for that.
+    Ctrl-C and SIGTERM finish the batch, commit it, and exit with 130 and 143. After a second
+    signal, consume does not wait for the batch.
     """
     from kafkafs.cli.consume.consumer import Consumer, Rules
     from kafkafs.cli.consume.dead_letters import DeadLetters

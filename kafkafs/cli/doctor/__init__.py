@@ -38,19 +38,22 @@ PATIENCE_S = 20.0
     ),
 )
 @click.argument("place", metavar="[DATA|MOUNT]", required=False)
-@output_options()
+@output_options(
+    "wrong and hints, how many there are, and the list checks, each with state, check, what and "
+    "mend"
+)
 def command(place: str | None, out: Output) -> None:
-    """Look at this machine, at the mounts, and at a data directory.
+    """Check this machine, the mounts, and a data directory.
 
-    Without DATA or MOUNT: what mounting needs of this machine and this user, and all mounts of
-    kafkafs. With it also its file system, room, lock, clock, settings, private topics
-    and whether other users may write it.
+    Without an argument, doctor checks what mounting needs of this machine and this user, and all
+    mounts of kafkafs. With DATA or MOUNT, it checks that mount and its data directory: file system,
+    space, lock, clock, settings, private topics, and whether other users may write it.
 
-    Each line is a check: ok, wrong, or a hint about what works and could work better. Below it
-    stands the line that mends it. Nothing is changed and nothing is waited for longer than 20 s,
-    also not a mount that hangs.
+    Each line is a check: ok, wrong, or a hint about something that works and could work better. The
+    line below it is the command to type. Nothing is changed. Each check is a process of its own and
+    ends after 20 s, so doctor does not wait for a mount or a disk that hangs.
 
-    Exits with 0 where nothing is wrong (hints do not count), with 1 where something is.
+    Exit status 1: something is wrong. Hints do not count.
     """
     every = _checks(place)
     looked_at = [

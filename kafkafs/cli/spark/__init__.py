@@ -10,11 +10,11 @@ import click
 from kafkafs.cli import LazyGroup, examples
 
 _JOBS = {
-    "verify": "Check everything in a data directory.",
-    "stats": "Count records, bytes, keys and gaps; draw them.",
+    "verify": "Check every byte of a data directory.",
+    "stats": "Count records, bytes, keys and gaps, and draw charts.",
     "export": "Write topics as Parquet files, each record once.",
     "import": "Append text, Parquet or JSON files to a topic, once.",
-    "compact": "Keep the latest record of each key only.",
+    "compact": "Keep only the latest record of each key.",
 }
 
 
@@ -30,10 +30,10 @@ _JOBS = {
 def command() -> None:
     """Work on logs with Spark, on all cores of this machine or on a cluster.
 
-    Needs PySpark, PyArrow and pandas (without them a job says what installs them), and Java 17
-    or later.
+    The jobs need PySpark, PyArrow and pandas, and Java 17 or later. If a package is missing, a job
+    prints how to install it.
 
-    DATA is a data directory, also one that is mounted or a running broker's, or for the jobs that
-    only read a URI of pyarrow.fs such as s3://bucket/data; MOUNT is a mount of one. A path below a
-    mount names the topic, too.
+    DATA is a data directory; it may be mounted or belong to a running broker. For jobs that only
+    read, it may be a URI of pyarrow.fs such as s3://bucket/data. MOUNT is a mount. A path below a
+    mount also selects a topic or a partition.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @location_argument()
 @choice_argument
-@click.option("--only-due", is_flag=True, help="Only what its settings ask for by now.")
+@click.option("--only-due", is_flag=True, help="Compact only logs that are due by their settings.")
 @job_options(sizes=True)
 def command(
     data_dir: str,
@@ -36,12 +36,13 @@ def command(
     dry_run: bool,
     **spark: Any,
 ) -> None:
-    """Keep the latest record of each key only, as the daemon's cleaner does, as wide as Spark runs.
+    """Keep only the latest record of each key, as the daemon's cleaner does, with Spark.
 
-    Without TOPIC all topics whose cleanup.policy has compact, however little is dirty. DATA may
-    be mounted: then the daemon puts the new segments in. The same records stay at the same offsets.
+    Without TOPIC, the job compacts all topics whose cleanup.policy has compact, however little is
+    not compacted yet. DATA may be mounted: then the daemon puts the new segments in. The same
+    records stay at the same offsets.
 
-    Exits with 1 where a partition could not be cleaned; it is as it was.
+    Exit status 1: a partition could not be compacted; it is unchanged.
     """
     from kafkafs.spark.jobs import compact
 

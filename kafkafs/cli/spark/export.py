@@ -30,23 +30,31 @@ if TYPE_CHECKING:
 @location_argument()
 @click.argument("target", metavar="OUT")
 @choice_argument
-@click.option("--follow", is_flag=True, help="Go on until stopped, with what is appended.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Export new records until the job is stopped. The exit status is then 0.",
+)
 @click.option(
     "--interval",
     default="10 seconds",
     show_default=True,
     metavar="DURATION",
-    help="With --follow: how often files are written.",
+    help="With --follow: time between two files.",
 )
-@click.option("--snapshot", is_flag=True, help="All that is there now, into a new directory.")
-@click.option("--text", "as_text", is_flag=True, help="Keys and values as strings, not bytes.")
+@click.option(
+    "--snapshot", is_flag=True, help="Export all records that exist now into a new directory."
+)
+@click.option(
+    "--text", "as_text", is_flag=True, help="Write keys and values as strings, not bytes."
+)
 @click.option(
     "--option",
     "options",
     multiple=True,
     metavar="NAME=VALUE",
     callback=name_and_value,
-    help="An option of the source, such as startingTimestamp=1790000000000.",
+    help="An option of the source, such as startingTimestamp=1790000000000. May be repeated.",
 )
 @where_option
 @job_options()
@@ -63,12 +71,13 @@ def command(
     dry_run: bool,
     **spark: Any,
 ) -> None:
-    """Write topics of DATA as Parquet files, OUT/topic=TOPIC/date=YYYY-MM-DD/, UTC.
+    """Write topics of DATA as Parquet files, OUT/topic=TOPIC/date=YYYY-MM-DD/ (UTC).
 
-    Each record is written once: a further run goes on where the last one has stopped, however that
-    ended, with what has been appended since. What it needs to know lies in OUT/_kafkafs.
+    Each record is written once. The next run continues where the last one stopped, however that one
+    ended. The state is in OUT/_kafkafs.
 
-    CONDITION is that of kafkafs cat, its times in Spark's time zone: UTC, unless --conf sets it.
+    CONDITION is that of kafkafs cat. Its times are in Spark's time zone, which is UTC unless --conf
+    sets it. Later runs need the same condition.
     """
     from kafkafs.spark.jobs import export
 

@@ -24,32 +24,55 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
     "--format",
     "kind",
     type=click.Choice(["text", "parquet", "json", "csv"]),
-    help="Default: by the names; text where they say nothing. .gz and the like are unpacked.",
+    help=(
+        "The default depends on the names, and is text for other names. Files such as .gz are "
+        "unpacked."
+    ),
 )
-@click.option("--key", metavar="COLUMN", help="The keys; default: the column key.")
-@click.option("--value", metavar="COLUMN", help="The values; '*': all other columns as JSON.")
-@click.option("--timestamp", metavar="COLUMN", help="The times; numbers count milliseconds.")
-@click.option("--order-by", metavar="COLUMN", help="Append in this order; default: offset.")
-@click.option("--partition", type=click.IntRange(0), help="Append everything there.")
-@click.option("--by-key", is_flag=True, help="Choose by key, whatever a column partition says.")
+@click.option("--key", metavar="COLUMN", help="Column of the keys. The default is key.")
+@click.option(
+    "--value",
+    metavar="COLUMN",
+    help="Column of the values. The default is value. '*': all other columns as JSON.",
+)
+@click.option(
+    "--timestamp",
+    metavar="COLUMN",
+    help="Column of the timestamps. The default is timestamp. Numbers are milliseconds.",
+)
+@click.option(
+    "--order-by",
+    metavar="COLUMN",
+    help="Column by which the records are ordered. The default is offset.",
+)
+@click.option("--partition", type=click.IntRange(0), help="Append all records to this partition.")
+@click.option(
+    "--by-key", is_flag=True, help="Choose partitions by key, and ignore a column partition."
+)
 @click.option(
     "--partitions",
     type=click.IntRange(1),
     metavar="N",
-    help="Create the topic with N partitions where there is none.",
+    help="Create the topic with N partitions if it does not exist.",
 )
 @click.option(
-    "--id", "name", metavar="NAME", help="What to call the import; default: by its files."
+    "--id",
+    "name",
+    metavar="NAME",
+    help=(
+        "Name of the import. The default is a hash of the topic, the files, their sizes and "
+        "times, and how to read them."
+    ),
 )
 @job_options(sizes=True)
 def command(data_dir: str, dry_run: bool, **options: Any) -> None:
-    """Append files to TOPIC, all or nothing and once: text, a record for each line, or rows.
+    """Append files to TOPIC as one transaction, once: lines of text, or rows.
 
-    FILE may be a directory or a pattern. Rows of Parquet, JSON or CSV have columns key, value,
-    headers, timestamp and partition, as far as they are there; without a partition Kafka's
-    partitioner chooses by key. DATA may be mounted: then the daemon appends.
+    FILE may be a directory or a pattern. A line of text becomes a record. Rows of Parquet, JSON or
+    CSV may have the columns key, value, headers, timestamp and partition. Without a partition,
+    Kafka's partitioner chooses one by key. DATA may be mounted: then the daemon appends.
 
-    A second run of the same import appends nothing.
+    A second run of the same import appends nothing, for kafkafs.txn.retention.ms.
     """
     from kafkafs.spark.jobs import import_
     from kafkafs.spark.jobs.import_records import ImportOptions

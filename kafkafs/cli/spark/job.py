@@ -101,9 +101,11 @@ choice_argument = click.argument(
 )
 
 _OPTIONS = (
-    click.option("--dry-run", is_flag=True, help="Only say what would be done."),
+    click.option("--dry-run", is_flag=True, help="Only print what the job would do."),
     click.option(
-        "--master", metavar="URL", help="Spark's cluster, as spark://HOST:PORT; default: local[*]."
+        "--master",
+        metavar="URL",
+        help="Spark's cluster, such as spark://HOST:PORT. The default is local[*].",
     ),
     click.option(
         "--conf",
@@ -111,9 +113,9 @@ _OPTIONS = (
         multiple=True,
         metavar="NAME=VALUE",
         callback=name_and_value,
-        help="A setting of Spark, such as spark.driver.memory=4g; may be repeated.",
+        help="A setting of Spark, such as spark.driver.memory=4g. May be repeated.",
     ),
-    click.option("--verbose", is_flag=True, help="Show what Spark logs."),
+    click.option("--verbose", is_flag=True, help="Print the log of Spark."),
 )
 
 
@@ -123,7 +125,9 @@ def job_options(*, times: bool = False, sizes: bool = False) -> Callable[[_F], _
     """
 
     def decorate(function: _F) -> _F:
-        function = output_options(times=times, sizes=sizes)(function)
+        function = output_options("figures, tables, faults and notes", times=times, sizes=sizes)(
+            function
+        )
         for option in reversed(_OPTIONS):
             function = option(function)
         return function

@@ -34,7 +34,11 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
 )
 @location_argument()
 @choice_argument
-@click.option("--chart", metavar="FILE", help="Draw rates over time and sizes: .png or .svg.")
+@click.option(
+    "--chart",
+    metavar="FILE",
+    help="Draw the rates over time and the sizes into a .png or .svg file.",
+)
 @click.option(
     "--gap",
     "gap_ms",
@@ -42,7 +46,7 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
     show_default=True,
     metavar="DURATION",
     callback=_milliseconds,
-    help="List where so long no record came: a number with ms, s, m, h or d.",
+    help="List times without a record of at least this length: a number with ms, s, m, h or d.",
 )
 @click.option("--no-keys", is_flag=True, help="Do not count different keys.")
 @click.option(
@@ -50,7 +54,7 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
-    help="Whether aborted and open transactions count.",
+    help="With read_uncommitted, count aborted and open transactions, too.",
 )
 @where_option
 @job_options(times=True, sizes=True)
@@ -65,15 +69,16 @@ def command(
     dry_run: bool,
     **spark: Any,
 ) -> None:
-    """Count records, bytes, batches and codecs, sizes, keys, tombstones, rates and gaps.
+    """Count records, bytes, batches, codecs, sizes, keys, tombstones, rates and gaps.
 
-    By topic and by partition, of all that is there when it starts. Sizes are of key and value; the
-    quantiles are within 1 %. Different keys are counted exactly up to some millions, and estimated
-    within 1 % or so above; the report says which. Offsets are missing where transactions were
-    marked or aborted, and where a cleaner was.
+    The report has topics and partitions, with all records that exist when the job starts. Sizes are
+    those of key and value. Quantiles are within 1 %. Different keys are counted exactly up to some
+    millions, and estimated within about 1 % above; the report says which. Offsets are missing at
+    markers of transactions, at aborted transactions, and after compaction.
 
-    CONDITION is that of kafkafs cat, its times in Spark's time zone: UTC, unless --conf sets it.
-    With it the log's own bytes, batches, codecs and missing offsets are not shown.
+    CONDITION is that of kafkafs cat. Its times are in Spark's time zone, which is UTC unless --conf
+    sets it. With a condition, the report omits the log's own bytes, batches, codecs and missing
+    offsets.
     """
     from kafkafs.spark.jobs import stats
 

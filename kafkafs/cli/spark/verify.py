@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 @choice_argument
 @job_options(sizes=True)
 def command(data_dir: str, choice: Choice, dry_run: bool, **spark: Any) -> None:
-    """Check what `kafkafs verify` checks, and say it in the same words, as wide as Spark runs.
+    """Check everything that `kafkafs verify` checks, with Spark, and report it in the same words.
 
-    Every batch's CRC, every record, every index entry, offsets, transactions, snapshots and
-    checkpoints. One line a fault: file, position in bytes, offset, reason. No lock is taken and
-    nothing is written.
+    These are the CRC of each batch, each record, each index entry, offsets, transactions, snapshots
+    and checkpoints. A fault is one line: file, position in bytes, offset, reason. No lock is taken
+    and nothing is written.
 
-    Exits with 0 where all is whole, with 1 where there are faults.
+    Exit status 1: there are faults.
     """
     from kafkafs.spark.jobs import verify
 

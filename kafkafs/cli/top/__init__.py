@@ -35,9 +35,11 @@ PATIENCE_S = 10.0
     ),
 )
 @click.argument("mount", metavar="MOUNT")
-@click.option("--once", is_flag=True, help="Print one look and end, as --json does.")
-@click.option("--partitions", is_flag=True, help="Each partition, instead of each topic.")
-@click.option("--internal", is_flag=True, help="Kafka's own topics, too: __consumer_offsets.")
+@click.option("--once", is_flag=True, help="Print one look, with the rates of SECONDS, and end.")
+@click.option("--partitions", is_flag=True, help="Show each partition instead of each topic.")
+@click.option(
+    "--internal", is_flag=True, help="Show Kafka's own topics too, such as __consumer_offsets."
+)
 @click.option(
     "-d",
     "--delay",
@@ -45,22 +47,24 @@ PATIENCE_S = 10.0
     show_default=True,
     type=click.FloatRange(min=0.1),
     metavar="SECONDS",
-    help="Between two looks.",
+    help="Time between two looks.",
 )
-@output_options(sizes=True)
+@output_options("facts, flush, fsync, faults, jobs, events, groups and rows", sizes=True)
 def command(
     mount: str, once: bool, partitions: bool, internal: bool, delay: float, out: Output
 ) -> None:
-    """Show what goes in and out of each topic of MOUNT, its size, its open files, and how many
-    records its consumers are behind: the group that is most.
+    """Show the activity of each topic of MOUNT, live.
 
-    Above stand the whole mount, how long flushes and fsyncs take, what is wrong, and the
-    compactions, retentions and others under way; below the newest events. q ends it, h lists the
-    keys.
+    A topic has its records and bytes per second, size, records, segments and open files, and the
+    lag of the group that is furthest behind. The lines above the topics show the whole mount, the
+    times of flushes and fsyncs, faults, and the jobs that wait or run. The newest events are below.
+    q ends the command, h lists the keys. MOUNT may also be a data directory that is mounted
+    read-write.
 
-    It looks less often where there are so many partitions that a look costs the daemon more than a
-    twentieth of its time. Rates are those of the last DELAY seconds. Requests and cpu have what a
-    look itself costs: some twenty requests.
+    If a look takes more than a twentieth of the daemon's time, as with many thousand partitions,
+    top looks less often. Rates are those of the last SECONDS.
+
+    Exit status 1: there is no mount, or it does not answer at the start.
     """
     from kafkafs.cli.top.table import Table
     from kafkafs.cli.top.watcher import Watcher, resolved

@@ -68,7 +68,7 @@ def data(tmp_path: Path) -> Path:
 def test_help_needs_nothing() -> None:
     told = run("--help")
     assert told.returncode == 0, told.stderr
-    assert "Needs PySpark" in told.stdout
+    assert "need PySpark" in told.stdout
     for job in JOBS:
         assert job in told.stdout
 
