@@ -51,7 +51,7 @@ def command(place: str | None, out: Output) -> None:
 
     Each line is a check: ok, wrong, or a hint about something that works and could work better. The
     line below it is the command to type. Nothing is changed. Each check is a process of its own and
-    ends after 20 s, so doctor does not wait for a mount or a disk that hangs.
+    ends after 20 s: doctor reports a mount or a disk that hangs.
 
     Exit status 1: something is wrong. Hints do not count.
     """
