@@ -1,8 +1,8 @@
 """The documents beside the code name all that there is, and their links lead somewhere.
 
-What is new and not written down fails here: a command, an option, a setting or its default, a file.
-What a mount has, and the README's own commands, are in `tests/mount/test_documents.py`, metrics in
-`tests/mount/contract/test_about.py`.
+These tests fail if something new is not described: a command, a setting, a file, a name of Spark.
+The generated parts of `docs/reference` are compared with the code. `tests/mount/test_documents.py`
+has the names of a mount, and the commands of the README.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_help_tells_of_all_names(tmp_path: Path) -> None:
 
 
 def test_help_calls_errors_as_programs_do(mount: Mount) -> None:
-    told = [line.strip().partition("  ")[0] for line in help_lines(mount, "When something fails")]
+    told = [line.strip().partition("  ")[0] for line in help_lines(mount, "If a request fails")]
     known = {os.strerror(number) for number in errno.errorcode}
     assert len(told) > 5
     assert set(told) <= known
