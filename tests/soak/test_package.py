@@ -219,7 +219,8 @@ def test_the_blocks_for_a_clone_can_be_pasted(root: Root, clone: Path, figures: 
     root.run("mount -t kafkafs data /root/mnt")
     for block in remove:
         root.run(block)
-    assert root.named == before
+    # man keeps a formatted page.
+    assert [path for path in root.named if not path.startswith("/var/cache/man/")] == before
 
 
 def test_setup_shows_how_far_it_is(root: Root, clone: Path) -> None:
