@@ -56,8 +56,8 @@ def command(
 ) -> None:
     """Show settings, or change those of TOPIC: NAME=VALUE sets, NAME= restores the default.
 
-    The settings that are set on the topic are printed as NAME=VALUE, all others in force as #
-    NAME=VALUE (source). Without TOPIC, config prints the settings in kafkafs.properties, and the
+    The settings that are set on the topic are printed as NAME=VALUE, all others in force as `#
+    NAME=VALUE (source)`. Without TOPIC, config prints the settings in kafkafs.properties, and the
     defaults. The directory may be in use. Durations may have units (7d, 12h, 30m, 5s), and so may
     sizes (10GiB, 512MiB, 64KiB).
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @output_options("the topics; undelete_until is null if a topic cannot be undeleted", times=True)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
-    """Delete topics with all their records. For a while, kafkafs undelete restores them.
+    """Delete topics with all their records. For a while, `kafkafs undelete` restores them.
 
     The files of a topic stay for its file.delete.delay.ms (one minute by default), and the command
     prints until when. Then the daemon removes them, or the next mount, create, delete, undelete or

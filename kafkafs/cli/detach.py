@@ -38,8 +38,8 @@ def command(where: Address, undo: bool, dry_run: bool, out: Output) -> None:
     Before that, kafkafs creates no topics and partitions in it, because the broker would delete
     them when it returns. detach stores the broker's topic settings in kafkafs-broker.properties.
     Then it adds the suffix .detached to meta.properties and to the metadata log, so no broker
-    starts on the directory. If the broker's server.properties exists, name it first: kafkafs config
-    DATA --broker-config FILE.
+    starts on the directory. If the broker's server.properties exists, name it first:
+    `kafkafs config DATA --broker-config FILE`.
 
     detach prints a line for each topic whose settings are not known. Nothing of it is deleted or
     compacted until its settings are set. Tiered topics are named, with the offsets that are only in

@@ -49,8 +49,8 @@ def verbatim(text: str) -> Iterator[str]:
 
 
 def parsed(text: str) -> list[Token]:
-    """Markdown, without links in parentheses, such as `([why](x.md))`."""
-    text = re.sub(r"\s*\(\[[^\]]+\]\([^)]+\)\)", "", text)
+    """Markdown, without `([why](x.md))` and paragraphs that begin with `More:`."""
+    text = re.sub(r"\s*\(\[[^\]]+\]\([^)]+\)\)|^More: (.+\n)+", "", text, flags=re.M)
     return MarkdownIt("commonmark").enable("table").parse(text)
 
 

@@ -25,7 +25,7 @@ from kafkafs.cli.common.output import Output, output_options
     "--id",
     "topic_id",
     metavar="ID",
-    help="The topic's id, if several of that name were deleted. kafkafs topics lists the ids.",
+    help="The topic's id, if several of that name were deleted. `kafkafs topics` lists the ids.",
 )
 @output_options()
 @click.pass_context
@@ -34,8 +34,8 @@ def command(
 ) -> None:
     """Restore a deleted topic with its records, settings, owners and modes.
 
-    This is possible until the topic's file.delete.delay.ms is over, also after a restart. kafkafs
-    topics lists the topics that can be restored. If the name is in use again, delete that topic
+    This is possible until the topic's file.delete.delay.ms is over, also after a restart. `kafkafs
+    topics` lists the topics that can be restored. If the name is in use again, delete that topic
     first. If the command is killed, the topic is restored or can still be restored.
 
     DATA is mounted, or not in use. In a mount, the daemon restores the topic.
