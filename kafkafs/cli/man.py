@@ -69,7 +69,7 @@ def _sections(path: Path, *titles: str) -> Iterator[str]:
 
 
 def _command(context: click.Context, details: str = "") -> Iterator[str]:
-    """What `--help` says, and what a document says besides."""
+    """The text of `--help`, and details of a document."""
     chapter = reference.chapter(context)
     yield from (".SH SYNOPSIS", roff.plain(chapter.usage))
     yield from (".SH DESCRIPTION", *_blocks(chapter.description), *_blocks(details))

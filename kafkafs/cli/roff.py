@@ -24,18 +24,18 @@ def bold(text: str) -> str:
 
 
 def line(roff: str) -> str:
-    """A line of text, which is no request whatever it begins with."""
+    """A line of text, which is no request even if it begins with a dot."""
     return f"\\&{roff}" if roff[:1] in (".", "'") else roff
 
 
 def heading(text: str) -> str:
-    """A section's: in capitals, as in all manual pages, but for names of files."""
+    """The heading of a section: in capitals, as in all manual pages, except file names."""
     words = (word if word.startswith(".") else word.upper() for word in text.split())
     return f'.SH "{plain(" ".join(words))}"'
 
 
 def item(tag: str, body: str) -> Iterator[str]:
-    """What is explained, and its explanation, both roff."""
+    """A term and its explanation, both roff."""
     yield from (".TP", line(tag), line(body) if body else "\\&")
 
 
@@ -142,8 +142,10 @@ def _columns(texts: list[list[str]]) -> Iterator[str]:
 
 
 def _items(names: list[str], cells: list[list[Token]]) -> Iterator[str]:
-    """A row becomes an item, with its first cell as the tag. Of several others, those whose column
-    has a name are called by it, and stand behind the one that needs none.
+    """Make an item of each row, with its first cell as the tag.
+
+    The cell of the column without a name comes first. Other cells follow with the names of their
+    columns.
     """
     if len(names) == 2:
         names = ["", ""]

@@ -130,7 +130,7 @@ def _policy_name(text: str) -> str:
 _WORDS[_boolean] = ("false", "true")
 _WORDS[_policies] = ("compact", "compact,delete", "delete", NO_POLICY)
 
-# What may follow the number of a duration or of a size where people write one.
+# Units of durations and sizes that people may write.
 _UNITS = {
     ".ms": {"ms": 1, "s": 1000, "m": _MINUTE_MS, "h": _HOUR_MS, "d": _DAY_MS},
     ".bytes": {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
@@ -182,7 +182,7 @@ class Setting(NamedTuple):
 
 
 def no_such_setting(name: str, known: Iterable[str]) -> str:
-    """What to say of a name that no setting has, and which one may be meant."""
+    """Return the message for an unknown name, with the closest known one."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, sorted(known), n=1)
