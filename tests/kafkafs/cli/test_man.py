@@ -15,7 +15,6 @@ import pytest
 from kafkafs.cli import LazyGroup, main
 from kafkafs.cli.man import write
 from kafkafs.mount_options import OPTIONS
-from storage.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS
 
 ROOT = Path(__file__).parents[3]
 
@@ -159,11 +158,6 @@ def test_a_page_says_what_help_says(shown: dict[str, str], context: click.Contex
 
 
 @pytest.mark.programs
-def test_what_json_has_is_said(shown: dict[str, str]) -> None:
-    assert "--json Print JSON: wrong and hints, how many there are" in shown["kafkafs-doctor.1"]
-
-
-@pytest.mark.programs
 def test_mount_options_are_in_both_pages_of_mounting(shown: dict[str, str]) -> None:
     for name in ("kafkafs-mount.1", "mount.kafkafs.8"):
         text = shown[name]
@@ -171,13 +165,6 @@ def test_mount_options_are_in_both_pages_of_mounting(shown: dict[str, str]) -> N
 
 
 # -- documents -------------------------------------------------------------------------------------
-
-
-@pytest.mark.programs
-def test_all_settings_are_in_the_page_of_settings(shown: dict[str, str]) -> None:
-    text = shown["kafkafs.properties.5"]
-    settings = {**TOPIC_SETTINGS, **BROKER_SETTINGS}
-    assert [name for name in settings if f" {name} " not in text] == []
 
 
 @pytest.mark.programs
