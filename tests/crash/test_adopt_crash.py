@@ -12,7 +12,7 @@ batch adopted or none, and then stages it anew.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -251,9 +251,9 @@ def test_an_opening_after_it_that_is_stopped_too(
 
 @pytest.mark.soak
 def test_many_power_cuts_and_openings_stopped_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, random_seeds: Callable[[int], range]
 ) -> None:
-    life, stops = stops_of(tmp_path, monkeypatch, seeds=range(8))
+    life, stops = stops_of(tmp_path, monkeypatch, seeds=random_seeds(4))
     whole = functools.partial(check, life)
     stops.judge(whole, tmp_path / "found")
     stops.found = stops.found[::25]

@@ -12,7 +12,7 @@ checkpoint of the cleaner never goes beyond what is clean; no file of a cleaning
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -150,8 +150,10 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_many_power_cuts_and_openings_stopped_too(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=range(30))
+def test_many_power_cuts_and_openings_stopped_too(
+    tmp_path: Path, random_seeds: Callable[[int], range]
+) -> None:
+    life, stops = stops_of(tmp_path, seeds=random_seeds(10))
     stops.judge(functools.partial(check_that_it_goes_on, life), tmp_path / "found")
     stops.found = stops.found[::10]
     again = during_opening(

@@ -7,7 +7,7 @@ left of its log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -99,5 +99,5 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_many_power_cuts(tmp_path: Path) -> None:
-    stops_of(tmp_path, seeds=range(60)).judge(check, tmp_path / "found")
+def test_many_power_cuts(tmp_path: Path, random_seeds: Callable[[int], range]) -> None:
+    stops_of(tmp_path, seeds=random_seeds(20)).judge(check, tmp_path / "found")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -149,8 +149,8 @@ def test_a_stop_while_transactions_are_aborted(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("link", [False, True])
-def test_many_power_cuts(tmp_path: Path, link: bool) -> None:
-    judge(tmp_path, range(2, 20), is_open=True, link=link)
+def test_many_power_cuts(tmp_path: Path, link: bool, random_seeds: Callable[[int], range]) -> None:
+    judge(tmp_path, random_seeds(6), is_open=True, link=link)
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])

@@ -10,7 +10,7 @@ acknowledged nowhere else: what was deleted does not come back.  Behind that the
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -232,8 +232,10 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_many_power_cuts_and_openings_stopped_too(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=range(30))
+def test_many_power_cuts_and_openings_stopped_too(
+    tmp_path: Path, random_seeds: Callable[[int], range]
+) -> None:
+    life, stops = stops_of(tmp_path, seeds=random_seeds(10))
     whole = functools.partial(check, life)
     stops.judge(whole, tmp_path / "found")
     stops.found = stops.found[::10]

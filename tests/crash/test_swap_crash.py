@@ -7,7 +7,7 @@ every batch from before or exactly those that are left.  Who got no answer asks 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -98,8 +98,10 @@ def test_who_got_no_answer_asks_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_many_power_cuts_and_openings_stopped_too(tmp_path: Path) -> None:
-    life, stops = stops_of(tmp_path, seeds=range(8))
+def test_many_power_cuts_and_openings_stopped_too(
+    tmp_path: Path, random_seeds: Callable[[int], range]
+) -> None:
+    life, stops = stops_of(tmp_path, seeds=random_seeds(4))
     stops.judge(functools.partial(check_that_it_is_asked_again, life), tmp_path / "found")
     stops.found = stops.found[::25]
     again = during_opening(

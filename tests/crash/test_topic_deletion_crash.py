@@ -10,7 +10,7 @@ of its own, and keeps what it was told.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -174,8 +174,10 @@ def test_an_opening_after_it_that_is_stopped_too(tmp_path: Path, alone: bool) ->
 
 @pytest.mark.soak
 @pytest.mark.parametrize("alone", [False, True])
-def test_many_power_cuts_and_openings_stopped_too(tmp_path: Path, alone: bool) -> None:
-    life, stops = stops_of(tmp_path, alone, seeds=range(40))
+def test_many_power_cuts_and_openings_stopped_too(
+    tmp_path: Path, alone: bool, random_seeds: Callable[[int], range]
+) -> None:
+    life, stops = stops_of(tmp_path, alone, seeds=random_seeds(14))
     whole = functools.partial(check, life, alone)
     stops.judge(whole, tmp_path / "found")
     stops.found = stops.found[::10]

@@ -211,7 +211,8 @@ def test_open_files_do_not_reach_what_is_made_later(shared: Mount) -> None:
         text=True,
     ) as other:
         assert other.stdout is not None
-        assert other.stdout.readline() == "made\n"
+        made = other.stdout.readline()
+        assert made == "made\n", other.communicate()
         may(OWNER, "umask 077; echo secret >> t/2", shared)
         said, errors = other.communicate("on\n")
     assert said == ""

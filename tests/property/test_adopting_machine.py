@@ -227,5 +227,5 @@ TestAdoptingMachine = AdoptingMachine.TestCase
 @pytest.mark.soak
 def test_long_lives() -> None:
     run_state_machine_as_test(
-        AdoptingMachine, settings=settings(max_examples=120, stateful_step_count=50, deadline=None)
+        AdoptingMachine, settings=settings(max_examples=50, stateful_step_count=50, deadline=None)
     )

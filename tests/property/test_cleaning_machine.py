@@ -475,5 +475,5 @@ TestCleaningMachine = CleaningMachine.TestCase
 @pytest.mark.soak
 def test_the_same_for_minutes() -> None:
     run_state_machine_as_test(
-        CleaningMachine, settings=settings(max_examples=500, stateful_step_count=60, deadline=None)
+        CleaningMachine, settings=settings(max_examples=170, stateful_step_count=60, deadline=None)
     )

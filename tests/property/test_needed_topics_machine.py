@@ -262,5 +262,5 @@ TestNeededTopicsMachine = NeededTopicsMachine.TestCase
 def test_long_lives() -> None:
     run_state_machine_as_test(
         NeededTopicsMachine,
-        settings=settings(max_examples=150, stateful_step_count=40, deadline=None),
+        settings=settings(max_examples=50, stateful_step_count=40, deadline=None),
     )
