@@ -171,9 +171,6 @@ NOT_RUN = {
         "cat, tail, grep, rsyslog          kafkafs COMMAND",
         "kafkafs   cli",
     ],
-    "docs/dev/contract.md": [
-        "MOUNT/",
-    ],
     "docs/dev/history.md": [
         "kernel ── inode ──▶ ViewFile ──▶ Generation ──▶ Timeline ──",
     ],
