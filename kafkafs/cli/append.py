@@ -135,7 +135,7 @@ def _append(write: _Write, pieces: Iterator[list[bytes]], request: Request | Non
         count, error = _written(write, lines)
         done += count
         if error is not None:
-            before = "all lines before it are in the log" if done else "nothing is appended"
+            before = "all lines before it were appended" if done else "nothing was appended"
             if request is not None and isinstance(error, OSError):
                 reason = request.refusal(error)
             else:

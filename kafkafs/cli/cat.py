@@ -77,7 +77,7 @@ def command(
     if not address.places:
         raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")
     if where is not None and view == "batches":
-        raise click.UsageError("--where chooses records, and --view batches shows none")
+        raise click.UsageError("--where cannot be used with --view batches")
     starts = points[-len(address.places) :]
     with one_line_errors():
         found = [
@@ -110,7 +110,9 @@ def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
             points.append("start..end")
             continue
         if parse_start_name(f"0@{point}", time.time_ns() // 1_000_000) is None:
-            raise click.BadParameter(f"{point!r} is not START or START..END")
+            raise click.BadParameter(
+                f"{point!r} is not a valid start or range (START or START..END)"
+            )
         plain.append(f"{directory}{slash}{name}")
         points.append(point if ".." in point else f"{point}..end")
     return plain, points

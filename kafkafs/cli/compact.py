@@ -99,14 +99,14 @@ class _Report:
         if not figures["records_read"]:
             return "nothing to clean"
         before, after = (self._out.size(figures[name]) for name in ("bytes_before", "bytes_after"))
-        would = "would go" if self._dry_run else "went"
+        would = "would be removed" if self._dry_run else "removed"
         return (
             f"{figures['records_dropped']} of {counted(figures['records_read'], 'record')} "
             f"{would}: {figures['dropped_superseded']} superseded or deleted, "
             f"{figures['dropped_without_key']} without a key, {figures['dropped_aborted']} "
             f"aborted, {counted(figures['dropped_markers'], 'marker')}; {before} to {after}, "
             f"{figures['segments_before']} to {counted(figures['segments_after'], 'segment')}"
-            f"{', and more in further rounds' if more else ''}"
+            f"{'; further rounds would remove more' if more else ''}"
         )
 
 
@@ -186,9 +186,9 @@ def _is_compacted(settings: Settings, logs: Address, topic: str, in_use: bool = 
     why_kept = settings.why_kept(topic)
     if why_kept is not None and in_use:
         raise InvalidConfig(
-            f"it is not known whether topic {topic!r} is compacted; the process that has "
-            f"{logs.data_dir} open knows"
+            f"cannot determine whether topic {topic!r} is compacted; only the process that has "
+            f"{logs.data_dir} open has its settings"
         )
     if why_kept is not None:
         raise InvalidConfig(f"topic {topic!r} is not compacted: {why_kept}")
-    raise InvalidConfig(f"the cleanup.policy of topic {topic!r} does not have compact")
+    raise InvalidConfig(f"the cleanup.policy of topic {topic!r} does not include compact")

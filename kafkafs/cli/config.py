@@ -75,7 +75,9 @@ def command(
     }
     given = {name: os.path.realpath(place) for name, place in named.items() if place is not None}
     if given and address.places:
-        raise click.UsageError("--broker-config and --metadata-log-dir hold for all topics")
+        raise click.UsageError(
+            "--broker-config and --metadata-log-dir apply to all topics; do not give a topic"
+        )
     with one_line_errors():
         check_address(address)
         if given:
@@ -97,7 +99,7 @@ def _parsed(context: click.Context, words: Sequence[str]) -> tuple[Address, _Cha
         address.topic()
     changes = dict(map(_change_of, others))
     if changes and not address.places:
-        raise click.UsageError("settings are a topic's: DATA TOPIC NAME=VALUE")
+        raise click.UsageError("settings belong to a topic: DATA TOPIC NAME=VALUE")
     return address, changes
 
 

@@ -70,10 +70,10 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
         until = TimeMs(now_ms + delay_ms) if delay_ms else None
         deleted.append({"topic": topic, "undelete_until": until})
         if until is None:
-            out.say(f"deleted {topic}; it cannot be undeleted")
+            out.say(f"deleted {topic}; it cannot be restored")
         else:
             out.say(
-                f"deleted {topic}; until {out.text(until)} this takes it back: kafkafs undelete "
+                f"deleted {topic}. To restore it until {out.text(until)}: kafkafs undelete "
                 f"{shlex.quote(logs.mount or logs.data_dir)} {topic}"
             )
 
@@ -108,16 +108,16 @@ def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> Non
         tiered.check_may_write(topic)
         count, delay_ms = len(partitions[topic]), settings.log_config(topic).file_delete_delay_ms
         found.append({"topic": topic, "partitions": count, "undelete_ms": delay_ms})
-        after = "it could not be undeleted"
+        after = "it could not be restored"
         if delay_ms:
-            after = f"undelete could take that back for {lasting(delay_ms)}"
+            after = f"undelete could restore it for {lasting(delay_ms)}"
         out.say(f"would delete {topic}, {counted(count, 'partition')}; {after}")
     out.json(found)
 
 
 def _check_enabled(settings: Settings, logs: Address) -> None:
     if not settings.broker.delete_topic_enable:
-        raise fail(f"{logs.data_dir}: delete.topic.enable is false")
+        raise fail(f"{logs.data_dir}: deleting topics is disabled (delete.topic.enable is false)")
 
 
 def _delete_here(logs: Address, topics: Sequence[str], tell: _Tell) -> None:

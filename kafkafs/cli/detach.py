@@ -74,6 +74,6 @@ def command(where: Address, undo: bool, dry_run: bool, out: Output) -> None:
         before, after = name, name + DETACHED
         if undo:
             before, after = after, before
-        out.say(f"{before} {'would become' if dry_run else 'became'} {after}")
+        out.say(f"{before} {'would be renamed to' if dry_run else 'renamed to'} {after}")
     for line in [*lines, *tiered]:
         say(f"kafkafs: {line}", err=True)

@@ -137,7 +137,7 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
 
     names = [*_split(files), *paths]
     if not names:
-        raise click.UsageError("no files")
+        raise click.UsageError("give at least one file")
     check_paths(filter(None, names))  # of an empty one it is said that it is unknown
     options = _options(given)
     try:
@@ -147,7 +147,7 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
         raise fail(str(error)) from None
     if not any(suffix_of(file_name(name)) for name in names):
         suffixes = ", .".join(SUFFIXES)
-        raise fail(f"none of these is a file of a log (.{suffixes}){_segments_of(names)}")
+        raise fail(f"no log files given (.{suffixes}){_segments_of(names)}")
 
 
 def _segments_of(names: Sequence[str]) -> str:
@@ -162,7 +162,7 @@ def _segments_of(names: Sequence[str]) -> str:
         meant = path
     else:
         return ""
-    return f": kafkafs dump {shlex.quote(meant)}/*.log"
+    return f". Try: kafkafs dump {shlex.quote(meant)}/*.log"
 
 
 def _options(given: dict[str, Any]) -> Options:

@@ -113,8 +113,8 @@ class _Report:
     ) -> None:
         """`start`: the offset at which the log starts now."""
         self._out.say(
-            f"{topic}:{partition}: {self._sum(segments, size, records)} went, "
-            f"it starts at offset {start}"
+            f"{topic}:{partition}: deleted {self._sum(segments, size, records)}; "
+            f"the log now starts at offset {start}"
         )
         self._lines.append(
             {
@@ -143,8 +143,8 @@ class _Report:
         self._faults.append(line)
 
     def _sum(self, segments: int, size: int, records: int) -> str:
-        what = f"{counted(segments, 'segment')} with {self._out.size(size)}"
-        return f"{what} and {counted(records, 'record')}"
+        what = f"{self._out.size(size)}, {counted(records, 'record')}"
+        return f"{counted(segments, 'segment')} ({what})"
 
     def _count(self, segments: int, size: int, records: int) -> None:
         self._segments += segments
@@ -153,10 +153,10 @@ class _Report:
 
     def end(self, *, dry_run: bool) -> None:
         """Print the sums and the faults; exit with 1 where there are some."""
-        would = "would go" if dry_run else "went"
+        done = "would delete" if dry_run else "deleted"
         for each in self._frees:
             self._out.say(f"{each['topic']}:{each['partition']}: {each['frees']}")
-        self._out.say(f"{self._sum(self._segments, self._size, self._records)} {would}")
+        self._out.say(f"{done} {self._sum(self._segments, self._size, self._records)}")
         self._out.json(
             {
                 "dry_run": dry_run,
@@ -258,4 +258,4 @@ def _have_expired(mount: str, logs: Address, report: _Report) -> None:
             if "kept" in facts:
                 kept[topic] = facts["kept"]
     for topic, why in kept.items():
-        say(f"kafkafs: nothing of topic {topic} is deleted: {why}", err=True)
+        say(f"kafkafs: topic {topic}: nothing is deleted: {why}", err=True)

@@ -60,10 +60,12 @@ def _request(text: str, place: Place, offset: str, size: str) -> _Request:
     if partition is None:
         raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION:OFFSET:BYTES")
     named = offset in _NAMED_OFFSETS
-    at = offset if named else number(offset, "offset, earliest or latest")
-    max_bytes = number(size, "count of bytes")
+    at = offset if named else number(offset, "offset (a number, earliest or latest)")
+    max_bytes = number(size, "number of bytes")
     if not 0 < max_bytes <= MAX_SET_BYTES:
-        raise click.BadParameter(f"{max_bytes} bytes are not from 1 to {MAX_SET_BYTES}")
+        raise click.BadParameter(
+            f"{max_bytes}: the number of bytes must be from 1 to {MAX_SET_BYTES}"
+        )
     return _Request(topic, partition, at, max_bytes)
 
 

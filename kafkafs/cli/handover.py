@@ -79,7 +79,7 @@ def command(
 
     logs = resolve(context, (data, *topics))
     if any(partition is not None for _, partition in logs.places):
-        raise click.UsageError("whole topics are handed over")
+        raise click.UsageError("handover takes topics, not single partitions")
     data_dir = logs.data_dir if dry_run else directory_to_open(logs)
     broker_dir = checked_directory(context, broker_dir, needs="files")
     names = [topic for topic, _ in logs.places]
@@ -99,17 +99,17 @@ def command(
 
 def _report(outcome: HandoverOutcome, *, would: bool) -> Iterator[str]:
     for topic, partition in outcome.finished:
-        yield f"{topic}:{partition}: is there already"
+        yield f"{topic}:{partition}: already handed over"
     for handed in outcome.handed:
         yield str(handed)
     for topic, partition, producer_id in outcome.aborted:
         aborted = "would be aborted" if would else "was aborted"
         yield f"{topic}:{partition}: the transaction of producer {producer_id} {aborted}"
     for topic in outcome.left_out:
-        yield f"{topic}: left out, as it is internal; name it to hand it over"
+        yield f"{topic}: skipped, because it is internal. To hand it over, name it"
     yield f"{counted(len(outcome.handed), 'partition')} {'would be ' if would else ''}handed over"
     if outcome.settings:
-        yield "# the settings, before the broker's first retention check:"
+        yield "# set these before the broker's first retention check:"
     for topic, settings in outcome.settings.items():
         yield _broker_command(topic, settings, outcome.missing.get(topic))
     if not would:

@@ -101,7 +101,7 @@ def mount(
     try:
         for name, given in (("DATA", data_dir), ("MOUNT", mount_point)):
             if not given:
-                raise ConfigurationError(f"{name} is an empty name: is a variable not set?")
+                raise ConfigurationError(f"{name} is empty (is a shell variable unset?)")
         if options.setuid is not None:
             become(options.setuid)
         data, path = resolve(data_dir), resolve(mount_point)

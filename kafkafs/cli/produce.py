@@ -68,7 +68,7 @@ def _append_here(data_dir: str, topic: str, partition: int) -> None:
             log.check_not_read_only()
             stdin = sys.stdin.fileno()
             if os.path.samestat(os.fstat(stdin), os.stat(log.active.log_path)):
-                raise fail("standard input is the log itself")
+                raise fail("standard input is a file of the same partition")
             producer = StreamAppender(log, time.time_ns)
             # Closing the directory flushes what was appended, after an error, too.
             producer.run(lambda size: os.read(stdin, size))
@@ -84,7 +84,7 @@ def _append_through(mount: str, directory: str, topic: str, partition: int) -> N
     path = os.path.join(mount, name)
     own = [path, *(each.path for each in os.scandir(directory))]
     if any(os.path.samestat(os.fstat(stdin), os.stat(each)) for each in own):
-        raise fail("standard input is the log itself")
+        raise fail("standard input is a file of the same partition")
     size = 0
     request = Request(mount, name, os.path.join(topic, str(partition)))
     try:

@@ -85,7 +85,7 @@ def command(context: click.Context, words: Sequence[str], dry_run: bool, out: Ou
         out.say(difference)
     for line in [*outcome.damaged, *outcome.tiered]:
         say(f"kafkafs: {line}", err=True)
-    done = "different" if dry_run else "made anew"
+    done = "different" if dry_run else "rebuilt"
     files = counted(len(outcome.different), "file")
     out.say(f"{counted(outcome.segments, 'segment')} read, {files} {done}")
     out.json(

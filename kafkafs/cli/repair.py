@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from storage.log.log import Log
 
 _FIRST = "first"
-_NOTHING = "nothing to take back"
+_NOTHING = "nothing to restore"
 
 
 @click.command(
@@ -102,7 +102,7 @@ def command(
     a partition cannot be opened. Cuts of an earlier repair count only with --salvage.
     """
     if dry_run and (wants_purge or accept_loss or log_starts):
-        raise click.UsageError("--dry-run goes alone, or with --salvage")
+        raise click.UsageError("--dry-run can only be used alone or with --salvage")
     from storage.directory.manager import LogManager
 
     verify = wants_salvage or not wants_purge
@@ -146,7 +146,7 @@ def command(
         lacking.update(log for log in logs if log.lost_ranges)
         if verify:
             offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
-            state = f"{len(lacking)} of them lacking a part" if lacking else "whole"
+            state = f"{len(lacking)} of them incomplete" if lacking else "whole"
             say(f"{counted(len(logs), 'partition')} with {counted(offsets, 'offset')}: {state}")
         faulty = len(manager.topics.faulty)
         out.json(
@@ -191,7 +191,7 @@ def _plan(manager: LogManager, say: Callable[[str], None], *, wants_salvage: boo
     damaged = 0
     if wants_salvage:
         planned = [each for log in logs for each in plan_salvage(log)]
-        for line in (line for each in planned for line in each.lines("would take back")):
+        for line in (line for each in planned for line in each.lines("would restore")):
             say(line)
         if not any(each.records for each in planned):
             say(_NOTHING)
@@ -216,7 +216,7 @@ def _salvage(logs: Sequence[Log], say: Callable[[str], None]) -> set[Log]:
     for log in logs:
         salvaged = salvage(log, time.time_ns())
         taken += sum(each.records for each in salvaged)
-        for line in (line for each in salvaged for line in each.lines("took back")):
+        for line in (line for each in salvaged for line in each.lines("restored")):
             say(line)
         if any(each.damaged for each in salvaged):
             lacking.add(log)
@@ -229,7 +229,7 @@ def _accept_loss(manager: LogManager, say: Callable[[str], None]) -> None:
     """Give up what is lost."""
     for log in _writable(manager):
         for first, last in log.lost_ranges:
-            say(f"{log.directory}: offsets {first} to {last} are given up")
+            say(f"{log.directory}: gave up offsets {first} to {last}")
         log.accept_loss()
     for line in manager.groups.pull_back(whole=True):
         say(str(line))
@@ -255,7 +255,7 @@ def _mending(log_starts: tuple[str, ...], *, may_hide: bool) -> Mending:
         item = paths.parse_partition_directory(name)
         is_offset = start.isascii() and start.isdecimal() and len(start) <= 19
         if text != _FIRST and (item is None or not (is_offset or start == _FIRST)):
-            raise click.BadParameter(f"{text!r} is neither TOPIC-N=OFFSET nor '{_FIRST}'")
+            raise click.BadParameter(f"{text!r} is not TOPIC-N=OFFSET or '{_FIRST}'")
         if item is not None:
             starts[item] = int(start) if is_offset else 0
     return Mending(starts, rest_at_first=_FIRST in log_starts, may_hide=may_hide)

@@ -58,7 +58,7 @@ class _Start:
     def __init__(self, text: str, unit: str) -> None:
         found = _COUNT.fullmatch(text)
         if found is None or found[3] not in _UNITS:
-            raise click.BadParameter(f"{text!r} is no number of {unit}, like 10, +1 or 4K")
+            raise click.BadParameter(f"{text!r} is not a number of {unit}, such as 10, +1 or 4K")
         self.count = int(found[2]) * _UNITS[found[3]]
         self.from_start = found[1] == "+"
         self.in_lines = unit == "lines"
@@ -110,7 +110,7 @@ class _File:
             if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
                 raise
             instead = f"tail -f {shlex.quote(self.path)}"
-            reason = f"is no partition's file in a mount of kafkafs: {instead} follows it"
+            reason = f"not a partition of a kafkafs mount; for other files use: {instead}"
             raise OSError(errno.ENODATA, reason) from None
 
     def read(self) -> bytes:
@@ -283,7 +283,7 @@ class _Tail:
         if not self._print(file, to_end=has_ended) or not has_ended:
             return
         if events & select.EPOLLERR:
-            self._lose(file, FileNotFoundError(errno.ENOENT, "was deleted"))
+            self._lose(file, FileNotFoundError(errno.ENOENT, "deleted"))
         else:
             self._close(file)
 
@@ -313,7 +313,7 @@ class _Tail:
         """A file cannot be read: wait for it to come back, or end it."""
         self._close(file)
         waits = self._by_name and (has_gone(error) or error.errno in _PASSING)
-        what = _reason_of(error, file.path) + (", which is waited for" if waits else "")
+        what = _reason_of(error, file.path) + ("; waiting for it" if waits else "")
         if file.told != what:
             file.told = what
             say(f"kafkafs: {file.path}: {what}", err=True)
@@ -331,7 +331,7 @@ def _reason_of(error: OSError, path: str) -> str:
     reason = error.strerror or str(error)
     if has_gone(error):
         return why_gone(resolve(path))
-    return "is not there" if reason == os.strerror(errno.ENOENT) else reason
+    return "does not exist" if reason == os.strerror(errno.ENOENT) else reason
 
 
 def _write(data: bytes) -> None:

@@ -25,7 +25,7 @@ _RATES = ("records_per_s", "bytes_per_s")
 _RATE_S = 1.0
 _NOT_SET = "-1"
 # Of a line of a deleted topic, which names the command for the file it stands in.
-_TO_UNDELETE = re.compile(r"(?<=: )undelete (\S+) (\S+)(?= takes that back for \d+ s$)")
+_TO_UNDELETE = re.compile(r"(?<=: )undelete (\S+) (\S+)$")
 _SETTING = re.compile(r"(?:# )?([a-z.]+)=(\S*)")
 
 _Config = Callable[[str], str]
@@ -66,7 +66,9 @@ def command(logs: Address, internal: bool, rates: bool, out: Output) -> None:
     """
     mount = logs.mount
     if rates and mount is None:
-        raise click.UsageError("--rates: it is not mounted, and nothing is appended")
+        raise click.UsageError(
+            "--rates requires a mount: nothing is appended while DATA is not mounted"
+        )
     with one_line_errors():
         check_address(logs)
         if rates and mount is not None:

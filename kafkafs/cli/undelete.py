@@ -53,5 +53,5 @@ def command(
             from kafkafs.tree.control.topic_commands import undelete_line
 
             ask_daemon(mount, undelete_line(topic, topic_id))
-    out.say(f"{topic} is back")
+    out.say(f"restored {topic}")
     out.json({"topic": topic})

@@ -44,7 +44,7 @@ def command(path: str, out: Output) -> None:
             raise fail(f"{path}: {why_gone(resolve(path))}") from None
         raise fail(f"{path}: {error.strerror}") from None
     except KeyboardInterrupt:
-        say(f"kafkafs: {path}: goes on", err=True)
+        say(f"kafkafs: {path}: the job is still running", err=True)
         sys.exit(130)
     outcome = facts.get("last_outcome", "none")
     out.facts({name: _typed(name, value) for name, value in last_facts(facts).items()})

@@ -172,12 +172,12 @@ def test_it_ends_with_its_topics(mount: Mount) -> None:
         append(two, b"2\n")
         tail.wait(lambda data: len(data) == 4)
         one.parent.rmdir()
-        tail.said(f"kafkafs: {one}: was deleted\n")
+        tail.said(f"kafkafs: {one}: deleted\n")
         append(two, b"3\n")
         tail.read_until(b"3\n")
         two.parent.rmdir()
         assert tail.status() == 1
-        assert tail.errors().endswith(f"kafkafs: {two}: was deleted\n")
+        assert tail.errors().endswith(f"kafkafs: {two}: deleted\n")
 
 
 def test_it_ends_where_a_range_does(orders: Path) -> None:
@@ -202,7 +202,7 @@ def test_it_ends_with_the_mount(tmp_path: Path, end: signal.Signals) -> None:
             os.kill(mount.pid, end)
             assert tail.status() == 1
             again = f"kafkafs mount {mount.data} {mount.path}"
-            said = [f"its daemon has ended: {again} mounts it again"]
+            said = [f"its daemon has exited. To mount it again: {again}"]
             if end == signal.SIGTERM:  # it unmounts behind its end as a daemon
                 said.append("the file system was unmounted")
             assert tail.errors() in [f"kafkafs: {orders}: {why}\n" for why in said]
@@ -253,7 +253,7 @@ def test_it_ends_with_the_process_that_it_is_told(orders: Path) -> None:
 def test_it_waits_for_a_file_that_comes_and_goes(mount: Mount) -> None:
     orders = mount / "orders/0"
     with Following("-F", orders) as tail:
-        tail.said("is not there, which is waited for")
+        tail.said("is not there; waiting for it")
         mount.topic()
         append(orders, b"1\n")
         tail.read_until(b"1\n")
@@ -270,7 +270,7 @@ def test_it_goes_on_where_it_was_when_the_mount_is_back(tmp_path: Path) -> None:
         with Following("-F", orders) as tail:
             tail.read_until(b"1\n")
             mount.kill()
-            tail.said(" mounts it again, which is waited for")
+            tail.said(" mounts it again; waiting for it")
             mount.start()
             append(orders, b"2\n")
             assert tail.read_until(b"2\n") == b"1\n2\n"

@@ -65,7 +65,7 @@ def test_a_mount_of_another_user(machine: Machine) -> None:
         )
         assert (done.returncode, done.stdout) == (0, "status 1\n"), done
         assert done.stderr == (
-            f"kafkafs: {mount}: is for nobody but the user who has mounted it: "
+            f"kafkafs: {mount}: only the user who mounted it may use it. Try: "
             f"sudo -u nobody kafkafs {words}\n"
         )
 

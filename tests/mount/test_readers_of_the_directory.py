@@ -31,6 +31,6 @@ def test_who_may_not_look_into_the_mount_has_the_data_directory() -> None:
         *shown, refused = done.stdout.splitlines()
         assert shown == ["orders"] * 3 + ["one"] * 2
         assert refused == (
-            f"kafkafs: {directory}/mnt: is for nobody but the user who has mounted it: "
+            f"kafkafs: {directory}/mnt: only the user who mounted it may use it. Try: "
             "sudo kafkafs create mnt other"
         )

@@ -380,7 +380,7 @@ def test_a_mistake_ends_the_unit_and_is_in_its_status(booted: Root) -> None:
     for settings, said in (
         ("DATA=/srv/no\nMOUNT=/mnt/log", "no such data directory: mkdir /srv/no makes it"),
         ("DATA=/srv/log\nMOUNT=/mnt/no", "no such directory to mount on: mkdir /mnt/no makes it"),
-        ("DATA=/srv/log", "MOUNT is an empty name: is a variable not set?"),
+        ("DATA=/srv/log", "MOUNT is empty (is a shell variable unset?)"),
         (f"{place}\nUSER=log", "no such user: useradd --system log makes it"),
         (f"{place}\nUSER=nobody", "the daemon runs as nobody; as root: chown -R nobody /srv/log"),
         (f"{place}\nOPTIONS=alow_other", "did you mean 'allow_other'?"),

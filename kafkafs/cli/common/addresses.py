@@ -128,7 +128,7 @@ def checked_directory(
         instead = _as_data_and_place(text) if found.is_missing else (found.instead,)
         raise wrong(found.reason, *instead)
     if found is Contents.LOG and not may_be_partition:
-        reason = "one partition's directory, where a data directory is wanted"
+        reason = "this is the directory of one partition, not a data directory"
         raise wrong(reason, os.path.dirname(path))
     is_fine = (
         found in (Contents.PARTITIONS, Contents.LOG)
@@ -138,17 +138,17 @@ def checked_directory(
     if not is_fine and not context.meta.get(_ALLOW_EMPTY):
         hint = ""
         if found is not Contents.OTHERS:
-            hint = f" {_create_line(text, topic or 'TOPIC')} makes a topic in it"
+            hint = f". To create a topic in it: {_create_line(text, topic or 'TOPIC')}"
         if _ALLOW_EMPTY in context.meta:
-            hint += " (--allow-empty takes it all the same)"
-        what = "no partition" if found is Contents.SMALL_FILES else "neither a partition nor a file"
-        raise wrong(f"{what} of Kafka's is here: is it the data directory?{hint}")
+            hint += "; to use it without partitions: --allow-empty"
+        what = "partitions" if found is Contents.SMALL_FILES else "partitions or other Kafka files"
+        raise wrong(f"not a Kafka data directory (no {what} found){hint}")
     return path
 
 
 def _refuse_empty(text: str) -> None:
     if not text:
-        raise fail("an empty name: is a variable not set?")
+        raise fail("empty path (is a shell variable unset?)")
 
 
 def _as_data_and_place(path: str) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def resolve(
         )
         return Address(data_dir, places, mount_that_writes(data_dir))
     if not os.path.isabs(mounted.source):
-        raise fail(f"{first}: a mount of kafkafs; give the data directory that it shows")
+        raise fail(f"{first}: this is a kafkafs mount; give its data directory instead")
     if path == mounted.path:
         places = tuple(_place_in(context, first, word) for word in others)
     else:
@@ -219,7 +219,9 @@ def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
     """The topic or partition of a path below a mount. click's errors."""
     around, path = mount_around(text)
     if around is None or around.path != mounted.path:
-        raise click.BadParameter(f"{text!r} is not below {mounted.path}, as the first one is")
+        raise click.BadParameter(
+            f"{text!r} is not in {mounted.path}, the mount of the first argument"
+        )
     from storage.paths import ABOUT
 
     topic, *rest = os.path.relpath(path, mounted.path).split(os.sep)
@@ -229,7 +231,7 @@ def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
         return topic, int(rest[0])
     instead = mounted.path if topic[0] == "." else os.path.join(mounted.path, topic)
     raise fail(
-        f"{text}: neither a topic nor a partition: {context.command_path} {shlex.quote(instead)}"
+        f"{text}: not a topic or partition. Try: {context.command_path} {shlex.quote(instead)}"
     )
 
 
@@ -244,7 +246,7 @@ def _place_in(context: click.Context, first: str, word: str) -> Place:
         again = [first, ":".join(below)]
     else:
         return _place(word)
-    raise fail(f"{word}: is not TOPIC[:PARTITION]: {context.command_path} {shlex.join(again)}")
+    raise fail(f"{word}: not TOPIC[:PARTITION]. Try: {context.command_path} {shlex.join(again)}")
 
 
 def _place(text: str) -> Place:
@@ -271,7 +273,7 @@ def mount_to_change(address: Address) -> str | None:
 def _refuse_read_only(address: Address) -> None:
     if address.read_only:
         command = click.get_current_context().command_path
-        raise fail(f"{address.mount}: is mounted read-only: {command} {address.words()}")
+        raise fail(f"{address.mount}: mounted read-only. Try: {command} {address.words()}")
 
 
 def mount_to_read(address: Address, needed: str = "") -> str | None:
@@ -288,7 +290,7 @@ def mount_to_read(address: Address, needed: str = "") -> str | None:
         return None
     why = why_silent(mounted)
     if why is not None:
-        say(f"kafkafs: {why}; {address.data_dir} is read instead", err=True)
+        say(f"kafkafs: reading {address.data_dir} instead of the mount: {why}", err=True)
         return None
     is_ours = os.access(os.path.join(mounted.path, needed), os.R_OK if needed else os.X_OK)
     return mounted.path if is_ours else None
@@ -351,7 +353,9 @@ def logs_argument(
     def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
         address = resolve(context, words, needs=needs, may_be_partition=may_be_partition)
         if not partitions and any(number is not None for _, number in address.places):
-            raise click.UsageError("it works on whole topics: DATA TOPIC, or MOUNT/TOPIC")
+            raise click.UsageError(
+                "this command takes topics, not single partitions: DATA TOPIC, or MOUNT/TOPIC"
+            )
         return address
 
     if not partitions:
@@ -370,7 +374,7 @@ def directory_argument(
         address = resolve(context, words[:1], needs=needs)
         if address.places or len(words) > 1:
             whole = shlex.quote(address.mount or address.data_dir)
-            raise click.UsageError(f"it works on all topics: {context.command_path} {whole}")
+            raise click.UsageError(f"this command takes no topics: {context.command_path} {whole}")
         return address
 
     return _words_argument("where", "DATA|MOUNT", resolved, allow_empty=allow_empty)
@@ -391,7 +395,7 @@ def _words_argument(
 def number(text: str, what: str) -> int:
     """Parse a number ≥ 0. click's BadParameter."""
     if _NUMBER.fullmatch(text) is None:
-        raise click.BadParameter(f"{text!r} is no {what}")
+        raise click.BadParameter(f"{text!r} is not a valid {what}")
     return int(text)
 
 
@@ -445,7 +449,7 @@ def check_places(
             like = did_you_mean(topic, partitions if "/" in topic else there)
             what = f"there is no topic {topic!r}{like}"
             if create_in is not None:
-                what += f"{'' if like else ':'} {_create_line(create_in, topic)} makes it"
+                what += f"{'' if like else '.'} To create it: {_create_line(create_in, topic)}"
             raise UnknownTopicOrPartition(what, path=data_dir)
         if partition is not None and partition not in there[topic]:
             what = f"topic {topic!r} has no partition {partition}"

@@ -53,7 +53,7 @@ def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Fa
         if error.errno != errno.EBUSY:
             reason = request.refusal(error)
         else:
-            reason = f"another one is at work: kafkafs wait {path}"
+            reason = f"a job is already running. To wait for it: kafkafs wait {path}"
         raise JobFailedError(f"{topic}:{partition}: {reason}") from None
     if facts["outcome"] != "done":
         # Retention names the partition in its reasons, as it may work on several.
@@ -69,7 +69,7 @@ def wait_for(path: str, show: Show) -> Facts:
     pause_s = _FIRST_S
     while facts["state"] != "idle":
         numbers = (int(facts.get(name, "0")) for name in ("done_bytes", "total_bytes"))
-        show(facts.get("phase", "waiting for its turn"), *numbers)
+        show(facts.get("phase", "queued"), *numbers)
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _MOST_S)
         facts = _read_facts(path)
@@ -98,7 +98,7 @@ def _read_facts(path: str) -> Facts:
         lines = file.read(_LONGEST).splitlines()
     facts = dict(line.partition(" ")[::2] for line in lines)
     if facts.get("state") not in ("idle", "queued", "running"):
-        raise fail(f"{path}: is no file of a job, like TOPIC/.control/compaction")
+        raise fail(f"{path}: not the control file of a job, such as TOPIC/.control/compaction")
     return facts
 
 

@@ -40,7 +40,7 @@ class Request:
         try:
             said = self._said()
         except OSError:
-            return f"{reason}; {self._log} says why"
+            return f"{reason}; for the reason see {self._log}"
         return said[-1] if said else reason
 
     def _said(self) -> list[str]:

@@ -27,7 +27,7 @@ def check_served(path: str) -> None:
     if mounted is not None and mounted.type == TYPE:
         why = why_silent(mounted, PATIENCE_S)
         if why is None and not os.access(path, os.F_OK):
-            why = f"{path}: is for nobody but the user who has mounted it: {as_its_user(mounted)}"
+            why = f"{path}: only the user who mounted it may use it. Try: {as_its_user(mounted)}"
         if why is not None:
             raise fail(why)
 
@@ -56,9 +56,9 @@ def why_silent(mounted: Mounted, patience_s: float | None = None) -> str | None:
     daemon, _ = mount_point.find_daemon(mounted)
     which = "its daemon" if daemon is None else f"its daemon, process {daemon},"
     if daemon is not None and mount_point.is_stopped(daemon):
-        return f"{mounted.path}: {which} is stopped: kill -CONT {daemon} lets it go on"
+        return f"{mounted.path}: {which} is stopped. To continue it: kill -CONT {daemon}"
     force = f"kafkafs umount --force {shlex.quote(mounted.path)}"
-    return f"{mounted.path}: {which} does not answer: {force} ends the mount"
+    return f"{mounted.path}: {which} does not answer. To end the mount: {force}"
 
 
 def has_gone(error: OSError) -> bool:
@@ -79,4 +79,4 @@ def why_gone(path: str) -> str:
 def _ended(mounted: Mounted) -> str:
     again = ["kafkafs", "mount", *(["-o", "ro"] if mounted.read_only else [])]
     again += [mounted.source, mounted.path]
-    return f"its daemon has ended: {shlex.join(again)} mounts it again"
+    return f"its daemon has exited. To mount it again: {shlex.join(again)}"

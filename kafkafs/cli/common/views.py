@@ -68,7 +68,7 @@ def taken_from_paths(
     if context.get_parameter_source("view") is not ParameterSource.DEFAULT:
         found[option] = None
     if len(found) > 1:
-        raise click.UsageError(f"{' and '.join(found)} are two views: give one")
+        raise click.UsageError(f"{' and '.join(found)} are different views; give only one")
     return plain, next(iter(found), option)
 
 

@@ -157,7 +157,9 @@ def command(
     with one_line_errors():
         sources = sources_of(paths_of(context, plain))
     if dead_letter in sources.topics:
-        raise click.UsageError(f"--dead-letter {dead_letter} is what is consumed")
+        raise click.UsageError(
+            f"--dead-letter {dead_letter}: this topic is being consumed; give another one"
+        )
     point = _point(start)
     if reset:
         assert group is not None
@@ -209,17 +211,19 @@ def _check(
     if reset:
         _check_reset()
     if group is not None and file is not None:
-        raise click.UsageError("give -g GROUP or --positions FILE")
+        raise click.UsageError("give either -g GROUP or --positions FILE, not both")
     if group == "":
-        raise click.UsageError("a group has a name")
+        raise click.UsageError("-g GROUP: the name is empty")
     if reset and group is None:
-        raise click.UsageError("--reset needs -g GROUP")
+        raise click.UsageError("--reset requires -g GROUP")
     if dead_letter is not None and "/" in dead_letter:
-        raise click.UsageError("--dead-letter TOPIC is the name of a topic of the same mount")
+        raise click.UsageError(
+            "--dead-letter TOPIC takes the name of a topic in the same mount, not a path"
+        )
     if shell is None and on_failure != "stop":
-        raise click.UsageError("--on-failure is about --exec COMMAND")
+        raise click.UsageError("--on-failure requires --exec COMMAND")
     if (on_failure == "skip") != (dead_letter is not None):
-        raise click.UsageError("--on-failure skip and --dead-letter TOPIC go together")
+        raise click.UsageError("--on-failure skip and --dead-letter TOPIC require each other")
 
 
 def _check_reset() -> None:
@@ -229,7 +233,7 @@ def _check_reset() -> None:
         name = parameter.name or ""
         is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if is_given and name not in ("group", "start", "reset", "words"):
-            raise click.UsageError(f"--reset sets positions, and takes no {parameter.opts[-1]}")
+            raise click.UsageError(f"--reset cannot be used with {parameter.opts[-1]}")
 
 
 def _point(start: str) -> str:
@@ -241,7 +245,7 @@ def _point(start: str) -> str:
     if start in ("earliest", "latest"):
         return "start" if start == "earliest" else start
     if not isinstance(parse_point(start, time_ns() // 1_000_000), Offset | Time):
-        raise click.BadParameter(f"{start!r} is none of earliest, latest, an offset, a time")
+        raise click.BadParameter(f"{start!r} is not earliest, latest, an offset or a time")
     return start
 
 
@@ -308,8 +312,8 @@ def _set(path: str, file: str, start: str, mount: str) -> None:
         name = file.removesuffix("/.all")
         if error.errno == errno.EBUSY:
             raise _claimed(name, _holders(path)) from None
-        reason = f"{error.strerror} ({mount}/.kafkafs/log says more)"
-        raise fail(f"{name}: {start} cannot be set: {reason}") from None
+        reason = f"{error.strerror} (see {mount}/.kafkafs/log)"
+        raise fail(f"{name}: cannot set the offset to {start}: {reason}") from None
 
 
 def _check_range(path: str, name: str, start: str) -> None:
@@ -320,12 +324,13 @@ def _check_range(path: str, name: str, start: str) -> None:
         facts = dict(line.rstrip("\n").split(" ", 1) for line in file if " " in line)
     first, end = facts["log_start"], facts["log_end"]
     if not int(first) <= int(start) <= int(end):
-        raise fail(f"{name}: nothing is set, {start} is outside of {first}..{end}")
+        raise fail(f"{name}: offset {start} is outside of {first}..{end}; nothing was set")
 
 
 def _claimed(name: str, holders: dict[str, str]) -> click.ClickException:
     whose = holders.get(name)
-    return fail(f"{name}: nothing is set, it is claimed" + (f" by {whose}" if whose else ""))
+    by = f" by {whose}" if whose else ""
+    return fail(f"{name}: claimed{by}; nothing was set")
 
 
 def _holders(path: str) -> dict[str, str]:

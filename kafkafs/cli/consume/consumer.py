@@ -107,8 +107,8 @@ class Consumer:
             self._drop(partition)  # also what is said takes some
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return fail(
-            f"this process may have {most} open files, too few for {counted(count, 'partition')} "
-            "(ulimit -n)"
+            f"the limit of {most} open files is too low for {counted(count, 'partition')} "
+            "(see ulimit -n)"
         )
 
     def _run(self) -> int:
@@ -193,7 +193,7 @@ class Consumer:
                     raise
                 turn.reader.is_gone = True
             if turn.reader.is_gone and not turn.batch:
-                say(f"kafkafs: {partition.name}: was deleted", err=True)
+                say(f"kafkafs: {partition.name}: deleted", err=True)
                 self._drop(partition)
                 self._gone.add(partition)
         return None
@@ -265,12 +265,12 @@ class Consumer:
         """
         if partition in set(self._positions.granted()):
             reason = error.strerror
-            raise fail(f"{partition.name}: {position} cannot be committed: {reason}") from None
+            raise fail(f"{partition.name}: cannot commit offset {position}: {reason}") from None
 
     def _failed(self, turn: _Turn, batch: Batch, status: int) -> int:
         """Do with a batch that the command has refused what --on-failure says."""
         what = f"{batch.partition.name}: {batch.first}..{batch.last}"
-        reason = f"the command has ended with {status}"
+        reason = f"the command exited with status {status}"
         if self._rules.on_failure == "stop":
             say(f"kafkafs: {what}: {reason}", err=True)
             return status
@@ -278,12 +278,12 @@ class Consumer:
             assert self._dead_letters is not None
             lines = turn.reader.lines(batch)
             if lines is None:
-                raise fail(f"{what} has been deleted: there are no dead letters of it")
-            say(f"kafkafs: {what}: {reason}: goes to the dead letters", err=True)
+                raise fail(f"{what}: deleted before it was copied to the dead-letter topic")
+            say(f"kafkafs: {what}: {reason}; copied to the dead-letter topic", err=True)
             self._dead_letters.put(batch, lines, reason)
             self._done(turn, batch)
             return 0
-        say(f"kafkafs: {what}: {reason}: again in {turn.pause_s:g} s", err=True)
+        say(f"kafkafs: {what}: {reason}; retrying in {turn.pause_s:g} s", err=True)
         turn.due = time.monotonic() + turn.pause_s
         turn.pause_s = min(turn.pause_s * 2, _AGAIN_S[1])
         return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 
 from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import write_all
@@ -22,7 +23,9 @@ class DeadLetters:
         self._path = os.path.join(mount, topic, ".jsonl", "append")
         self._group = group
         if not os.path.exists(self._path):
-            raise fail(f"{mount}/{topic}: there is no such topic for dead letters: mkdir makes it")
+            path = os.path.join(mount, topic)
+            create = f"mkdir {shlex.quote(path)}"
+            raise fail(f"{path}: the dead-letter topic does not exist. To create it: {create}")
 
     def put(self, batch: Batch, lines: bytes, reason: str) -> None:
         """Append a batch, of which these are the records in `.jsonl`; it is on the disk then.

@@ -85,7 +85,7 @@ class FilePositions(Positions):
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise fail(f"{self._path}: another consumer keeps its positions there") from None
+                raise fail(f"{self._path}: in use by another consumer") from None
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), os.stat(self._path)):
                     return fd
@@ -102,7 +102,9 @@ class FilePositions(Positions):
                 self._lines[key] = int(position), int(committed)
             except ValueError:
                 names = " ".join(_COLUMNS)
-                raise fail(f"{self._path}: line {number} is not {names}") from None
+                raise fail(
+                    f"{self._path}: line {number} does not have the columns {names}"
+                ) from None
 
     def position(self, partition: Partition) -> int | None:
         found = self._lines.get(partition)
@@ -165,10 +167,10 @@ class GroupPositions(Positions):
     def _refused(self, error: OSError, mount: str, group: str) -> Exception:
         if error.errno == errno.EROFS:
             return fail(
-                f"{mount}: is read-only, so it keeps no positions: --positions FILE in place of "
-                f"-g {shlex.quote(group)} keeps them in a file of yours"
+                f"{mount}: read-only, so no offsets can be committed. To keep them in a file: "
+                f"--positions FILE instead of -g {shlex.quote(group)}"
             )
-        return fail(f"{self._path}: {error.strerror} ({mount}/.kafkafs/log says more)")
+        return fail(f"{self._path}: {error.strerror} (see {mount}/.kafkafs/log)")
 
     def _write(self, *lines: str) -> None:
         write_all(self.fd, "".join(f"{line}\n" for line in lines).encode())

@@ -113,10 +113,16 @@ class Reader:
         start, end = self._fact("log_start"), self._fact("log_end")
         name = self.partition.name
         if self.position < start:
-            say(f"kafkafs: {name}: {self.position}..{start} is gone: deleted unread", err=True)
+            say(
+                f"kafkafs: {name}: {self.position}..{start} were deleted before they were read",
+                err=True,
+            )
             self.position = start
         elif self.position > end:
-            say(f"kafkafs: {name}: {self.position} is behind its end, {end}", err=True)
+            say(
+                f"kafkafs: {name}: offset {self.position} is beyond the end of the log ({end})",
+                err=True,
+            )
             self.position = end
 
     def _fact(self, name: str) -> int:
@@ -373,7 +379,7 @@ def _offset_at(lines: bytes, at: int) -> int:
     """The offset of the record whose line begins there."""
     found = _OFFSET.match(lines, at)
     if found is None:
-        raise OSError(errno.EIO, "a line of .jsonl without an offset")
+        raise OSError(errno.EIO, "a line of .jsonl has no offset")
     return int(found[1])
 
 

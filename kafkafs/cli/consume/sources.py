@@ -51,7 +51,9 @@ def sources_of(paths: Sequence[str]) -> Sources:
     if not mounts:
         raise fail("there is no topic to consume")
     if len(mounts) > 1:
-        raise fail(f"{' and '.join(sorted(mounts))} are two mounts: consume one at a time")
+        raise fail(
+            f"{' and '.join(sorted(mounts))} are different mounts; consume from one at a time"
+        )
     return Sources(mounts.pop(), topics)
 
 
@@ -59,8 +61,10 @@ def _place(given: str) -> tuple[str, str, int | None]:
     """A mount, a topic in it, and perhaps a partition. click's error."""
     mounted, path = mount_around(given)
     if mounted is None:
-        hint = ": kafkafs mount DATA MOUNT shows a data directory" if os.path.isdir(given) else ""
-        raise fail(f"{given}: is not in a mount of kafkafs{hint}")
+        hint = (
+            ". To mount a data directory: kafkafs mount DATA MOUNT" if os.path.isdir(given) else ""
+        )
+        raise fail(f"{given}: not in a kafkafs mount{hint}")
     names = os.path.relpath(path, mounted.path).split(os.sep)
     try:
         is_directory = stat.S_ISDIR(patiently(lambda: os.stat(path)).st_mode)
@@ -70,7 +74,7 @@ def _place(given: str) -> tuple[str, str, int | None]:
         return mounted.path, names[0], None
     if len(names) == 2 and _NUMBER.fullmatch(names[1]) and not is_directory:
         return mounted.path, names[0], int(names[1])
-    raise fail(f"{given}: neither a topic nor a partition of a mount, like {mounted.path}/TOPIC")
+    raise fail(f"{given}: not a topic or partition, such as {mounted.path}/TOPIC")
 
 
 class TopicDirectory:
@@ -128,7 +132,7 @@ class Directories:
             made = TopicDirectory(self._sources.mount, partition.topic)
             if made.id != partition.topic_id:
                 made.close()
-                raise FileNotFoundError(2, "was deleted, and made anew")
+                raise FileNotFoundError(2, "the topic was deleted and created again")
             found = self._open[key] = made
         return found
 

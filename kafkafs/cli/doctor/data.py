@@ -79,13 +79,15 @@ def _is_one(path: str) -> Iterator[Finding]:
         return
     if found is Contents.LOG:
         again = f"kafkafs doctor {shlex.quote(os.path.dirname(os.path.realpath(path)))}"
-        yield Finding(f"{path}: one partition's directory, and no data directory", again)
+        yield Finding(
+            f"{path}: this is the directory of one partition, not a data directory", again
+        )
     elif found is Contents.OTHERS:
-        what = f"{path}: has files, and none of Kafka's or kafkafs'"
+        what = f"{path}: has files, but none of Kafka or kafkafs"
         yield Finding(what, "kafkafs doctor DATA  (with the right directory)")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         owner = os.stat(path).st_uid
-        what = f"{path}: this user may not write it: it belongs to user {owner}"
+        what = f"{path}: you have no permission to write it; it belongs to user {owner}"
         yield Finding(what, as_user(owner, f"kafkafs mount {quoted} MOUNT") + "  (or: -o ro)")
 
 
@@ -118,8 +120,8 @@ def _file_system(path: str) -> Iterator[Finding]:
         with contextlib.suppress(OSError):
             if os.path.isfile(file) and os.path.getsize(file) and not _tells_at_once(file):
                 yield Finding(
-                    f"{where} ({kind}) cannot tell what is in the page cache (RWF_NOWAIT): a read "
-                    "that waits for the disk keeps all others waiting",
+                    f"{where} ({kind}) does not support RWF_NOWAIT: a read that waits for the "
+                    "disk blocks all other reads",
                     "keep the data on ext4, xfs or btrfs",
                     is_wrong=False,
                 )
@@ -141,7 +143,7 @@ def _space(path: str) -> Iterator[Finding]:
     found = os.statvfs(path)
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     if free * SCARCE < total:
-        what = f"{human_size(free)} are free of {human_size(total)} on the disk of {path}"
+        what = f"{human_size(free)} of {human_size(total)} are free on the disk of {path}"
         frees, mend = _makes_room(path)
         yield Finding("; ".join([what, *frees]), mend, is_wrong=free * SHORT < total)
 
@@ -192,7 +194,7 @@ def _limit_to_set(quoted: str, plan: RetentionPlan, now_ms: int) -> str:
 def _inodes(path: str) -> Iterator[Finding]:
     found = os.statvfs(path)
     if found.f_favail * SCARCE < found.f_files:
-        what = f"{found.f_favail} inodes are free of {found.f_files} on the disk of {path}"
+        what = f"{found.f_favail} of {found.f_files} inodes are free on the disk of {path}"
         is_wrong = found.f_favail * SHORT < found.f_files
         yield Finding(what, f"du --inodes -d1 {shlex.quote(path)} | sort -n", is_wrong=is_wrong)
 
@@ -206,8 +208,8 @@ def _reserve(path: str) -> Iterator[Finding]:
     is_open = owner is not None and files.locked_by(os.path.join(path, paths.LOCK)) == owner.pid
     if is_kept and parts < COUNT and (parts or is_open):
         yield Finding(
-            f"{COUNT - parts} of {COUNT} parts of the reserve are used up: appends are refused "
-            "until there is room for them",
+            f"{COUNT - parts} of {COUNT} parts of the disk reserve are used up: appends are "
+            "refused until there is free space for them",
             _makes_room(path)[1],
         )
 
@@ -225,7 +227,7 @@ def _lock(path: str) -> Iterator[Finding]:
     name = _name(holder)
     who = f"process {holder} ({name})" if name else f"process {holder}"
     if name and is_stopped(holder):
-        yield Finding(f"{who}, which has {path} open, is stopped", f"kill -CONT {holder}")
+        yield Finding(f"{who} has {path} open, and is stopped", f"kill -CONT {holder}")
         return
     owner = owner_file.read(files, path)
     if name != NAME or owner is None or owner.pid != holder:
@@ -233,8 +235,8 @@ def _lock(path: str) -> Iterator[Finding]:
     mounted = find(owner.mount)
     if mounted is None or mounted.type != TYPE:
         yield Finding(
-            f"{who} has {path} open, and its mount at {owner.mount} is gone: it ends with the last "
-            "open file there",
+            f"{who} has {path} open, but its mount at {owner.mount} was unmounted: it exits when "
+            "the last open file there is closed",
             f"kill {holder}",
         )
 
@@ -261,7 +263,7 @@ def _clock(path: str) -> Iterator[Finding]:
     ahead = when - time.time()
     if ahead > CLOCKS_S:
         yield Finding(
-            f"{newest} was written {ahead:.0f} s after what the clock says now",
+            f"{newest} was written {ahead:.0f} s in the future: check the system clock",
             as_root("timedatectl set-ntp true"),
         )
 

@@ -36,7 +36,9 @@ def checks() -> Iterator[Check]:
         ("open-files", _open_files),
         ("file-size", _file_size),
     ):
-        silent = Finding("the disk of the programs does not answer", "dmesg | tail")
+        silent = Finding(
+            "the file system of the installed programs does not answer", "dmesg | tail"
+        )
         yield Check(name, look, silent)
 
 
@@ -56,7 +58,7 @@ def _device() -> Iterator[Finding]:
         number = os.major(found.st_rdev), os.minor(found.st_rdev)
         if not stat.S_ISCHR(found.st_mode) or number != _NUMBER:
             make = f"rm {DEVICE} && mknod -m 0666 {DEVICE} c {_NUMBER[0]} {_NUMBER[1]}"
-            yield Finding(f"{DEVICE} is not the device of FUSE", as_root(make))
+            yield Finding(f"{DEVICE} is not the FUSE device", as_root(make))
     finally:
         os.close(fd)
 
@@ -65,13 +67,13 @@ def _fusermount() -> Iterator[Finding]:
     """fusermount3 is there, and may mount for a user."""
     path = shutil.which("fusermount3")
     if path is None:
-        yield Finding("there is no fusermount3 in $PATH", as_root("apt-get install fuse3"))
+        yield Finding("fusermount3 is not in $PATH", as_root("apt-get install fuse3"))
         return
     found = os.stat(path)
     is_roots = found.st_uid == 0 and found.st_mode & stat.S_ISUID
     if os.geteuid() != 0 and not is_roots:
         mend = as_root(f"sh -c 'chown root: {path} && chmod u+s {path}'")
-        yield Finding(f"{path} does not run as root, so only root can mount", mend)
+        yield Finding(f"{path} is not setuid root, so only root can mount", mend)
 
 
 def _mount_right() -> Iterator[Finding]:
@@ -82,12 +84,12 @@ def _mount_right() -> Iterator[Finding]:
     capabilities = int(fields["CapEff" if os.geteuid() == 0 else "CapBnd"], 16)
     if not capabilities >> _CAP_SYS_ADMIN & 1:
         yield Finding(
-            "nothing can be mounted without CAP_SYS_ADMIN",
+            "mounting requires CAP_SYS_ADMIN, which this process does not have",
             "start the container with: --device /dev/fuse --cap-add SYS_ADMIN",
         )
     elif os.geteuid() != 0 and fields.get("NoNewPrivs") == "1":
         yield Finding(
-            "fusermount3 has no rights in a process with NoNewPrivs",
+            "fusermount3 cannot mount: this process has NoNewPrivs set",
             "in a unit: NoNewPrivileges=no; in a container: --security-opt no-new-privileges=false",
         )
 
@@ -97,7 +99,7 @@ def _libfuse() -> Iterator[Finding]:
     try:
         import kafkafs.fuse.operations  # noqa: F401
     except ImportError as error:
-        mend = as_root("apt-get install fuse3") + "  (or install kafkafs again)"
+        mend = as_root("apt-get install fuse3") + "  (or reinstall kafkafs)"
         yield Finding(f"the daemon cannot be loaded: {error}", mend)
 
 
@@ -112,8 +114,8 @@ def _allow_other() -> Iterator[Finding]:
         lines = set()
     if "user_allow_other" not in lines:
         yield Finding(
-            f"user_allow_other is not set in {CONFIGURATION}: mount -o allow_other is refused to "
-            "all users but root",
+            f"user_allow_other is not set in {CONFIGURATION}: only root may mount with "
+            "-o allow_other",
             as_root(f"sh -c 'echo user_allow_other >> {CONFIGURATION}'"),
             is_wrong=False,
         )
@@ -130,7 +132,7 @@ def _open_files() -> Iterator[Finding]:
     most = _limit(resource.RLIMIT_NOFILE)
     if most is not None and most < LEAST_FILES:
         yield Finding(
-            f"a process may open no more than {most} files: segments open and close theirs in turn",
+            f"a process may open at most {most} files: kafkafs must keep reopening segment files",
             as_root("prlimit --nofile=65536 --pid $$") + "  (in a unit: LimitNOFILE=65536)",
         )
 
@@ -140,6 +142,6 @@ def _file_size() -> Iterator[Finding]:
     most = _limit(resource.RLIMIT_FSIZE)
     if most is not None:
         yield Finding(
-            f"a file may have no more than {human_size(most)}: appends past it fail",
+            f"a file may have at most {human_size(most)}: appends beyond that fail",
             as_root("prlimit --fsize=unlimited --pid $$") + "  (in a unit: LimitFSIZE=infinity)",
         )

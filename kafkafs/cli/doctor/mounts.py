@@ -34,7 +34,7 @@ def _answers(mounted: Mounted) -> Iterator[Finding]:
         return
     if answer is Answer.DEAD:
         clear = f"kafkafs umount {shlex.quote(path)}"
-        yield Finding(f"the daemon of {path} has ended, and left the mount behind", clear)
+        yield Finding(f"the daemon of {path} has exited; the mount is dead", clear)
     elif answer is Answer.NONE:
         daemon, _ = mount_point.find_daemon(mounted)
         if daemon is not None and mount_point.is_stopped(daemon):
@@ -56,7 +56,7 @@ def _read_ahead(mounted: Mounted) -> Iterator[Finding]:
         return  # without sysfs nobody can change it
     if kib < READ_AHEAD_KIB:
         yield Finding(
-            f"the kernel reads {kib} KiB ahead on {mounted.path}, instead of {READ_AHEAD_KIB}",
+            f"read-ahead of {mounted.path} is {kib} KiB instead of {READ_AHEAD_KIB} KiB",
             f"echo {READ_AHEAD_KIB} | sudo tee {setting}",
             is_wrong=False,
         )

@@ -82,10 +82,10 @@ def command(
     from kafkafs.spark.jobs import export
 
     if follow and snapshot:
-        raise click.UsageError("--follow and --snapshot exclude each other")
+        raise click.UsageError("--follow cannot be used with --snapshot")
     if where is not None:
         if where.is_relative and not snapshot:
-            raise click.UsageError("--where with a time before now needs --snapshot")
+            raise click.UsageError("--where with a time relative to now requires --snapshot")
         options = {**options, "where": where.text}
     chosen = export.ExportOptions(choice, as_text, interval if follow else None, snapshot, options)
     run_job(

@@ -64,7 +64,7 @@ def _checked_location(
     context.meta[_GIVEN] = where.path if is_uri(text) else text
     address = resolve(context, [context.meta[_GIVEN]], needs=needs)
     if address.places and not topics:
-        raise click.UsageError(f"{text} is below a mount: give DATA|MOUNT TOPIC")
+        raise click.UsageError(f"{text} is a path in a mount: give DATA|MOUNT TOPIC")
     return address.data_dir
 
 
@@ -167,7 +167,7 @@ def run_job(
         package = (error.name or "").split(".")[0]
         if package not in ("matplotlib", "pyarrow", "pyspark"):
             raise
-        raise fail(f"{package} missing: {session.how_to_install()}") from None
+        raise fail(f"{package} is not installed: {session.how_to_install()}") from None
     except (OSError, StorageError, session.CannotStartError) as error:
         raise failure(error) from None
     except Exception as error:

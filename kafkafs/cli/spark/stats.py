@@ -22,7 +22,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any) -> Any:
     match = _DURATION.fullmatch(str(text))
     if match is None:
-        raise click.BadParameter(f"{text!r} is not a number with ms, s, m, h or d")
+        raise click.BadParameter(f"{text!r} is not a duration (a number with ms, s, m, h or d)")
     return int(match[1]) * _UNITS_MS[match[2]]
 
 

@@ -73,9 +73,13 @@ def command(
     table = Table(by_partition=partitions, shows_internal=internal)
     once = once or out.as_json
     if out.in_bytes and not once:
-        raise click.UsageError("--bytes goes with --once: the live table has no room for them")
+        raise click.UsageError(
+            "--bytes requires --once: the live table has no room for exact sizes"
+        )
     if not once and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("there is no terminal: --once prints one look")
+        raise click.UsageError(
+            "standard input or output is not a terminal. To print the figures once: --once"
+        )
     try:
         path = resolved(mount)
     except MountError as error:
@@ -117,7 +121,9 @@ def _show(watcher: Watcher, table: Table) -> None:
     try:
         import curses
     except ImportError as error:
-        raise fail(f"Python has no curses here ({error}): --once prints one look") from None
+        raise fail(
+            f"this Python has no curses ({error}). To print the figures once: --once"
+        ) from None
     from kafkafs.cli.top.screen import show
 
     locale.setlocale(locale.LC_CTYPE, "")
@@ -129,7 +135,9 @@ def _show(watcher: Watcher, table: Table) -> None:
     try:
         show(watcher, table)
     except curses.error as error:
-        raise fail(f"this terminal cannot show it ({error}): --once prints one look") from None
+        raise fail(
+            f"this terminal is not supported ({error}). To print the figures once: --once"
+        ) from None
 
 
 def _print(path: str, rates: Rates, out: Output, table: Table) -> None:

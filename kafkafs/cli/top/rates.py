@@ -198,7 +198,7 @@ class Rates:
             ),
             ("damaged places", now.value("damages_total")),
             ("uncleanable partitions", now.value("uncleanable_partitions")),
-            ("faults found at the start", now.value("recovery_faults")),
+            ("faults found at start-up", now.value("recovery_faults")),
         ]
         return [(words, int(count)) for words, count in counts if count]
 

@@ -25,22 +25,22 @@ _ENTERS = (10, 13, curses.KEY_ENTER)
 _BACKSPACES = (8, 127, curses.KEY_BACKSPACE)
 
 HELP = """\
-q, Esc          end
-h, ?            this page; any key leaves it
-p, Space        pause, and go on
-t               topics, or each partition
+q, Esc          quit
+h, ?            show this page; any key closes it
+p, Space        pause or continue
+t               show topics or partitions
 up, down, k, j  scroll by a line; PgUp, PgDn by a page; Home, End (or g G: first, last)
-/               filter by a part of the name; Enter keeps it, Esc takes it away
+/               filter by a part of the name; Enter applies it, Esc removes it
 sort by         i bytes in    r records in    o bytes out    u records out
                 s size        c records       l lag          S segments      f open files
                 n name
-                the same key again turns the order round; < and > take the column beside
-e               events, or more room for the table
-+, -            look less often, more often
+                press the key again to reverse the order; < and > choose the next column
+e               show or hide events
++, -            refresh less often, more often
 
-Records read are counted by the mean length of a record. What the kernel has in its page
-cache it reads without asking the daemon, and is not counted. LAG is that of the group
-which is most behind. Requests and cpu have what a look itself costs: some twenty requests."""
+Records read are estimated from bytes read and the mean record size. Reads from the page
+cache of the kernel are not counted. LAG is the lag of the group that is furthest behind.
+Each refresh itself causes about twenty requests, which requests and cpu include."""
 
 
 def show(watcher: Watcher, table: Table) -> None:
@@ -249,7 +249,7 @@ class Screen:
         last = min(table.first + self._height, len(table.rows))
         seen = f"{min(table.first + 1, last)}-{last} of {len(table.rows)}"
         chosen = f", filter {table.filter!r}" if table.filter else ""
-        return f"{seen}{chosen}  q end  h help  p pause  t topics/partitions  / filter  e events"
+        return f"{seen}{chosen}  q quit  h help  p pause  t topics/partitions  / filter  e events"
 
     def _put(self, row: int, line: str, attributes: int = 0) -> None:
         """Write a line, as much of it as there is room for."""

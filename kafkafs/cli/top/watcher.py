@@ -48,7 +48,7 @@ class Watcher:
             self._next_s = now_s + self.delay_s
             mounted = find(self.path)
             if mounted is None or mounted.type != TYPE:
-                self.trouble = f"{self.path}: no kafkafs is mounted here"
+                self.trouble = f"{self.path}: not a kafkafs mount"
                 return self.trouble != trouble
             self._began_s = now_s
             self._child = Child(partial(look, self.path))
@@ -94,14 +94,14 @@ class Watcher:
     def _why_failed(self, error: OSError) -> str:
         clear = f"kafkafs umount {shlex.quote(self.path)}"
         if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
-            return f"{self.path}: the daemon has ended: {clear} clears the mount"
+            return f"{self.path}: the daemon has exited. To remove the dead mount: {clear}"
         if error.errno == errno.EACCES:
             why = (
-                f"{self.path}: only the user who has mounted it and the data directory's group may "
-                "see its figures"
+                f"{self.path}: only the user who mounted it and the group of its data may "
+                "read its metrics"
             )
             mounted = find(self.path)
-            return why if mounted is None else f"{why}: {as_its_user(mounted)}"
+            return why if mounted is None else f"{why}. Try: {as_its_user(mounted)}"
         return f"{self.path}: {error.strerror}"
 
     def _why_silent(self) -> str:
@@ -109,9 +109,9 @@ class Watcher:
         silent_s = int(time.monotonic() - self._began_s)
         daemon = self._daemon(mounted)
         if daemon is not None and mount_point.is_stopped(daemon):
-            why = f"its daemon, process {daemon}, is stopped: kill -CONT {daemon}"
+            why = f"its daemon, process {daemon}, is stopped. To continue it: kill -CONT {daemon}"
         else:
-            why = f"kafkafs umount --force {shlex.quote(self.path)} ends it"
+            why = f"to end the mount: kafkafs umount --force {shlex.quote(self.path)}"
         return f"{self.path}: no answer for {silent_s} s; {why}"
 
     @staticmethod
@@ -130,5 +130,5 @@ def resolved(path: str) -> str:
             return around.path
     shown = mount_that_writes(where)
     if shown is None:
-        raise mount_point.MountError(f"{path}: no kafkafs is mounted here")
+        raise mount_point.MountError(f"{path}: not a kafkafs mount")
     return shown

@@ -206,8 +206,8 @@ def deleted_line(manager: LogManager, deleted: DeletedTopic) -> str:
     deletion = deleted.deletion
     left_s = max(deleted.due_ms - manager.monotonic_ms(), 0) / 1000
     return (
-        f"{deletion.topic} was deleted, {counted(len(deletion.partitions), 'partition')}: undelete "
-        f"{deletion.topic} {deletion.id} takes that back for {left_s:.0f} s"
+        f"{deletion.topic} was deleted, {counted(len(deletion.partitions), 'partition')}. "
+        f"To restore it within {left_s:.0f} s: undelete {deletion.topic} {deletion.id}"
     )
 
 

@@ -106,7 +106,7 @@ def test_what_it_cannot_do(data: Path) -> None:
     for places, why in (
         (["nothing"], "there is no topic 'nothing'"),
         (["orders:2"], "topic 'orders' has no partition 2"),
-        (["plain"], "the cleanup.policy of topic 'plain' does not have compact"),
+        (["plain"], "the cleanup.policy of topic 'plain' does not include compact"),
     ):
         done = kafkafs("compact", data, "orders:0", *places)
         assert done.returncode == 1

@@ -114,7 +114,7 @@ def test_through_a_read_only_mount_nothing_is_set(place: Place) -> None:
     done = kafkafs("config", place.path / "orders", "segment.ms=5")
     assert (done.returncode, done.stderr) == (
         1,
-        f"kafkafs: {place.path}: is mounted read-only: kafkafs config {place.data} orders\n",
+        f"kafkafs: {place.path}: mounted read-only. Try: kafkafs config {place.data} orders\n",
     )
     assert kafkafs("config", place.path / "orders").stdout.startswith("# ")
     place.umount()

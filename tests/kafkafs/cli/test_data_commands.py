@@ -170,7 +170,10 @@ def test_a_log_is_not_appended_to_itself(data: Path) -> None:
             cwd=ROOT,
             timeout=HANG_S,
         )
-    assert (done.returncode, done.stderr) == (1, b"kafkafs: standard input is the log itself\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"kafkafs: standard input is a file of the same partition\n",
+    )
     assert path.read_bytes() == before
 
 
@@ -204,7 +207,10 @@ def test_what_is_mounted_is_appended_to_by_the_daemon(place: Place) -> None:
                 cwd=ROOT,
                 timeout=HANG_S,
             )
-        assert (done.returncode, done.stderr) == (1, b"kafkafs: standard input is the log itself\n")
+        assert (done.returncode, done.stderr) == (
+            1,
+            b"kafkafs: standard input is a file of the same partition\n",
+        )
     assert own.stat().st_size == size
 
 

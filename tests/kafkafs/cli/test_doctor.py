@@ -113,7 +113,7 @@ def test_what_is_wrong_is_said_with_the_line_that_mends_it(data: Path) -> None:
     ("make", "user", "what", "mend"),
     [
         ("", None, "No such file or directory", "modprobe fuse"),
-        ("touch /dev/fuse", None, "is not the device of FUSE", "mknod -m 0666 /dev/fuse c 10 229"),
+        ("touch /dev/fuse", None, "is not the FUSE device", "mknod -m 0666 /dev/fuse c 10 229"),
         ("mknod -m 600 /dev/fuse c 10 229", USER, "Permission denied", "chmod 0666 /dev/fuse"),
     ],
 )
@@ -136,7 +136,7 @@ def test_fusermount(tmp_path: Path) -> None:
     for name in ("sh", "setpriv"):
         shutil.copy(shutil.which(name) or name, programs)
     assert one(doctor(before=path), "fusermount3") == (
-        *("wrong", "there is no fusermount3 in $PATH"),
+        *("wrong", "fusermount3 is not in $PATH"),
         "apt-get install fuse3",
     )
     for directory in (tmp_path, *tmp_path.parents[:-2]):
@@ -147,7 +147,7 @@ def test_fusermount(tmp_path: Path) -> None:
     state, what, mend = one(doctor(before=path, user=USER), "fusermount3")
     assert (state, what.split(":")[0]) == (
         "wrong",
-        f"{programs}/fusermount3 does not run as root, so only root can mount",
+        f"{programs}/fusermount3 is not setuid root, so only root can mount",
     )
     assert mend.startswith("sudo ")
 
@@ -158,17 +158,17 @@ def test_fusermount(tmp_path: Path) -> None:
     [
         (
             "--bounding-set=-sys_admin",
-            "nothing can be mounted without CAP_SYS_ADMIN",
+            "mounting requires CAP_SYS_ADMIN, which this process does not have",
             "start the container with: --device /dev/fuse --cap-add SYS_ADMIN",
         ),
         (
             f"--reuid={USER} --clear-groups --bounding-set=-sys_admin",
-            "nothing can be mounted without CAP_SYS_ADMIN",
+            "mounting requires CAP_SYS_ADMIN, which this process does not have",
             "start the container with: --device /dev/fuse --cap-add SYS_ADMIN",
         ),
         (
             f"--reuid={USER} --clear-groups --no-new-privs",
-            "fusermount3 has no rights in a process with NoNewPrivs",
+            "fusermount3 cannot mount: this process has NoNewPrivs set",
             "in a unit: NoNewPrivileges=no; in a container: --security-opt no-new-privileges=false",
         ),
     ],

@@ -191,7 +191,7 @@ def test_through_a_read_only_mount_nothing_is_deleted(place: Place) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "",
-        f"kafkafs: {place.path}: is mounted read-only: kafkafs expire {place.data} orders\n",
+        f"kafkafs: {place.path}: mounted read-only. Try: kafkafs expire {place.data} orders\n",
     )
     place.umount()
     assert len(left(place)) == 4

@@ -192,7 +192,7 @@ def test_a_read_only_mount(tmp_path: Path, command: str) -> None:
         before = tree(place.data)
         words = TAKE_A_DIRECTORY[command](str(place.path))
         line = refused(command, str(place.path)) if len(words) == 1 else run(command, *words).stderr
-        assert "is mounted read-only: kafkafs " in line
+        assert "mounted read-only. Try: kafkafs " in line
         assert f"{place.data}" in line
         assert tree(place.data) == before
     finally:
@@ -231,7 +231,7 @@ def test_verify_of_a_directory_without_topics(tmp_path: Path) -> None:
     assert refused("verify", str(tmp_path)) == (
         "no partition of Kafka's is here: is it the data directory? "
         f"kafkafs create {tmp_path} TOPIC makes a topic in it "
-        "(--allow-empty takes it all the same)"
+        "; to use it without partitions: --allow-empty"
     )
     assert "of Kafka's is here" in refused("verify", "/etc")
     done = run("verify", str(tmp_path), "--allow-empty")
@@ -244,7 +244,7 @@ def test_one_partitions_directory(tmp_path: Path, command: str) -> None:
     fill(tmp_path)
     before = tree(tmp_path)
     line = refused(command, str(tmp_path / "orders-0"))
-    assert line.startswith("one partition's directory, where a data directory is wanted: kafkafs ")
+    assert line.startswith("this is the directory of one partition, not a data directory: kafkafs ")
     assert line.endswith(f" {tmp_path}")
     assert tree(tmp_path) == before
 
@@ -297,7 +297,7 @@ def test_umount_of_what_is_no_mount_point(mounted: Place) -> None:
         done = kafkafs("umount", path)
         assert done.returncode == 1
         assert done.stderr == (
-            f"kafkafs: {path}: no kafkafs is mounted here: kafkafs umount {mounted.path}\n"
+            f"kafkafs: {path}: not a kafkafs mount: kafkafs umount {mounted.path}\n"
         )
     assert os.path.ismount(mounted.path)
 
@@ -314,7 +314,8 @@ def test_wait_for_what_is_no_job(mounted: Place, given: str) -> None:
     done = run("wait", f"{mounted.path}{given}")
     assert (done.exit_code, done.stderr) == (
         1,
-        f"kafkafs: {mounted.path}{given}: is no file of a job, like TOPIC/.control/compaction\n",
+        f"kafkafs: {mounted.path}{given}: not the control file of a job, "
+        "such as TOPIC/.control/compaction\n",
     )
 
 
@@ -327,7 +328,7 @@ def test_dump_of_what_is_no_file_of_a_log(tmp_path: Path) -> None:
         assert "Ignoring unknown file" in done.stderr
         known = ".txnindex, .snapshot, .checkpoint)"
         # A partition that is named as one leads to its segments.
-        leads = f": kafkafs dump {tmp_path}/{name}/*.log" if name == "orders-0" else ""
+        leads = f". Try: kafkafs dump {tmp_path}/{name}/*.log" if name == "orders-0" else ""
         assert done.stderr.endswith(f"{known}{leads}\n")
     names = [str(path) for path in (tmp_path / "orders-0").iterdir()]
     assert run("dump", *names).exit_code == 0

@@ -405,7 +405,7 @@ def test_umount_of_a_busy_mount_names_who_holds_what_and_changes_nothing(place: 
 
 
 def test_umount_of_what_is_not_mounted(place: Place) -> None:
-    assert "no kafkafs is mounted here" in failed(kafkafs("umount", place.path))
+    assert "not a kafkafs mount" in failed(kafkafs("umount", place.path))
 
 
 def test_umount_of_a_stale_mount(place: Place) -> None:

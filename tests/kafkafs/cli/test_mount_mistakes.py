@@ -79,7 +79,7 @@ def test_a_data_directory_with_files_of_others(place: Place, options: tuple[str,
     (place.data / "openjdk-17").mkdir()
     (place.data / "openjdk-17" / "release").touch()
     line = refused(place, place.data, place.path, *options)
-    assert line.startswith(f"kafkafs: {place.data}: has files, and none of Kafka's or kafkafs'")
+    assert line.startswith(f"kafkafs: {place.data}: has files, but none of Kafka or kafkafs'")
     assert line.endswith("-o create puts a log beside them") == (not options)
 
 

@@ -47,12 +47,12 @@ def test_a_dry_run_says_what_salvage_takes_and_leaves(tmp_path: Path) -> None:
         f"{path}.74.cut: took back 2 records in 2 batches, 148 of 222 bytes",
         f"{path}.74.cut: {left}",
         f"{behind}.cut: took back 4 records in 4 batches, 298 of 298 bytes",
-        "1 partition with 12 offsets: 1 of them lacking a part",
+        "1 partition with 12 offsets: 1 of them incomplete",
     ]
     for options in (["--dry-run"], []):
         done = CliRunner().invoke(main, ["repair", str(tmp_path), "--salvage", *options])
         assert done.exit_code == 1
-        assert "nothing to take back" in done.stdout.splitlines()
+        assert "nothing to restore" in done.stdout.splitlines()
 
 
 @pytest.mark.programs
@@ -68,7 +68,7 @@ def test_what_is_cut_is_said_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "t-0").glob("*.cut"))
     done = kafkafs("repair", tmp_path)
     assert done.returncode == 1
-    assert done.stdout == "1 partition with 5 offsets: 1 of them lacking a part\n"
+    assert done.stdout == "1 partition with 5 offsets: 1 of them incomplete\n"
     assert done.stderr.splitlines() == [
         f"{path}: cut 222 bytes from position 74: the CRC is wrong; kept as {path.name}.74.cut",
         f"{behind}: cut 298 bytes from position 0: records before it are missing; "
@@ -81,8 +81,8 @@ def test_what_is_cut_is_said_once(tmp_path: Path) -> None:
 def test_what_is_whole(tmp_path: Path) -> None:
     fill(tmp_path)
     for options, said in (
-        (["--salvage", "--dry-run"], "nothing to take back\n"),
-        (["--salvage"], "nothing to take back\n1 partition with 12 offsets: whole\n"),
+        (["--salvage", "--dry-run"], "nothing to restore\n"),
+        (["--salvage"], "nothing to restore\n1 partition with 12 offsets: whole\n"),
         ([], "1 partition with 12 offsets: whole\n"),
     ):
         done = CliRunner().invoke(main, ["repair", str(tmp_path), *options])

@@ -111,10 +111,10 @@ def silent(
         again = f"kafkafs mount {place.data} {place.path}"
         with contextlib.ExitStack() as stack:
             if request.param == "stopped":
-                why = f"its daemon, process {pid}, is stopped: kill -CONT {pid} lets it go on"
+                why = f"its daemon, process {pid}, is stopped. To continue it: kill -CONT {pid}"
                 stack.enter_context(stopped(pid))
             else:
-                why = f"its daemon has ended: {again} mounts it again"
+                why = f"its daemon has exited. To mount it again: {again}"
                 with ending(pid):
                     os.kill(pid, signal.SIGKILL)
             yield Silent(place, f"{place.path}: {why}", shown, request.param == "dead")

@@ -359,11 +359,14 @@ def test_once(mounted: Place) -> None:
 def test_where_there_is_nothing_to_see(place: Place) -> None:
     done = kafkafs("top", "--once", place.path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"kafkafs: {place.path}: no kafkafs is mounted here\n"
+    assert done.stderr == f"kafkafs: {place.path}: not a kafkafs mount\n"
     place.mount()
     done = kafkafs("top", place.path)
     assert done.returncode == 2
-    assert "there is no terminal: --once prints one look" in done.stderr
+    assert (
+        "standard input or output is not a terminal. To print the figures once: --once"
+        in done.stderr
+    )
     done = kafkafs("top", "--bytes", place.path)
     assert done.returncode == 2
     assert "--bytes goes with --once" in done.stderr
@@ -371,7 +374,10 @@ def test_where_there_is_nothing_to_see(place: Place) -> None:
         os.kill(pid, signal.SIGKILL)
     done = kafkafs("top", "--once", place.path)
     clear = f"kafkafs umount {place.path}"
-    assert done.stderr == f"kafkafs: {place.path}: the daemon has ended: {clear} clears the mount\n"
+    assert (
+        done.stderr
+        == f"kafkafs: {place.path}: the daemon has exited. To remove the dead mount: {clear}\n"
+    )
     assert done.returncode == 1
 
 
@@ -384,7 +390,7 @@ def test_a_daemon_that_does_not_answer_is_said(mounted: Place) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"its daemon, process {pid}, is stopped: kill -CONT {pid}" in done.stderr
+    assert f"its daemon, process {pid}, is stopped. To continue it: kill -CONT {pid}" in done.stderr
 
 
 @needs_root
@@ -623,7 +629,7 @@ def test_a_daemon_that_ends_and_comes_back(mounted: Place, here: Terminal) -> No
     here.wait_for("the daemon has ended: kafkafs umount")
     assert any("\x1b[31m" in line for line in here.lines(attributes=True))
     assert kafkafs("umount", mounted.path).returncode == 0
-    here.wait_for("no kafkafs is mounted here")
+    here.wait_for("not a kafkafs mount")
     mounted.mount()
     here.wait(lambda lines: names(lines) == ["a", "b"] and "topics" in lines[1])
     os.kill(pid := mounted.pid, signal.SIGSTOP)

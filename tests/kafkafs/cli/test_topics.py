@@ -111,9 +111,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     assert abs(row["last_append"] - time.time() * 1000) < 600_000
 
     said = way.run("delete", "orders", "--dry-run")
-    assert said == (
-        "would delete orders, 2 partitions; undelete could take that back for 1 minute\n"
-    )
+    assert said == ("would delete orders, 2 partitions; undelete could restore it for 1 minute\n")
     (found,) = json.loads(way.run("delete", "orders", "--dry-run", "--json"))
     assert found == {"topic": "orders", "partitions": 2, "undelete_ms": 60_000}
     assert way.run("cat", "orders") == numbers(0, 1100)
@@ -170,7 +168,7 @@ def test_undelete_where_there_is_one_of_that_name_again(way: Way) -> None:
 @pytest.mark.programs
 def test_undelete_after_its_time(way: Way) -> None:
     way.run("create", "orders", "file.delete.delay.ms=0")
-    assert way.run("delete", "orders") == "deleted orders; it cannot be undeleted\n"
+    assert way.run("delete", "orders") == "deleted orders; it cannot be restored\n"
     done = way.call("undelete", "orders")
     assert done.returncode == 1
     assert "file.delete.delay.ms is over" in done.stderr
@@ -239,7 +237,7 @@ def test_append_stops_at_the_line_that_is_refused(way: Way) -> None:
     done = way.call("append", "users:0", "--view", "kv", text=good + "bad\\x\n" + good)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("kafkafs: line 701 of standard input: ")
-    assert "all lines before it are in the log" in done.stderr
+    assert "all lines before it were appended" in done.stderr
     assert way.run("cat", "users", "--view", "kv") == good
     done = way.call("append", "users", "--view", "jsonl", text="{}\nnot JSON\n")
     assert done.returncode == 1
@@ -247,7 +245,7 @@ def test_append_stops_at_the_line_that_is_refused(way: Way) -> None:
     done = way.call("append", "users:0", text="x" * 2_000_000)
     assert done.returncode == 1
     assert "line 1 of standard input" in done.stderr
-    assert "nothing is appended" in done.stderr
+    assert "nothing was appended" in done.stderr
     assert way.run("cat", "users", "--view", "kv") == good + "\\N\n"
     way.check()
 
@@ -380,7 +378,7 @@ def test_paths_of_views(place: Place) -> None:
         append(topic / ".kv/0", "a\t1\n", "--view", "jsonl"),
     ):
         assert done.returncode == 2
-        assert "kv and jsonl are two views: give one" in done.stderr
+        assert "kv and jsonl are different views; give only one" in done.stderr
 
 
 @pytest.mark.programs
@@ -399,11 +397,14 @@ def test_deletion_that_is_switched_off(place: Place) -> None:
     for options in ((), ("--dry-run",)):
         done = run_here("delete", place.data, "t", *options)
         assert done.returncode == 1
-        assert "delete.topic.enable is false" in done.stderr
+        assert "deleting topics is disabled (delete.topic.enable is false)" in done.stderr
     place.mount()
     done = run_here("delete", place.path, "t")
     assert done.returncode == 1
-    assert done.stderr == f"kafkafs: {place.path}/t: delete.topic.enable is false\n"
+    assert (
+        done.stderr
+        == f"kafkafs: {place.path}/t: deleting topics is disabled (delete.topic.enable is false)\n"
+    )
     assert (place.data / "t-0").exists()
 
 

@@ -99,7 +99,7 @@ def test_it_waits_until_what_runs_has_ended(served: Served) -> None:
     assert process.returncode == 0
     assert out == "outcome done\ncommand run\nsegments 3\n"
     assert err.splitlines() == [
-        "kafkafs: waiting for its turn: 0 bytes",
+        "kafkafs: queued: 0 bytes",
         "kafkafs: cleaning: 0 of 1000 bytes",
         "kafkafs: cleaning: 500 of 1000 bytes",
     ]

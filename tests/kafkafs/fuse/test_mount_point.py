@@ -22,7 +22,7 @@ from tests.kafkafs.fuse.test_background import LIMITED
 def test_a_directory_on_which_nothing_is_mounted(tmp_path: Path) -> None:
     assert mount_table.find(str(tmp_path)) is None
     mount_point.clean(str(tmp_path))
-    with pytest.raises(mount_point.MountError, match="no kafkafs is mounted here"):
+    with pytest.raises(mount_point.MountError, match="not a kafkafs mount"):
         mount_point.unmount_and_wait(str(tmp_path), print)
 
 
@@ -40,7 +40,7 @@ def test_a_mount_is_found_and_a_foreign_one_left_alone(
     assert found.device == f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     assert found.user == os.getuid()
     assert mount_point.ask(path) == (mount_point.Answer.GIVEN, None)
-    with pytest.raises(mount_point.MountError, match="no kafkafs is mounted here"):
+    with pytest.raises(mount_point.MountError, match="not a kafkafs mount"):
         mount_point.unmount_and_wait(path, print)
     with open(f"{path}/file", "rb"), pytest.raises(mount_point.MountError, match="busy"):
         mount_point.unmount(path)

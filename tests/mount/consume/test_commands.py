@@ -70,7 +70,7 @@ def test_it_stops_where_a_command_fails(topic: Topic, tmp_path: Path) -> None:
     script = f"cat >> {seen}; [ $KAFKAFS_FIRST_OFFSET != 4 ] || exit 7"
     done = topic.consume("--batch-records", 4, "--exec", script, f"{topic.path}/0")
     assert done.returncode == 7
-    assert b"4..7: the command has ended with 7\n" in done.stderr
+    assert b"4..7: the command exited with status 7\n" in done.stderr
     assert topic.position() == 4 or topic.position("b") == 4
     assert topic.consume("--exec", "kill -9 $$").returncode == 128 + signal.SIGKILL
 
@@ -110,7 +110,9 @@ def test_dead_letters_keep_the_record_and_say_why(topic: Topic) -> None:
         *("--exec", "[ $KAFKAFS_FIRST_OFFSET != 10 ] || exit 9"),
     )
     assert done.returncode == 0, done
-    assert b"/0: 10..10: the command has ended with 9: goes to the dead letters\n" in done.stderr
+    assert (
+        b"/0: 10..10: the command exited with status 9: goes to the dead letters\n" in done.stderr
+    )
     assert topic.position() == 11
     (line,) = (dead.parent / ".jsonl/0").read_text().splitlines()
     found = json.loads(line)
@@ -124,7 +126,7 @@ def test_dead_letters_keep_the_record_and_say_why(topic: Topic) -> None:
         ["kafkafs.partition", "0"],
         ["kafkafs.offset", "10"],
         ["kafkafs.group", topic.group],
-        ["kafkafs.reason", "the command has ended with 9"],
+        ["kafkafs.reason", "the command exited with status 9"],
     ]
 
 

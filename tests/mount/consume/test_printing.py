@@ -154,7 +154,7 @@ def test_more_partitions_than_descriptors(mount: Mount) -> None:
     done = subprocess.run(
         ["prlimit", "--nofile=40:40", *topic.command(group=False)], capture_output=True, check=False
     )
-    expected = "kafkafs: this process may have 40 open files, too few for 60 partitions (ulimit -n)"
+    expected = "kafkafs: the limit of 40 open files is too low for 60 partitions (see ulimit -n)"
     assert (done.returncode, done.stderr.decode()) == (1, f"{expected}\n")
 
 

@@ -301,8 +301,8 @@ SKIP = ["--exec", "x", "--on-failure", "skip"]
         (["{topic}/.kv/0", "{topic}/.jsonl/1"], "kv and jsonl are two views"),
         (["{topic}/.raw"], "neither a topic nor a partition"),
         (["{mount}", "nowhere"], "No such file"),
-        (["/"], "is not in a mount of kafkafs"),
-        (["/nowhere"], "is not in a mount of kafkafs"),
+        (["/"], "not in a kafkafs mount"),
+        (["/nowhere"], "not in a kafkafs mount"),
     ],
 )
 def test_mistakes_are_named(topic: Topic, words: list[str], said: str) -> None:

@@ -58,7 +58,7 @@ def test_it_takes_nothing_until_the_loss_is_accepted(
             manager.checkpoint()
     outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
     assert outcome.exit_code == 0
-    assert f"offsets {gone[0]} to 8 are given up" in outcome.output
+    assert f"gave up offsets {gone[0]} to 8" in outcome.output
     with opened(tmp_path) as manager:
         assert manager.faults == []
         assert append(manager.log("t", 0), b"again") == gone[0]

@@ -116,11 +116,11 @@ def test_it_ends_when_the_loss_is_accepted(
         assert str(log_file(tmp_path, base)) in outcome.output
     outcome = CliRunner().invoke(main, ["repair", str(tmp_path)])
     assert f"offsets {gone[0]} to {gone[0] + 2}" in caplog.text
-    assert outcome.output.endswith("1 of them lacking a part\n")
+    assert outcome.output.endswith("1 of them incomplete\n")
     assert CliRunner().invoke(main, ["verify", str(tmp_path)]).exit_code == 1
     outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
     assert outcome.exit_code == 0
-    assert f"offsets {gone[0]} to {gone[0] + 2} are given up" in outcome.output
+    assert f"gave up offsets {gone[0]} to {gone[0] + 2}" in outcome.output
     left = [line for n, line in enumerate(LINES) if n - n % 3 not in gone]
     for arguments in (["verify"], ["repair"], ["repair", "--salvage"], ["verify"]):
         outcome = CliRunner().invoke(main, [arguments[0], str(tmp_path), *arguments[1:]])

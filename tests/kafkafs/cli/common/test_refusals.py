@@ -42,7 +42,7 @@ def test_a_line_without_a_key(mount: Path) -> None:
     for name in ("users", "users/0"):
         for _ in range(2):  # the log counts the second one
             assert refusal("append", mount / name, stdin="hi\n") == (
-                f"line 1 of standard input: {NO_KEY}; nothing is appended"
+                f"line 1 of standard input: {NO_KEY}; nothing was appended"
             )
 
 
@@ -51,7 +51,7 @@ def test_a_line_among_others_in_a_view(mount: Path) -> None:
     for name in ("orders", "orders/0"):
         said = refusal("append", mount / name, "--view", "jsonl", stdin=lines)
         assert said == (
-            "line 6 of standard input: not JSON: it breaks off; all lines before it are in the log"
+            "line 6 of standard input: not JSON: it breaks off; all lines before it were appended"
         )
 
 
@@ -69,7 +69,7 @@ def test_the_reason_is_not_that_of_another_request(mount: Path) -> None:
     refusal("append", mount / "users", stdin="hi\n")
     assert refusal("undelete", mount, "other") == f"{mount}: no deleted topic 'other' {why}"
     assert refusal("append", mount / "users", stdin="hi\n").endswith(
-        f"{NO_KEY}; nothing is appended"
+        f"{NO_KEY}; nothing was appended"
     )
 
 
