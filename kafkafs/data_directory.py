@@ -49,22 +49,22 @@ def find_mistake(path: str) -> Mistake | None:
             return _shown(where, mounted)
         found = os.stat(path)
     except FileNotFoundError:
-        return Mistake("there is no such data directory", errno.ENOENT)
+        return Mistake("no such data directory", errno.ENOENT)
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno == errno.ENOTCONN:
-            reason = f"its file system is dead ({reason}): fusermount3 -u clears it"
+            reason = f"its file system is dead ({reason}). To remove it: fusermount3 -u"
         return Mistake(reason, error.errno)
     if not stat.S_ISDIR(found.st_mode):
-        return Mistake("a file, and no data directory", errno.ENOTDIR)
+        return Mistake("a file, not a data directory", errno.ENOTDIR)
     return None
 
 
 def _shown(path: str, mounted: Mounted) -> Mistake:
-    where = "a mount of kafkafs" if path == mounted.path else "inside a mount of kafkafs"
+    where = "a kafkafs mount" if path == mounted.path else "inside a kafkafs mount"
     if not os.path.isabs(mounted.source):
-        return Mistake(f"{where}; give the data directory that it shows", errno.EINVAL)
-    return Mistake(f"{where}, which shows {mounted.source}", errno.EINVAL, mounted.source)
+        return Mistake(f"{where}; give its data directory instead", errno.EINVAL)
+    return Mistake(f"{where} of {mounted.source}", errno.EINVAL, mounted.source)
 
 
 def in_use(error: LogLocked, mount_point: str = "MNT") -> str:
@@ -76,10 +76,10 @@ def in_use(error: LogLocked, mount_point: str = "MNT") -> str:
         owner = owner_file.read(Files(), directory)
         if owner is not None and owner.pid == error.pid:
             unmount = f"kafkafs umount {shlex.quote(owner.mount)}"
-            return f"{error}: mounted at {owner.mount}; {unmount} ends that"
+            return f"{error}: mounted at {owner.mount}. To unmount it: {unmount}"
         if is_run_by_broker(directory, error.pid):
             mount = shlex.join(["kafkafs", "mount", "-o", "ro", directory, mount_point])
-            return f"{error}: a broker runs it. Stop the broker, or read beside it: {mount}"
+            return f"{error}: used by a running broker. Stop the broker, or mount read-only: {mount}"
     return str(error)
 
 

@@ -265,7 +265,7 @@ def parse_mount_options(texts: Iterable[str], *, sloppy: bool = False) -> MountO
     if "remount" in words:
         # Beside it stand the mount table's options, which are not ours.
         raise InvalidMountOption(
-            "remount: a mount's options cannot be changed: unmount it and mount it again"
+            "remount: the options of a mount cannot be changed. Unmount it, and mount it again"
         )
     for word in words:
         name, equals, value = word.partition("=")
@@ -296,17 +296,17 @@ def _unknown(word: str, name: str) -> str:
     known = [f"{each.name}=" if each.value else each.name for each in OPTIONS]
     near = get_close_matches(name, [*_BY_NAME, *_FOR_OTHERS], n=1)
     meant = f": did you mean {near[0]!r}?" if near and near[0] != name else ""
-    return f"there is no mount option {word!r}{meant} (there are {', '.join(known)})"
+    return f"unknown mount option {word!r}{meant} (valid: {', '.join(known)})"
 
 
 def _check(options: MountOptions) -> None:
     """InvalidMountOption where options exclude each other."""
     if options.until != "log-end" and not options.read_only:
-        raise InvalidMountOption(f"mount option until={options.until} is for read-only mounts (ro)")
+        raise InvalidMountOption(f"mount option until={options.until} requires a read-only mount (ro)")
     if options.create and options.read_only:
-        raise InvalidMountOption("mount option create is for mounts that may write, not for ro")
+        raise InvalidMountOption("mount option create cannot be used with ro")
     if options.allow_root and options.allow_other:
-        raise InvalidMountOption("mount options allow_root and allow_other exclude each other")
+        raise InvalidMountOption("mount options allow_root and allow_other cannot be used together")
 
 
 def kernel_options(options: MountOptions) -> set[str]:

@@ -132,7 +132,7 @@ def test_it_is_a_child(tmp_path: Path) -> None:
         (
             ["cat", "/nowhere"],
             os.devnull,
-            (1, "kafkafs: /nowhere: there is no such data directory\n"),
+            (1, "kafkafs: /nowhere: no such data directory\n"),
         ),
     ],
 )

@@ -38,7 +38,7 @@ def run_in_background(program: Program) -> str:
     try:
         pid = os.fork()
     except OSError as error:
-        raise MountError(f"no process can be started: {error.strerror}") from None
+        raise MountError(f"cannot start the daemon: {error.strerror}") from None
     if pid == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDS, signal.SIGINT))
         os.close(reader)
@@ -65,7 +65,7 @@ def run_in_background(program: Program) -> str:
     if outcome:
         kind = ConfigurationError if code == ConfigurationError.exit_status else MountError
         raise kind(outcome.decode(errors="replace"))
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
+    how = f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
     raise MountError(f"the daemon {how} before it was ready")
 
 

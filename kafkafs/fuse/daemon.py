@@ -146,7 +146,7 @@ class Daemon:
                 reason = next(iter(lines()), str(error))
                 command = next_command.where_mounting_failed(reason, self._mount.path)
                 # Of the device and its rights doctor knows all there is.
-                more = command or "kafkafs doctor says what is missing"
+                more = command or "for the cause run: kafkafs doctor"
                 kind = ConfigurationError if command else MountError
                 raise kind(f"{self._mount.path}: cannot mount: {reason}: {more}") from None
             said = lines()
@@ -236,7 +236,7 @@ class Daemon:
             )
         except OSError as error:
             self._tree.mount.events(
-                f"{paths.OWNER} cannot be written, so jobs do not find this mount: {error.strerror}"
+                f"cannot write {paths.OWNER}, so Spark jobs cannot find this mount: {error.strerror}"
             )
 
     def _remove_owner(self) -> None:
@@ -261,7 +261,7 @@ class Daemon:
 
     def _tell_end(self) -> None:
         if self._mount.foreground:
-            service_manager.tell("STOPPING=1", "STATUS=writing everything, and unmounting")
+            service_manager.tell("STOPPING=1", "STATUS=flushing and unmounting")
 
 
 async def _session() -> None:
@@ -294,7 +294,7 @@ def _open(mount: Mount, progress: Callable[[Progress], None] | None) -> LogManag
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     data, path = mount.data_directory, mount.path
     if os.path.commonpath([data, path]) in (data, path):
-        raise ConfigurationError(f"{path}: the mount point and {data} must not lie in one another")
+        raise ConfigurationError(f"{path}: the mount point and {data} must not contain each other")
     if not mount_point.is_dead(path):
         _check_mount_point(mount)
     _check_data_directory(mount)
@@ -327,24 +327,24 @@ def _check_mount_point(mount: Mount) -> None:
     if around is not None and around.type == mount_table.TYPE:
         if around.path == path:
             raise MountError(
-                f"{path}: {around.source} is mounted here already; "
-                f"kafkafs umount {shlex.quote(path)} ends that"
+                f"{path}: {around.source} is already mounted here. "
+                f"To unmount it: kafkafs umount {shlex.quote(path)}"
             )
         raise ConfigurationError(
-            f"{path}: lies inside the mount of kafkafs at {around.path}, which would detach it: "
-            "mount it elsewhere"
+            f"{path}: inside the kafkafs mount {around.path}, which would detach the new mount; "
+            "give another directory"
         )
     try:
         is_directory = stat.S_ISDIR(os.stat(path).st_mode)
     except FileNotFoundError:
-        reason = f"no such directory to mount on: mkdir {shlex.quote(path)} makes it"
+        reason = f"the mount point does not exist. To create it: mkdir {shlex.quote(path)}"
         raise ConfigurationError(f"{path}: {reason}") from None
     except OSError as error:
-        clear = f"fusermount3 -u {shlex.quote(path)} clears a dead mount"
-        more = f": {clear}" if error.errno == errno.ENOTCONN else ""
+        clear = f"to remove a dead mount: fusermount3 -u {shlex.quote(path)}"
+        more = f"; {clear}" if error.errno == errno.ENOTCONN else ""
         raise refusal(error.errno, f"{path}: {error.strerror}{more}") from None
     if not is_directory:
-        raise ConfigurationError(f"{path}: is a file; no such directory to mount on")
+        raise ConfigurationError(f"{path}: not a directory; give a directory as the mount point")
     if mount.options.nonempty:
         return
     try:
@@ -355,9 +355,9 @@ def _check_mount_point(mount: Mount) -> None:
         return
     if contents in (Contents.PARTITIONS, Contents.SMALL_FILES):
         swapped = f"kafkafs mount {shlex.quote(path)} {shlex.quote(data)}"
-        raise ConfigurationError(f"{path}: is itself a data directory; to mount it: {swapped}")
+        raise ConfigurationError(f"arguments swapped? {path} is a data directory. Try: {swapped}")
     raise ConfigurationError(
-        f"{path}: is not empty, and the mount would cover what lies there (-o nonempty does)"
+        f"{path}: not empty; the mount would hide its files. To mount over them: -o nonempty"
     )
 
 
@@ -373,16 +373,16 @@ def _check_data_directory(mount: Mount) -> None:
         except OSError as error:
             command = next_command.where_making_failed(error.errno or 0, data)
             more = f": {command}" if command else ""
-            said = f"{data}: cannot be made: {error.strerror}{more}"
+            said = f"{data}: cannot create it: {error.strerror}{more}"
             raise refusal(error.errno, said) from None
     contents = contents_or_mistake(data, writes=not mount.options.read_only)
     shown, quoted = f"{data}:", shlex.quote(data)
     if isinstance(contents, Mistake):
         more = ""
         if contents.instead is not None:
-            more = f": kafkafs mount {shlex.quote(contents.instead)} {shlex.quote(mount.path)}"
+            more = f". Try: kafkafs mount {shlex.quote(contents.instead)} {shlex.quote(mount.path)}"
         elif contents.is_missing:
-            more = f": mkdir {quoted} makes it, or -o create"
+            more = f". To create it: mkdir {quoted}, or mount with -o create"
         elif os.path.isdir(data) and not os.access(data, os.R_OK | os.X_OK):
             is_read_only = mount.options.read_only
             command = next_command.where_opening_failed(errno.EACCES, data, read_only=is_read_only)
@@ -392,11 +392,11 @@ def _check_data_directory(mount: Mount) -> None:
         parent = os.path.dirname(data)
         again = f"kafkafs mount {shlex.quote(parent)} {shlex.quote(mount.path)}"
         raise ConfigurationError(
-            f"{shown} one partition's directory, and no data directory: {again}"
+            f"{shown} this is the directory of one partition, not a data directory. Try: {again}"
         )
     if contents is Contents.OTHERS and not may_make:
-        why = "has files, and none of Kafka's or kafkafs': is it the right directory?"
-        more = "" if mount.options.read_only else " -o create puts a log beside them"
+        why = "has files, but none of Kafka or kafkafs. Is it the right directory?"
+        more = "" if mount.options.read_only else " To use it anyway: -o create"
         raise ConfigurationError(f"{shown} {why}{more}")
 
 
@@ -407,10 +407,10 @@ def _keep_reserve(manager: LogManager, events: Events) -> None:
     try:
         whole = manager.reserve.keep(manager.settings.broker.kafkafs_reserve_bytes)
     except OSError as error:
-        events(f"{manager.path}: cannot make the reserve: {error.strerror}")
+        events(f"{manager.path}: cannot create the disk reserve: {error.strerror}")
         return
     if not whole:
-        events(f"{manager.path}: the disk is full: nothing is appended before there is room")
+        events(f"{manager.path}: the disk is full; appends are refused until there is free space")
 
 
 def _name_exposed(context: MountContext) -> None:
@@ -419,15 +419,15 @@ def _name_exposed(context: MountContext) -> None:
     found = context.permissions.exposed((log.topic, log.partition) for log in logs)
     if found:
         what, close = exposed_text(context.manager.path, found)
-        context.events(f"{what}: {close} closes them")
+        context.events(f"{what}. To close them: {close}")
 
 
 def _warn_of_others(manager: LogManager, events: Events) -> None:
     """Write one line if other users may write the directory of a mount that writes it."""
     path = manager.path
     if not manager.read_only and others_may_write(manager.files, path):
-        more = "everybody may make topics after chmod 1777 of the mount point"
-        events(f"{others_text(path)}: {closing_command(path)} ends that; {more}")
+        more = "To let all users create topics, chmod 1777 the mount point instead"
+        events(f"{others_text(path)}. To prevent it: {closing_command(path)}. {more}")
 
 
 def _written_by_another(manager: LogManager) -> bool:

@@ -55,7 +55,7 @@ class Unreadable(Node):
     __slots__ = ()
 
     def attributes(self) -> Attributes:
-        raise OSError(errno.EIO, "cannot be looked into")
+        raise OSError(errno.EIO, "cannot be read")
 
     def listed_attributes(self) -> Attributes:
         """Attributes that the kernel does not keep."""

@@ -96,7 +96,7 @@ def attribute(path: str, name: str, patience_s: float | None = None) -> tuple[An
     try:
         child = Child(partial(os.getxattr, path, name))
     except OSError as error:
-        raise MountError(f"{path}: no process can be started: {error.strerror}") from None
+        raise MountError(f"{path}: cannot start a process: {error.strerror}") from None
     try:
         for wait_s in (SOON_S, ANSWER_S if patience_s is None else patience_s):
             try:
@@ -184,16 +184,16 @@ def is_dead(path: str) -> bool:
     if answer is Answer.NONE:
         daemon, is_certain = find_daemon(mounted)
         if daemon is not None:
-            state = "does not answer"
+            state, more = "does not answer", ""
             if is_stopped(daemon):
-                state = f"is stopped: kill -CONT {daemon} lets it go on"
+                state, more = "is stopped", f"To continue it: kill -CONT {daemon}. "
             raise MountError(
-                f"{path}: {mounted.source} is mounted here already, by process {daemon}, "
-                f"which {state}; kafkafs umount --force ends the mount"
+                f"{path}: {mounted.source} is already mounted here, and its daemon (process "
+                f"{daemon}) {state}. {more}To end the mount: kafkafs umount --force"
             )
         if not is_certain:
             raise MountError(
-                f"{path}: what is mounted here does not answer; kafkafs umount --force ends it"
+                f"{path}: the mount here does not answer. To end it: kafkafs umount --force"
             )
         abort(mounted)
     return answer is not Answer.GIVEN
@@ -221,8 +221,8 @@ def abort(mounted: Mounted) -> None:
         ctypes.CDLL(None).umount2(os.fsencode(mounted.path), _MNT_FORCE | _UMOUNT_NOFOLLOW)
         return
     raise MountError(
-        f"{mounted.path}: its connection cannot be ended without fusectl at "
-        f"/sys/fs/fuse/connections; as root: umount -f {mounted.path}"
+        f"{mounted.path}: cannot abort its connection, because fusectl is not mounted at "
+        f"/sys/fs/fuse/connections. As root: umount -f {mounted.path}"
     )
 
 
@@ -235,16 +235,16 @@ def unmount(path: str, *, lazy: bool = False) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     except FileNotFoundError:
-        raise MountError("there is no fusermount3: as root: apt-get install fuse3") from None
+        raise MountError("fusermount3 is not installed. As root: apt-get install fuse3") from None
     except OSError as error:
-        raise MountError(f"{path}: fusermount3 cannot be started: {error.strerror}") from None
+        raise MountError(f"{path}: cannot start fusermount3: {error.strerror}") from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"{path}: fusermount3 failed"])[-1]
         used_by = users(path)
         if used_by:
-            reason += f": used by {', '.join(used_by)}; --lazy lets them end first"
+            reason += f": used by {', '.join(used_by)}. To unmount when they end: --lazy"
         elif os.geteuid() != 0:
-            reason += ": root sees by whom"
+            reason += ". To see which processes use it, run this as root"
         raise MountError(reason)
     utab.leave(path)
 
@@ -261,11 +261,10 @@ def unmount_and_wait(
     path = resolve(path)
     mounted = find(path)
     if mounted is None or mounted.type != TYPE:
-        raise MountError(f"{path}: no kafkafs is mounted here{_meant(path)}")
+        raise MountError(f"{path}: not a kafkafs mount{_meant(path)}")
     if os.geteuid() not in (0, mounted.user):
         raise MountError(
-            f"{path}: user {mounted.user} has mounted this, and only that user and root may "
-            "unmount it"
+            f"{path}: mounted by user {mounted.user}; only that user and root may unmount it"
         )
     with contextlib.suppress(FileNotFoundError):  # the working directory was deleted
         if os.path.commonpath([path, os.getcwd()]) == path:
@@ -283,11 +282,11 @@ def unmount_and_wait(
             pid, is_certain = find_daemon(mounted)
             force = answer is Answer.NONE and pid is None
             if force and not is_certain:
-                raise MountError(f"{path}: the daemon does not answer; --force ends it")
+                raise MountError(f"{path}: the daemon does not answer. To end the mount: --force")
         if pid is not None and is_stopped(pid):
             raise MountError(
-                f"{path}: the daemon (process {pid}) is stopped: kill -CONT {pid} lets it go on; "
-                "--lazy and --force unmount all the same"
+                f"{path}: the daemon (process {pid}) is stopped. To continue it: kill -CONT {pid}. "
+                "To unmount anyway: --lazy or --force"
             )
     with contextlib.ExitStack() as stack:
         daemon = None
@@ -310,7 +309,7 @@ def _meant(path: str) -> str:
     meant = [each for each in mounts() if each.type == TYPE and each.source == path]
     if around is not None and around.type == TYPE:
         meant = [around]
-    return f": kafkafs umount {shlex.quote(meant[0].path)}" if meant else ""
+    return f". Try: kafkafs umount {shlex.quote(meant[0].path)}" if meant else ""
 
 
 class _Others:
@@ -350,7 +349,7 @@ def _wait_for_end(
     """
 
     def goes_on(place: str) -> None:
-        say(f"{path}: is unmounted; the daemon (process {pid}) goes on for {place}")
+        say(f"{path}: unmounted; the daemon (process {pid}) still serves {place}")
 
     place = None if others is None else others.here()
     if place is not None:
@@ -365,17 +364,17 @@ def _wait_for_end(
             return
         if is_stopped(pid):
             raise MountError(
-                f"{path}: is unmounted, but the daemon (process {pid}) is stopped: "
-                f"it ends when it goes on (kill -CONT {pid})"
+                f"{path}: unmounted, but the daemon (process {pid}) is stopped. "
+                f"To let it exit: kill -CONT {pid}"
             )
         if not told:
-            say(f"{path}: is unmounted; the daemon (process {pid}) still writes")
+            say(f"{path}: unmounted; the daemon (process {pid}) is still writing")
             told = True
         before, used = used, stat_fields(pid)[11:13]
         idle = idle + 1 if used == before else 0
         if idle >= STUCK_TURNS:
             raise MountError(
-                f"{path}: is unmounted, but the daemon (process {pid}) neither works nor ends"
+                f"{path}: unmounted, but the daemon (process {pid}) does nothing and does not exit"
             )
 
 
@@ -385,7 +384,7 @@ def resolve(path: str) -> str:
     ConfigurationError where it is empty, which a shell makes of a variable that is not set.
     """
     if not path:
-        raise ConfigurationError("an empty name: is a variable not set?")
+        raise ConfigurationError("empty path (is a shell variable unset?)")
     try:
         return mount_table.resolve(path)
     except OSError as error:

@@ -37,14 +37,14 @@ def where_opening_failed(number: int, directory: str, *, read_only: bool) -> str
     """
     place = shlex.quote(directory)
     if number == errno.EROFS:
-        return "-o ro mounts it all the same"
+        return "to mount it read-only: -o ro"
     if number not in (errno.EACCES, errno.EPERM):
         return ""
     found = os.stat(directory)
     if found.st_uid == os.geteuid():
         return f"chmod -R u+rwX {place}"
     owner, user = _name(found.st_uid), _user()
-    whose = f"{place} is {owner}'s, and the daemon runs as {user}; "
+    whose = f"{place} belongs to {owner}, but the daemon runs as {user}; "
     if not read_only and _may_be_given(directory):
         return f"{whose}as root: chown -R {user} {place}"
     if read_only and found.st_gid and found.st_mode & _GROUP_READS == _GROUP_READS:

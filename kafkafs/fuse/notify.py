@@ -81,7 +81,7 @@ class KernelNotices(Notices):
             try:
                 waiter.notify()
             except OSError as error:
-                self._say(f"cannot wake who waits for a file: {error}")
+                self._say(f"cannot wake processes that wait for a file: {error}")
 
     def _failed(self, what: str, error: OSError) -> None:
         self._say(f"cannot tell the kernel to forget {what}: {error}")

@@ -197,7 +197,7 @@ class Operations(pyfuse3.Operations):
             what = Refused(operation, node, os.fsdecode(name), os.fsdecode(target))
             if number is None:
                 lines = "".join(traceback.format_exception(error))
-                self._mount.events(f"{what}: unforeseen, answered with EIO", lines)
+                self._mount.events(f"{what}: unexpected error, answered with EIO", lines)
             elif number in FAULTS:
                 self._mount.events.of_request(f"{what}: {reason_of(error)}", number)
             else:
@@ -290,7 +290,7 @@ class Operations(pyfuse3.Operations):
                 if (self._mount.follows or node.is_fixed) and not node.is_measured:
                     is_measured = await self._in_thread(node.measure, PREPARE_S)
                     if is_measured and not node.is_measured:
-                        raise SegmentGone("rewritten since it was measured")
+                        raise SegmentGone("rewritten since it was indexed")
                 entry = first_entry_of(node, node.listed_attributes())
                 self._tree.answered(parent_inode, name, process, node)
                 return entry
@@ -304,7 +304,7 @@ class Operations(pyfuse3.Operations):
                 self._inodes.forget(inode, count)
             except Exception:
                 # The kernel expects no answer; raising would end the session.
-                self._mount.events(f"forget of inode {inode}", traceback.format_exc())
+                self._mount.events(f"forget of inode {inode} failed", traceback.format_exc())
 
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         self._requests["getattr"] += 1
@@ -482,7 +482,7 @@ class Operations(pyfuse3.Operations):
         ctx: pyfuse3.RequestContext,
     ) -> NoReturn:
         self._requests["rename"] += 1
-        why = OSError(errno.EPERM, "names are for ever here")
+        why = OSError(errno.EPERM, "files here cannot be renamed")
         self._fail("rename", why, parent_inode_old, name_old, name_new)
 
     async def link(

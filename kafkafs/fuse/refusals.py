@@ -13,39 +13,39 @@ from typing import NamedTuple
 from kafkafs.tree.inodes import Node
 from storage.errors import ReadOnlyLog, refusal_of
 
-NO_SUCH_FILES = "there are only topics and partitions here"
-NO_LINKS = "there are no links here"
-FACTS_ONLY = "extended attributes show facts, and there are no ACLs"
+NO_SUCH_FILES = "only topics and partitions can be created here"
+NO_LINKS = "links are not supported"
+FACTS_ONLY = "extended attributes are read-only, and ACLs are not supported"
 
-_COPY = "a program that writes a new file and renames it needs rsync --inplace, tar --overwrite, >>"
-_MAKE = "mkdir TOPIC makes a topic, touch TOPIC/N its next partition"
-_OWN = "chmod and chown TOPIC or TOPIC/N; settings: echo NAME=VALUE >> TOPIC/.config"
+_COPY = "programs that write a new file and rename it need an option (rsync --inplace, tar --overwrite)"
+_MAKE = "to create a topic: mkdir TOPIC; its next partition: touch TOPIC/N"
+_OWN = "use chmod and chown on TOPIC or TOPIC/N; for settings: echo NAME=VALUE >> TOPIC/.config"
 _DELETE = (
-    "records go by echo N OFFSET > TOPIC/.control/delete-records (those of partition N below "
-    "OFFSET) and by retention (TOPIC/.config), a topic by rmdir"
+    "to delete the records of partition N below OFFSET: echo N OFFSET > "
+    "TOPIC/.control/delete-records; by age or size: TOPIC/.config; the topic: rmdir"
 )
 INSTEAD: dict[tuple[str, str], str] = {
     ("create", "mount"): _MAKE,
-    ("create", "topic"): f"touch {{parent}}/N makes the next one; {_COPY}",
-    ("create", "directory"): "touch TOPIC/N makes a partition, in all views",
-    ("lookup", ""): "N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, N@end, N@group=G "
-    "and N@START..END do: cat .kafkafs/help",
-    ("link", ""): "a symbolic link elsewhere may point here",
-    ("mkdir", "group"): "mkdir .groups/GROUP makes a group; what is below follows from topics",
-    ("mkdir", "topic"): "touch {parent}/N makes the next partition",
-    ("mkdir", "directory"): "mkdir at the top of the mount makes a topic",
+    ("create", "topic"): f"to create the next one: touch {{parent}}/N; {_COPY}",
+    ("create", "directory"): "to create a partition in all views: touch TOPIC/N",
+    ("lookup", ""): "valid names: N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, "
+    "N@end, N@group=G and N@START..END; see .kafkafs/help",
+    ("link", ""): "create the link outside of the mount, as a symbolic link",
+    ("mkdir", "group"): "to create a group: mkdir .groups/GROUP; its files are created with the topics",
+    ("mkdir", "topic"): "to create the next partition: touch {parent}/N",
+    ("mkdir", "directory"): "to create a topic: mkdir at the top of the mount",
     ("mknod", ""): _MAKE,
-    ("open", "file"): ">> TOPIC/N appends, TOPIC/.config takes settings, TOPIC/.control commands",
-    ("open", "partition"): f">> appends; {_DELETE}",
+    ("open", "file"): "to append: >> TOPIC/N; to change settings: >> TOPIC/.config; commands: TOPIC/.control",
+    ("open", "partition"): f"to append: >>; {_DELETE}",
     ("removexattr", ""): _OWN,
-    ("rename", "mount"): "mkdir {target}, for each partition touch {target}/N and "
-    "cp {path}/.batches/N {target}/.batches/N, rmdir {path}",
-    ("rename", "topic"): "cat {path} >> TOPIC/N copies the values, .batches/N whole records",
-    ("rmdir", "topic"): "rmdir {parent} deletes the topic with everything in it",
+    ("rename", "mount"): "to copy the topic instead: mkdir {target}; for each partition "
+    "touch {target}/N and cp {path}/.batches/N {target}/.batches/N; rmdir {path}",
+    ("rename", "topic"): "to copy the values: cat {path} >> TOPIC/N; whole records: .batches/N",
+    ("rmdir", "topic"): "to delete the topic with all its records: rmdir {parent}",
     ("setattr", "partition"): _DELETE,
     ("setxattr", ""): _OWN,
-    ("symlink", ""): "a link elsewhere may point here",
-    ("unlink", "directory"): "rmdir at the top of the mount deletes a topic with everything in it",
+    ("symlink", ""): "create the link outside of the mount",
+    ("unlink", "directory"): "to delete a topic with all its records: rmdir at the top of the mount",
 }
 """What to do instead, by operation and the node's kind, or for all other kinds."""
 

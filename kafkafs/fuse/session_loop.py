@@ -166,7 +166,7 @@ def install(pyfuse3: Any, spinner: Spinner, say: Callable[[str], None]) -> bool:
     """
     if getattr(pyfuse3, "trio", None) is not trio:
         version = getattr(pyfuse3, "__version__", "of unknown version")
-        say(f"pyfuse3 {version} has no attribute 'trio' to replace: running its own, slower loop")
+        say(f"pyfuse3 {version} has no attribute 'trio': using the slower loop of pyfuse3")
         return False
     lowlevel = _Overlay(trio.lowlevel, wait_readable=spinner.wait_readable)
     pyfuse3.trio = _Overlay(trio, Lock=BargingLock, lowlevel=lowlevel)

@@ -31,12 +31,12 @@ def become(name: str) -> None:
         user = pwd.getpwnam(name)
     except KeyError:
         raise ConfigurationError(
-            f"setuid={name}: there is no such user: useradd --system {shlex.quote(name)} makes it"
+            f"setuid={name}: no such user. To create it: useradd --system {shlex.quote(name)}"
         ) from None
     if user.pw_uid == os.geteuid():
         return
     if os.geteuid() != 0:
-        raise ConfigurationError(f"setuid={name}: only root mounts as another user")
+        raise ConfigurationError(f"setuid={name}: only root may mount as another user")
     os.environ.update(HOME=user.pw_dir, USER=name, LOGNAME=name)
     kept = {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)}
     if len(kept) < len(os.environ):

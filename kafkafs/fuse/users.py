@@ -46,7 +46,7 @@ def _held(pid: int, path: str) -> Iterator[str]:
             with contextlib.suppress(FileNotFoundError):
                 name = _below(path, os.readlink(f"/proc/{pid}/fd/{number}"))
                 if name is not None:
-                    yield name or "the mount's directory"
+                    yield name or "the top directory"
     with (
         contextlib.suppress(OSError),
         open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps,

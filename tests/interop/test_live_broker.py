@@ -350,7 +350,7 @@ def test_its_directory_is_for_reading(live: Broker, tmp_path: Path) -> None:
     assert done.returncode != 0
     read = f"kafkafs mount -o ro {live.data} {mount_point}"
     assert done.stderr.endswith(
-        f": a broker runs it. Stop the broker, or read beside it: {read}\n"
+        f": used by a running broker. Stop the broker, or mount read-only: {read}\n"
     ), done.stderr
     done = kafkafs(*read.split()[1:])
     try:

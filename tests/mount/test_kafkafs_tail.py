@@ -253,7 +253,7 @@ def test_it_ends_with_the_process_that_it_is_told(orders: Path) -> None:
 def test_it_waits_for_a_file_that_comes_and_goes(mount: Mount) -> None:
     orders = mount / "orders/0"
     with Following("-F", orders) as tail:
-        tail.said("is not there; waiting for it")
+        tail.said("does not exist; waiting for it")
         mount.topic()
         append(orders, b"1\n")
         tail.read_until(b"1\n")
@@ -270,7 +270,7 @@ def test_it_goes_on_where_it_was_when_the_mount_is_back(tmp_path: Path) -> None:
         with Following("-F", orders) as tail:
             tail.read_until(b"1\n")
             mount.kill()
-            tail.said(" mounts it again; waiting for it")
+            tail.said("; waiting for it")
             mount.start()
             append(orders, b"2\n")
             assert tail.read_until(b"2\n") == b"1\n2\n"
@@ -285,7 +285,7 @@ def test_what_it_cannot_wait_for_is_refused_with_what_does(mount: Mount, tmp_pat
         (mount / ".kafkafs/log", f"tail -f {mount / '.kafkafs/log'} follows it"),
         (tmp_path, "Is a directory"),
         (orders.parent / ".meta", "Is a directory"),
-        (mount / "nowhere", "is not there"),
+        (mount / "nowhere", "does not exist"),
     ):
         done = subprocess.run([*TAIL, path], capture_output=True, text=True, timeout=HANG_S)
         assert (done.returncode, done.stdout) == (1, "")

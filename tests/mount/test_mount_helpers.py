@@ -96,7 +96,7 @@ def test_umount_of_one_place_of_two_waits_for_no_end(machine: Machine) -> None:
     assert done.returncode == 0, done
     daemon, container = done.stdout.split()
     at = machine.base
-    goes_on = f"is unmounted; the daemon (process {daemon}) goes on for {at}/mnt"
+    goes_on = f"unmounted; the daemon (process {daemon}) still serves {at}/mnt"
     assert done.stderr.splitlines() == [
         f"kafkafs: {at}/bound: {goes_on}",
         f"kafkafs: {at}/mnt: {goes_on} (as process {container} sees it)",
@@ -311,10 +311,10 @@ def test_root_mounts_as_a_user(machine: Machine) -> None:
     assert (machine.data / MARKER).exists()
     done = machine.run("mount -t kafkafs -o setuid=nosuch data mnt || as_nobody $0 || true")
     assert done.stderr == (
-        "kafkafs: setuid=nosuch: there is no such user: useradd --system nosuch makes it\n"
+        "kafkafs: setuid=nosuch: no such user. To create it: useradd --system nosuch\n"
     )
     done = machine.run('as_nobody $PYTHON -c "$PROGRAM" mount -o setuid=root data mnt || true')
-    assert done.stderr == "kafkafs: setuid=root: only root mounts as another user\n"
+    assert done.stderr == "kafkafs: setuid=root: only root may mount as another user\n"
 
 
 def test_roots_environment_is_not_shown_to_the_user(machine: Machine) -> None:

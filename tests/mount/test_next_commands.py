@@ -190,5 +190,5 @@ def test_without_fusermount3(machine: Machine) -> None:
     assert done.stderr.splitlines() == [
         f"kafkafs: {machine.mount}: cannot mount: fuse: failed to exec fusermount3: "
         "No such file or directory: as root: apt-get install fuse3",
-        "kafkafs: there is no fusermount3: as root: apt-get install fuse3",
+        "kafkafs: fusermount3 is not installed. As root: apt-get install fuse3",
     ]

@@ -137,7 +137,7 @@ def test_why_it_does_not_begin(tmp_path: Path, manager: Manager) -> None:
         missing = tmp_path / "missing"
         assert refused(missing) == (
             os.EX_CONFIG,
-            f"{missing}: there is no such data directory: mkdir {missing} makes it, or -o create",
+            f"{missing}: no such data directory: mkdir {missing} makes it, or -o create",
         )
     finally:
         mount.end()

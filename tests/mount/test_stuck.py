@@ -102,7 +102,7 @@ def test_who_unmounts_is_told(tmp_path: Path) -> None:
         status, said = kafkafs("umount", mount.path)
         assert status == 1
         assert said.splitlines() == [
-            f"kafkafs: {mount.path}: is unmounted; the daemon (process {mount.pid}) still writes",
+            f"kafkafs: {mount.path}: unmounted; the daemon (process {mount.pid}) is still writing",
             f"kafkafs: {mount.path}: is unmounted, but the daemon (process {mount.pid}) "
             "neither works nor ends",
         ]

@@ -32,7 +32,7 @@ def test_a_path_is_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there is no such data directory: '.*/nowhere'"):
+    with pytest.raises(FileNotFoundError, match=r"no such data directory: '.*/nowhere'"):
         FollowedDirectory(location_of(str(tmp_path / "nowhere")))
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=r"no data directory: '.*/file'"):

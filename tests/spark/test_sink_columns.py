@@ -131,7 +131,7 @@ def test_a_path_that_is_no_directory(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(FileNotFoundError, match=r"no such data directory: .*/none"):
         parse({"path": str(tmp_path / "none")})
-    with pytest.raises(NotADirectoryError, match=r"a file, and no data directory: .*/file"):
+    with pytest.raises(NotADirectoryError, match=r"a file, not a data directory: .*/file"):
         parse({"path": str(file)})
 
 

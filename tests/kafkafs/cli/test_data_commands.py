@@ -313,7 +313,7 @@ def test_reindex(data: Path) -> None:
     assert not times.exists()
     done = kafkafs("reindex", data)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("2 segments read, 2 files made anew\n")
+    assert done.stdout.endswith("2 segments read, 2 files rebuilt\n")
     assert (index.read_bytes(), times.read_bytes()) == (b"", before)
     assert kafkafs("reindex", "--check", index).stdout == "1 segment read, 0 files different\n"
     assert kafkafs("reindex", data / "nothing").returncode == 1

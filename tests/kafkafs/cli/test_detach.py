@@ -38,7 +38,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(data: Path) -> No
         assert content(data) == before
     assert (done.returncode, set(done.stdout.splitlines())) == (
         0,
-        {f"{name} would become {name}.detached" for name in NAMES},
+        {f"{name} would be renamed to {name}.detached" for name in NAMES},
     )
     (line,) = done.stderr.splitlines()
     assert line.startswith("kafkafs: orders: ")
@@ -47,7 +47,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(data: Path) -> No
     done = kafkafs("detach", data)
     assert (done.returncode, set(done.stdout.splitlines())) == (
         0,
-        {f"{name} became {name}.detached" for name in NAMES},
+        {f"{name} renamed to {name}.detached" for name in NAMES},
     )
     before = content(data)
     done = kafkafs("detach", "--dry-run", "--undo", "--json", data)

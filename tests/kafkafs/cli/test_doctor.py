@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said_with_the_line_that_mends_it(data: Path) -> None:
     done = kafkafs("doctor", wrong)
     assert done.returncode == 1
     *_, what, mend, count = done.stdout.splitlines()
-    assert what == f"wrong  data-directory: {wrong}: there is no such data directory"
+    assert what == f"wrong  data-directory: {wrong}: no such data directory"
     assert mend == f"       mkdir {wrong}"
     assert count.endswith("checks: 1 wrong, 0 hints")
     assert not {"space", "lock", "settings"} & doctor(wrong).keys()
@@ -228,7 +228,7 @@ def test_a_mount_whose_daemon_has_ended(place: Place) -> None:
     for given in ([], [place.path], [place.data]):
         state, what, mends = one(doctor(*given), f"mount {place.path}")
         assert (state, mends) == ("wrong", mend)
-        assert "has ended, and left the mount behind" in what
+        assert "has exited; the mount is dead" in what
     assert kafkafs(*mend.split()[1:]).returncode == 0
     assert mount_table.find(str(place.path)) is None
 
@@ -394,7 +394,7 @@ def test_a_full_disk_and_what_is_kept_for_it(tmp_path: Path) -> None:
                     file.fileno(), 0, found_free.f_bavail * found_free.f_frsize - (2 << 20)
                 )
             state, what, _ = one(doctor(here.path), "space")
-            assert (state, re.match(r"[0-9.]+MiB are free of [0-9.]+MiB", what) is not None) == (
+            assert (state, re.match(r"[0-9.]+MiB of [0-9.]+MiB are free", what) is not None) == (
                 "hint",
                 True,
             )
@@ -402,7 +402,7 @@ def test_a_full_disk_and_what_is_kept_for_it(tmp_path: Path) -> None:
             while os.statvfs(disk).f_favail:
                 (disk / f"file-{os.statvfs(disk).f_favail}").touch()
             state, what, mend = one(doctor(here.path), "inodes")
-            assert (state, "inodes are free of" in what) == ("wrong", True)
+            assert (state, "inodes are free on" in what) == ("wrong", True)
             assert mend.startswith("du --inodes")
         finally:
             here.end()
@@ -417,7 +417,7 @@ def test_a_lock_without_a_mount(place: Place) -> None:
         assert kafkafs("umount", "--lazy", place.path).returncode == 0
         state, what, mend = one(doctor(place.data), "lock")
         assert (state, mend) == ("wrong", f"kill {pid}")
-        assert f"its mount at {place.path} is gone" in what
+        assert f"its mount at {place.path} was unmounted" in what
     assert doctor(place.data)["lock"] == []
 
 

@@ -193,7 +193,7 @@ def test_objects_of_the_other_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "no files"),
+        ([], "give at least one file"),
         (["f.log", "--value-decoder-class", "com.example.Decoder"], "no decoder com.example"),
         (["f.log", "--remote-log-metadata-decoder"], "no remote-log-metadata-decoder here"),
         (["f.log", "--max-bytes", "-1"], "max-bytes"),

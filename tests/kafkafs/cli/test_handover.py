@@ -62,7 +62,7 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
         assert theirs[item] == ours[item]
     again = kafkafs("handover", data, broker, "plain")
     assert again.returncode == 0
-    assert again.stdout.startswith("plain:0: is there already\nplain:1: is there already\n")
+    assert again.stdout.startswith("plain:0: already handed over\nplain:1: already handed over\n")
 
 
 def test_transactions_and_links(tmp_path: Path) -> None:

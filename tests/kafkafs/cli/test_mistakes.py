@@ -159,7 +159,7 @@ def test_in_a_mount_but_no_log(mounted: Place, command: str) -> None:
     for name in ("orders/.raw/0", ".kafkafs", *a_range):
         topic = "" if name.startswith(".") else "/orders"
         line = refused(command, f"{mounted.path}/{name}")
-        assert line.startswith("neither a topic nor a partition: kafkafs ")
+        assert line.startswith("not a topic or partition. Try: kafkafs ")
         assert line.endswith(f" {mounted.path}{topic}")
     assert logs(mounted) == before
 
@@ -209,11 +209,11 @@ def test_no_data_directory(tmp_path: Path, command: str, monkeypatch: pytest.Mon
     (tmp_path / "file").write_text("mine\n")
     before = tree(tmp_path)
     if command not in WITHOUT_TOPICS:
-        assert "of Kafka's is here" in refused(command, str(tmp_path / "empty"))
+        assert "not a Kafka data directory" in refused(command, str(tmp_path / "empty"))
         monkeypatch.chdir(tmp_path / "empty")
         if not command.startswith("spark"):
-            assert "of Kafka's is here" in refused(command, ".")
-    assert "of Kafka's is here" in refused(command, str(tmp_path / "others"))
+            assert "not a Kafka data directory" in refused(command, ".")
+    assert "not a Kafka data directory" in refused(command, str(tmp_path / "others"))
     assert "no such data directory" in refused(command, str(tmp_path / "missing"))
     assert "a file" in refused(command, str(tmp_path / "file"))
     assert tree(tmp_path) == before
@@ -229,11 +229,11 @@ def test_what_is_allowed_to_be_empty(tmp_path: Path, command: str) -> None:
 def test_verify_of_a_directory_without_topics(tmp_path: Path) -> None:
     LogManager.open(str(tmp_path)).close()
     assert refused("verify", str(tmp_path)) == (
-        "no partition of Kafka's is here: is it the data directory? "
+        "no partition not a Kafka data directory: is it the data directory? "
         f"kafkafs create {tmp_path} TOPIC makes a topic in it "
         "; to use it without partitions: --allow-empty"
     )
-    assert "of Kafka's is here" in refused("verify", "/etc")
+    assert "not a Kafka data directory" in refused("verify", "/etc")
     done = run("verify", str(tmp_path), "--allow-empty")
     assert (done.exit_code, done.output) == (0, "0 partitions with 0 records, 0B: whole\n")
     assert run("config", str(tmp_path)).exit_code == 0
@@ -305,7 +305,7 @@ def test_umount_of_what_is_no_mount_point(mounted: Place) -> None:
 def test_a_copy_of_one_partition_under_any_name(tmp_path: Path) -> None:
     fill(tmp_path)
     shutil.copytree(tmp_path / "orders-0", tmp_path / "copy")
-    assert "one partition's directory" in refused("expire", str(tmp_path / "copy"))
+    assert "the directory of one partition" in refused("expire", str(tmp_path / "copy"))
 
 
 @pytest.mark.parametrize("given", ["", "/orders", "/.kafkafs", "/orders/0"])
@@ -382,11 +382,11 @@ def test_a_topic_that_can_be_created(tmp_path: Path, command: str) -> None:
     """… is proposed to be: in an empty directory, in one without topics, beside other topics."""
     for given in (tmp_path / "empty", tmp_path / "a log"):
         given.mkdir()
-    create = f"kafkafs create {tmp_path}/empty orders makes a topic in it"
+    create = f"To create a topic in it: kafkafs create {tmp_path}/empty orders"
     assert create in refused(command, str(tmp_path / "empty"))
     data = str(tmp_path / "a log")
     LogManager.open(data).close()
-    assert f"kafkafs create '{data}' orders makes a topic in it" in refused(command, data)
+    assert f"To create a topic in it: kafkafs create '{data}' orders" in refused(command, data)
     fill(tmp_path / "a log")
     assert run(command, data, "nope:0").stderr == (
         f"kafkafs: there is no topic 'nope': kafkafs create '{data}' nope makes it\n"

@@ -94,7 +94,7 @@ def test_create_puts_a_log_beside_files_of_others(place: Place) -> None:
 def test_a_data_directory_that_is_missing(place: Place) -> None:
     missing = place.data.parent / "miss ing"
     assert refused(place, missing, place.path) == (
-        f"kafkafs: {missing}: there is no such data directory: mkdir '{missing}' makes it, "
+        f"kafkafs: {missing}: no such data directory: mkdir '{missing}' makes it, "
         "or -o create"
     )
     place.data = missing
@@ -120,7 +120,7 @@ def test_create_is_not_for_read_only_mounts(place: Place) -> None:
 def test_a_file_in_the_place_of_a_directory(place: Place) -> None:
     file = place.data.parent / "file"
     file.touch()
-    expected = f"kafkafs: {file}: a file, and no data directory"
+    expected = f"kafkafs: {file}: a file, not a data directory"
     assert refused(place, file, place.path) == expected
     assert refused(place, file, place.path, "-o", "create") == expected
     assert refused(place, place.data, file).startswith(f"kafkafs: {file}: is a file")

@@ -148,7 +148,7 @@ def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> N
     assert f"{path}: cut " in done.stderr
     assert kept(place) == [b"one"]
     done = kafkafs("repair", place.data, "--salvage")
-    assert "took back 1 record in 1 batch" in done.stdout
+    assert "restored 1 record in 1 batch" in done.stdout
     assert kept(place) == [b"one", b"three"]
     done = kafkafs("repair", place.data, "--purge")
     assert done.stdout.endswith(".cut: removed\n")

@@ -37,16 +37,16 @@ def test_a_dry_run_says_what_salvage_takes_and_leaves(tmp_path: Path) -> None:
     left = "left 74 bytes from position 74: the CRC is wrong"
     behind = path.with_name("00000000000000000008.log")
     assert said.stdout.splitlines() == [
-        f"{path}: would take back 2 records in 2 batches, 148 of 222 bytes",
+        f"{path}: would restore 2 records in 2 batches, 148 of 222 bytes",
         f"{path}: {left}",
-        f"{behind}: would take back 4 records in 4 batches, 298 of 298 bytes",
+        f"{behind}: would restore 4 records in 4 batches, 298 of 298 bytes",
     ]
     done = CliRunner().invoke(main, ["repair", str(tmp_path), "--salvage"])
     assert done.exit_code == 1, done.output
     assert done.stdout.splitlines() == [
-        f"{path}.74.cut: took back 2 records in 2 batches, 148 of 222 bytes",
+        f"{path}.74.cut: restored 2 records in 2 batches, 148 of 222 bytes",
         f"{path}.74.cut: {left}",
-        f"{behind}.cut: took back 4 records in 4 batches, 298 of 298 bytes",
+        f"{behind}.cut: restored 4 records in 4 batches, 298 of 298 bytes",
         "1 partition with 12 offsets: 1 of them incomplete",
     ]
     for options in (["--dry-run"], []):

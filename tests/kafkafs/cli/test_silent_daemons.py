@@ -128,7 +128,7 @@ def test_what_only_reads_has_the_data_directory(silent: Silent, command: str) ->
     assert (done.returncode, done.stdout) == (0, silent.shown[command])
     if command.split()[0] in ("topics", "cat"):
         data = silent.place.data
-        assert done.stderr == f"kafkafs: {silent.why}; {data} is read instead\n"
+        assert done.stderr == f"kafkafs: reading {data} instead of the mount: {silent.why}\n"
     else:
         assert silent.why not in done.stderr
 

@@ -144,7 +144,7 @@ def test_what_cannot_be_is_said_before_spark_starts(data: Path) -> None:
     for arguments, reason in (
         (["verify", data, "--dry-run", "nothing"], "there is no topic 'nothing'"),
         (["verify", data, "--dry-run", "t:2"], "no partition 2 of topic 't'"),
-        (["stats", data / "nothing", "--dry-run"], "there is no such data directory"),
+        (["stats", data / "nothing", "--dry-run"], "no such data directory"),
         (["export", data, data, "--dry-run"], "is not empty, and no export"),
     ):
         told = run(*arguments, without=("pyspark",))
@@ -171,7 +171,7 @@ def test_no_java_is_started_for_what_cannot_be(data: Path, tmp_path: Path) -> No
     java.chmod(0o755)
     (tmp_path / "file.txt").touch()
     cases: tuple[tuple[list[object], str], ...] = (
-        (["verify", data / "nothing"], "there is no such data directory"),
+        (["verify", data / "nothing"], "no such data directory"),
         (["verify", data, "t:2"], "no partition 2 of topic 't'"),
         (["stats", data, "--chart", "chart.pdf"], ".png or .svg"),
         (["export", data, data], "is not empty, and no export"),

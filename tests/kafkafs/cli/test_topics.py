@@ -129,7 +129,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     assert "there is no topic 'orders'" in again.stderr
 
     undeleted = run_here(*shlex.split(undelete))
-    assert (undeleted.stdout, undeleted.stderr) == ("orders is back\n", "")
+    assert (undeleted.stdout, undeleted.stderr) == ("restored orders\n", "")
     assert way.run("cat", "orders") == numbers(0, 1100)
     (row,) = json.loads(way.run("topics", "orders", "--json"))["topics"]
     assert row["retention"] == "7d"
@@ -182,7 +182,7 @@ def test_undelete_after_its_time(way: Way) -> None:
 @pytest.mark.parametrize(
     ("topic", "words", "reason"),
     [
-        ("there", (), "'there' is there already"),
+        ("there", (), "'there' already exists"),
         ("bad name", (), "letters, digits"),
         ("__consumer_offsets", (), "take another name"),
         ("new", ("retention.ms=soon",), "retention.ms=soon is not"),

@@ -92,7 +92,7 @@ def test_an_end_without_a_word() -> None:
 def test_no_process_can_be_started() -> None:
     program = LIMITED + START.format(body="return 0")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
-    refused = f"no process can be started: {os.strerror(errno.EAGAIN)}\n"
+    refused = f"cannot start a process: {os.strerror(errno.EAGAIN)}\n"
     assert (done.returncode, done.stderr) == (1, f"not started: {refused}")
 
 

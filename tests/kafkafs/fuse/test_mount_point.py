@@ -94,8 +94,8 @@ for question in (mount_point.ask, mount_point.unmount):
     )
     why = os.strerror(errno.EAGAIN)
     assert (done.stdout, done.stderr) == (
-        f"/somewhere: no process can be started: {why}\n"
-        f"/somewhere: fusermount3 cannot be started: {why}\n",
+        f"/somewhere: cannot start a process: {why}\n"
+        f"/somewhere: cannot start fusermount3: {why}\n",
         "",
     )
 

@@ -117,7 +117,7 @@ def test_what_nobody_foresaw_is_eio_with_a_traceback_and_the_daemon_lives_on(odd
         os.getxattr(odd / "bug", "user.x")
     log = log_of(odd)
     for what in ("read", "write", "fsync", "flush"):
-        assert f"{what}: unforeseen, answered with EIO\n    Traceback" in log
+        assert f"{what}: unexpected error, answered with EIO\n    Traceback" in log
     assert "RuntimeError: nobody foresaw this" in log
 
 

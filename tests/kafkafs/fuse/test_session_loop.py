@@ -257,7 +257,7 @@ def test_a_pyfuse3_without_the_attribute_is_left_alone_with_one_line() -> None:
     module = SimpleNamespace(__version__="9.9")
     said: list[str] = []
     assert not install(module, Spinner(), said.append)
-    assert said == ["pyfuse3 9.9 has no attribute 'trio' to replace: running its own, slower loop"]
+    assert said == ["pyfuse3 9.9 has no attribute 'trio': using the slower loop of pyfuse3"]
     assert not hasattr(module, "trio")
 
 

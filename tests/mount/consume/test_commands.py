@@ -81,7 +81,7 @@ def test_it_tries_again(topic: Topic, tmp_path: Path) -> None:
     script = f'[ $KAFKAFS_PARTITION = 1 ] || {{ echo x >> {note}; [ "$(wc -l < {note})" = 3 ]; }}'
     done = topic.consume("--on-failure", "retry", "--exec", script)
     assert (done.returncode, words(note)) == (0, ["x"] * 3)
-    pauses = [line.rsplit(b"again in ", 1)[1] for line in done.stderr.splitlines()]
+    pauses = [line.rsplit(b"retrying in ", 1)[1] for line in done.stderr.splitlines()]
     assert pauses == [b"0.1 s", b"0.2 s"]
     assert topic.position() == topic.position("b") == 10
 
@@ -91,7 +91,7 @@ def test_while_it_pauses_it_is_idle(topic: Topic) -> None:
     script = "[ $KAFKAFS_FIRST_OFFSET != 0 ]"
     options = ("--follow", "--on-failure", "retry", "--exec", script)
     with topic.running(*options) as consumer:
-        until(lambda: "again in 6.4 s" in consumer.errors())
+        until(lambda: "retrying in 6.4 s" in consumer.errors())
         topic.append("a", 10, 1)
         until(partial(is_idle, consumer))
 
@@ -111,7 +111,7 @@ def test_dead_letters_keep_the_record_and_say_why(topic: Topic) -> None:
     )
     assert done.returncode == 0, done
     assert (
-        b"/0: 10..10: the command exited with status 9: goes to the dead letters\n" in done.stderr
+        b"/0: 10..10: the command exited with status 9; copied to the dead-letter topic\n" in done.stderr
     )
     assert topic.position() == 11
     (line,) = (dead.parent / ".jsonl/0").read_text().splitlines()

@@ -147,7 +147,7 @@ def test_what_is_claimed_is_nobody_elses(topic: Topic) -> None:
         done = topic.consume("--reset")
         assert done.returncode == 1
         text = done.stderr.decode()
-        assert text.startswith(f"kafkafs: {topic.name}/0: nothing is set, it is claimed by process")
+        assert text.startswith(f"kafkafs: {topic.name}/0: claimed by process")
         assert f"process {consumer.pid} (" in text
         assert topic.position() == 10
     until(lambda: not topic.claims)
@@ -165,14 +165,14 @@ def test_a_reset_sets_all_or_nothing(topic: Topic) -> None:
         done = topic.consume("--reset")
         assert (done.returncode, done.stdout) == (1, b"")
         text = done.stderr.decode()
-        assert text.startswith(f"kafkafs: {topic.name}/1: nothing is set, it is claimed by process")
+        assert text.startswith(f"kafkafs: {topic.name}/1: claimed by process")
         assert f"process {consumer.pid} (" in text
         assert topic.position() is None
         assert subprocess.run([*topic.command()[:-1], f"{topic.path}/0", "--reset"]).returncode == 0
         assert topic.position() == 0
     until(lambda: not topic.claims)
     done = topic.consume("--reset", "--from", "12")
-    expected = f"kafkafs: {topic.name}/0: nothing is set, 12 is outside of 0..10\n"
+    expected = f"kafkafs: {topic.name}/0: offset 12 is outside of 0..10; nothing was set\n"
     assert (done.returncode, done.stdout, done.stderr.decode()) == (1, b"", expected)
     assert (topic.position(), topic.position("b")) == (0, 15)
     assert topic.output("--reset", "--from", "latest").decode() == (

@@ -58,8 +58,8 @@ def test_undone(tmp_path: Path) -> None:
     done = kafkafs("detach", data, "--undo")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "__cluster_metadata-0.detached became __cluster_metadata-0",
-        "meta.properties.detached became meta.properties",
+        "__cluster_metadata-0.detached renamed to __cluster_metadata-0",
+        "meta.properties.detached renamed to meta.properties",
     ]
     with mounted(tmp_path) as mount:
         fails(errno.EPERM, (mount / "new").mkdir)

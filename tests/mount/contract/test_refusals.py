@@ -13,26 +13,26 @@ import pytest
 from tests.mount.control import do
 from tests.mount.mounting import Mount, fails, mounted
 
-MAKE = "mkdir TOPIC makes a topic, touch TOPIC/N its next partition"
+MAKE = "to create a topic: mkdir TOPIC; its next partition: touch TOPIC/N"
 DELETE = (
     "records go by echo N OFFSET > TOPIC/.control/delete-records (those of partition N below "
     "OFFSET) and by retention (TOPIC/.config), a topic by rmdir"
 )
-OWN = "chmod and chown TOPIC or TOPIC/N; settings: echo NAME=VALUE >> TOPIC/.config"
+OWN = "use chmod and chown on TOPIC or TOPIC/N; for settings: echo NAME=VALUE >> TOPIC/.config"
 APPENDS = f">> appends; {DELETE}"
 INPLACE = (
     "touch t/N makes the next one; a program that writes a new file and renames it needs rsync "
     "--inplace, tar --overwrite, >>"
 )
-ELSEWHERE = ">> TOPIC/N appends, TOPIC/.config takes settings, TOPIC/.control commands"
+ELSEWHERE = "to append: >> TOPIC/N; to change settings: >> TOPIC/.config; commands: TOPIC/.control"
 NOT_NEW = "it is not new, and opened for writing with O_APPEND only"
 NOT_REMOVED = (
     "a partition cannot be removed; rmdir of t deletes the topic, and its files 60 s later"
 )
 TOPICS = "only the root takes new directories: topics"
 TAKES_NONE = "only a topic takes new files: its next partition"
-NO_LINKS = "there are no links here"
-NO_ACLS = "extended attributes show facts, and there are no ACLs"
+NO_LINKS = "links are not supported"
+NO_ACLS = "extended attributes are read-only, and ACLs are not supported"
 ONLY = (
     "only the mount point, topics, partitions and groups have a mode and an owner to set: "
     "chmod TOPIC, TOPIC/N"
@@ -47,12 +47,12 @@ POINTS = (
 REFUSED = {
     "mv t new": (
         "rename of t to new",
-        "names are for ever here",
+        "files here cannot be renamed",
         "mkdir new, for each partition touch new/N and cp t/.batches/N new/.batches/N, rmdir t",
     ),
     "mv t/0 t/1": (
         "rename of t/0 to 1",
-        "names are for ever here",
+        "files here cannot be renamed",
         "cat t/0 >> TOPIC/N copies the values, .batches/N whole records",
     ),
     "touch file": ("create of file", TAKES_NONE, MAKE),
@@ -74,13 +74,13 @@ REFUSED = {
     "touch t/.kv/1": (
         "create of t/.kv/1",
         TAKES_NONE,
-        "touch TOPIC/N makes a partition, in all views",
+        "to create a partition in all views: touch TOPIC/N",
     ),
-    "mkdir t/sub": ("mkdir of t/sub", TOPICS, "touch t/N makes the next partition"),
+    "mkdir t/sub": ("mkdir of t/sub", TOPICS, "to create the next partition: touch t/N"),
     "mkdir t/.kv/sub": (
         "mkdir of t/.kv/sub",
         TOPICS,
-        "mkdir at the top of the mount makes a topic",
+        "to create a topic: mkdir at the top of the mount",
     ),
     "mkdir 'a b'": (
         "mkdir of 'a b'",
@@ -106,7 +106,7 @@ REFUSED = {
     "rm t/.meta/0/index": (
         "unlink of t/.meta/0/index",
         "files here cannot be removed",
-        "rmdir at the top of the mount deletes a topic with everything in it",
+        "to delete a topic with all its records: rmdir at the top of the mount",
     ),
     "rmdir t/.kv": (
         "rmdir of t/.kv",
@@ -114,10 +114,10 @@ REFUSED = {
         "rmdir t deletes the topic with everything in it",
     ),
     "rmdir .kafkafs": ("rmdir of .kafkafs", "it belongs to the file system"),
-    "ln t/0 t/1": ("link of t/0 to 1", NO_LINKS, "a symbolic link elsewhere may point here"),
-    "ln -s t/0 link": ("symlink of link", NO_LINKS, "a link elsewhere may point here"),
-    "mkfifo t/1": ("mknod of t/1", "there are only topics and partitions here", MAKE),
-    "mknod node c 1 3": ("mknod of node", "there are only topics and partitions here", MAKE),
+    "ln t/0 t/1": ("link of t/0 to 1", NO_LINKS, "create the link outside of the mount, as a symbolic link"),
+    "ln -s t/0 link": ("symlink of link", NO_LINKS, "create the link outside of the mount"),
+    "mkfifo t/1": ("mknod of t/1", "only topics and partitions can be created here", MAKE),
+    "mknod node c 1 3": ("mknod of node", "only topics and partitions can be created here", MAKE),
     "setfattr -n user.x -v y t/0": ("setxattr of t/0", NO_ACLS, OWN),
     "setfattr -x user.x t/0": ("removexattr of t/0", NO_ACLS, OWN),
     "setfacl -m u:1:r t": ("setxattr of t", NO_ACLS, OWN),

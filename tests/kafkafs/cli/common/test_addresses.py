@@ -129,7 +129,7 @@ def test_a_path_of_a_topic_in_a_data_directory(
     mounted: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(mounted.data.parent)
-    missing = "kafkafs: {}: there is no such data directory"
+    missing = "kafkafs: {}: no such data directory"
     for path, instead in (
         ("data/orders", "data orders"),
         ("data/orders/", "data orders"),
