@@ -16,7 +16,7 @@ def _check_storage() -> None:
     ours = os.path.join(os.path.dirname(__path__[0]), "storage", "__init__.py")
     if origin is not None and os.path.realpath(origin) != os.path.realpath(ours):
         raise ImportError(
-            f"{origin} hides the package storage of kafkafs: rename it, or start in another directory",
+            f"{origin} hides the package storage of kafkafs: rename it, or start elsewhere",
             name="storage",
             path=origin,
         )

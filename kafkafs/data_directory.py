@@ -79,7 +79,9 @@ def in_use(error: LogLocked, mount_point: str = "MNT") -> str:
             return f"{error}: mounted at {owner.mount}. To unmount it: {unmount}"
         if is_run_by_broker(directory, error.pid):
             mount = shlex.join(["kafkafs", "mount", "-o", "ro", directory, mount_point])
-            return f"{error}: used by a running broker. Stop the broker, or mount read-only: {mount}"
+            return (
+                f"{error}: used by a running broker. Stop the broker, or mount read-only: {mount}"
+            )
     return str(error)
 
 

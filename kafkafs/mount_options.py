@@ -302,7 +302,9 @@ def _unknown(word: str, name: str) -> str:
 def _check(options: MountOptions) -> None:
     """InvalidMountOption where options exclude each other."""
     if options.until != "log-end" and not options.read_only:
-        raise InvalidMountOption(f"mount option until={options.until} requires a read-only mount (ro)")
+        raise InvalidMountOption(
+            f"mount option until={options.until} requires a read-only mount (ro)"
+        )
     if options.create and options.read_only:
         raise InvalidMountOption("mount option create cannot be used with ro")
     if options.allow_root and options.allow_other:

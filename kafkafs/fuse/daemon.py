@@ -236,7 +236,7 @@ class Daemon:
             )
         except OSError as error:
             self._tree.mount.events(
-                f"cannot write {paths.OWNER}, so Spark jobs cannot find this mount: {error.strerror}"
+                f"cannot write {paths.OWNER}; Spark jobs cannot find this mount: {error.strerror}"
             )
 
     def _remove_owner(self) -> None:

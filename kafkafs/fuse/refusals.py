@@ -17,7 +17,9 @@ NO_SUCH_FILES = "only topics and partitions can be created here"
 NO_LINKS = "links are not supported"
 FACTS_ONLY = "extended attributes are read-only, and ACLs are not supported"
 
-_COPY = "programs that write a new file and rename it need an option (rsync --inplace, tar --overwrite)"
+_COPY = (
+    "programs that write a new file and rename it need an option (rsync --inplace, tar --overwrite)"
+)
 _MAKE = "to create a topic: mkdir TOPIC; its next partition: touch TOPIC/N"
 _OWN = "use chmod and chown on TOPIC or TOPIC/N; for settings: echo NAME=VALUE >> TOPIC/.config"
 _DELETE = (
@@ -31,11 +33,17 @@ INSTEAD: dict[tuple[str, str], str] = {
     ("lookup", ""): "valid names: N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, "
     "N@end, N@group=G and N@START..END; see .kafkafs/help",
     ("link", ""): "create the link outside of the mount, as a symbolic link",
-    ("mkdir", "group"): "to create a group: mkdir .groups/GROUP; its files are created with the topics",
+    (
+        "mkdir",
+        "group",
+    ): "to create a group: mkdir .groups/GROUP; its files are created with the topics",
     ("mkdir", "topic"): "to create the next partition: touch {parent}/N",
     ("mkdir", "directory"): "to create a topic: mkdir at the top of the mount",
     ("mknod", ""): _MAKE,
-    ("open", "file"): "to append: >> TOPIC/N; to change settings: >> TOPIC/.config; commands: TOPIC/.control",
+    (
+        "open",
+        "file",
+    ): "to append: >> TOPIC/N; to change settings: >> TOPIC/.config; commands: TOPIC/.control",
     ("open", "partition"): f"to append: >>; {_DELETE}",
     ("removexattr", ""): _OWN,
     ("rename", "mount"): "to copy the topic instead: mkdir {target}; for each partition "
@@ -45,7 +53,10 @@ INSTEAD: dict[tuple[str, str], str] = {
     ("setattr", "partition"): _DELETE,
     ("setxattr", ""): _OWN,
     ("symlink", ""): "create the link outside of the mount",
-    ("unlink", "directory"): "to delete a topic with all its records: rmdir at the top of the mount",
+    (
+        "unlink",
+        "directory",
+    ): "to delete a topic with all its records: rmdir at the top of the mount",
 }
 """What to do instead, by operation and the node's kind, or for all other kinds."""
 

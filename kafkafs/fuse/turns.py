@@ -77,7 +77,9 @@ class Turns:
         if pace not in self.queues:
             return
         if self._looking == LOOKING:
-            raise BlockingIOError(errno.EAGAIN, f"{LOOKING} requests are already waiting for slow disks")
+            raise BlockingIOError(
+                errno.EAGAIN, f"{LOOKING} requests are already waiting for slow disks"
+            )
         self._looking += 1
         try:
             await self._passed(pace)

@@ -109,7 +109,9 @@ class MountContext:
         """
         self.follows = True
         self.attr_timeout = self.name_timeout = 0.0
-        self.events(f"{self.manager.path}: another process writes it now, which is followed")
+        self.events(
+            f"{self.manager.path}: another process now writes it; this mount shows its changes"
+        )
         for inode in list(self.inodes.nodes):
             self.notices.attributes_changed(inode)
         self.notices.names_changed()

@@ -157,9 +157,9 @@ class Node:
     def set_attributes(self, change: Change) -> None:
         """chmod, chown, truncate, utimens. EPERM where the node does not allow it."""
         if change.size is not None:
-            raise OSError(errno.EPERM, "it shows what is, and cannot be cut")
+            raise OSError(errno.EPERM, "this file cannot be truncated")
         why = (
-            "only the mount point, topics, partitions and groups have a mode and an owner to set: "
+            "mode and owner can be set only for the mount point, topics, partitions and groups: "
             "chmod TOPIC, TOPIC/N"
         )
         raise OSError(errno.EPERM, why)
@@ -217,18 +217,20 @@ class Directory(Node):
         raise NotImplementedError
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> "Node":
-        raise OSError(errno.EPERM, "only the root takes new directories: topics")
+        raise OSError(
+            errno.EPERM, "directories can be created only at the top of the mount, as topics"
+        )
 
     def rmdir(self, name: str, caller: Caller) -> None:
         raise OSError(errno.EPERM, "only topics can be removed")
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
         """Create and open a file; the umask is applied to `mode` already."""
-        raise OSError(errno.EPERM, "only a topic takes new files: its next partition")
+        raise OSError(errno.EPERM, "files can be created only in a topic, as its next partition")
 
     def unlink(self, name: str) -> None:
         """On the owner's thread. OutOfTurn."""
-        raise OSError(errno.EPERM, "nothing here can be unlinked")
+        raise OSError(errno.EPERM, "files here cannot be removed")
 
 
 class InodeTable:

@@ -173,7 +173,7 @@ class Jobs:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
         for job in self._active if topic is not None and not scheduled else ():
             if job.kind == kind and job.topic is topic and not job.scheduled:
-                raise OSError(errno.EBUSY, f"{job.command!r} is {job.state} already")
+                raise OSError(errno.EBUSY, f"{job.command!r} is already {job.state}")
         task = Task(self.by_owner, bytes_per_second=bytes_per_second)
         job = Job(kind, topic, command, scheduled, task, work)
         self._active.append(job)
@@ -212,7 +212,7 @@ class Jobs:
             say(f"{what}: {', '.join(facts)}" if facts else what)
         else:
             lines = "".join(traceback.format_exception(job.error))
-            self._events(f"{what}, unforeseen", lines)
+            self._events(f"{what}: unexpected error", lines)
 
     def cancel(self, kind: str, topic: Topic) -> list[Job]:
         """Stop all jobs of a kind and topic; returns them."""

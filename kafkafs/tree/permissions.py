@@ -255,8 +255,8 @@ def exposed_text(data_dir: str, found: Sequence[str]) -> tuple[str, str]:
     """
     close = found if len(found) <= NAMED else [data_dir]
     what = (
-        f"{data_dir}: files of private partitions ({len(found)}) can be read by others than in the "
-        "mount"
+        f"{data_dir}: users without access in the mount can read the files of private "
+        f"partitions ({len(found)})"
     )
     return what, f"chmod go= {shlex.join(close)}"
 
@@ -286,7 +286,7 @@ class WholeTopic:
         if (later[0] ^ self._shown[0]) & 0o222:
             raise PermissionError(
                 errno.EACCES,
-                "a partition with rights of its own was made after this file was opened: open it "
-                "again",
+                "a partition with other permissions was created after this file was opened; open "
+                "it again",
             )
         self._numbers = numbers

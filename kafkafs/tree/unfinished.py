@@ -109,8 +109,8 @@ class Unfinished:
             if held + more > limit:
                 raise UnfinishedError(
                     errno.ENOMEM,
-                    f"unfinished lines of {who} would take {held + more} bytes, of {limit}: end "
-                    "them with a newline, close files, or mount with more (-o memory=BYTES)",
+                    f"unfinished lines of {who} would take {held + more} bytes (limit {limit}): "
+                    "end them with a newline, close files, or mount with -o memory=BYTES",
                 )
 
     def add(self, uid: int, more: int) -> None:

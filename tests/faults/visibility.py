@@ -627,7 +627,7 @@ FAULTS = [
     Fault(
         "follow-file-of-other-positions",
         "kafkafs/tree/files/follow_file.py",
-        '            raise OSError(errno.ESTALE, "positions have begun anew, in another inode")',
+        '            raise OSError(errno.ESTALE, "positions have restarted, in a new inode")',
         "            _ = errno.ESTALE",
         "A shipper goes on at a position that means something else.",
         (FOLLOW_FILE, FOLLOW_HISTORY),

@@ -141,19 +141,21 @@ def test_commands_without_a_mount_keep_it(private: Mount) -> None:
 
 def test_a_private_topic_in_open_files_is_named(private: Mount) -> None:
     private.run("mkdir -m 700 t; mkdir u; touch t/1; echo x >> t/0; echo x >> u/0")
-    assert "can be read by others" not in private.events()
+    assert "users without access in the mount" not in private.events()
     private.stop()
     (private.data / "t-0").chmod(0o755)
     (private.data / "u-0").chmod(0o755)
     private.start()
-    assert "can be read by others" not in private.events(), "only the names of files can"
+    assert "users without access in the mount" not in private.events(), (
+        "only the names of files can"
+    )
     private.stop()
     log = next((private.data / "t-0").glob("*.log"))
     log.chmod(0o644)
     done = kafkafs("mount", private.data, private.path)
     command = f"chmod go= {private.data}/t-0"
     assert done.stderr.count("\n") == 1
-    assert f"private partitions (1) can be read by others than in the mount: {command} " in (
+    assert f"can read the files of private partitions (1). To close them: {command}\n" in (
         done.stderr
     )
     assert kafkafs("umount", private.path).returncode == 0
@@ -163,7 +165,7 @@ def test_a_private_topic_in_open_files_is_named(private: Mount) -> None:
     private.run("chmod 700 t")
     assert open_to_others(private, "t-0") == {}
     private.restart()
-    assert "can be read by others" not in private.events()
+    assert "users without access in the mount" not in private.events()
 
 
 def test_many_private_partitions_are_counted(private: Mount) -> None:
@@ -172,16 +174,14 @@ def test_many_private_partitions_are_counted(private: Mount) -> None:
     for path in (*private.data.glob("t-*"), *private.data.glob("t-*/*")):
         path.chmod(0o755)
     private.start()
-    assert f"(11) can be read by others than in the mount: chmod go= {private.data} closes" in (
-        private.events()
-    )
+    assert f"private partitions (11). To close them: chmod go= {private.data}" in (private.events())
     private.stop()
     settings = private.data / "t-0/kafkafs-topic.properties"
     kept = settings.read_bytes()
     settings.write_bytes(b"\xff")
     private.start("ro,allow_other")
     assert (private / "t").stat().st_mode & 0o077 == 0
-    assert "can be read by others" not in private.events(), "whose it is is not known"
+    assert "users without access in the mount" not in private.events(), "whose it is is not known"
     private.stop()
     settings.write_bytes(kept)
     private.start()
@@ -262,6 +262,6 @@ def test_a_broker_s_files_keep_their_modes(private: Mount) -> None:
     # The broker reads and writes them as its own.
     assert {path.stat().st_uid for path in new} == {ALICE}
     private.restart()
-    assert "can be read by others" in private.events()
+    assert "users without access in the mount" in private.events()
     with LogManager.open(str(private.data), read_only=True) as manager:
         assert manager.settings.is_brokers

@@ -107,7 +107,7 @@ def hide(directory: Path, kind: str) -> Path:
 
 
 def line(hiding: Path) -> str:
-    return f"{hiding} hides the package storage of kafkafs: rename it, or start in another directory"
+    return f"{hiding} hides the package storage of kafkafs: rename it, or start elsewhere"
 
 
 @pytest.mark.parametrize("place", ["working directory", "beside the script"])

@@ -146,13 +146,13 @@ class NewPartitionTarget(PartitionTarget):
         if partition.first_writer is None and partition.log.is_new:
             partition.first_writer = self
         if partition.first_writer is not self:
-            reason = "it is not new, and written with O_APPEND only"
+            reason = "the partition has records: write with O_APPEND (>>)"
         elif partition.log.log_end_offset != self._end:
-            reason = "something else has been appended since: it is written with O_APPEND only"
+            reason = "the partition was appended to meanwhile: write with O_APPEND (>>)"
         elif position != self.position:
             reason = (
-                f"a new partition is written in order, from position {self.position} on and not "
-                f"{position} (holes as zeros: cp --sparse=never)"
+                f"a new partition must be written sequentially: the next byte is {self.position}, "
+                f"not {position} (for files with holes: cp --sparse=never)"
             )
             raise OutOfOrderError(errno.EPERM, reason)
         else:
@@ -237,8 +237,8 @@ class TopicTarget:
         """EPERM for a write without O_APPEND that does not follow the last one."""
         if position != self.position:
             reason = (
-                f"without O_APPEND it is written in order, from position {self.position} on and "
-                f"not {position}: append to it (>>)"
+                f"without O_APPEND it must be written sequentially: the next byte is "
+                f"{self.position}, not {position}. To append: >>"
             )
             raise OutOfOrderError(errno.EPERM, reason)
 
@@ -292,7 +292,7 @@ class TopicTarget:
         ]
         if parts:
             self.mount.events(
-                f"{self.name}: of a write that failed there are in {', '.join(parts)}"
+                f"{self.name}: a write failed after it appended to {', '.join(parts)}"
             )
 
     def flush_plan(self) -> FlushPlan | None:

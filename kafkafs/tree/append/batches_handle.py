@@ -119,12 +119,12 @@ class BatchesHandle(AppendHandle[PartitionTarget]):
         self._needed = 0
 
     def _say(self, what: str, number: int | None = None) -> None:
-        super()._say(f"{what} (behind the first {self._taken} bytes written)", number)
+        super()._say(f"{what} (after the first {self._taken} bytes written)", number)
 
     def release(self) -> None:
         """Drop an incomplete batch."""
         if self._kept:
-            self._say(f"{self._incomplete()} at the end, is dropped")
+            self._say(f"{self._incomplete()} at the end; dropped")
             self._drop_rest(b"")
         super().release()
 

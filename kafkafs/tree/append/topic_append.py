@@ -63,7 +63,7 @@ class TopicAppend(Node):
 
     def open(self, flags: int) -> Handle:
         if flags & os.O_ACCMODE != os.O_WRONLY:
-            raise OSError(errno.EACCES, "this file can only be written")
+            raise OSError(errno.EACCES, "this file is write-only")
         self._partitions.mount.manager.tiered.check_may_write(self._topic.name)
         check_takes_records(self._topic.name)
         target = TopicTarget(self._partitions, self._topic, self.path, self._partitioner)

@@ -68,7 +68,7 @@ def abort_transactions(
     for number, line, words in numbered(lines):
         command = _parse(words, topic.partitions)
         if command is None or command in commands:
-            reason = "is no PARTITION PRODUCER_ID" if command is None else "is there twice"
+            reason = "is not PARTITION PRODUCER_ID" if command is None else "is given twice"
             raise refused(number, line, reason)
         commands[command] = None
     mount.manager.check_may_write(topic.name)
@@ -90,7 +90,7 @@ def _parse(words: Sequence[str], partitions: Mapping[int, Log]) -> tuple[int, in
 def _check(mount: MountContext, log: Log, producer_id: int) -> None:
     producer = log.producers.by_id.get(producer_id)
     if producer is None or not producer.in_transaction:
-        reason = f"it has no transaction open in partition {log.partition}"
+        reason = f"the producer has no open transaction in partition {log.partition}"
         raise InvalidTxnState(reason, producer_id)
     pending = mount.manager.adoptions.pending
     if (
@@ -99,7 +99,9 @@ def _check(mount: MountContext, log: Log, producer_id: int) -> None:
         and (log.topic, log.partition) in pending.partitions
     ):
         # Half of what is about to be committed would be gone.
-        raise InvalidTxnState("it is that of an adoption, which ends by itself", producer_id)
+        raise InvalidTxnState(
+            "it belongs to a commit of staged files, which ends by itself", producer_id
+        )
 
 
 def _abort(mount: MountContext, topic: Topic, partition: int, producer_id: int) -> Log:

@@ -69,16 +69,16 @@ def parse(
         if words[0] not in verbs:
             raise refused(number, line, f"is not one of {', '.join(verbs)}")
         if len(words) > 2 or (len(words) == 2 and words[0] == CANCEL):
-            raise refused(number, line, "has more words than it should")
+            raise refused(number, line, "has too many words")
         if verb is not None and words[0] != verb:
-            raise refused(number, line, f"cannot be in one write with {verb}")
+            raise refused(number, line, f"cannot be in the same write as {verb}")
         verb = words[0]
         if len(words) == 1:
             everywhere = True
             continue
         partition = parse_partition(words[1], partitions)
         if partition is None:
-            raise refused(number, line, "names no partition of the topic")
+            raise refused(number, line, "names a partition that the topic does not have")
         chosen.add(partition)
     if verb is None:
         return None

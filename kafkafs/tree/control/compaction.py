@@ -62,7 +62,7 @@ def _check(mount: MountContext, topic: Topic) -> None:
     config = settings.log_config(topic.name)
     if not config.is_compacted:
         policy = format_value(config.cleanup_policy)
-        raise OSError(errno.EINVAL, f"cleanup.policy is {policy}, without compact")
+        raise OSError(errno.EINVAL, f"cleanup.policy is {policy}, which does not include compact")
 
 
 def clean(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:

@@ -78,7 +78,7 @@ class ControlHandle(WritingHandle):
         count = data.count(b"\n")
         if count > MOST_LINES:
             self._rest = bytearray()
-            error = InvalidConfig(f"a write has at most {MOST_LINES} lines, not {count}")
+            error = InvalidConfig(f"a write may have at most {MOST_LINES} lines, not {count}")
             self._say(refusal_of(error))
             raise error
         *lines, rest = (self._rest + data).split(b"\n")

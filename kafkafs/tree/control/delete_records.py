@@ -53,16 +53,16 @@ def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int
     starts: dict[int, int] = {}
     for number, line, words in numbered(lines):
         if len(words) != 2:
-            raise refused(number, line, "is no PARTITION OFFSET")
+            raise refused(number, line, "is not PARTITION OFFSET")
         partition = parse_partition(words[0], partitions)
         if partition is None:
-            raise refused(number, line, "names no partition of the topic")
+            raise refused(number, line, "names a partition that the topic does not have")
         if partition in starts:
-            raise refused(number, line, "names its partition for the second time")
+            raise refused(number, line, "names a partition that an earlier line already names")
         offset = words[1]
         digits = offset.removeprefix("-") if offset == str(HIGH_WATERMARK) else offset
         if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
-            raise refused(number, line, "is no PARTITION OFFSET")
+            raise refused(number, line, "is not PARTITION OFFSET")
         log = partitions[partition]
         if int(offset) > log.high_watermark:
             raise OffsetOutOfRange(int(offset), log.log_start_offset, log.high_watermark)

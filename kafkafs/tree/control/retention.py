@@ -86,7 +86,7 @@ def _effect_text(effect: Effect) -> str:
         after = f"once {human_size(effect.next_after)} more are appended"
         parts.append(f"{human_size(effect.next_size)} {after}")
     if not parts:
-        return f"{effect.setting} keeps it"
+        return f"{effect.setting} frees nothing"
     return f"{effect.setting} frees {', '.join(parts)}"
 
 
@@ -94,11 +94,11 @@ def _without_effect(plan: RetentionPlan) -> list[str]:
     """Why age and size delete nothing, if so."""
     config = plan.config
     if plan.log.tiered is not None:
-        return ["nothing of a tiered topic is deleted here"]
+        return ["kafkafs deletes nothing of a tiered topic"]
     if plan.fault is not None:
         return [plan.fault]
     if config.unknown:
-        return [f"{', '.join(config.unknown)} are not known"]
+        return [f"{', '.join(config.unknown)} are unknown settings"]
     if "delete" not in config.cleanup_policy:
         return [
             f"cleanup.policy={format_value(config.cleanup_policy)} deletes nothing by age or size"

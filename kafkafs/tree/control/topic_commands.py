@@ -32,7 +32,7 @@ def carry_out(manager: LogManager, lines: Sequence[str]) -> CommandEffects:
     """
     commands = [words for _, _, words in numbered(lines)]
     if len(commands) > 1:
-        raise OSError(errno.EINVAL, "each command is a write of its own")
+        raise OSError(errno.EINVAL, "give one command per write")
     for verb, *words in commands:
         if verb == _CREATE and words:
             _create(manager, *words)
@@ -40,7 +40,7 @@ def carry_out(manager: LogManager, lines: Sequence[str]) -> CommandEffects:
             manager.undelete_topic(*words)
         else:
             line = " ".join((verb, *words))
-            raise OSError(errno.EINVAL, f"{line!r} is no create TOPIC ... or undelete TOPIC [ID]")
+            raise OSError(errno.EINVAL, f"{line!r} is not create TOPIC ... or undelete TOPIC [ID]")
     return CommandEffects()
 
 
@@ -65,7 +65,7 @@ def _create(manager: LogManager, topic: str, *words: str) -> None:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name or not value or name in settings:
-            raise InvalidConfig(f"{word!r} is not NAME=VALUE, or is there twice")
+            raise InvalidConfig(f"{word!r} is not NAME=VALUE, or is given twice")
         if name == "partitions":
             if _COUNT.fullmatch(value) is None:
                 raise InvalidConfig(f"{word} is not a number of partitions")

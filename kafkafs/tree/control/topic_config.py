@@ -63,8 +63,8 @@ def apply_config(manager: LogManager, topic: str, lines: Iterable[str]) -> str |
         return None
     given = ", ".join(f"{name}={value or ''}" for name, value in changes.items())
     return (
-        f"{given} lets go of {counted(segments, 'segment')} with {size} bytes and "
-        f"{counted(offsets, 'record')}, at the next turn of retention"
+        f"{given}: the next retention run will delete {counted(segments, 'segment')} "
+        f"({size} bytes, {counted(offsets, 'record')})"
     )
 
 

@@ -97,7 +97,7 @@ class SnapshotNames(InTopic):
         return self.topic.start_names.snapshot(self.topic.topic, name, self._view)
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
-        raise OSError(errno.EROFS, "snapshots show what is there")
+        raise OSError(errno.EROFS, "new files cannot be created in a snapshot")
 
 
 class FollowNames(InTopic):

@@ -86,7 +86,7 @@ class _Uncached(TreeDirectory):
         return super().attributes()._replace(entry_timeout=0.0)
 
     def create(self, name: str, mode: int, flags: int, caller: Caller) -> tuple[Node, Handle]:
-        raise OSError(errno.EPERM, "positions are those of the partitions that there are")
+        raise OSError(errno.EPERM, "only existing partitions have committed offsets")
 
     def _find(self, group: str) -> Group | None:
         """A group, on the owner's thread, which may append for it then. OutOfTurn."""
@@ -158,7 +158,7 @@ class GroupsDirectory(_Uncached):
         """Make a group without positions, which the caller owns."""
         group = group_name(name)
         if group is None:
-            why = f"no group is spelt {name!r}; that one is {right_spelling(name)}"
+            why = f"no group has the file name {name!r}; use {right_spelling(name)}"
             raise OSError(errno.EINVAL, why)
         groups = self.mount.manager.groups
         if groups.find(group) is not None:
@@ -298,5 +298,5 @@ class PositionsDirectory(_Uncached):
     def unlink(self, name: str) -> None:
         """Take back what the group has committed in a partition."""
         if name == ALL:
-            raise OSError(errno.EPERM, "it belongs to the file system")
+            raise OSError(errno.EPERM, "it is part of the file system and cannot be removed")
         self._forget(self.of.group, self.of.name, self._number(name))

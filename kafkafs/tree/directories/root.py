@@ -92,18 +92,19 @@ class Root(TreeDirectory):
         """Delete a topic and all its records. EACCES where the caller could not empty it."""
         manager = self.mount.manager
         if name in self._own:
-            raise OSError(errno.EPERM, "it belongs to the file system")
+            raise OSError(errno.EPERM, "it is part of the file system and cannot be removed")
         if name not in manager.topics:
             raise missing(name)
         if not manager.settings.broker.delete_topic_enable:
-            raise OSError(errno.EPERM, "delete.topic.enable is false")
+            raise OSError(errno.EPERM, "deleting topics is disabled (delete.topic.enable is false)")
         manager.check_may_write(name)
         check_may_change(name)
         if not self.mount.permissions.may_empty(name, caller):
-            why = f"user {caller.uid} may not remove what is in it"
+            why = f"user {caller.uid} has no permission to remove its partitions"
             raise PermissionError(errno.EACCES, why)
         self.mount.jobs.drop_topic(manager.topics[name])
         delay_ms = manager.delete_topic(name)
         self.mount.events.of_request(
-            f"{name} is deleted; for {delay_ms / 1000:g} s: echo undelete {name} >> {ABOUT}/topics"
+            f"{name}: deleted. To restore it within {delay_ms / 1000:g} s: "
+            f"echo undelete {name} >> {ABOUT}/topics"
         )

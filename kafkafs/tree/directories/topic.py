@@ -109,7 +109,7 @@ class TopicDirectory(TreeDirectory):
         """Create the next partition. EINVAL where `name` is not its number."""
         manager = self.mount.manager
         if not name.isascii() or not name.isdecimal() or str(int(name)) != name:
-            raise InvalidTopic(f"a partition's name is its number, {name!r} is none")
+            raise InvalidTopic(f"the name of a partition is a number, not {name!r}")
         topic_mode, _, topic_gid = self.owner()
         gid = topic_gid if topic_mode & stat.S_ISGID else caller.gid
         owner = (caller.uid, gid, mode & 0o7777)
@@ -126,12 +126,12 @@ class TopicDirectory(TreeDirectory):
     def unlink(self, name: str) -> None:
         delay_ms = self.mount.manager.settings.log_config(self.topic.name).file_delete_delay_ms
         why = (
-            f"a partition cannot be removed; rmdir of {self.topic.name} deletes the topic, and its "
-            f"files {delay_ms / 1000:g} s later"
+            "a partition cannot be removed; to delete the topic, and its files "
+            f"{delay_ms / 1000:g} s later: rmdir {self.topic.name}"
         )
         partition = self.partitions.find(self.topic, name)
         if partition is not None and partition.log.is_new:
-            why += "; > and cp, tar -x --overwrite and rsync --inplace write an empty partition"
+            why += "; to write an empty partition: >, cp, tar -x --overwrite or rsync --inplace"
         raise OSError(errno.EPERM, why)
 
 

@@ -96,7 +96,7 @@ class FollowFile(ViewFile):
         until = time.monotonic() + MEASURE_S
         generation = self._within(lambda: self.view.lasting_generation(until))
         if self.partition.log.history.follow_nonce != self._nonce:
-            raise OSError(errno.ESTALE, "positions have begun anew, in another inode")
+            raise OSError(errno.ESTALE, "positions have restarted, in a new inode")
         self._origin = generation.origin
         return generation
 
@@ -133,7 +133,7 @@ class FollowFile(ViewFile):
         partition = self.partition
         log = partition.log
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            raise OSError(errno.EPERM, f"it is for reading, {log.name} for writing")
+            raise OSError(errno.EPERM, f"this file is read-only; write to {log.name}")
         while True:
             generation = self.generation_now()
             if not log.history.is_durable(self.view.layout.view.name):
@@ -249,7 +249,7 @@ class FollowHandle(ReadHandle):
         """Write the offsets that its reader has missed into the event log."""
         file = self._follow_file
         file.partition.mount.events.of_request(
-            f"{file.path}: the reader at position {len(file.head) + position} has missed "
+            f"{file.path}: the reader at position {len(file.head) + position} missed "
             f"{self._missed(position)}",
             errno.ESTALE,
         )
@@ -258,12 +258,12 @@ class FollowHandle(ReadHandle):
         """What a reader at `position` has missed, and where it can go on."""
         file, log = self._follow_file, self._follow_file.partition.log
         if log.closed:
-            return "what comes there: the partition was deleted"
+            return "the next records: the partition was deleted"
         try:
             generation = file.generation_now()
         except (StorageError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            return f"what comes there: {reason}"
+            return f"the next records: {reason}"
         base = file.view.layout.base
         first = max(log.log_start_offset, base[0] if base is not None else 0)
         passed = log.history.now.passed.get(file.view.layout.view.name, ())
@@ -272,13 +272,13 @@ class FollowHandle(ReadHandle):
             places = sorted([*places, self._noted])
         number = bisect_right(places, position, key=lambda place: place[0]) - 1
         if number < 0:
-            missed = f"what was before offset {first}"
+            missed = f"the records before offset {first}"
         elif places[number][0] == position:
             missed = f"offsets {places[number][1]} to {first - 1}"
         else:
-            missed = f"offsets up to {first - 1}, at the earliest from {places[number][1]} on"
+            missed = f"offsets up to {first - 1}, possibly from {places[number][1]} on"
         go_on = file.first_position(generation)
-        return f"{missed}: deleted or rewritten by now; it can go on at position {go_on}"
+        return f"{missed}, which were deleted or rewritten; it can continue at position {go_on}"
 
 
 def look_up_follow(partitions: Partitions, topic: Topic, name: str, directory: str) -> Node:

@@ -249,7 +249,7 @@ class RawFile(Node):
     def check_unchanged(self, segment: Segment) -> None:
         """ESTALE unless the segment's file is as it was: what was read before this is of it."""
         if self._has_changed(segment.log_stat()):
-            raise OSError(errno.ESTALE, "another process has cut the file")
+            raise OSError(errno.ESTALE, "another process has truncated the file")
 
     def _mtime_ns(self, found: os.stat_result) -> int:
         shown, log = self.partition.mtime_ns, self.partition.log
@@ -271,7 +271,7 @@ class RawFile(Node):
     def open(self, flags: int) -> Handle:
         """EROFS for writing."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            raise OSError(errno.EROFS, "segment files can only be read here")
+            raise OSError(errno.EROFS, "segment files are read-only here")
         _follow(self.partition)
         segment = _segment_of(self.partition, self._name, self._identity)
         is_fixed = _is_fixed(self.partition, self._name, segment)

@@ -321,7 +321,9 @@ class StartFile(ViewFile):
         if change.size is not None:
             raise self._read_only()
         if not change.is_touch:
-            reason = f"it is a place to read; mode and owner are those of {self.partition.log.name}"
+            reason = (
+                f"this name is read-only; change the mode and owner of {self.partition.log.name}"
+            )
             raise OSError(errno.EPERM, reason)
 
     def has_lost_name(self) -> bool:
@@ -398,7 +400,7 @@ class StartFile(ViewFile):
         return handle
 
     def _read_only(self) -> OSError:
-        reason = f"it is a place to read, {self.partition.log.name} one to write"
+        reason = f"this name is read-only; write to {self.partition.log.name}"
         return OSError(errno.EROFS, reason)
 
     @property
@@ -491,7 +493,7 @@ class StartNames:
         """
         parsed = parse_start_name(name, self._partitions.mount.clock_ns() // 1_000_000)
         if parsed is None:
-            raise NoPoint(errno.ENOENT, "it names no point in a partition")
+            raise NoPoint(errno.ENOENT, "not a valid start or range after the @")
         partition = self._followed(topic, parsed.partition)
         if parsed.is_snapshot or parsed.has_group:
             return self._find(partition, parsed, view, name)

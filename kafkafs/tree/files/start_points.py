@@ -61,7 +61,7 @@ def of_group(partitions: Partitions, partition: Partition, point: Point | None) 
     name = spelt_group(point.spelt, partitions.group_names)
     group = None if name is None else partitions.group(name)
     if group is None:
-        why = f"there is no group {point.spelt}; mkdir .groups/{point.spelt} makes it"
+        why = f"there is no group {point.spelt}. To create it: mkdir .groups/{point.spelt}"
         raise NoPoint(errno.ENOENT, why)
     log = partition.log
     committed = group.committed.get((log.topic, log.partition))
@@ -70,8 +70,8 @@ def of_group(partitions: Partitions, partition: Partition, point: Point | None) 
     gap = log.log_start_offset - committed.position
     if gap > 0:
         partition.mount.events.of_request(
-            f"{log.name}: group {point.spelt} has not read the offsets {committed.position} to "
-            f"{log.log_start_offset - 1} ({gap}), which are deleted: it begins at the log start"
+            f"{log.name}: group {point.spelt} has not read offsets {committed.position} to "
+            f"{log.log_start_offset - 1} ({gap}), which were deleted; it starts at the log start"
         )
     return Offset(committed.position)
 

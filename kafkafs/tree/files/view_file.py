@@ -123,7 +123,7 @@ class ViewFile(Node):
         that it is not too late again.
         """
         self.view.overtaken()
-        return OSError(errno.ESTALE, "the partition's history has been rewritten")
+        return OSError(errno.ESTALE, "the history of the partition was rewritten")
 
     def _within(self, measure: Callable[[], Generation], *, is_logged: bool = True) -> Generation:
         """The result of `measure`. `is_logged`: write a line when it takes too long."""
@@ -227,7 +227,7 @@ class ViewFile(Node):
         if change.size is not None:
             self._check_not_tiered()
         if change.size is not None and not self._is_new_of(change.size):
-            raise OSError(errno.EPERM, "it cannot be cut")
+            raise OSError(errno.EPERM, "a partition cannot be truncated")
         self.partition.change_owner(change)
 
     def _is_new_of(self, size: int) -> bool:
@@ -306,14 +306,14 @@ class ViewFile(Node):
         if not is_read or flags & os.O_TRUNC:
             self._check_not_tiered()
         if flags & os.O_TRUNC and not self._is_new_of(0):
-            raise OSError(errno.EPERM, "it holds records, and cannot be cut")
+            raise OSError(errno.EPERM, "the partition has records and cannot be truncated")
         if is_read:
             generation = self.generation()
             self._hold(generation)
             return ReadHandle(self, generation)
         check_takes_records(partition.log.topic)
         if not flags & os.O_APPEND and (partition.first_writer or not partition.log.is_new):
-            raise OSError(errno.EPERM, "it is not new, and opened for writing with O_APPEND only")
+            raise OSError(errno.EPERM, "the partition has records: open it with O_APPEND (>>)")
         return self.open_for_writing(flags)
 
     def _check_not_tiered(self) -> None:
@@ -411,7 +411,7 @@ class ReadHandle(Handle):
                 raise
         if may_wait():
             # Only the owner's thread follows: the next request reads what is left.
-            raise SegmentGone("the log was cut while it was read")
+            raise SegmentGone("the log was truncated while it was read")
         partition.follow()
         return self._read(position, size)
 
@@ -563,14 +563,14 @@ class ReadHandle(Handle):
         wanted = size
         for start, end in generation.lost:
             if start <= absolute < end:
-                raise SegmentGone("the log was cut before these bytes")
+                raise SegmentGone("the log was truncated before these bytes")
             if absolute == end:
                 # This text is not the next one in the segment that was read before.
                 self._last = (-1, None)
             elif absolute < start:
                 size = min(size, start - absolute)
         if size < wanted and not self.direct_io:
-            raise SegmentGone("the log was cut within these bytes")
+            raise SegmentGone("the log was truncated within these bytes")
         return size
 
     @staticmethod

@@ -104,7 +104,7 @@ class VirtualFile(Node):
     def open(self, flags: int) -> Handle:
         access = flags & os.O_ACCMODE
         if self._take is None and (access != os.O_RDONLY or flags & os.O_TRUNC):
-            raise OSError(errno.EACCES, "this file can only be read")
+            raise OSError(errno.EACCES, "this file is read-only")
         if self._take is None or access == os.O_RDONLY:
             return self._open_content()
         return self._take(flags, self._open_content() if access == os.O_RDWR else None)

@@ -82,9 +82,9 @@ class ClaimFile:
 
     def _take(self, flags: int, reader: Handle | None) -> ControlHandle:
         if self.mount.manager.read_only or self.mount.options.read_only:
-            raise OSError(errno.EROFS, "nothing is committed through a read-only mount")
+            raise OSError(errno.EROFS, "offsets cannot be committed through a read-only mount")
         if flags & os.O_ACCMODE != os.O_RDWR:
-            raise OSError(errno.EINVAL, "a consumer opens it for reading and writing")
+            raise OSError(errno.EINVAL, "this file must be opened for reading and writing")
         return ClaimHandle(self, flags)
 
     def say(self, reason: str) -> None:
@@ -235,7 +235,7 @@ class ClaimHandle(ControlHandle):
         else:
             shown = permissions.group(self._file.group)
         if not may_write(shown, self._opener):
-            raise OSError(errno.EACCES, f"the group may not commit in {topic}, or not by this user")
+            raise OSError(errno.EACCES, f"no permission to commit offsets of this group in {topic}")
 
 
 def _number(text: str, line: str) -> int:
@@ -246,15 +246,15 @@ def _number(text: str, line: str) -> int:
 
 def _wrong(line: str) -> InvalidRecord:
     return InvalidRecord(
-        f"{one_line(line[:80])!r} is none of claim TOPIC [PARTITION], commit TOPIC PARTITION "
-        "POSITION, return TOPIC PARTITION"
+        f"{one_line(line[:80])!r} is not claim TOPIC [PARTITION], commit TOPIC PARTITION OFFSET "
+        "or return TOPIC PARTITION"
     )
 
 
 def _process_name(process: int) -> str:
     """A process and its command, as far as it can be seen from here."""
     if not process:
-        return "a process of another pid namespace"
+        return "a process in another PID namespace"
     try:
         with open(f"/proc/{process}/cmdline", "rb") as file:
             words = file.read(_COMMAND_BYTES).rstrip(b"\0").split(b"\0")

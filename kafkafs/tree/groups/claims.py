@@ -95,11 +95,11 @@ class GroupClaims:
         if names > MOST_NAMES:
             raise OSError(
                 errno.EINVAL,
-                f"a consumer claims at most {MOST_NAMES} topics and partitions, not {names}: "
-                "claim TOPIC wants all partitions of a topic",
+                f"a consumer may claim at most {MOST_NAMES} topics and partitions, not {names}. "
+                "To claim all partitions of a topic: claim TOPIC",
             )
         if consumer not in self.consumers and len(self.consumers) >= MOST_CONSUMERS:
-            raise OSError(errno.EINVAL, f"a group has at most {MOST_CONSUMERS} consumers")
+            raise OSError(errno.EINVAL, f"a group may have at most {MOST_CONSUMERS} consumers")
         return names
 
     def change(

@@ -145,7 +145,7 @@ class GroupTopic:
     ) -> ControlHandle:
         mount = self.mount
         if mount.manager.read_only or mount.options.read_only:
-            raise OSError(errno.EROFS, "nothing is committed through a read-only mount")
+            raise OSError(errno.EROFS, "offsets cannot be committed through a read-only mount")
 
         def say(reason: str) -> None:
             mount.events.of_request(f"{self.path}/{name}: {reason}")
@@ -168,7 +168,7 @@ class GroupTopic:
             raise OSError(errno.ESHUTDOWN, "the file system is being unmounted")
         partitions = {number: self._partition(number) for number in numbers}
         if not partitions:
-            raise UnknownTopicOrPartition(f"there is no partition of {self.name} here")
+            raise UnknownTopicOrPartition(f"topic {self.name} has no partitions here")
         log = offsets_log(mount, self.group) or next(iter(partitions.values())).log
 
         def positions() -> dict[int, Committed]:
@@ -191,7 +191,7 @@ class GroupTopic:
         """UnknownTopicOrPartition, FaultyPartition."""
         topic = self.topic
         if topic is None or self.mount.manager.topics.get(self.name) is not topic:
-            raise UnknownTopicOrPartition(f"there is no topic {self.name} here, or another one")
+            raise UnknownTopicOrPartition(f"topic {self.name} was deleted or replaced")
         topic.check(number)
         return self.partitions.of(topic.partitions[number])
 

@@ -72,8 +72,8 @@ def _where(text: str, now_ms: int) -> Fixed | Change | Edge | Time:
         return point
     raise OSError(
         errno.EINVAL,
-        f"{one_line(text[:_LONGEST])!r} is no position: an offset, earliest, latest, +N, -N or a "
-        "time (2026-11-21T08:00, 08:00, -15m); behind a TAB metadata",
+        f"{one_line(text[:_LONGEST])!r} is not an offset, earliest, latest, +N, -N or a time "
+        "(2026-11-21T08:00, 08:00, -15m); metadata may follow after a TAB",
     )
 
 
@@ -84,7 +84,7 @@ def offset_of(wanted: Wanted, partition: Partition, committed: int | None) -> in
         offset = where.offset
     elif isinstance(where, Change):
         if committed is None:
-            why = f"no position is committed in {log.name} that {where.offsets:+d} could start from"
+            why = f"no offset is committed in {log.name}, so {where.offsets:+d} has no start"
             raise OSError(errno.EINVAL, why)
         offset = committed + where.offsets
     elif isinstance(where, Time):
@@ -97,5 +97,5 @@ def offset_of(wanted: Wanted, partition: Partition, committed: int | None) -> in
         offset = log.log_start_offset if where is Edge.EARLIEST else log.last_stable_offset
     if not log.log_start_offset <= offset <= log.log_end_offset:
         bounds = f"{log.log_start_offset}..{log.log_end_offset}"
-        raise OSError(errno.EINVAL, f"{offset} is outside of {log.name}, which has {bounds}")
+        raise OSError(errno.EINVAL, f"offset {offset} is outside of {log.name} ({bounds})")
     return offset

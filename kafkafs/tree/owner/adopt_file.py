@@ -60,7 +60,7 @@ class AdoptHandle(WritingHandle):
         end = data.rfind(b"\n") + 1
         count = data.count(b"\n")
         if count > MOST_REQUESTS:
-            reason = f"a write has at most {MOST_REQUESTS} requests, not {count}"
+            reason = f"a write may have at most {MOST_REQUESTS} requests, not {count}"
             raise self._refused(InvalidRecord(reason))
         # The first of the lines is the one that may be long.
         first = data.find(b"\n") if end else len(data)

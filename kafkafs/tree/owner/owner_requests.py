@@ -51,7 +51,7 @@ class OwnerRequests:
         taken = {*self._active, *self._ended}
         for entry in entries:
             if entry.id in taken:
-                raise OSError(errno.EEXIST, f"there is a request of the id {entry.id} already")
+                raise OSError(errno.EEXIST, f"a request with the id {entry.id} already exists")
             taken.add(entry.id)
         for entry in entries:
             self._active[entry.id] = entry
@@ -99,7 +99,7 @@ class OwnerRequests:
         self.mount.events.of_request(f"{what}: {', '.join(details)}" if details else what)
         if error is not None and not isinstance(error, StorageError | OSError):
             lines = "".join(traceback.format_exception(error))
-            self.mount.events(f"{what}, unforeseen", lines)
+            self.mount.events(f"{what}: unexpected error", lines)
 
     def text(self) -> str:
         """A line for each request, the newest last."""

@@ -79,7 +79,7 @@ class Timeline:
         lengths = [extent.text_length for extent in extents[first:]]
         before = sum(lengths[: number - first])
         *moved, end = accumulate(lengths, initial=position - before)
-        assert all(map(ge, moved[number - first :], starts)), "an extent has lost text"
+        assert all(map(ge, moved[number - first :], starts)), "a part of the text was removed"
         self.positioned = (tuple(moved), extents[first:])
         self.end = end
         # Last: once all have positions, the log's owner changes the end without the lock.

@@ -139,7 +139,7 @@ class Layout:
         """(the positioned extent that holds an offset, or the next one; its start)"""
         starts, extents = self.timeline.positioned
         if not extents:
-            raise SegmentGone("the log was cut while it was looked at")
+            raise SegmentGone("the log was truncated while it was read")
         number = number_of(extents, offset)
         while number < len(extents) - 1 and extents[number].segment.next_offset <= offset:
             number += 1
@@ -254,7 +254,7 @@ class Layout:
 
     def _still_measuring(self) -> BlockingIOError:
         measured = sum(extent.covered for extent in self.timeline.extents)
-        reason = f"measured {measured} of {self.log.size} bytes so far, try again"
+        reason = f"indexed {measured} of {self.log.size} bytes so far; try again"
         return BlockingIOError(errno.EAGAIN, reason)
 
     def _text_before_resume_offset(self, extents: Sequence[Extent]) -> int:
@@ -330,7 +330,7 @@ class Layout:
             return ()
         number = number_of(extents, base[0])
         if extents[number].segment.base_offset != base[0]:
-            raise SegmentGone("the segment is gone that positions were counted from")
+            raise SegmentGone("the segment at which positions start was deleted")
         places = []
         at = base[1]
         for extent in extents[number:]:
@@ -341,7 +341,7 @@ class Layout:
                 self._measure(extent, until)
             if extent.is_guessed:
                 # The same inode would show the text after it at positions that it never had.
-                reason = "nothing tells how much text a damaged place has shown"
+                reason = "the size of the text before a damaged place is unknown"
                 raise CorruptRecord(reason, path=extent.segment.log_path)
             at += extent.text_length
         raise AssertionError("a segment that stays begins there")

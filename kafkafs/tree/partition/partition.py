@@ -428,7 +428,9 @@ class Partition:
             # One line for an error, not one for every stat.
             if str(error) != self._refused:
                 self._refused = str(error)
-                self.mount.events(f"{self.log.name}: cannot be followed: {error}")
+                self.mount.events(
+                    f"{self.log.name}: cannot read the changes of the writer: {error}"
+                )
 
     @property
     def is_open(self) -> bool:
@@ -689,11 +691,11 @@ class Partition:
         except OSError as error:
             if not is_done:
                 raise
-            self.mount.events(f"{log.name}: its history: {error.strerror}")
+            self.mount.events(f"{log.name}: cannot save its history: {error.strerror}")
         else:
             if reason:
                 name = f"{log.topic}/.follow/{log.partition}"
-                self.mount.events(f"{name}: positions begin anew, since {reason}")
+                self.mount.events(f"{name}: positions restart, because {reason}")
 
     def _layout_of(self, name: str) -> Layout:
         """The layout of a view that has a base, also of one that no reader uses, or that this mount

@@ -126,7 +126,7 @@ class PartitionView:
                     return Generation(
                         layout.timeline, self.nonce, position, origin=-recorded, keep_bytes=0
                     )
-        raise BlockingIOError(errno.EAGAIN, "the log's head changes all the time, try again")
+        raise BlockingIOError(errno.EAGAIN, "the start of the log keeps changing; try again")
 
     def overtaken(self) -> None:
         """The past has changed between a lookup and the measurement for it."""
@@ -325,7 +325,7 @@ def render_text(
             is_next = start == origin + done or generation.may_begin_inside(origin + done)
             if not is_next or reader.skip or extent is before:
                 reader.check_again()
-                raise CorruptRecord("shows less than was measured", path=extent.segment.log_path)
+                raise CorruptRecord("shows less than was indexed", path=extent.segment.log_path)
         segments += 1
         if segments > SEGMENTS_AT_ONCE:
             before_waiting()

@@ -206,7 +206,7 @@ class Partitions(LogListener[Log]):
         try:
             appeared = anyway(self._follower.look_for_partitions)
         except OSError as error:
-            self.mount.events(f"{self.mount.manager.path}: cannot be looked into: {error.strerror}")
+            self.mount.events(f"{self.mount.manager.path}: cannot read it: {error.strerror}")
             return
         self._name_hidden()
         for log in appeared:
@@ -216,7 +216,7 @@ class Partitions(LogListener[Log]):
         """Write one line when a topic has the name of one of the file system's directories."""
         there = {name for name in OWN_NAMES if name in self.mount.manager.topics}
         for name in sorted(there - self._hidden_named):
-            self.mount.events(f"the topic {name!r} is not shown: its name is the file system's own")
+            self.mount.events(f"topic {name!r} is not shown: the file system uses its name")
         self._hidden_named = there
 
     def follow_all(self, until: float) -> None:
@@ -280,7 +280,7 @@ class Partitions(LogListener[Log]):
             follower.look_at_log_starts()
         except OSError as error:
             self.mount.events(
-                f"{self.mount.manager.path}: log starts cannot be followed: {error.strerror}"
+                f"{self.mount.manager.path}: cannot read the log start offsets: {error.strerror}"
             )
 
     # -- periodic work ----------------------------------------------------------------------
@@ -344,7 +344,7 @@ class Partitions(LogListener[Log]):
             except SegmentGone:
                 pass  # its writer has rewritten it; the next reader measures the new text
             except (StorageError, OSError) as error:
-                self.mount.events(f"{partition.log.name}: cannot be measured: {error}")
+                self.mount.events(f"{partition.log.name}: cannot index it: {error}")
             # Another thread may have added one.
             self._unmeasured.remove(partition)
 

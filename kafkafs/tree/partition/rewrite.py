@@ -122,11 +122,14 @@ class Rewrite:
                 if isinstance(error, OSError) and error.errno in _TRANSIENT:
                     raise
                 self.past = anew(self.log_start)
-                return before, f"what is deleted or rewritten now cannot be measured: {error}"
+                return (
+                    before,
+                    f"the records that are now deleted or rewritten cannot be indexed: {error}",
+                )
 
     def _passing(self, view: str, until: float) -> Places:
         if self._is_unread:
-            reason = "its writer has rewritten it before all of it was read"
+            reason = "its writer rewrote it before all of it was read"
             raise CorruptRecord(reason, path=self._log.directory)
         return self._layout_of(view).passing(self.end, until)
 

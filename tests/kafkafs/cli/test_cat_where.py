@@ -126,7 +126,10 @@ def test_a_wrong_condition_is_refused_with_its_place(tmp_path: Path) -> None:
     for more, message in (
         (["--where", "colour = 'red'"], "there is no column 'colour'"),
         (["--where", "key = 'a' and"], "at character 11"),
-        (["--where", "key = 'a'", "--view", "batches"], "--where cannot be used with --view batches"),
+        (
+            ["--where", "key = 'a'", "--view", "batches"],
+            "--where cannot be used with --view batches",
+        ),
     ):
         done = CliRunner().invoke(main, ["cat", str(tmp_path), "t", *more])
         assert done.exit_code == 2

@@ -55,7 +55,9 @@ def held(data: Path) -> dict[str, list[bytes | None]]:
         return {f"{log.topic}:{log.partition}": values(log) for log in manager.logs()}
 
 
-TOLD = "50 of 100 records removed: 50 superseded or deleted, 0 without a key, 0 aborted, 0 markers; "
+TOLD = (
+    "50 of 100 records removed: 50 superseded or deleted, 0 without a key, 0 aborted, 0 markers; "
+)
 
 
 def test_all_that_is_compacted(data: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_dry_run_says_what_would_go_and_why(place: Place) -> None:
     assert frees == "orders:1: 336B are in 4 segments; retention.bytes=1 frees 252B now"
     assert [line.split()[:2] for line in lines] == [["orders:1", str(base)] for base in (0, 2, 4)]
     assert all(line.endswith("bytes are left without it, retention.bytes=1") for line in lines)
-    assert whole.startswith("3 segments with ")
+    assert whole.startswith("would delete 3 segments (")
     assert whole.endswith("B, 6 records)")
     assert state() == before
 
@@ -128,8 +128,10 @@ def test_what_is_mounted_is_done_by_the_daemon(place: Place, given: str) -> None
         done = kafkafs("expire", "--bytes", place.data.parent / given)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.splitlines() == [
-            f"orders:0: deleted 2 segments ({size} bytes, 4 records); the log now starts at offset 4",
-            f"orders:1: deleted 2 segments ({size} bytes, 4 records); the log now starts at offset 4",
+            f"orders:0: deleted 2 segments ({size} bytes, 4 records); "
+            "the log now starts at offset 4",
+            f"orders:1: deleted 2 segments ({size} bytes, 4 records); "
+            "the log now starts at offset 4",
             *frees(now_ms),
             f"deleted 4 segments ({2 * size} bytes, 8 records)",
         ]
@@ -161,7 +163,7 @@ def test_what_the_daemon_does_not_know_keeps_no_other_from_its_turn(place: Place
     place.umount()
     assert done.returncode == 1
     assert done.stderr == "kafkafs: ghost:0: No such file or directory\n"
-    assert done.stdout.splitlines()[-1].startswith("6 segments with ")
+    assert done.stdout.splitlines()[-1].startswith("deleted 6 segments (")
     assert left(place) == [b"0 days"]
 
 
@@ -232,10 +234,10 @@ def test_all_is_in_the_newest_segment(place: Place) -> None:
         append(log, b"x" * 100_000, timestamp_ms=now_ms)
     for settings, said in (
         ([], "retention.bytes and retention.ms are not set: nothing is freed"),
-        (["retention.bytes=9"], "retention.bytes=9 keeps it"),
+        (["retention.bytes=9"], "retention.bytes=9 frees nothing"),
         (
             ["retention.ms=1h"],
-            "retention.bytes=9 keeps it; retention.ms=3600000 frees 97.7KiB at "
+            "retention.bytes=9 frees nothing; retention.ms=3600000 frees 97.7KiB at "
             f"{local_time(now_ms + 3_600_001)}",
         ),
     ):

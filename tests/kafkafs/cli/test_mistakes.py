@@ -223,15 +223,14 @@ def test_no_data_directory(tmp_path: Path, command: str, monkeypatch: pytest.Mon
 def test_what_is_allowed_to_be_empty(tmp_path: Path, command: str) -> None:
     """A directory without partitions is an error unless `--allow-empty`."""
     done = run(command, *TAKE_A_DIRECTORY[command](str(tmp_path)), "--allow-empty")
-    assert "is here" not in done.output
+    assert "not a Kafka data directory" not in done.output
 
 
 def test_verify_of_a_directory_without_topics(tmp_path: Path) -> None:
     LogManager.open(str(tmp_path)).close()
     assert refused("verify", str(tmp_path)) == (
-        "no partition not a Kafka data directory: is it the data directory? "
-        f"kafkafs create {tmp_path} TOPIC makes a topic in it "
-        "; to use it without partitions: --allow-empty"
+        "not a Kafka data directory (no partitions found). To create a topic in it: "
+        f"kafkafs create {tmp_path} TOPIC; to use it without partitions: --allow-empty"
     )
     assert "not a Kafka data directory" in refused("verify", "/etc")
     done = run("verify", str(tmp_path), "--allow-empty")
@@ -373,8 +372,8 @@ def test_an_empty_name(command: str) -> None:
     done = run(command, *words, *(["mnt"] if command == "mount" else []))
     assert done.exit_code == (os.EX_CONFIG if command == "mount" else 1)
     assert done.stdout == ""
-    what = "DATA is an" if command == "mount" else "an"
-    assert done.stderr == f"kafkafs: {what} empty name: is a variable not set?\n"
+    what = "DATA is empty" if command == "mount" else "empty path"
+    assert done.stderr == f"kafkafs: {what} (is a shell variable unset?)\n"
 
 
 @pytest.mark.parametrize("command", ["append", "produce"])

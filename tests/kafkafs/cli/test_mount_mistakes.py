@@ -94,8 +94,7 @@ def test_create_puts_a_log_beside_files_of_others(place: Place) -> None:
 def test_a_data_directory_that_is_missing(place: Place) -> None:
     missing = place.data.parent / "miss ing"
     assert refused(place, missing, place.path) == (
-        f"kafkafs: {missing}: no such data directory: mkdir '{missing}' makes it, "
-        "or -o create"
+        f"kafkafs: {missing}: no such data directory: mkdir '{missing}' makes it, or -o create"
     )
     place.data = missing
     place.mount("-o", "create")
@@ -234,9 +233,9 @@ def test_a_mount_inside_a_mount(place: Place, options: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["mount", "", "MNT"], "DATA is an"),
-        (["mount", "DATA", ""], "MOUNT is an"),
-        (["umount", ""], "an"),
+        (["mount", "", "MNT"], "DATA is empty"),
+        (["mount", "DATA", ""], "MOUNT is empty"),
+        (["umount", ""], "empty path"),
     ],
 )
 def test_an_empty_name(place: Place, words: list[str], what: str) -> None:
@@ -244,4 +243,4 @@ def test_an_empty_name(place: Place, words: list[str], what: str) -> None:
     names = {"DATA": place.data, "MNT": place.path}
     status = os.EX_CONFIG if words[0] == "mount" else 1
     line = failed(kafkafs(*(names.get(word, word) for word in words)), status)
-    assert line == f"kafkafs: {what} empty name: is a variable not set?"
+    assert line == f"kafkafs: {what} (is a shell variable unset?)"

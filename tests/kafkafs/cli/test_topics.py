@@ -116,14 +116,14 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     assert found == {"topic": "orders", "partitions": 2, "undelete_ms": 60_000}
     assert way.run("cat", "orders") == numbers(0, 1100)
     said = way.run("delete", "orders")
-    assert said.startswith("deleted orders; until ")
+    assert said.startswith("deleted orders. To restore it until ")
     assert "kafkafs undelete" in said
     assert way.call("cat", "orders").returncode == 1
     listed = json.loads(run_here("topics", "--json", way.root).stdout)
     assert [row["topic"] for row in listed["topics"]] == ["kept"]
     (note,) = listed["notes"]
-    undelete = note.removeprefix("orders was deleted, 2 partitions: kafkafs ")
-    undelete = undelete.partition(" takes that back for ")[0]
+    undelete = note.removeprefix("orders was deleted, 2 partitions. To restore it within ")
+    undelete = undelete.partition(" s: kafkafs ")[2]
     again = way.call("delete", "orders")
     assert (again.returncode, again.stdout) == (1, "")
     assert "there is no topic 'orders'" in again.stderr
@@ -401,10 +401,8 @@ def test_deletion_that_is_switched_off(place: Place) -> None:
     place.mount()
     done = run_here("delete", place.path, "t")
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == f"kafkafs: {place.path}/t: deleting topics is disabled (delete.topic.enable is false)\n"
-    )
+    reason = "deleting topics is disabled (delete.topic.enable is false)"
+    assert done.stderr == f"kafkafs: {place.path}/t: {reason}\n"
     assert (place.data / "t-0").exists()
 
 

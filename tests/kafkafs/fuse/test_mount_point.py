@@ -94,8 +94,7 @@ for question in (mount_point.ask, mount_point.unmount):
     )
     why = os.strerror(errno.EAGAIN)
     assert (done.stdout, done.stderr) == (
-        f"/somewhere: cannot start a process: {why}\n"
-        f"/somewhere: cannot start fusermount3: {why}\n",
+        f"/somewhere: cannot start a process: {why}\n/somewhere: cannot start fusermount3: {why}\n",
         "",
     )
 

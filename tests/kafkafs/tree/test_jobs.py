@@ -131,7 +131,7 @@ def test_a_bug_of_ours_is_a_line_with_its_traceback() -> None:
     job = world.start(lambda task: JobResult([("never", 1 // 0)]))
     assert job.state is JobState.FAILED
     assert "ZeroDivisionError" in job.reason
-    assert "unforeseen\n    Traceback" in world.events.text()
+    assert "unexpected error\n    Traceback" in world.events.text()
 
 
 def test_cancelling_what_runs_and_what_waits() -> None:

@@ -111,7 +111,8 @@ def test_dead_letters_keep_the_record_and_say_why(topic: Topic) -> None:
     )
     assert done.returncode == 0, done
     assert (
-        b"/0: 10..10: the command exited with status 9; copied to the dead-letter topic\n" in done.stderr
+        b"/0: 10..10: the command exited with status 9; copied to the dead-letter topic\n"
+        in done.stderr
     )
     assert topic.position() == 11
     (line,) = (dead.parent / ".jsonl/0").read_text().splitlines()

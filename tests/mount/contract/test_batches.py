@@ -349,7 +349,7 @@ def test_an_incomplete_batch_is_refused_at_flush_and_dropped_at_release(
     assert refused.returncode != 0
     append(orders, b"line\n")
     assert orders.read_bytes() == b"value\n" * 4 + b"line\n", "never a record"
-    assert f"an incomplete batch, 40 of {len(made)} bytes at the end, is dropped" in mount.events()
+    assert f"an incomplete batch, 40 of {len(made)} bytes at the end; dropped" in mount.events()
 
 
 def test_the_end_of_the_daemon_drops_it(own: Mount) -> None:

@@ -177,7 +177,7 @@ def test_out_of_range_names_the_range(mount: Mount, group: Path) -> None:
         for offset in (1, 6):
             fails(errno.EINVAL, os.write, fd, b"%d\n" % offset)
             line = mount.events().splitlines()[-1]
-            assert f"{offset} is outside of {group.name}/0, which has 2..5" in line
+            assert f"offset {offset} is outside of {group.name}/0 (2..5)" in line
         os.write(fd, b"earliest\n")
     assert position_in(group / "0") == "2"
 
@@ -411,7 +411,7 @@ def test_a_gap_is_named(mount: Mount, group: Path) -> None:
     do(mount / group.name / "0", "delete-records", "0 3")
     start = mount / group.name / f"0@group={group.parent.name}"
     assert start.read_bytes() == b"d\ne\n"
-    line = f"{group.name}/0: group {group.parent.name} has not read the offsets 1 to 2 (2)"
+    line = f"{group.name}/0: group {group.parent.name} has not read offsets 1 to 2 (2)"
     assert line in mount.events()
     # It is as it was committed.
     assert (position_in(group / "0"), facts(group / "0")["lag"]) == ("1", "4")

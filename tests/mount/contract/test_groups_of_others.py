@@ -265,7 +265,7 @@ def test_a_brokers_files_keep_their_modes(own: Mount) -> None:
     before = others_may(directory)
     own.start()
     assert stat.S_IMODE((own / "__consumer_offsets/0").stat().st_mode) == 0o600
-    assert "can be read by others" not in own.events()
+    assert "users without access in the mount" not in own.events()
     assert own.run("cat orders/0@group=G") == b"4\n5\n"
     own.stop()
     after = others_may(directory)

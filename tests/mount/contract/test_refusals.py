@@ -15,31 +15,31 @@ from tests.mount.mounting import Mount, fails, mounted
 
 MAKE = "to create a topic: mkdir TOPIC; its next partition: touch TOPIC/N"
 DELETE = (
-    "records go by echo N OFFSET > TOPIC/.control/delete-records (those of partition N below "
-    "OFFSET) and by retention (TOPIC/.config), a topic by rmdir"
+    "to delete the records of partition N below OFFSET: echo N OFFSET > "
+    "TOPIC/.control/delete-records; by age or size: TOPIC/.config; the topic: rmdir"
 )
 OWN = "use chmod and chown on TOPIC or TOPIC/N; for settings: echo NAME=VALUE >> TOPIC/.config"
-APPENDS = f">> appends; {DELETE}"
+APPENDS = f"to append: >>; {DELETE}"
 INPLACE = (
-    "touch t/N makes the next one; a program that writes a new file and renames it needs rsync "
-    "--inplace, tar --overwrite, >>"
+    "to create the next one: touch t/N; programs that write a new file and rename it need an "
+    "option (rsync --inplace, tar --overwrite)"
 )
 ELSEWHERE = "to append: >> TOPIC/N; to change settings: >> TOPIC/.config; commands: TOPIC/.control"
-NOT_NEW = "it is not new, and opened for writing with O_APPEND only"
+NOT_NEW = "the partition has records: open it with O_APPEND (>>)"
 NOT_REMOVED = (
-    "a partition cannot be removed; rmdir of t deletes the topic, and its files 60 s later"
+    "a partition cannot be removed; to delete the topic, and its files 60 s later: rmdir t"
 )
-TOPICS = "only the root takes new directories: topics"
-TAKES_NONE = "only a topic takes new files: its next partition"
+TOPICS = "directories can be created only at the top of the mount, as topics"
+TAKES_NONE = "files can be created only in a topic, as its next partition"
 NO_LINKS = "links are not supported"
 NO_ACLS = "extended attributes are read-only, and ACLs are not supported"
 ONLY = (
-    "only the mount point, topics, partitions and groups have a mode and an owner to set: "
+    "mode and owner can be set only for the mount point, topics, partitions and groups: "
     "chmod TOPIC, TOPIC/N"
 )
 POINTS = (
-    "N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, N@end, N@group=G and "
-    "N@START..END do: cat .kafkafs/help"
+    "valid names: N@1234, N@-10, N@-15m, N@08:00, N@2026-11-21T08:00, N@start, N@end, N@group=G "
+    "and N@START..END; see .kafkafs/help"
 )
 
 #: What is typed in the mount point; of what the line says that it is refused, why, and what to do
@@ -48,12 +48,13 @@ REFUSED = {
     "mv t new": (
         "rename of t to new",
         "files here cannot be renamed",
-        "mkdir new, for each partition touch new/N and cp t/.batches/N new/.batches/N, rmdir t",
+        "to copy the topic instead: mkdir new; for each partition touch new/N and "
+        "cp t/.batches/N new/.batches/N; rmdir t",
     ),
     "mv t/0 t/1": (
         "rename of t/0 to 1",
         "files here cannot be renamed",
-        "cat t/0 >> TOPIC/N copies the values, .batches/N whole records",
+        "to copy the values: cat t/0 >> TOPIC/N; whole records: .batches/N",
     ),
     "touch file": ("create of file", TAKES_NONE, MAKE),
     "touch t/5": (
@@ -63,12 +64,12 @@ REFUSED = {
     ),
     "cp $FILE t/name": (
         "create of t/name",
-        "a partition's name is its number, 'name' is none",
+        "the name of a partition is a number, not 'name'",
         INPLACE,
     ),
     "rsync -I $FILE t/0": (
         "create of t/.0.…",
-        "a partition's name is its number, '.0.…' is none",
+        "the name of a partition is a number, not '.0.…'",
         INPLACE,
     ),
     "touch t/.kv/1": (
@@ -95,7 +96,7 @@ REFUSED = {
         "topic 't-delete': the names of a broker's directories that are on their way out or in end "
         "so: take another name",
     ),
-    "cat t/0@foo": ("lookup of t/0@foo", "it names no point in a partition", POINTS),
+    "cat t/0@foo": ("lookup of t/0@foo", "not a valid start or range after the @", POINTS),
     "cat t/0@99": (
         "lookup of t/0@99",
         "offset 99 is outside the log, which runs from 0 to 1",
@@ -111,10 +112,14 @@ REFUSED = {
     "rmdir t/.kv": (
         "rmdir of t/.kv",
         "only topics can be removed",
-        "rmdir t deletes the topic with everything in it",
+        "to delete the topic with all its records: rmdir t",
     ),
-    "rmdir .kafkafs": ("rmdir of .kafkafs", "it belongs to the file system"),
-    "ln t/0 t/1": ("link of t/0 to 1", NO_LINKS, "create the link outside of the mount, as a symbolic link"),
+    "rmdir .kafkafs": ("rmdir of .kafkafs", "it is part of the file system and cannot be removed"),
+    "ln t/0 t/1": (
+        "link of t/0 to 1",
+        NO_LINKS,
+        "create the link outside of the mount, as a symbolic link",
+    ),
     "ln -s t/0 link": ("symlink of link", NO_LINKS, "create the link outside of the mount"),
     "mkfifo t/1": ("mknod of t/1", "only topics and partitions can be created here", MAKE),
     "mknod node c 1 3": ("mknod of node", "only topics and partitions can be created here", MAKE),
@@ -125,31 +130,35 @@ REFUSED = {
     "chown 1 .kafkafs": ("setattr of .kafkafs", ONLY),
     "chmod 600 t/0@0": (
         "setattr of t/0@…",
-        "it is a place to read; mode and owner are those of t/0",
+        "this name is read-only; change the mode and owner of t/0",
         DELETE,
     ),
     "truncate -s 0 t/0": ("open of t/0", NOT_NEW, APPENDS),
     "python3 -c 'import os; os.truncate(\"t/0\", 0)'": (
         "setattr of t/0",
-        "it cannot be cut",
+        "a partition cannot be truncated",
         DELETE,
     ),
-    "echo x > t/0": ("open of t/0", "it holds records, and cannot be cut", APPENDS),
-    "cp $FILE t/.kv/0": ("open of t/.kv/0", "it holds records, and cannot be cut", APPENDS),
-    "dd if=$FILE of=t/0 conv=notrunc": ("open of t/0", NOT_NEW, APPENDS),
-    "echo x >> t/0@0": ("open of t/0@…", "it is a place to read, t/0 one to write", APPENDS),
-    "echo x >> t/.follow/0": (
-        "open of t/.follow/0",
-        "it is for reading, t/0 for writing",
+    "echo x > t/0": ("open of t/0", "the partition has records and cannot be truncated", APPENDS),
+    "cp $FILE t/.kv/0": (
+        "open of t/.kv/0",
+        "the partition has records and cannot be truncated",
         APPENDS,
     ),
-    "echo x >> .kafkafs/log": ("open of .kafkafs/log", "this file can only be read", ELSEWHERE),
+    "dd if=$FILE of=t/0 conv=notrunc": ("open of t/0", NOT_NEW, APPENDS),
+    "echo x >> t/0@0": ("open of t/0@…", "this name is read-only; write to t/0", APPENDS),
+    "echo x >> t/.follow/0": (
+        "open of t/.follow/0",
+        "this file is read-only; write to t/0",
+        APPENDS,
+    ),
+    "echo x >> .kafkafs/log": ("open of .kafkafs/log", "this file is read-only", ELSEWHERE),
     "echo x >> t/.raw/0/partition.metadata": (
         "open of t/.raw/0/partition.metadata",
-        "segment files can only be read here",
+        "segment files are read-only here",
         ELSEWHERE,
     ),
-    "cat t/.append": ("open of t/.append", "this file can only be written", ELSEWHERE),
+    "cat t/.append": ("open of t/.append", "this file is write-only", ELSEWHERE),
 }
 #: The same of lines that are refused; their own lines have other words.
 LINES = {

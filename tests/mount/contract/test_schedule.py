@@ -107,7 +107,10 @@ def test_old_records_stay_unless_somebody_says_how_long(tmp_path: Path) -> None:
         assert first.read_bytes() == b"0\n1\n2\n"
         mount.run("echo retention.ms=7d >> orders/.config")
         until(lambda: first.read_bytes() == b"")
-        assert "orders: retention.ms=7d lets go of 3 segments" in mount.events()
+        assert (
+            "orders: retention.ms=7d: the next retention run will delete 3 segments"
+            in mount.events()
+        )
 
 
 def test_how_long_may_be_said_for_all_topics(tmp_path: Path) -> None:

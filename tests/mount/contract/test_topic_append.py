@@ -301,7 +301,7 @@ def test_a_disk_error_may_leave_some_partitions_records(steered_mount: SteeredMo
     events = steered_mount.events()
     name = f"{topic.name}/.kv/append"
     assert (
-        f"{name}: of a write that failed there are in 0 (offsets 0 to 0), 1 (offsets 0 to 0)\n"
+        f"{name}: a write failed after it appended to 0 (offsets 0 to 0), 1 (offsets 0 to 0)\n"
         in events
     )
     assert f"{name}: append refused: No space left on device\n" in events

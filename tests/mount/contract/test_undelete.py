@@ -42,7 +42,10 @@ def test_rmdir_is_taken_back(mount: Mount) -> None:
         "# back was deleted, 3 partitions: undelete back "
         in (mount / ".kafkafs/topics").read_text()
     )
-    assert "back is deleted; for 60 s: echo undelete back >> .kafkafs/topics" in mount.events()
+    assert (
+        "back: deleted. To restore it within 60 s: echo undelete back >> .kafkafs/topics"
+        in mount.events()
+    )
     mount.run("echo undelete back >> .kafkafs/topics")
     assert state(mount, "back") == before
     assert "back was deleted" not in (mount / ".kafkafs/topics").read_text()

@@ -248,9 +248,9 @@ def test_an_incomplete_batch_waits_and_is_never_a_record(
     handle.release()
     assert len(values(tree.log())) == 4
     of = f" of {len(made)}" if size > 16 else ""
-    where = f"(behind the first {2 * len(made)} bytes written)"
+    where = f"(after the first {2 * len(made)} bytes written)"
     count = "1 byte" if size == 1 else f"{size}{of} bytes"
-    assert f"t/0: an incomplete batch, {count} at the end, is dropped {where}" in (tree.events())
+    assert f"t/0: an incomplete batch, {count} at the end; dropped {where}" in (tree.events())
     tree.append("t/0", b"line\n")
     assert len(values(tree.log())) == 5
 
@@ -340,7 +340,7 @@ def test_one_wrong_batch_refuses_its_whole_write(tree: Tree, handle: Handle, wro
             write(handle, 0, data)
         handle.flush()
     assert values(tree.log()) == [b"right"]
-    assert f"(behind the first {len(right)} bytes written)" in tree.events()
+    assert f"(after the first {len(right)} bytes written)" in tree.events()
     write(handle, 0, right)
     assert values(tree.log()) == [b"right", b"right"]
 

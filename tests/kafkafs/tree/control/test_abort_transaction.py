@@ -92,17 +92,17 @@ def test_a_line_acts_in_its_write(tree: Tree, flags: int) -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (b"0", "'0' is no PARTITION PRODUCER_ID"),
-        (b"0 7 8", "'0 7 8' is no PARTITION PRODUCER_ID"),
-        (b"run", "'run' is no PARTITION PRODUCER_ID"),
-        (b"2 7", "'2 7' is no PARTITION PRODUCER_ID"),
-        (b"0 -7", "'0 -7' is no PARTITION PRODUCER_ID"),
-        (b"0 x", "is no PARTITION PRODUCER_ID"),
-        ("0 \u0667".encode(), "is no PARTITION PRODUCER_ID"),
-        (b"0 " + b"7" * 5000, "is no PARTITION PRODUCER_ID"),
+        (b"0", "'0' is not PARTITION PRODUCER_ID"),
+        (b"0 7 8", "'0 7 8' is not PARTITION PRODUCER_ID"),
+        (b"run", "'run' is not PARTITION PRODUCER_ID"),
+        (b"2 7", "'2 7' is not PARTITION PRODUCER_ID"),
+        (b"0 -7", "'0 -7' is not PARTITION PRODUCER_ID"),
+        (b"0 x", "is not PARTITION PRODUCER_ID"),
+        ("0 \u0667".encode(), "is not PARTITION PRODUCER_ID"),
+        (b"0 " + b"7" * 5000, "is not PARTITION PRODUCER_ID"),
         (b"0 99999999999999999999", "producer 99999999999999999999: it has no transaction open"),
-        (b"0 8", "producer 8: it has no transaction open in partition 0"),
-        (b"1 7", "'1 7' is there twice"),
+        (b"0 8", "producer 8: the producer has no open transaction in partition 0"),
+        (b"1 7", "'1 7' is given twice"),
     ],
 )
 def test_a_wrong_line_changes_nothing(tree: Tree, wrong: bytes, reason: str) -> None:

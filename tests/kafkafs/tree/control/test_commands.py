@@ -48,14 +48,14 @@ def test_a_bare_partition_is_a_run_of_it_where_a_file_takes_that() -> None:
     [
         (["go"], "line 1: 'go' is not one of run, dry-run, cancel"),
         (["RUN"], "line 1: 'RUN' is not one of"),
-        (["run", "", "run 12"], "line 3: 'run 12' names no partition of the topic"),
-        (["run -1"], "names no partition"),
-        (["run 1x"], "names no partition"),
-        (["run \N{ARABIC-INDIC DIGIT ONE}"], "names no partition"),
-        (["run " + "9" * 5000], "names no partition"),
+        (["run", "", "run 12"], "line 3: 'run 12' names a partition that the topic does not have"),
+        (["run -1"], "names a partition that the topic does not have"),
+        (["run 1x"], "names a partition that the topic does not have"),
+        (["run \N{ARABIC-INDIC DIGIT ONE}"], "names a partition that the topic does not have"),
+        (["run " + "9" * 5000], "names a partition that the topic does not have"),
         (["run 1 2"], "has more words"),
         (["cancel 1"], "has more words"),
-        (["run", "dry-run"], "line 2: 'dry-run' cannot be in one write with run"),
+        (["run", "dry-run"], "line 2: 'dry-run' cannot be in the same write as run"),
     ],
 )
 def test_what_is_wrong(lines: list[str], reason: str) -> None:

@@ -125,7 +125,7 @@ def test_one_that_did_not_end_in_time_is_no_error(tree: Tree) -> None:
     jobs = held(tree)
     handle = write(tree, b"run\n")
     handle.awaited_over()
-    with pytest.raises(OSError, match="'run' is queued already") as refused:
+    with pytest.raises(OSError, match="'run' is already queued") as refused:
         write(tree, b"dry-run\n")
     assert refused.value.errno == errno.EBUSY
     assert f"t/.control/retention: {refused.value.strerror}" in tree.events()

@@ -273,7 +273,10 @@ def test_rmdir_can_be_switched_off(tmp_path: Path) -> None:
     with a_tree(tmp_path / "data") as tree:
         tree.mkdir("t")
         root = tree.fs.root
-        for name, why in (("t", "delete.topic.enable is false"), (".kafkafs", "it belongs to")):
+        for name, why in (
+            ("t", "deleting topics is disabled (delete.topic.enable is false)"),
+            (".kafkafs", "it belongs to"),
+        ):
             with pytest.raises(PermissionError, match=why):
                 root.rmdir(name, CALLER)
         with pytest.raises(FileNotFoundError):

@@ -204,7 +204,7 @@ def test_of_a_deleted_topic_an_open_reader_reads_what_is_there(tmp_path: Path) -
         for _ in range(2):
             with pytest.raises(OSError, match="has been deleted"):
                 read(handle, 4)
-        said = "t/.follow/0: the reader at position 4 has missed what comes there: "
+        said = "t/.follow/0: the reader at position 4 missed the next records: "
         assert tree.events().count(said + "the partition was deleted") == 1
         handle.release()
 
@@ -223,7 +223,7 @@ def test_a_cut_is_a_new_inode_and_an_open_reader_goes_on(broker: Broker) -> None
         assert read(handle, end) == b"another\n"
         with pytest.raises(OSError, match="cut before these bytes"):
             read(handle, end - 1)
-        assert "has missed what comes there: positions have begun anew" in tree.events()
+        assert "missed the next records: positions have restarted" in tree.events()
         # The kernel is told that the name leads elsewhere by now.
         assert tree.notices.names
         handle.release()
@@ -239,6 +239,6 @@ def test_a_base_whose_segment_is_gone(broker: Broker) -> None:
         bases = [each.base_offset for each in tree.log().segments]
         before = tree.file(FOLLOW)
         tree.log().history.set_base(view.layout.view.name, bases[1] + 1, 0)
-        with pytest.raises(OSError, match="begun anew, in another inode"):
+        with pytest.raises(OSError, match="restarted, in a new inode"):
             asked(before.xattr, "user.kafkafs.first_position")
         check(tree, broker, 0)

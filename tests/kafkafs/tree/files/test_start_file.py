@@ -292,4 +292,4 @@ def test_counting_that_takes_long_is_eagain_and_a_line_in_the_log(
         with pytest.raises(BlockingIOError) as caught:
             tree.node("t/0@-10001")
         assert caught.value.errno == errno.EAGAIN
-        assert "lookup of t/0@-10001: measured 0 of 73 bytes so far" in tree.events()
+        assert "lookup of t/0@-10001: indexed 0 of 73 bytes so far" in tree.events()

@@ -242,7 +242,7 @@ def test_measuring_that_takes_long_is_eagain_and_a_line_in_the_log(
         with pytest.raises(BlockingIOError) as caught:
             in_thread(file.attributes)
         assert caught.value.errno == errno.EAGAIN
-        assert "t/0: measured 0 of 73 bytes so far" in tree.events()
+        assert "t/0: indexed 0 of 73 bytes so far" in tree.events()
         monkeypatch.undo()
         assert tree.attributes(file).size == 6
 

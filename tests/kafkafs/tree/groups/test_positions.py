@@ -97,7 +97,7 @@ def test_a_position_is_in_the_log_and_what_was_asked_for(
     if expected is not None and START <= expected <= END:
         assert offset_of(wanted, partition, committed) == expected
         return
-    words = "no position is committed" if expected is None else f"which has {START}\\.\\.{END}"
+    words = "no offset is committed" if expected is None else f"\\({START}\\.\\.{END}\\)"
     with pytest.raises(OSError, match=words) as refused:
         offset_of(wanted, partition, committed)
     assert refused.value.errno == errno.EINVAL

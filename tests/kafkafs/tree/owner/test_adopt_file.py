@@ -181,7 +181,7 @@ def test_all_lines_of_a_write_or_none(tree: Tree, bad: bytes, long: bool) -> Non
 
 def test_a_write_has_so_many_requests_at_most(tree: Tree) -> None:
     handle = opened(tree)
-    with pytest.raises(InvalidRecord, match="a write has at most 100 requests, not 101"):
+    with pytest.raises(InvalidRecord, match="a write may have at most 100 requests, not 101"):
         write(handle, 0, b"".join(line(request(tree, 0), f"r{n}") for n in range(101)))
     assert told(tree) == []
     write(handle, 0, b"".join(line(request(tree, 0), f"r{n}") for n in range(100)))

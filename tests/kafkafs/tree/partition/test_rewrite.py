@@ -363,7 +363,7 @@ def test_what_cannot_be_measured_begins_anew(tmp_path: Path) -> None:
         damaged[8:12] = b"\x7f\xff\xff\xff"
         first.write_bytes(damaged)
         tree.remove_head(1)
-        assert ".follow/0: positions begin anew" in tree.events()
+        assert ".follow/0: positions restart" in tree.events()
         assert tree.read("t/0") == tree.read("t/.follow/0") == text(1, 3)
         assert tree.file("t/.follow/0").inode != inode
 
