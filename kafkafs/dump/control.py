@@ -62,10 +62,10 @@ def _type(key: bytes | None) -> int:
 def _coordinator_epoch(value: bytes | None) -> int:
     # Later versions only add fields, so this reads them as version 0.
     if value is None or len(value) < _END.size:
-        raise CorruptRecord("the end of a transaction is too short")
+        raise CorruptRecord("the transaction marker is too short")
     version, epoch = _END.unpack_from(value)
     if version < 0:
-        raise CorruptRecord(f"the end of a transaction has version {version}")
+        raise CorruptRecord(f"the transaction marker has version {version}")
     return int(epoch)
 
 

@@ -45,7 +45,8 @@ def class_decoder(key_class: str, value_class: str) -> Decode | None:
     for name in classes:
         if name != "StringDecoder" and name not in _NUMBERS:
             raise DecoderError(
-                f"no decoder {name} here, only String-, Integer- and LongDecoder of {_PACKAGE[:-1]}"
+                f"decoder {name} is not supported, only String-, Integer- and LongDecoder of "
+                f"{_PACKAGE[:-1]}"
             )
     if classes == ["StringDecoder", "StringDecoder"]:
         return None
@@ -61,7 +62,7 @@ def _decoded(number: struct.Struct | None, data: bytes | None) -> bytes | None:
     if data is None or number is None:
         return None if data is None else java_text(data)
     if len(data) < number.size:
-        raise CorruptRecord(f"{len(data)} bytes are no number of {number.size} bytes")
+        raise CorruptRecord(f"{len(data)} bytes are not a number of {number.size} bytes")
     return str(number.unpack_from(data)[0]).encode()
 
 
@@ -160,7 +161,7 @@ def topic_decoder(name: str) -> Decode:
         return MetadataDecoder()
     if name == "share-group-state-decoder":
         return CoordinatorDecoder(SHARES)
-    raise DecoderError(f"no {name} here; Kafka's own DumpLogSegments has one")
+    raise DecoderError(f"{name} is not supported; use DumpLogSegments of Kafka")
 
 
 def _shown(word: str, number: int, data: dict[str, Any]) -> bytes:

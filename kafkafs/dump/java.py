@@ -29,7 +29,7 @@ def base_name(path: str) -> str:
 def parse_long(digits: str, bits: int = 64) -> int:
     """`Long.parseLong`, or with 32 bits `Integer.parseInt`. ValueError."""
     if _LONG.fullmatch(digits) is None or not -(1 << bits - 1) <= int(digits) < 1 << bits - 1:
-        raise ValueError(f'"{digits}" is no number of {bits} bits')
+        raise ValueError(f'"{digits}" is not a number of {bits} bits')
     return int(digits)
 
 

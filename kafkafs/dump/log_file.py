@@ -51,4 +51,4 @@ def _head(path: str, output: Output) -> None:
             offset, epoch = parse_long(name[:20]), parse_long(name[21:31], 32)
             output.event("metadataSnapshot", endOffset=offset, epoch=epoch)
     except ValueError as error:
-        raise DumpError(f"{path}: its name has no offset: {error}") from None
+        raise DumpError(f"{path}: the file name is not an offset: {error}") from None

@@ -45,7 +45,7 @@ class LogReader:
         self._start = 0
         if self.size > LARGEST_FILE:
             self.close()
-            raise DumpError(f"{path}: {self.size} bytes are more than a segment can have")
+            raise DumpError(f"{path}: {self.size} bytes are larger than the largest segment")
 
     def __enter__(self) -> LogReader:
         return self
@@ -124,7 +124,7 @@ class LogReader:
                     start = walk.position
                     filled = self.fill(window, start)
                     if filled < wanted:
-                        raise self.fault(start, "the file has become shorter")
+                        raise self.fault(start, "the file was truncated while it was read")
         except CorruptRecord as error:
             raise self.fault(walk.position, error.message) from None
         finally:

@@ -21,7 +21,7 @@ def base_offset(path: str) -> int:
     try:
         return parse_long(base_name(path).split(".")[0])
     except ValueError as error:
-        raise DumpError(f"{path}: its name has no offset: {error}") from None
+        raise DumpError(f"{path}: the file name is not an offset: {error}") from None
 
 
 def beside(path: str, suffix: str) -> str:
@@ -102,7 +102,7 @@ def dump_offset_index(path: str, options: Options, output: Output) -> dict[Fault
                 break
             frame = log.frame(position, log.slice_end(position, options.max_message_size))
             if frame is None:
-                raise log.fault(position, f"no batch is there for offset {offset} of {path}")
+                raise log.fault(position, f"{path}: there is no batch for offset {offset}")
             last = log.last_offset(frame)
             if last != offset:
                 mismatches.append((offset, last))

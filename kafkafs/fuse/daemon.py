@@ -146,9 +146,9 @@ class Daemon:
                 reason = next(iter(lines()), str(error))
                 command = next_command.where_mounting_failed(reason, self._mount.path)
                 # Of the device and its rights doctor knows all there is.
-                more = command or "for the cause run: kafkafs doctor"
+                more = f": {command}" if command else ". To find the cause: kafkafs doctor"
                 kind = ConfigurationError if command else MountError
-                raise kind(f"{self._mount.path}: cannot mount: {reason}: {more}") from None
+                raise kind(f"{self._mount.path}: cannot mount: {reason}{more}") from None
             said = lines()
         for line in said:
             self._tree.mount.events(line)

@@ -121,7 +121,7 @@ class TextReader:
         segment = self._lines.segment
         segment.check_again(0, self._lines.end)
         if segment.damages is not self._damages:
-            raise TextChanged("its text has changed since it was measured", path=segment.log_path)
+            raise TextChanged("its text has changed since it was indexed", path=segment.log_path)
 
     def _take_form(self, key: Key) -> None:
         """Take the plain form that the cursor is in, or make it again."""
@@ -133,7 +133,7 @@ class TextReader:
             batch = memoryview(bytearray(key.size))
             read_whole(segment, batch, key.position)
             if batch[: len(key.head)] != key.head:
-                raise SegmentGone("the log was cut while it was read", path=segment.log_path)
+                raise SegmentGone("the log was truncated while it was read", path=segment.log_path)
             found = segment.shared_form(batch, 0, key.size, key.position)
         self._plain = found[0]
 

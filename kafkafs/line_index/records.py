@@ -103,7 +103,7 @@ def offset_of(lines: SegmentLines, number: int) -> int:
         data, batch = _measure(lines, at, header)
         if number - records < batch.records:
             found = find_record(data, number=number - records)
-            assert found is not None, "a batch shows fewer records than were measured"
+            assert found is not None, "a batch shows fewer records than were indexed"
             return found[1]
         del data
         records += batch.records
@@ -125,11 +125,11 @@ def offset_at(lines: SegmentLines, text: int) -> int:
         data, batch = _measure(lines, at, header)
         if text < before + batch.text_length:
             found = find_record(data, number=_number_at(lines, data, text - before))
-            assert found is not None, "a batch shows fewer records than were measured"
+            assert found is not None, "a batch shows fewer records than were indexed"
             return found[1]
         del data
         before += batch.text_length
-    raise CorruptRecord("shows less than was measured", path=lines.segment.log_path)
+    raise CorruptRecord("shows less than was indexed", path=lines.segment.log_path)
 
 
 @_steadily
@@ -153,7 +153,7 @@ def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
             if counted + records >= count:
                 data, _ = _measure(lines, at, header)
                 found = find_record(data, number=counted + records - count)
-                assert found is not None, "a batch shows fewer records than it says"
+                assert found is not None, "a batch shows fewer records than its header says"
                 return count, found[1]
             counted += records
         end, before = start, block[0][1].base_offset - 1

@@ -248,7 +248,7 @@ class SegmentLines:
         """
         timeout = -1.0 if until == NEVER else max(until - time.monotonic(), 0)
         if not (self._lock.acquire(timeout=timeout) if may_wait() else self._lock.acquire(False)):
-            raise BlockingIOError(errno.EAGAIN, "another thread measures it", self.path)
+            raise BlockingIOError(errno.EAGAIN, "another thread is indexing it", self.path)
         try:
             if not self.loaded:
                 self._load()
@@ -274,7 +274,7 @@ class SegmentLines:
         buffer = memoryview(bytearray(max(min(CHUNK, self.end - self.covered), 0)))
         while (position := self.covered) < (end := self.end):
             if time.monotonic() >= until:
-                reason = f"measured {position} of {end} bytes of the segment so far"
+                reason = f"indexed {position} of {end} bytes of the segment so far"
                 raise BlockingIOError(errno.EAGAIN, reason, self.segment.log_path)
             size = min(len(buffer), end - position)
             damages = self.segment.damages
@@ -423,7 +423,7 @@ class SegmentLines:
         again = self.measured(0, saved.covered, self._store.granularity)
         if (again.position, again.text_length, again.records) != saved[:3]:
             raise CorruptRecord(
-                "the log has changed since it was measured", path=self.segment.log_path
+                "the log has changed since it was indexed", path=self.segment.log_path
             )
         entries = bytes(again.entries)
         held = (entries, len(entries) // ENTRY_SIZE)

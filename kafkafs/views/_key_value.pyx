@@ -209,7 +209,7 @@ LOOPS = whole_records(&FORMAT)
 
 
 cdef const char *REASON = (
-    b"a backslash that begins no escape: there are \\\\, \\t and \\n, and \\N for all of a field"
+    b"a backslash without a valid escape: valid are \\\\, \\t and \\n, and \\N for a whole field"
 )
 
 

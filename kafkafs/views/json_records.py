@@ -53,7 +53,7 @@ _decoder: Final = msgspec.json.Decoder(JsonRecord)
 
 _KINDS: Final = {
     "int": "an integer",
-    "float": "a number that is no integer",
+    "float": "a number that is not an integer",
     "bool": "true or false",
     "str": "a string",
     "bytes": "a string",
@@ -91,7 +91,7 @@ def _first_error(data: bytes) -> InvalidRecord:
 def _reason(error: Exception, line: bytes) -> str:
     """The parser's error in plain words."""
     if not line.strip():
-        return "it is empty, and not a JSON object"
+        return "the line is empty, not a JSON object"
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
     if not isinstance(error, msgspec.ValidationError):
@@ -112,7 +112,7 @@ def _malformed(message: str, line: bytes) -> str:
     ):
         return "not JSON: half of a surrogate pair"
     if "truncated" in message:
-        return "not JSON: it breaks off"
+        return "not JSON: it is incomplete"
     message = message.removeprefix("JSON is malformed: ")
     found = re.fullmatch(r"(.*) \(byte (\d+)\)", message)
     if found is None:

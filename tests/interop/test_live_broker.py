@@ -330,7 +330,7 @@ def test_a_mount_from_before_the_broker_started(live: Broker, mount: Mount) -> N
     with open(path, "rb", buffering=0) as reader:
         assert reader.read() == text(lines(0, 10))
         live.start()
-        until(lambda: "another process writes it now" in mount.events())
+        until(lambda: "another process now writes it" in mount.events())
         Sender(live).send("before", lines(10, 10))
         assert reader.read() == text(lines(10, 10))
         assert path.read_bytes() == text(lines(0, 20))

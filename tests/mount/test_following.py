@@ -133,7 +133,7 @@ def test_a_broker_that_starts_after_the_mount(beside: Beside) -> None:
         beside.partition.append(b"one")
         assert beside.file.stat().st_size == 5, "nobody has the lock"
         beside.broker.hold_lock()
-        until(lambda: "another process writes it now" in beside.events())
+        until(lambda: "another process now writes it" in beside.events())
         assert beside.file.stat().st_size == 9
         assert reader.read() == b"one\n"
         beside.partition.append(b"two")

@@ -295,7 +295,7 @@ def test_what_it_cannot_wait_for_is_refused_with_what_does(mount: Mount, tmp_pat
     for option in ("-n", "-c"):
         done = subprocess.run([*TAIL, option, "some", orders], capture_output=True, text=True)
         assert done.returncode == 2
-        assert "'some' is no number of" in done.stderr
+        assert "'some' is not a number of" in done.stderr
 
 
 def test_it_needs_no_reader_of_standard_output_to_be_a_pipe(orders: Path, tmp_path: Path) -> None:

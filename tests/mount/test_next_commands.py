@@ -164,7 +164,7 @@ def test_a_device_that_may_not_be_opened(machine: Machine) -> None:
         as_nobody "$PYTHON" -c "$PROGRAM" doctor | grep -A 1 ^wrong
         """
     )
-    assert done.stderr.endswith("Permission denied: kafkafs doctor says what is missing\n"), done
+    assert done.stderr.endswith("Permission denied. To find the cause: kafkafs doctor\n"), done
     assert done.stdout.splitlines() == [
         "wrong  fuse-device: /dev/fuse: Permission denied",
         "       sudo chmod 0666 /dev/fuse",

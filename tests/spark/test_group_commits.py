@@ -173,7 +173,7 @@ def test_what_fails_is_said_once_and_tried_again(
             for offset in range(3):
                 commits.commit({T0: offset}, waits=True)
         (record,) = caplog.records
-        assert "positions of group g cannot be committed now" in record.message
+        assert "offsets of group g cannot be committed now" in record.message
         assert "this process itself has the data directory open" in record.message
         commits.commit({T0: 2}, waits=False)
         assert place.positions() == {}
@@ -240,5 +240,5 @@ def test_queries_of_spark(spark: SparkSession, tmp_path: Path) -> None:
         until(lambda: is_at(3))
         query.stop()
         batch = spark.read.format("kafkafs").option("group", "g").option("subscribe", "t")
-        with pytest.raises(Exception, match="is of streaming queries"):
+        with pytest.raises(Exception, match="is not valid in batch queries"):
             batch.load(str(mount.data)).count()

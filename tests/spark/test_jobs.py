@@ -162,7 +162,7 @@ def test_export_goes_on_where_it_has_stopped(
     ]
     days = [row.date.toordinal() for row in rows]
     assert (days[1] - days[0], days[2] - days[0]) == (1, 0)
-    with pytest.raises(InvalidConfig, match="something else"):
+    with pytest.raises(InvalidConfig, match="of other data"):
         export.run(spark, str(data), str(out), options._replace(as_text=False))
 
 

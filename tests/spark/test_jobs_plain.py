@@ -134,9 +134,9 @@ def test_an_export_knows_its_data_directory_from_anywhere(
         assert export.plan(path, f"file://{out}").figures["offsets"] == 0
     # How it is read may change: a run that is told of lost data can be told to go on.
     export.plan("../one/data", out, export.ExportOptions(source={"failOnDataLoss": "false"}))
-    with pytest.raises(InvalidConfig, match="something else"):
+    with pytest.raises(InvalidConfig, match="of other data"):
         export.plan("../one/data", out, export.ExportOptions(source={"startingTimestamp": "5"}))
     monkeypatch.chdir(tmp_path / "two")
     for name in (out, f"file://{out}"):
-        with pytest.raises(InvalidConfig, match="something else"):
+        with pytest.raises(InvalidConfig, match="of other data"):
             export.plan("data", name)

@@ -103,7 +103,7 @@ def test_times_are_in_the_sessions_zone(spark: SparkSession, tmp_path: Path) -> 
     try:
         assert count(local) == 1
         assert count(local, timeZone="UTC") == 0
-        with pytest.raises(InvalidOption, match="'timeZone' is of the times in 'where'"):
+        with pytest.raises(InvalidOption, match="'timeZone' requires option 'where'"):
             load(spark, str(tmp_path), subscribe="t", timeZone="UTC")
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))

@@ -147,8 +147,8 @@ def test_what_configures_connections_is_said_to_be_without_effect() -> None:
 def test_rates_are_without_effect_in_batch_queries() -> None:
     options = parse({**LEAST, "maxOffsetsPerTrigger": "5", "maxTriggerDelay": "1s"}, "batch")
     assert options.remarks == (
-        "Option 'maxOffsetsPerTrigger' is without effect in batch queries",
-        "Option 'maxTriggerDelay' is without effect in batch queries",
+        "Option 'maxOffsetsPerTrigger' has no effect in batch queries",
+        "Option 'maxTriggerDelay' has no effect in batch queries",
     )
 
 
@@ -224,7 +224,7 @@ def test_is_refused(options: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"group": "g"}, "Option 'group' is of streaming queries"),
+        ({"group": "g"}, "Option 'group' is not valid in batch queries"),
         ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries"),
         ({"startingOffsets": '{"a":{"0":-1}}'}, "startingOffsets for a-0 can't be latest"),
         ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries"),

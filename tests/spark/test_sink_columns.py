@@ -93,7 +93,7 @@ def test_columns_that_are_refused(columns: dict[str, DataType], reason: str) -> 
 
 def test_a_column_that_is_there_twice() -> None:
     fields = [StructField(name, StringType()) for name in ("topic", "value", "value")]
-    with pytest.raises(ValueError, match="'value' is there twice"):
+    with pytest.raises(ValueError, match="'value' is given twice"):
         check_columns(StructType(fields), has_topic_option=True)
 
 
@@ -108,16 +108,16 @@ def test_options_of_any_case(tmp_path: Path) -> None:
         ({"path": ""}, "'path' must be specified"),
         ({"path": "s3://bucket/logs"}, "executors share; data directories in s3://.* only be read"),
         ({"topik": "t"}, "Unknown option 'topik'"),
-        ({"topic": "a/b"}, "'a/b' is no valid topic name"),
+        ({"topic": "a/b"}, "'a/b' is not a valid topic name"),
         ({"txnId": "a b"}, "Option 'txnId': 'a b' is no name"),
         ({"txnId": "x" * 129}, "at most 128"),
         ({"txnAppId": "a b", "txnVersion": "1"}, "Option 'txnAppId': 'a b' is no name"),
         ({"topicPartitions": "0"}, "topicPartitions must be positive"),
-        ({"txnAppId": "a"}, "'txnAppId' and 'txnVersion' go together"),
-        ({"txnVersion": "1"}, "'txnAppId' and 'txnVersion' go together"),
+        ({"txnAppId": "a"}, "'txnAppId' and 'txnVersion' require each other"),
+        ({"txnVersion": "1"}, "'txnAppId' and 'txnVersion' require each other"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' must not be negative"),
         ({"txnAppId": "a", "txnVersion": "1.0"}, "'txnVersion' must be a whole number"),
-        ({"txnAppId": "a", "txnVersion": "1", "txnId": "b"}, "does not go with 'txnAppId'"),
+        ({"txnAppId": "a", "txnVersion": "1", "txnId": "b"}, "cannot be used with 'txnAppId'"),
     ],
 )
 def test_options_that_are_refused(tmp_path: Path, options: dict[str, str], reason: str) -> None:

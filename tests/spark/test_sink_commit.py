@@ -114,7 +114,7 @@ def test_messages_that_cannot_be(data: Path, wrong: str) -> None:
     good = task(data, of(writer), 0, b"a")
     other = StagedTask(1, 0, of(batches(data)), (), 0)
     more = {"silent": None, "twice": good, "another": other}[wrong]
-    with pytest.raises(InvalidRecord, match=r"sent nothing|of one task|several batches"):
+    with pytest.raises(InvalidRecord, match=r"sent no message|from one task|several batches"):
         writer.commit([good, more])
     assert values(data) == []
 

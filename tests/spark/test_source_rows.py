@@ -144,9 +144,12 @@ def test_names_may_be_in_any_case(tmp_path: Path) -> None:
     [
         ([], "the schema has no columns; there are: key, value, topic"),
         ([("ofset", LongType())], "there is no column 'ofset'; there are: key, value, topic"),
-        ([("offset", IntegerType())], "'offset' has type bigint, not int; choose it as it is"),
+        (
+            [("offset", IntegerType())],
+            "'offset' has type bigint, not int; select it with that type",
+        ),
         ([("topic", BinaryType())], "'topic' has type string, not binary"),
-        ([("offset", LongType()), ("Offset", LongType())], "'Offset' is there twice"),
+        ([("offset", LongType()), ("Offset", LongType())], "'Offset' is given twice"),
     ],
 )
 def test_a_schema_is_refused(fields: list[tuple[str, DataType]], message: str) -> None:

@@ -514,7 +514,7 @@ def test_a_start_that_is_too_high(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         append(log, b"a")
         with (
             Stream(tmp_path, startingOffsets='{"t":{"0":3}}') as stream,
-            pytest.raises(DataLoss, match="the start offset was set too high"),
+            pytest.raises(DataLoss, match="the start offset was too high"),
         ):
             stream.next()
         options = {"startingOffsets": '{"t":{"0":3}}', "failOnDataLoss": "false"}

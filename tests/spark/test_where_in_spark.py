@@ -149,7 +149,10 @@ def test_the_tasks_of_an_rdd_are_not_told_the_zone(spark: SparkSession, tmp_path
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         for where in (local, "timestamp > '2033-11-14T22:13:20'"):
-            with pytest.raises(Exception, match=r"does not tell the tasks of an RDD.*'timeZone'"):
+            with pytest.raises(
+                Exception,
+                match=r"does not pass the time zone of the session to the tasks of an RDD.*'timeZone'",
+            ):
                 count(where)
         assert count(local, timeZone="America/New_York") == 0
         assert count(local, timeZone="UTC") == count("value = 'v'") == 1
@@ -201,7 +204,7 @@ def test_jobs_take_the_same(spark: SparkSession, tmp_path: Path) -> None:
     options = export.ExportOptions(source={"where": where})
     assert export.run(spark, str(data), out, options).figures["records"] == count
     assert export.run(spark, str(data), out, options).figures["records"] == 0
-    with pytest.raises(InvalidConfig, match="something else"):
+    with pytest.raises(InvalidConfig, match="of other data"):
         export.run(spark, str(data), out, export.ExportOptions(source={"where": "key = 'a'"}))
 
 

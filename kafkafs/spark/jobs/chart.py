@@ -32,10 +32,10 @@ _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 def check(path: str) -> None:
     """Raise InvalidConfig if `path` cannot be a chart, ModuleNotFoundError without matplotlib."""
     if not path.lower().endswith((".png", ".svg")):
-        raise InvalidConfig(f"{path}: a chart's name ends in .png or .svg")
+        raise InvalidConfig(f"{path}: the name of a chart must end in .png or .svg")
     directory = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(directory):
-        raise InvalidConfig(f"{path}: there is no directory {directory}")
+        raise InvalidConfig(f"{path}: directory {directory} does not exist")
     import matplotlib  # noqa: F401
 
 
@@ -98,7 +98,7 @@ def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
     axes.set_ylim(bottom=0)
     axes.set_ylabel("records per second")
     axes.set_xlabel("time of the records, UTC")
-    left_out = f"; {hidden:,} far outside of this time are left out" if hidden else ""
+    left_out = f"; {hidden:,} far outside of this time are omitted" if hidden else ""
     axes.set_title(f"Records over time, in steps of {_duration(width_ms)}{left_out}", loc="left")
     axes.grid(axis="y", alpha=0.3)
     return colours

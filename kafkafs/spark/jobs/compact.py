@@ -106,7 +106,7 @@ def check(path: str, choice: Choice) -> Location:
     """Check the directory and the choice, without Spark. Raises as `run`."""
     where = data_location(path)
     if not where.is_local:
-        raise InvalidConfig(f"{where}: only a directory can be compacted, no object store")
+        raise InvalidConfig(f"{where}: compaction needs a local directory, not an object store")
     return choice.check(where)
 
 
@@ -308,5 +308,5 @@ def _report_of(work: Compaction, seconds: float) -> JobReport:
         "faults": len(work.faults),
     }
     if not work.rounds and not work.faults:
-        report.notes.append("there is nothing that can be cleaned")
+        report.notes.append("nothing to compact")
     return report

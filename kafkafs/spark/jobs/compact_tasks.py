@@ -213,5 +213,5 @@ def keep_groups(
 def _fault(number: int, at: int, error: Exception) -> TaskOutput:
     reason = str(error)
     if isinstance(error, FileNotFoundError):
-        reason = f"{error.filename} is gone: the log was cleaned or deleted meanwhile"
+        reason = f"{error.filename} no longer exists: the log was compacted or deleted meanwhile"
     return TaskOutput(number, OutputKind.FAULT, at, reason)

@@ -113,7 +113,7 @@ def check(path: str, out: str, options: ExportOptions) -> None:
     if not options.is_snapshot:
         export_state.check(out, options.content(path))
     elif os.path.lexists(out):
-        raise InvalidConfig(f"{out} is there already: give a new directory for a snapshot")
+        raise InvalidConfig(f"{out} already exists; give a new directory for a snapshot")
 
 
 def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:

@@ -44,12 +44,12 @@ def check(out: str, content: str) -> bool:
     except FileNotFoundError:
         if os.path.isdir(out) and set(os.listdir(out)) - {_STATE}:
             raise InvalidConfig(
-                f"{out} is not empty, and no export: give a new directory"
+                f"{out} is neither empty nor an export; give a new directory"
             ) from None
         return False
     if text != content:
         raise InvalidConfig(
-            f"{out} is an export of something else ({path} says what): give another directory"
+            f"{out} is an export of other data (see {path}); give another directory"
         )
     return True
 
@@ -70,7 +70,7 @@ def begun(out: str, content: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StorageError("another run is exporting there", path=out) from None
+            raise StorageError("another export is running there", path=out) from None
         # The previous holder of the lock may have begun another export.
         if not check(out, content):
             path = os.path.join(state, "export.json")

@@ -73,7 +73,7 @@ def run(
     if query is not None and query.batch >= 0:
         report.figures.update(records=0, is_imported_already=True)
         report.notes.append(
-            f"the import {name} has been done: nothing is appended again; another --id would be"
+            f"import {name} is already done; nothing was appended. To import again: another --id"
         )
         return report
     rows = records(_read(session, found), options, found.format)
@@ -117,7 +117,7 @@ def check(path: str, options: ImportOptions) -> None:
 def _directory(path: str) -> str:
     where = data_location(path)
     if not where.is_local:
-        raise InvalidConfig(f"{where}: a log is written in a directory, not in an object store")
+        raise InvalidConfig(f"{where}: the import needs a local directory, not an object store")
     return where.path
 
 
@@ -127,7 +127,7 @@ def _partitions(directory: str, options: ImportOptions) -> int:
     there = partitions_of(directory, options.topic)
     if not there and options.partitions is None:
         raise UnknownTopicOrPartition(
-            f"there is no topic {options.topic!r}; --partitions N creates it", path=directory
+            f"there is no topic {options.topic!r}. To create it: --partitions N", path=directory
         )
     count = there or options.partitions or 0
     if options.partition is not None and options.partition >= count:
@@ -147,7 +147,7 @@ def _found(options: ImportOptions) -> _Input:
     for text in map(without_scheme, options.inputs):
         if is_uri(text):
             if options.name is None:
-                raise InvalidConfig(f"{text}: an import of a URI needs an id of its own: --id NAME")
+                raise InvalidConfig(f"{text}: an import of a URI requires --id NAME")
             files.append(text)
             sources.append(text)
             continue
@@ -158,7 +158,7 @@ def _found(options: ImportOptions) -> _Input:
             sources.append(name)
             files += _files_in(name)
     if not files:
-        raise InvalidConfig("there is nothing to import: no files in what is named")
+        raise InvalidConfig("nothing to import: no files found")
     kind = options.format or _format(files)
     # Text keeps its order, so Spark reads file after file. Rows with columns may lie in a directory
     # whose subdirectories' names have some of the columns.
@@ -202,7 +202,9 @@ def _format(files: Sequence[str]) -> str:
     suffixes = ("text" if match is None else match[1] for match in found)
     kinds = {"json" if suffix in ("jsonl", "ndjson") else suffix for suffix in suffixes}
     if len(kinds) != 1:
-        raise InvalidConfig(f"files of several formats, {', '.join(sorted(kinds))}: name one")
+        raise InvalidConfig(
+            f"files of several formats ({', '.join(sorted(kinds))}); give one format"
+        )
     return kinds.pop()
 
 

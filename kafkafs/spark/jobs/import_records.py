@@ -67,8 +67,8 @@ def records(rows: DataFrame, options: ImportOptions, kind: str) -> DataFrame:
         value = _chosen(names, options.value, "value")
         if value is None:
             raise InvalidConfig(
-                f"no column is called value; there are {', '.join(names)}: choose one with "
-                f"--value, or all of them as JSON with --value '{ALL}'"
+                f"there is no column value (columns: {', '.join(names)}). To choose one: --value "
+                f"NAME; all of them as JSON: --value '{ALL}'"
             )
         columns.append(_as_bytes(rows, value).alias("value"))
     order = _chosen(names, options.order_by, "offset" if kind != "text" else None)

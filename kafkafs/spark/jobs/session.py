@@ -61,7 +61,9 @@ def check_installed() -> None:
     """Raise CannotStartError if a package of the extra, or Java, is missing."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise CannotStartError(f"{', '.join(missing)} missing: {how_to_install()}")
+        raise CannotStartError(
+            f"not installed: {', '.join(missing)}. To install: {how_to_install()}"
+        )
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if _SUBMITTED not in os.environ and java is None:
@@ -178,7 +180,7 @@ def _start(
             why = "Java is too old for Spark, which needs 17 or later"
         if not isinstance(error, PySparkException) and _package(error) != "py4j":
             raise
-        raise CannotStartError(f"Spark does not start: {why}") from None
+        raise CannotStartError(f"cannot start Spark: {why}") from None
     return SparkSession(context)
 
 

@@ -158,7 +158,7 @@ class ArrowFiles(Files):
     def _refuse(self, *given: Any, **_: Any) -> NoReturn:
         file = given[0]
         path = self._objects[file].path if isinstance(file, int) else file
-        reason = "a data directory in an object store is only read; write to one on a disk"
+        reason = "a data directory in an object store is read-only; write to a local directory"
         raise OSError(errno.EROFS, reason, self._store.name(path))
 
     pwrite = ftruncate = allocate = fsync = fdatasync = unlock = _refuse

@@ -57,7 +57,7 @@ def location_of(option: str) -> Location:
     if option.startswith("file:"):
         parts = urlsplit(option)
         if parts.netloc not in ("", "localhost"):
-            raise ValueError(f"{option}: a file of another host; write file:///path")
+            raise ValueError(f"{option}: the file is on another host; use file:///path")
         return Location(option, os.path.abspath(unquote(parts.path)), True)
     if not is_uri(option):
         return Location(option, os.path.abspath(option), True)
@@ -74,8 +74,8 @@ def check_directory(location: Location, files: Files) -> None:
         raise NotADirectoryError(errno.ENOTDIR, mistake.reason, str(location))
     if not files.is_directory(path):
         if files.exists(path):
-            raise NotADirectoryError(errno.ENOTDIR, "no directory", str(location))
-        raise FileNotFoundError(errno.ENOENT, "there is no such data directory", str(location))
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(location))
+        raise FileNotFoundError(errno.ENOENT, "no such data directory", str(location))
 
 
 def object_files(location: Location, *, listed: bool) -> ArrowFiles:

@@ -119,8 +119,8 @@ def create_topic(path: str, topic: str, partitions: int) -> None:
         client.retry(lambda: client.create_topic(topic, partitions))
     except OwnerNotReached as error:
         raise OwnerNotReached(
-            f"process {error.pid} has the data directory open and creates no topics for others; "
-            "create it there, or stop the process",
+            f"process {error.pid} has the data directory open and does not create topics on "
+            "request; stop the process, or create the topic in it",
             error.pid,
             path=client.directory,
         ) from None
@@ -179,7 +179,7 @@ class _Client:
             raise _Gone("this process itself has the data directory open", pid)
         owner = owner_file.read(self._files, self.directory)
         if owner is None or owner.pid != pid:
-            who = f"process {pid}" if pid > 0 else "a process of another container"
+            who = f"process {pid}" if pid > 0 else "a process in another container"
             raise _Gone(
                 f"{who} has the data directory open and takes no requests; stop it (a broker, a "
                 "long command), or mount the directory with kafkafs mount",
@@ -255,7 +255,7 @@ class _Client:
             with self._reaching(owner):
                 outcome = _outcome(requests, request_id)
             if outcome is None:
-                raise _Gone(f"process {owner.pid} does not tell the outcome", owner.pid)
+                raise _Gone(f"process {owner.pid} does not report the outcome", owner.pid)
             if outcome["state"] not in _PENDING:
                 break
             # The daemon continues even if this task is cancelled.
@@ -265,7 +265,7 @@ class _Client:
             time.sleep(next(pauses_s))
         self._be_patient()
         if outcome["state"] == RequestState.CANCELLED:
-            raise _Gone(f"process {owner.pid} is about to end", owner.pid)
+            raise _Gone(f"process {owner.pid} is shutting down", owner.pid)
         if outcome["state"] in (RequestState.REFUSED, RequestState.FAILED):
             raise error_of(outcome)
         return kind.decode_answer(outcome)
@@ -294,7 +294,7 @@ class _Client:
             if error.errno in (errno.EINVAL, errno.EMSGSIZE):
                 log = os.path.join(owner.mount, ".kafkafs", "log")
                 raise InvalidRecord(
-                    f"the daemon does not understand the request, {log!r} says why",
+                    f"the daemon does not understand the request; see {log!r}",
                     path=self.directory,
                 ) from None
             raise

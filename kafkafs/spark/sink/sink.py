@@ -88,7 +88,7 @@ def batch_writer(
     """The writer of `df.write`. InvalidOption, ValueError, OSError."""
     if overwrite:
         raise InvalidOption(
-            "SaveMode overwrite is not supported: a log is only appended to. Use mode append."
+            "SaveMode overwrite is not supported: logs are append-only. Use mode append."
         )
     return BatchWriter(_options(options, schema))
 
@@ -167,7 +167,7 @@ def _write_of_stream() -> SinkWrite:
     query, batch, run = _properties()
     if not query or not batch or not run:
         raise InvalidRecord(
-            f"not a task of a streaming query: it lacks one of {QUERY_ID}, {BATCH_ID}, {RUN_ID}"
+            f"not a task of a streaming query: {QUERY_ID}, {BATCH_ID} or {RUN_ID} is missing"
         )
     return SinkWrite(query, int(batch), run)
 
@@ -185,12 +185,14 @@ def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Ask the owner for one transaction of all staged files, in the order of the tasks."""
     staged = [message for message in messages if isinstance(message, StagedTask)]
     if len(staged) != len(messages):
-        raise InvalidRecord(f"{len(messages) - len(staged)} of {len(messages)} tasks sent nothing")
+        raise InvalidRecord(
+            f"{len(messages) - len(staged)} of {len(messages)} tasks sent no message"
+        )
     writes = {message.write for message in staged}
     if len(writes) != 1:
         raise InvalidRecord(f"tasks of several batches: {sorted(writes)}")
     if len({message.task for message in staged}) != len(staged):
-        raise InvalidRecord("two messages of one task")
+        raise InvalidRecord("two messages from one task")
     query, batch, run, kind = writes.pop()
     staged.sort(key=lambda message: message.task)
     files = tuple(file for message in staged for file in message.files)
@@ -202,7 +204,7 @@ def _commit(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     records = sum(message.records for message in staged)
     if is_duplicate:
         _log.warning(
-            "batch %d of %s is a duplicate: its %d records are not appended again",
+            "batch %d of %s is a duplicate; its %d records were not appended again",
             *(batch, query, records),
         )
     else:
@@ -220,7 +222,7 @@ def _is_duplicate(path: str, request: AdoptRequest) -> bool:
         except FileNotFoundError:
             raise
         except OSError as error:
-            _log.warning("batch %d of %s: %s; asking again", request.batch, request.query, error)
+            _log.warning("batch %d of %s: %s; retrying", request.batch, request.query, error)
     ask_owner(path, ADOPT, request)
     return False
 
@@ -235,7 +237,7 @@ def _abort(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         except FileNotFoundError:
             pass
         except OSError as error:
-            _log.warning("a staged file stays until it expires: %s", error)
+            _log.warning("a staged file was not removed; it stays until it expires: %s", error)
 
 
 def _remove_all(path: str, query: str, batch: int) -> None:
@@ -305,7 +307,9 @@ class StreamWriter(SentWithTask, DataSourceStreamArrowWriter):
         """Ask the owner to adopt the staged files, even none: the next batch must follow this."""
         for message in messages:
             if isinstance(message, StagedTask) and message.write.batch != batchId:
-                raise StorageError(f"a task of batch {message.write.batch} in batch {batchId}")
+                raise StorageError(
+                    f"batch {batchId} has a message from a task of batch {message.write.batch}"
+                )
         _commit(self._options.path, messages)
 
     def abort(

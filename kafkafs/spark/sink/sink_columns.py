@@ -49,7 +49,7 @@ def check_columns(schema: StructType, *, has_topic_option: bool) -> None:
                 "write."
             )
         if names.count(name) > 1:
-            raise ValueError(f"Attribute '{name}' is there twice.")
+            raise ValueError(f"Attribute '{name}' is given twice.")
     if "topic" not in names and not has_topic_option:
         raise ValueError(
             "topic option required when no 'topic' attribute is present. Use the topic option for "

@@ -54,13 +54,13 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
             raise InvalidOption(f"Unknown option {name!r}. There are: {', '.join(_KNOWN)}")
     topic = options.get("topic")
     if topic is not None and not paths.is_topic_name(topic):
-        raise InvalidOption(f"Option 'topic': {topic!r} is no valid topic name")
+        raise InvalidOption(f"Option 'topic': {topic!r} is not a valid topic name")
     transaction, app = _name(options, TRANSACTION), _name(options, APP)
     version = _version(options)
     if (app is None) != (version is None):
-        raise InvalidOption(f"Options {APP!r} and {VERSION!r} go together: one of them is missing")
+        raise InvalidOption(f"Options {APP!r} and {VERSION!r} require each other: one is missing")
     if app is not None and transaction is not None:
-        raise InvalidOption(f"Option {TRANSACTION!r} does not go with {APP!r}: name a write once")
+        raise InvalidOption(f"Option {TRANSACTION!r} cannot be used with {APP!r}")
     return SinkOptions(
         _directory(options.get("path", "")),
         topic,
@@ -104,9 +104,7 @@ def _version(options: Mapping[str, str]) -> int | None:
 def _directory(option: str) -> str:
     """The absolute path of the data directory, for the driver and executors."""
     if not option:
-        raise InvalidOption(
-            "Option 'path' must be specified: the data directory that has the topics"
-        )
+        raise InvalidOption("Option 'path' must be specified: the data directory of the topics")
     from kafkafs.spark.location.location import check_directory, is_uri, location_of
 
     if is_uri(option) and not option.startswith("file:"):

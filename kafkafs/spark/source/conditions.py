@@ -48,9 +48,15 @@ class Where:
         if name is not None:
             if self._means_the_same(name):
                 return
-            why, zone = f"the session's is {name}, which the driver's is not", name
+            why, zone = (
+                f"the time zone of the session is {name}, that of the driver is another one",
+                name,
+            )
         elif context.getLocalProperty(_QUERY) is None:
-            why, zone = "Spark does not tell the tasks of an RDD the session's", "the session's"
+            why, zone = (
+                "Spark does not pass the time zone of the session to the tasks of an RDD",
+                "the time zone of the session",
+            )
         else:
             return  # nobody has set one
         raise InvalidOption(

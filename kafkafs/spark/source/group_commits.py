@@ -78,7 +78,11 @@ class GroupCommits:
     def _wait(self) -> None:
         assert self._running is not None
         if wait([self._running], _LONGEST_S).not_done:
-            self._say(TimeoutError(errno.ETIMEDOUT, "the owner does not answer"))
+            self._say(
+                TimeoutError(
+                    errno.ETIMEDOUT, "the process that has the data directory open does not answer"
+                )
+            )
 
     def _ask(self, offsets: Offsets) -> None:
         positions: dict[str, dict[int, int]] = {}
@@ -107,7 +111,7 @@ class GroupCommits:
         self._has_failed = True
         foreseen = isinstance(error, StorageError | OSError)
         _log.warning(
-            "The positions of group %s cannot be committed now, and the query goes on: %s",
+            "The offsets of group %s cannot be committed now; the query continues: %s",
             self._group,
             reason_of(error) if foreseen else repr(error),
             exc_info=None if foreseen else error,

@@ -57,11 +57,11 @@ BATCH_ONLY = {
 }
 REFUSED = {
     "kafka.auto.offset.reset": "Instead set the source option 'startingOffsets' to 'earliest' or "
-    "'latest' to say where a new query starts; a query that is resumed goes on where it was.",
+    "'latest' to specify where a new query starts; a resumed query continues where it stopped.",
     "kafka.key.deserializer": "Keys are byte arrays. Use DataFrame operations to deserialize them.",
     "kafka.value.deserializer": "Values are byte arrays. Use DataFrame operations to deserialize "
     "them.",
-    "kafka.enable.auto.commit": "Spark's checkpoint says how far a query has come.",
+    "kafka.enable.auto.commit": "Spark's checkpoint stores the progress of a query.",
     "kafka.interceptor.classes": "Interceptors could change what is read.",
 }
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
@@ -162,7 +162,7 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
     if mode == "batch":
         _check_batch(starting, ending)
         remarks += [
-            f"Option {name!r} is without effect in batch queries"
+            f"Option {name!r} has no effect in batch queries"
             for name in STREAMING_ONLY
             if name.lower() in options
         ]
@@ -198,7 +198,7 @@ def _condition(options: Mapping[str, str], mode: Mode) -> Condition | None:
     text, name = options.get("where"), options.get("timezone")
     if text is None:
         if name is not None:
-            raise InvalidOption("Option 'timeZone' is of the times in 'where', which is not given")
+            raise InvalidOption("Option 'timeZone' requires option 'where'")
         return None
     # The parser takes a tenth of a second to import.
     from storage.condition.literals import zone_named
@@ -221,11 +221,9 @@ def _group(options: Mapping[str, str], path: str, mode: Mode) -> str | None:
     if name is None:
         return None
     if mode == "batch":
-        raise InvalidOption("Option 'group' is of streaming queries: a batch query has no position")
+        raise InvalidOption("Option 'group' is not valid in batch queries: they commit no offsets")
     if is_uri(path) and not path.startswith("file:"):
-        raise InvalidOption(
-            "Option 'group' needs a data directory on a disk: nothing is written to an object store"
-        )
+        raise InvalidOption("Option 'group' requires a local data directory, not an object store")
     try:
         check_name(name)
     except InvalidRecord as error:
@@ -247,7 +245,7 @@ def _check_names(options: Mapping[str, str]) -> list[str]:
             )
     if not ignored:
         return []
-    return [f"Without effect, as no broker is asked: {', '.join(sorted(ignored))}"]
+    return [f"Options without effect, because no broker is used: {', '.join(sorted(ignored))}"]
 
 
 def _subscription(options: Mapping[str, str]) -> Subscription:
@@ -278,7 +276,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
             re.compile(pattern)
         except re.error as error:
             raise InvalidOption(
-                f"Option 'subscribePattern' is no regular expression: {error}, got {value!r}"
+                f"Option 'subscribePattern' is not a regular expression: {error}, got {value!r}"
             ) from None
         return Subscription(pattern=pattern)
     partitions = values.parsed(

@@ -159,7 +159,7 @@ def _readable(
     if wanted.size <= 0:
         return wanted
     if log is None:
-        policy.report_offsets(name, start, end, "the partition is gone")
+        policy.report_offsets(name, start, end, "the partition was deleted")
         return OffsetRange(name, end, end)
     if start < log.log_start_offset:
         first = min(log.log_start_offset, end)

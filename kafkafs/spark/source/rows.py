@@ -97,10 +97,10 @@ def chosen(schema: StructType) -> pa.Schema:
         if not is_text and not _is_alike(field.dataType, TYPES[name]):
             raise InvalidOption(
                 f"column {field.name!r} has type {TYPES[name].simpleString()}, not "
-                f"{field.dataType.simpleString()}; choose it as it is and cast it afterwards"
+                f"{field.dataType.simpleString()}; select it with that type and cast it afterwards"
             )
         if name in seen:
-            raise InvalidOption(f"column {field.name!r} is there twice")
+            raise InvalidOption(f"column {field.name!r} is given twice")
         seen.add(name)
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -245,5 +245,5 @@ def _recreated(name: TopicPartition) -> str:
 def _changed(name: TopicPartition, start: int, end: int) -> str:
     return (
         f"Partition {name}'s offset was changed from {start} to {end}: its topic was recreated, "
-        "its log has lost its end, or the start offset was set too high."
+        "the end of its log was lost, or the start offset was too high."
     )

@@ -90,7 +90,7 @@ def _parse(words: Sequence[str], partitions: Mapping[int, Log]) -> tuple[int, in
 def _check(mount: MountContext, log: Log, producer_id: int) -> None:
     producer = log.producers.by_id.get(producer_id)
     if producer is None or not producer.in_transaction:
-        reason = f"the producer has no open transaction in partition {log.partition}"
+        reason = f"no open transaction in partition {log.partition}"
         raise InvalidTxnState(reason, producer_id)
     pending = mount.manager.adoptions.pending
     if (

@@ -194,7 +194,10 @@ def test_objects_of_the_other_files(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         ([], "give at least one file"),
-        (["f.log", "--value-decoder-class", "com.example.Decoder"], "no decoder com.example"),
+        (
+            ["f.log", "--value-decoder-class", "com.example.Decoder"],
+            "decoder com.example.Decoder is not supported",
+        ),
         (["f.log", "--remote-log-metadata-decoder"], "no remote-log-metadata-decoder here"),
         (["f.log", "--max-bytes", "-1"], "max-bytes"),
     ],
@@ -239,7 +242,7 @@ def test_a_name_without_an_offset(tmp_path: Path) -> None:
     path = write(tmp_path / "some.log", b"")
     done = kafkafs("dump", path)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert f'{path}: its name has no offset: "some"' in done.stderr
+    assert f'{path}: the file name is not an offset: "some"' in done.stderr
 
 
 def test_damage_says_where(tmp_path: Path) -> None:

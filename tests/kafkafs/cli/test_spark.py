@@ -87,7 +87,10 @@ def test_without_the_extra_a_job_says_what_to_install(data: Path) -> None:
     for arguments in (["verify", data], ["stats", data], ["export", data, data / "out"]):
         told = run(*arguments)
         assert told.returncode == 1
-        assert told.stderr == f"kafkafs: pyspark, pyarrow, pandas missing: {INSTALL}\n"
+        assert (
+            told.stderr
+            == f"kafkafs: not installed: pyspark, pyarrow, pandas. To install: {INSTALL}\n"
+        )
 
 
 def test_what_a_job_says_to_install_is_the_extra() -> None:
@@ -106,7 +109,7 @@ def test_where_no_package_can_be_added_a_job_says_where_it_can(data: Path) -> No
     told = run("verify", data, without=(*EXTRA, "pip"))
     assert told.returncode == 1
     assert told.stderr.endswith(
-        "missing: this installation takes no packages; another one does, in a virtual environment: "
+        "To install: this installation takes no packages; another one does, in a virtual environment: "
         "pip install '.[spark]' in a clone of kafkafs\n"
     )
 
@@ -145,7 +148,7 @@ def test_what_cannot_be_is_said_before_spark_starts(data: Path) -> None:
         (["verify", data, "--dry-run", "nothing"], "there is no topic 'nothing'"),
         (["verify", data, "--dry-run", "t:2"], "no partition 2 of topic 't'"),
         (["stats", data / "nothing", "--dry-run"], "no such data directory"),
-        (["export", data, data, "--dry-run"], "is not empty, and no export"),
+        (["export", data, data, "--dry-run"], "is neither empty nor an export"),
     ):
         told = run(*arguments, without=("pyspark",))
         assert (told.returncode, told.stdout) == (1, "")
@@ -174,10 +177,10 @@ def test_no_java_is_started_for_what_cannot_be(data: Path, tmp_path: Path) -> No
         (["verify", data / "nothing"], "no such data directory"),
         (["verify", data, "t:2"], "no partition 2 of topic 't'"),
         (["stats", data, "--chart", "chart.pdf"], ".png or .svg"),
-        (["export", data, data], "is not empty, and no export"),
-        (["export", data, tmp_path, "--snapshot"], "is there already"),
+        (["export", data, data], "is neither empty nor an export"),
+        (["export", data, tmp_path, "--snapshot"], "already exists"),
         (["import", data, "t", tmp_path / "nothing"], "No such file"),
-        (["import", data, "nothing", tmp_path / "file.txt"], "--partitions N creates it"),
+        (["import", data, "nothing", tmp_path / "file.txt"], "To create it: --partitions N"),
         (["compact", data, "nothing"], "there is no topic 'nothing'"),
     )
     for arguments, reason in cases:

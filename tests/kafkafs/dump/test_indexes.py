@@ -84,7 +84,7 @@ def test_an_offset_that_is_not_its_batch_s_last_one(tmp_path: Path) -> None:
 
 def test_a_position_where_no_batch_is(tmp_path: Path) -> None:
     stem = files(tmp_path, [(3, 4 * SIZE)])
-    with pytest.raises(DumpError, match=f"no batch is there for offset {BASE + 3}"):
+    with pytest.raises(DumpError, match=f"there is no batch for offset {BASE + 3}"):
         dump_offset_index(stem + ".index", Options(), Printed())
 
 
@@ -122,5 +122,5 @@ def test_the_sanity_check(
 
 def test_an_index_is_named_by_an_offset() -> None:
     assert base_offset(f"/some/where/{BASE:020}.index") == BASE
-    with pytest.raises(DumpError, match="its name has no offset"):
+    with pytest.raises(DumpError, match="the file name is not an offset"):
         base_offset("/some/where/name.index")

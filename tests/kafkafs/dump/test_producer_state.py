@@ -104,7 +104,7 @@ def test_a_log_without_aborts_has_no_file(tmp_path: Path) -> None:
     printed = Printed()
     dump_txn_index(str(tmp_path / f"{NAME}.txnindex"), printed)
     assert (printed.events, printed.complaints) == ([], [])
-    with pytest.raises(DumpError, match="its name has no offset"):
+    with pytest.raises(DumpError, match="the file name is not an offset"):
         dump_txn_index(str(tmp_path / "some.txnindex"), printed)
 
 

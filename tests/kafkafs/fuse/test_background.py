@@ -84,15 +84,15 @@ def test_a_bug_shows_its_traceback_too() -> None:
 
 def test_an_end_without_a_word() -> None:
     done = start("return 3")
-    assert done.stderr == "not started: the daemon ended with status 3 before it was ready\n"
+    assert done.stderr == "not started: the daemon exited with status 3 before it was ready\n"
     done = start("os.kill(os.getpid(), signal.SIGKILL)")
-    assert done.stderr == "not started: the daemon was ended by signal 9 before it was ready\n"
+    assert done.stderr == "not started: the daemon was killed by signal 9 before it was ready\n"
 
 
 def test_no_process_can_be_started() -> None:
     program = LIMITED + START.format(body="return 0")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
-    refused = f"cannot start a process: {os.strerror(errno.EAGAIN)}\n"
+    refused = f"cannot start the daemon: {os.strerror(errno.EAGAIN)}\n"
     assert (done.returncode, done.stderr) == (1, f"not started: {refused}")
 
 

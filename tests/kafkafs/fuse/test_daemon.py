@@ -162,6 +162,6 @@ def test_what_libfuse_says_against_a_mount_is_the_reason(tmp_path: Path) -> None
             vars(pyfuse3)["trio"] = trio
     assert str(raised.value).startswith(f"{missing}: cannot mount: fuse: ")
     assert str(raised.value).endswith(
-        "No such file or directory: kafkafs doctor says what is missing"
+        "No such file or directory. To find the cause: kafkafs doctor"
     )
     assert events.text() == ""

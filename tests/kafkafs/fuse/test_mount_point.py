@@ -111,7 +111,7 @@ def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:
     os.waitid(os.P_PID, pid, os.WSTOPPED)
     assert mount_point.find_daemon(mounted) == (pid, True)
     assert mount_point.is_stopped(pid)
-    with pytest.raises(mount_point.MountError, match=f"by process {pid}, which is stopped"):
+    with pytest.raises(mount_point.MountError, match=rf"its daemon \(process {pid}\) is stopped"):
         mount_point.clean(path)
     assert mount_table.find(path) == mounted, "its daemon lives"
     os.kill(pid, signal.SIGCONT)

@@ -757,7 +757,7 @@ def test_a_broker_that_starts_after_the_mount_is_followed(
         assert node.inode in tree.notices.attributes
         assert tree.notices.names == 1
         assert tree.open(node).direct_io
-        assert "another process writes it now" in tree.events()
+        assert "another process now writes it" in tree.events()
         tree.rest()
         attributes = tree.attributes(node)
         assert (attributes.attr_timeout, attributes.entry_timeout) == (0, 0)

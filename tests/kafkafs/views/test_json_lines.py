@@ -398,11 +398,11 @@ def test_lines_become_what_the_twin_makes_of_them(
 
 
 REFUSED = [
-    (b"", "it is empty, and not a JSON object"),
-    (b" \t", "it is empty, and not a JSON object"),
+    (b"", "the line is empty, not a JSON object"),
+    (b" \t", "the line is empty, not a JSON object"),
     (b"value", "not JSON: invalid character at byte 1"),
-    (b"{", "not JSON: it breaks off"),
-    (b'{"value":"a"', "not JSON: it breaks off"),
+    (b"{", "not JSON: it is incomplete"),
+    (b'{"value":"a"', "not JSON: it is incomplete"),
     (b'{"value":"a"} {}', "not JSON: trailing characters at byte 15"),
     (b'{"value":"a"}x', "not JSON: trailing characters at byte 14"),
     (b'{"value":"a",}', "not JSON: trailing comma in object at byte 14"),
@@ -426,8 +426,8 @@ REFUSED = [
     (b'{"value":{"base64":"","x":1}}', "value: there is no field x"),
     (b'{"offset":"1"}', "offset: must be an integer, not a string"),
     (b'{"offset":true}', "offset: must be an integer, not true or false"),
-    (b'{"offset":1e3}', "offset: must be an integer, not a number that is no integer"),
-    (b'{"timestamp":1.0}', "timestamp: must be an integer, not a number that is no integer"),
+    (b'{"offset":1e3}', "offset: must be an integer, not a number that is not an integer"),
+    (b'{"timestamp":1.0}', "timestamp: must be an integer, not a number that is not an integer"),
     (b'{"timestamp":null}', "timestamp: must be an integer, not null"),
     (b'{"timestamp":-2}', "timestamp: must be an integer >= -1"),
     (b'{"timestamp":9223372036854775808}', "timestamp: must be an integer <= 9223372036854775807"),

@@ -286,8 +286,14 @@ SKIP = ["--exec", "x", "--on-failure", "skip"]
         (["-g", "", "{topic}"], "a group has a name"),
         (["--reset", "{topic}"], "--reset needs -g"),
         (["--on-failure", "retry", "{topic}"], "--exec COMMAND"),
-        (["--on-failure", "skip", "--exec", "x", "{topic}"], "--dead-letter TOPIC go together"),
-        (["--dead-letter", "x", "--exec", "x", "{topic}"], "--dead-letter TOPIC go together"),
+        (
+            ["--on-failure", "skip", "--exec", "x", "{topic}"],
+            "--dead-letter TOPIC require each other",
+        ),
+        (
+            ["--dead-letter", "x", "--exec", "x", "{topic}"],
+            "--dead-letter TOPIC require each other",
+        ),
         (["-g", "G", "--reset", "--exec", "x", "{topic}"], "takes no --exec"),
         (["-g", "G", "--reset", "--batch-wait", "0", "{topic}"], "takes no --batch-wait"),
         (["-g", "G", "--reset", "--follow", "{topic}"], "takes no --follow"),

@@ -331,14 +331,14 @@ def test_flush_says_whether_it_would(mount: Mount, orders: Path) -> None:
     fails(errno.EINVAL, os.close, fd)
     assert [each["value"] for each in objects(jsonl(orders))] == ["whole", "x"]
     topic = orders.parent.name
-    assert f"{topic}/0: append refused: line 1: not JSON: it breaks off" in mount.events()
+    assert f"{topic}/0: append refused: line 1: not JSON: it is incomplete" in mount.events()
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         (b"value", "not JSON: invalid character at byte 1"),
-        (b"", "it is empty, and not a JSON object"),
+        (b"", "the line is empty, not a JSON object"),
         (b'{"value":"a"}x', "not JSON: trailing characters at byte 14"),
         (b'{"topic":"a"}', "there is no field topic"),
         (b'{"timestamp":"now"}', "timestamp: must be an integer, not a string"),

@@ -355,8 +355,8 @@ def test_flush_says_whether_it_would(mount: Mount, orders: Path) -> None:
     fails(errno.EINVAL, os.close, fd)
     assert stored(orders) == [(b"key", b"good")]
     where = f"{orders.parent.name}/0: append refused: line 1: "
-    assert f"{where}byte 6: a backslash that begins no escape" in mount.events()
-    assert f"{where}byte 12: a backslash that begins no escape" in mount.events()
+    assert f"{where}byte 6: a backslash without a valid escape" in mount.events()
+    assert f"{where}byte 12: a backslash without a valid escape" in mount.events()
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,8 @@ REFUSED = {
 LINES = {
     "echo x=y >> t/.config": "t/.config: line 1: there is no setting 'x'",
     "echo go > t/.control/roll": "t/.control/roll: line 1: 'go' is not one of run",
-    "echo '\\x' >> t/.kv/0": "t/0: append refused: line 1: byte 1: a backslash that begins no "
-    "escape: there are \\\\, \\t and \\n, and \\N for all of a field",
+    "echo '\\x' >> t/.kv/0": "t/0: append refused: line 1: byte 1: a backslash without a "
+    "valid escape: valid are \\\\, \\t and \\n, and \\N for a whole field",
 }
 
 

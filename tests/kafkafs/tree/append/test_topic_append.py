@@ -301,7 +301,7 @@ def test_a_disk_error_in_the_middle_names_what_is_there(tmp_path: Path) -> None:
         assert shown(tree) == [[b"first", b"v", b"v"], [b"v", b"v"], [], []]
         events = tree.events()
         assert (
-            "t/.kv/append: of a write that failed there are in 0 (offsets 1 to 2), "
+            "t/.kv/append: a write failed after it appended to 0 (offsets 1 to 2), "
             "1 (offsets 0 to 1)\n" in events
         )
         assert "t/.kv/append: append refused: No space left on device\n" in events

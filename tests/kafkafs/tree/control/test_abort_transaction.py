@@ -100,8 +100,8 @@ def test_a_line_acts_in_its_write(tree: Tree, flags: int) -> None:
         (b"0 x", "is not PARTITION PRODUCER_ID"),
         ("0 \u0667".encode(), "is not PARTITION PRODUCER_ID"),
         (b"0 " + b"7" * 5000, "is not PARTITION PRODUCER_ID"),
-        (b"0 99999999999999999999", "producer 99999999999999999999: it has no transaction open"),
-        (b"0 8", "producer 8: the producer has no open transaction in partition 0"),
+        (b"0 99999999999999999999", "producer 99999999999999999999: no open transaction"),
+        (b"0 8", "producer 8: no open transaction in partition 0"),
         (b"1 7", "'1 7' is given twice"),
     ],
 )
@@ -130,7 +130,7 @@ def test_an_adoption_is_ended_by_what_began_it(tree: Tree) -> None:
                 pending = manager.adoptions.pending
                 assert pending is not None
                 assert len(state(tree)[1]) == 4
-                with pytest.raises(InvalidTxnState, match="it is that of an adoption"):
+                with pytest.raises(InvalidTxnState, match="it belongs to a commit of staged files"):
                     tree.append(F, b"1 7\n1 %d\n" % pending.producer_id)
                 refused.append(pending.producer_id)
 

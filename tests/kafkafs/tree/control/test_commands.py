@@ -53,8 +53,8 @@ def test_a_bare_partition_is_a_run_of_it_where_a_file_takes_that() -> None:
         (["run 1x"], "names a partition that the topic does not have"),
         (["run \N{ARABIC-INDIC DIGIT ONE}"], "names a partition that the topic does not have"),
         (["run " + "9" * 5000], "names a partition that the topic does not have"),
-        (["run 1 2"], "has more words"),
-        (["cancel 1"], "has more words"),
+        (["run 1 2"], "has too many words"),
+        (["cancel 1"], "has too many words"),
         (["run", "dry-run"], "line 2: 'dry-run' cannot be in the same write as run"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -212,7 +213,7 @@ def test_touch_creates_the_next_partition(tree: Tree) -> None:
     _, reading = topic.create("2", 0o644, os.O_RDONLY, CALLER)
     assert at_once(reading.read, 0, 10) == b""
     for name in ("2", "4", "x", "03", ".x"):
-        with pytest.raises(InvalidTopic, match=r"the next partition|is its number"):
+        with pytest.raises(InvalidTopic, match=r"the next partition|is a number"):
             topic.create(name, 0o644, APPEND, CALLER)
 
 
@@ -275,9 +276,9 @@ def test_rmdir_can_be_switched_off(tmp_path: Path) -> None:
         root = tree.fs.root
         for name, why in (
             ("t", "deleting topics is disabled (delete.topic.enable is false)"),
-            (".kafkafs", "it belongs to"),
+            (".kafkafs", "it is part of"),
         ):
-            with pytest.raises(PermissionError, match=why):
+            with pytest.raises(PermissionError, match=re.escape(why)):
                 root.rmdir(name, CALLER)
         with pytest.raises(FileNotFoundError):
             root.rmdir("x", CALLER)
@@ -292,7 +293,9 @@ def test_everything_else_is_eperm(tree: Tree) -> None:
         topic.mkdir("x", 0o755, CALLER)
     with pytest.raises(PermissionError):
         topic.rmdir(".raw", CALLER)
-    with pytest.raises(PermissionError, match="rmdir of t deletes the topic, and its files 60 s"):
+    with pytest.raises(
+        PermissionError, match="to delete the topic, and its files 60 s later: rmdir t"
+    ):
         topic.unlink("0")
     with pytest.raises(PermissionError):
         tree.directory("t/.raw/0").unlink("partition.metadata")

@@ -221,7 +221,7 @@ def test_a_cut_is_a_new_inode_and_an_open_reader_goes_on(broker: Broker) -> None
         assert tree.read(FOLLOW) == broker.partition.text()
         assert tree.read("t/0") == broker.partition.text()
         assert read(handle, end) == b"another\n"
-        with pytest.raises(OSError, match="cut before these bytes"):
+        with pytest.raises(OSError, match="truncated before these bytes"):
             read(handle, end - 1)
         assert "missed the next records: positions have restarted" in tree.events()
         # The kernel is told that the name leads elsewhere by now.
