@@ -122,7 +122,7 @@ def test_ones_own_data_directory_without_the_right_to_write(machine: Machine) ->
 def test_a_data_directory_that_another_user_must_make(machine: Machine) -> None:
     line = mended(machine, "chown nobody mnt; rmdir data", "create")
     assert line == (
-        f"{machine.data}: cannot be made: Permission denied: "
+        f"{machine.data}: cannot create it: Permission denied: "
         f"as root: install -d -m 750 -o nobody {machine.data}"
     )
 

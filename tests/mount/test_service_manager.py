@@ -137,7 +137,8 @@ def test_why_it_does_not_begin(tmp_path: Path, manager: Manager) -> None:
         missing = tmp_path / "missing"
         assert refused(missing) == (
             os.EX_CONFIG,
-            f"{missing}: no such data directory: mkdir {missing} makes it, or -o create",
+            f"{missing}: no such data directory. To create it: mkdir {missing}, or mount with "
+            "-o create",
         )
     finally:
         mount.end()
@@ -241,7 +242,7 @@ def test_what_cannot_be_mounted_over_is_found_below_a_dead_mount(tmp_path: Path)
         mount.kill()
         done = kafkafs("mount", mount.data, mount.path)
         assert done.returncode == os.EX_CONFIG
-        assert "is not empty, and the mount would cover what lies there" in done.stderr
+        assert "not empty; the mount would hide its files" in done.stderr
     finally:
         mount.end()
     check_data(mount.data)

@@ -88,8 +88,8 @@ def test_who_mounts_is_told(tmp_path: Path) -> None:
         status, said = kafkafs("mount", mount.data, mount.path)
         assert (status, said) == (
             1,
-            f"kafkafs: {mount.path}: {mount.data} is mounted here already, by process {mount.pid}, "
-            "which does not answer; kafkafs umount --force ends the mount\n",
+            f"kafkafs: {mount.path}: {mount.data} is already mounted here, and its daemon "
+            f"(process {mount.pid}) does not answer. To end the mount: kafkafs umount --force\n",
         )
         assert mount.daemon.release(number)
         assert mount.topic("more").exists()

@@ -363,7 +363,8 @@ def test_remarks_are_made_once(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         options = {"kafka.bootstrap.servers": "nowhere:1", "kafka.security.protocol": "SSL"}
         assert len(batch(tmp_path, **options)) == 7
     assert [record.getMessage() for record in caplog.records] == [
-        "Options without effect, because no broker is used: kafka.bootstrap.servers, kafka.security.protocol"
+        "Options without effect, because no broker is used: kafka.bootstrap.servers, "
+        "kafka.security.protocol"
     ]
 
 

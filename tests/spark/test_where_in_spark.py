@@ -151,7 +151,7 @@ def test_the_tasks_of_an_rdd_are_not_told_the_zone(spark: SparkSession, tmp_path
         for where in (local, "timestamp > '2033-11-14T22:13:20'"):
             with pytest.raises(
                 Exception,
-                match=r"does not pass the time zone of the session to the tasks of an RDD.*'timeZone'",
+                match=r"does not pass the time zone of the session to .*'timeZone'",
             ):
                 count(where)
         assert count(local, timeZone="America/New_York") == 0

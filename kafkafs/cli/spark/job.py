@@ -167,7 +167,7 @@ def run_job(
         package = (error.name or "").split(".")[0]
         if package not in ("matplotlib", "pyarrow", "pyspark"):
             raise
-        raise fail(f"{package} is not installed: {session.how_to_install()}") from None
+        raise fail(f"{package} is not installed. To install: {session.how_to_install()}") from None
     except (OSError, StorageError, session.CannotStartError) as error:
         raise failure(error) from None
     except Exception as error:

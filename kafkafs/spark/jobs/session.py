@@ -77,8 +77,8 @@ def how_to_install() -> str:
     """The command that installs the extra's packages where this runs."""
     if importlib.util.find_spec("pip") is None:
         return (
-            "this installation takes no packages; another one does, in a virtual environment: "
-            "pip install '.[spark]' in a clone of kafkafs"
+            "pip install '.[spark]' in a virtual environment and a clone of kafkafs, because this "
+            "installation cannot add packages"
         )
     found = (_EXTRA.fullmatch(line) for line in importlib.metadata.requires("kafkafs") or ())
     packages = [match[1] for match in found if match]

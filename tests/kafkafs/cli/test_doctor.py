@@ -211,9 +211,9 @@ def test_letting_others_in(tmp_path: Path) -> None:
 def test_limits() -> None:
     found = doctor(before="ulimit -n 500; ulimit -f 1000")
     state, what, mend = one(found, "open-files")
-    assert (state, "no more than 500 files" in what, "prlimit" in mend) == ("wrong", True, True)
+    assert (state, "at most 500 files" in what, "prlimit" in mend) == ("wrong", True, True)
     state, what, mend = one(found, "file-size")
-    assert (state, "KiB: appends past it" in what, "prlimit" in mend) == ("wrong", True, True)
+    assert (state, "KiB: appends beyond that" in what, "prlimit" in mend) == ("wrong", True, True)
 
 
 # -- mounts ----------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_read_ahead(place: Place) -> None:
     setting = Path(f"/sys/class/bdi/{mounted.device}/read_ahead_kb")
     setting.write_text("128")
     state, what, mend = one(doctor(place.path), f"mount {place.path}")
-    assert (state, "128 KiB ahead" in what) == ("hint", True)
+    assert (state, "is 128 KiB instead" in what) == ("hint", True)
     assert subprocess.run(["sh", "-c", mend.replace("sudo ", "")], capture_output=True).stdout
     assert setting.read_text() == "1024\n"
 
@@ -276,7 +276,7 @@ def test_what_is_no_data_directory(data: Path, tmp_path: Path) -> None:
     others.mkdir()
     (others / "a letter").touch()
     state, what, _ = one(doctor(others), "data-directory")
-    assert (state, "none of Kafka's" in what) == ("wrong", True)
+    assert (state, "none of Kafka or kafkafs" in what) == ("wrong", True)
     assert doctor(data)["data-directory"] == []
 
 
@@ -286,7 +286,7 @@ def test_a_directory_of_another_user(data: Path) -> None:
     for directory in (data, *data.parents[:-2]):
         directory.chmod(0o755)
     state, what, mend = one(doctor(data, user=USER), "data-directory")
-    assert (state, "may not write it: it belongs to user 0" in what) == ("wrong", True)
+    assert (state, "no permission to write it; it belongs to user 0" in what) == ("wrong", True)
     assert mend == f"sudo kafkafs mount {data} MOUNT  (or: -o ro)"
     os.chown(data, USER + 1, -1)
     assert one(doctor(data, user=USER), "data-directory")[2].startswith(f"sudo -u '#{USER + 1}' ")
@@ -384,7 +384,7 @@ def test_a_full_disk_and_what_is_kept_for_it(tmp_path: Path) -> None:
             filler = fill_bytes(disk)
             found = doctor(here.path)
             state, what, mend = one(found, "reserve")
-            assert (state, what.split(" are")[0]) == ("wrong", "1 of 8 parts of the reserve")
+            assert (state, what.split(" are")[0]) == ("wrong", "1 of 8 parts of the disk reserve")
             assert mend == f"du -xhd1 {disk} | sort -h", "there is nothing of ours to delete"
             assert one(found, "space")[0] == "wrong"
             filler.unlink()

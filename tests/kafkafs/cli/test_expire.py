@@ -222,7 +222,7 @@ def test_a_broken_policy_is_said_and_the_others_have_their_turn(
         "enough values to unpack (expected 2, got 1)"
         for partition in (0, 1)
     ]
-    assert done.stdout.splitlines()[0].startswith("b:0: 3 segments")
+    assert done.stdout.splitlines()[0].startswith("b:0: deleted 3 segments")
     settings.unlink()
     assert (len(left(place, "a")), len(left(place, "b"))) == (4, 1)
 

@@ -175,7 +175,10 @@ def test_a_mount_of_what_must_not_be_mounted(mounted: Place, command: str) -> No
         assert done.exit_code == 1
         if command != "config --broker-config x":
             assert f"in use by process {mounted.pid}" in done.stderr
-            assert f"mounted at {mounted.path}; kafkafs umount {mounted.path} ends" in done.stderr
+            assert (
+                f"mounted at {mounted.path}. To unmount it: kafkafs umount {mounted.path}"
+                in done.stderr
+            )
     assert logs(mounted) == before
 
 
@@ -296,7 +299,7 @@ def test_umount_of_what_is_no_mount_point(mounted: Place) -> None:
         done = kafkafs("umount", path)
         assert done.returncode == 1
         assert done.stderr == (
-            f"kafkafs: {path}: not a kafkafs mount: kafkafs umount {mounted.path}\n"
+            f"kafkafs: {path}: not a kafkafs mount. Try: kafkafs umount {mounted.path}\n"
         )
     assert os.path.ismount(mounted.path)
 
@@ -353,7 +356,7 @@ def test_umount_by_another_user(mounted: Place, monkeypatch: pytest.MonkeyPatch)
         done = run(f"umount{options}", str(mounted.path))
         assert (done.exit_code, done.stderr) == (
             1,
-            f"kafkafs: {mounted.path}: user {user} has mounted this, and only that user and root "
+            f"kafkafs: {mounted.path}: mounted by user {user}; only that user and root "
             "may unmount it\n",
         )
     assert os.path.ismount(mounted.path)
@@ -388,11 +391,11 @@ def test_a_topic_that_can_be_created(tmp_path: Path, command: str) -> None:
     assert f"To create a topic in it: kafkafs create '{data}' orders" in refused(command, data)
     fill(tmp_path / "a log")
     assert run(command, data, "nope:0").stderr == (
-        f"kafkafs: there is no topic 'nope': kafkafs create '{data}' nope makes it\n"
+        f"kafkafs: there is no topic 'nope'. To create it: kafkafs create '{data}' nope\n"
     )
     assert run(command, data, "order:0").stderr == (
         f"kafkafs: there is no topic 'order': did you mean 'orders'? "
-        f"kafkafs create '{data}' order makes it\n"
+        f"To create it: kafkafs create '{data}' order\n"
     )
 
 

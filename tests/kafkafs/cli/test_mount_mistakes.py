@@ -44,19 +44,19 @@ def refused(place: Place, data: Path, path: Path, *options: str) -> str:
 def test_swapped_arguments(place: Place) -> None:
     fill(place.data)
     assert refused(place, place.path, place.data) == (
-        f"kafkafs: {place.data}: is itself a data directory; to mount it: "
+        f"kafkafs: arguments swapped? {place.data} is a data directory. Try: "
         f"kafkafs mount {place.data} {place.path}"
     )
     (place.data / "orders-0").rename(place.data.parent / "orders-0")
-    assert "is itself a data directory" in refused(place, place.path, place.data), "also without"
+    assert "is a data directory. Try: " in refused(place, place.path, place.data), "also without"
 
 
 def test_a_mount_point_with_files(place: Place) -> None:
     (place.path / "file").write_text("mine\n")
     line = refused(place, place.data, place.path)
     assert line == (
-        f"kafkafs: {place.path}: is not empty, and the mount would cover what lies there "
-        "(-o nonempty does)"
+        f"kafkafs: {place.path}: not empty; the mount would hide its files. "
+        "To mount over them: -o nonempty"
     )
     place.mount("-o", "nonempty")
     assert os.listdir(place.path) == []
@@ -79,8 +79,8 @@ def test_a_data_directory_with_files_of_others(place: Place, options: tuple[str,
     (place.data / "openjdk-17").mkdir()
     (place.data / "openjdk-17" / "release").touch()
     line = refused(place, place.data, place.path, *options)
-    assert line.startswith(f"kafkafs: {place.data}: has files, but none of Kafka or kafkafs'")
-    assert line.endswith("-o create puts a log beside them") == (not options)
+    assert line.startswith(f"kafkafs: {place.data}: has files, but none of Kafka or kafkafs.")
+    assert line.endswith(" To use it anyway: -o create") == (not options)
 
 
 def test_create_puts_a_log_beside_files_of_others(place: Place) -> None:
@@ -94,7 +94,8 @@ def test_create_puts_a_log_beside_files_of_others(place: Place) -> None:
 def test_a_data_directory_that_is_missing(place: Place) -> None:
     missing = place.data.parent / "miss ing"
     assert refused(place, missing, place.path) == (
-        f"kafkafs: {missing}: no such data directory: mkdir '{missing}' makes it, or -o create"
+        f"kafkafs: {missing}: no such data directory. "
+        f"To create it: mkdir '{missing}', or mount with -o create"
     )
     place.data = missing
     place.mount("-o", "create")
@@ -107,7 +108,7 @@ def test_create_makes_no_directories_above(place: Place) -> None:
     missing = place.data.parent / "missing" / "data"
     line = refused(place, missing, place.path, "-o", "create")
     reason = f"No such file or directory: mkdir -p {missing}"
-    assert line == f"kafkafs: {missing}: cannot be made: {reason}"
+    assert line == f"kafkafs: {missing}: cannot create it: {reason}"
 
 
 def test_create_is_not_for_read_only_mounts(place: Place) -> None:
@@ -122,14 +123,14 @@ def test_a_file_in_the_place_of_a_directory(place: Place) -> None:
     expected = f"kafkafs: {file}: a file, not a data directory"
     assert refused(place, file, place.path) == expected
     assert refused(place, file, place.path, "-o", "create") == expected
-    assert refused(place, place.data, file).startswith(f"kafkafs: {file}: is a file")
+    assert refused(place, place.data, file).startswith(f"kafkafs: {file}: not a directory")
 
 
 def test_one_partitions_directory(place: Place) -> None:
     fill(place.data)
     for options in ((), ("-o", "create")):
         line = refused(place, place.data / "orders-0", place.path, *options)
-        assert line.endswith(f"no data directory: kafkafs mount {place.data} {place.path}")
+        assert line.endswith(f"not a data directory. Try: kafkafs mount {place.data} {place.path}")
 
 
 def test_links_to_swapped_directories(place: Place) -> None:
@@ -137,13 +138,13 @@ def test_links_to_swapped_directories(place: Place) -> None:
     links = [place.data.parent / name for name in ("a", "b")]
     links[0].symlink_to(place.path)
     links[1].symlink_to(place.data)
-    assert "is itself a data directory" in refused(place, links[0], links[1])
+    assert "is a data directory. Try: " in refused(place, links[0], links[1])
     loop = place.data.parent / "loop"
     loop.symlink_to(loop)
     assert "symbolic links" in refused(place, loop, place.path)
     assert "symbolic links" in refused(place, place.data, loop)
     (place.data / "link").symlink_to(place.path)
-    assert "must not lie in one another" in refused(place, place.data, place.data / "orders-0")
+    assert "must not contain each other" in refused(place, place.data, place.data / "orders-0")
 
 
 def test_a_mount_in_the_place_of_the_data_directory(place: Place) -> None:
@@ -152,13 +153,12 @@ def test_a_mount_in_the_place_of_the_data_directory(place: Place) -> None:
     other.mkdir()
     place.mount()
     for given, where in (
-        (place.path, "a mount of kafkafs"),
-        (place.path / "orders", "inside a mount of kafkafs"),
+        (place.path, "a kafkafs mount"),
+        (place.path / "orders", "inside a kafkafs mount"),
     ):
         line = misconfigured(kafkafs("mount", given, other))
         assert line == (
-            f"kafkafs: {given}: {where}, which shows {place.data}: "
-            f"kafkafs mount {place.data} {other}"
+            f"kafkafs: {given}: {where} of {place.data}. Try: kafkafs mount {place.data} {other}"
         )
     assert os.listdir(other) == []
 
@@ -212,7 +212,7 @@ def test_create_makes_nothing_inside_a_mount(place: Place, given: str) -> None:
     other.mkdir()
     place.mount()
     line = misconfigured(kafkafs("mount", "-o", "create", f"{place.path}/new{given}", other))
-    assert f"new: inside a mount of kafkafs, which shows {place.data}" in line
+    assert f"new: inside a kafkafs mount of {place.data}" in line
     assert os.listdir(place.path) == ["orders"]
 
 
@@ -225,8 +225,8 @@ def test_a_mount_inside_a_mount(place: Place, options: tuple[str, ...]) -> None:
     place.mount()
     line = misconfigured(kafkafs("mount", other, place.path / "orders", *options))
     assert line == (
-        f"kafkafs: {place.path / 'orders'}: lies inside the mount of kafkafs at {place.path}, "
-        "which would detach it: mount it elsewhere"
+        f"kafkafs: {place.path / 'orders'}: inside the kafkafs mount {place.path}, "
+        "which would detach the new mount; give another directory"
     )
 
 

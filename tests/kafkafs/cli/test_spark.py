@@ -109,8 +109,8 @@ def test_where_no_package_can_be_added_a_job_says_where_it_can(data: Path) -> No
     told = run("verify", data, without=(*EXTRA, "pip"))
     assert told.returncode == 1
     assert told.stderr.endswith(
-        "To install: this installation takes no packages; another one does, in a virtual environment: "
-        "pip install '.[spark]' in a clone of kafkafs\n"
+        "To install: pip install '.[spark]' in a virtual environment and a clone of kafkafs, "
+        "because this installation cannot add packages\n"
     )
 
 

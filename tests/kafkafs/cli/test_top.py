@@ -626,7 +626,7 @@ def test_a_daemon_that_ends_and_comes_back(mounted: Place, here: Terminal) -> No
     here.wait(lambda lines: names(lines) == ["a", "b"])
     with ending(pid := mounted.pid):
         os.kill(pid, signal.SIGKILL)
-    here.wait_for("the daemon has ended: kafkafs umount")
+    here.wait_for("the daemon has exited. To remove the dead mount: kafkafs umount")
     assert any("\x1b[31m" in line for line in here.lines(attributes=True))
     assert kafkafs("umount", mounted.path).returncode == 0
     here.wait_for("not a kafkafs mount")

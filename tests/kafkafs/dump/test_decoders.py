@@ -48,7 +48,7 @@ def test_a_class_that_is_not_here(name: str) -> None:
 
 
 def test_a_topic_that_is_not_here() -> None:
-    with pytest.raises(DecoderError, match="no remote-log-metadata-decoder here"):
+    with pytest.raises(DecoderError, match="remote-log-metadata-decoder is not supported"):
         topic_decoder("remote-log-metadata-decoder")
 
 

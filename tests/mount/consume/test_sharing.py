@@ -305,7 +305,7 @@ SKIP = ["--exec", "x", "--on-failure", "skip"]
         (["{topic}/7"], "No such file"),
         (["{topic}/.kv/0", "--view", "jsonl"], "kv and jsonl are two views"),
         (["{topic}/.kv/0", "{topic}/.jsonl/1"], "kv and jsonl are two views"),
-        (["{topic}/.raw"], "neither a topic nor a partition"),
+        (["{topic}/.raw"], "not a topic or partition"),
         (["{mount}", "nowhere"], "No such file"),
         (["/"], "not in a kafkafs mount"),
         (["/nowhere"], "not in a kafkafs mount"),

@@ -113,7 +113,7 @@ def test_what_is_not_there(mounted: Place) -> None:
 def test_a_path_where_a_topic_is_wanted(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words to type are found in the error: they name the same."""
     monkeypatch.chdir(mounted.data.parent)
-    wrong = "kafkafs: {}: is not TOPIC[:PARTITION]: kafkafs verify {}"
+    wrong = "kafkafs: {}: not TOPIC[:PARTITION]. Try: kafkafs verify {}"
     for words, instead in (
         (("mnt", "mnt/orders"), "mnt/orders"),
         (("data", "mnt/orders/1"), "mnt/orders/1"),
@@ -155,7 +155,7 @@ def test_what_is_neither_topic_nor_partition(mounted: Place) -> None:
     ):
         assert refused(mounted.path / path) == (
             1,
-            f"kafkafs: {mounted.path}/{path}: neither a topic nor a partition: "
+            f"kafkafs: {mounted.path}/{path}: not a topic or partition. Try: "
             f"kafkafs verify {mounted.path}{instead}",
         )
 
@@ -164,7 +164,7 @@ def test_what_is_neither_topic_nor_partition(mounted: Place) -> None:
 def test_paths_of_several_directories(mounted: Place, tmp_path: Path) -> None:
     for other in (mounted.data, tmp_path, "payments"):
         code, line = refused(mounted.path / "orders", other)
-        assert (code, f"is not below {mounted.path}" in line) == (2, True), line
+        assert (code, f"is not in {mounted.path}" in line) == (2, True), line
 
 
 def test_no_logs_at_all() -> None:

@@ -51,7 +51,8 @@ def test_a_line_among_others_in_a_view(mount: Path) -> None:
     for name in ("orders", "orders/0"):
         said = refusal("append", mount / name, "--view", "jsonl", stdin=lines)
         assert said == (
-            "line 6 of standard input: not JSON: it is incomplete; all lines before it were appended"
+            "line 6 of standard input: not JSON: it is incomplete; "
+            "all lines before it were appended"
         )
 
 
