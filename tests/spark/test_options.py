@@ -172,7 +172,7 @@ ASSIGN = {"path": "/d"}
         ({**LEAST, "assign": '{"a":[0]}'}, "Only one of the following options can be specified"),
         ({**ASSIGN, "subscribe": " , "}, "No topics to subscribe to"),
         ({**ASSIGN, "subscribePattern": " "}, "Pattern to subscribe is empty"),
-        ({**ASSIGN, "subscribePattern": "("}, "no regular expression"),
+        ({**ASSIGN, "subscribePattern": "("}, "is not a regular expression"),
         ({**ASSIGN, "assign": "a"}, 'Expected e.g. {"topicA":[0,1]'),
         ({**ASSIGN, "assign": '{"a":[true]}'}, "Expected e.g."),
         ({**ASSIGN, "assign": '{"a":0}'}, "Expected e.g."),
@@ -257,7 +257,7 @@ def test_a_group() -> None:
     assert parse({**LEAST, "path": "file:///data", "group": "g"}, "any").group == "g"
     for options, message in (
         ({"group": ""}, "Option 'group': the name of a group has 1 to"),
-        ({"group": "g", "path": "s3://bucket/data"}, "needs a data directory on a disk"),
+        ({"group": "g", "path": "s3://bucket/data"}, "requires a local data directory"),
     ):
         with pytest.raises(InvalidOption, match=message):
             parse({**LEAST, **options}, "any")

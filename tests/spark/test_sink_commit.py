@@ -205,7 +205,7 @@ def test_a_missing_topic(data: Path) -> None:
 
 
 def test_a_message_of_another_batch(data: Path, streams: StreamWriter) -> None:
-    with pytest.raises(StorageError, match="a task of batch 0 in batch 7"):
+    with pytest.raises(StorageError, match="batch 7 has a message from a task of batch 0"):
         streams.commit([task(data, STREAM, 0, b"a")], 7)
 
 

@@ -102,7 +102,7 @@ class Assigned:
         if left_out and not self._has_warned:
             self._has_warned = True
             names = ", ".join(map(str, sorted(left_out)))
-            _log.warning("partition %s in 'assign' does not exist; ignored", names)
+            _log.warning("partitions in 'assign' that do not exist are ignored: %s", names)
         return found
 
     def end(self, log: Log) -> int:

@@ -131,7 +131,7 @@ def test_a_deleted_topic_ends_alone(topic: Topic) -> None:
         topic.mount.topic(topic.name)
         topic.append("a", 0, 1)
         consumer.read_until(b"a1\na0\n")
-        assert "was deleted" in consumer.errors()
+        assert "/0: deleted" in consumer.errors()
 
 
 def test_only_so_many_records(topic: Topic) -> None:
@@ -218,7 +218,10 @@ def test_retention_that_was_faster_is_named(topic: Topic) -> None:
     topic.mount.run(f"echo '0 6' > {topic.name}/.control/delete-records")
     done = topic.consume()
     assert (done.returncode, of("a", done.stdout)) == (0, topic.lines("a", 6, 4))
-    assert done.stderr.decode() == f"kafkafs: {topic.name}/0: 2..6 is gone: deleted unread\n"
+    assert (
+        done.stderr.decode()
+        == f"kafkafs: {topic.name}/0: 2..6 were deleted before they were read\n"
+    )
     assert topic.position() == 10
 
 
@@ -231,7 +234,7 @@ def test_retention_that_was_faster_is_named_where_what_is_out_of_range_is_an_err
         mount.run(f"echo '0 6' > {topic.name}/.control/delete-records")
         done = topic.consume()
         assert (done.returncode, of("a", done.stdout)) == (0, topic.lines("a", 6, 4))
-        expected = f"kafkafs: {topic.name}/0: 2..6 is gone: deleted unread\n"
+        expected = f"kafkafs: {topic.name}/0: 2..6 were deleted before they were read\n"
         assert done.stderr.decode() == expected
         assert topic.position() == 10
 
@@ -337,7 +340,7 @@ def test_an_unmount_ends_it(tmp_path: Path) -> None:
             mount.kill()
             assert consumer.status() == 1
             assert consumer.errors() == (
-                f"kafkafs: {mount.path}: its daemon has ended: "
-                f"kafkafs mount {mount.data} {mount.path} mounts it again\n"
+                f"kafkafs: {mount.path}: its daemon has exited. To mount it again: "
+                f"kafkafs mount {mount.data} {mount.path}\n"
             )
             mount.start()

@@ -251,7 +251,10 @@ def test_a_wrong_file_of_positions_is_refused(topic: Topic, tmp_path: Path) -> N
     file = tmp_path / "positions"
     file.write_text("something else\n")
     done = topic.consume("--positions", file, group=False)
-    assert (done.returncode, b"line 1 is not topic partition" in done.stderr) == (1, True)
+    assert (
+        done.returncode,
+        b"line 1 does not have the columns topic partition" in done.stderr,
+    ) == (1, True)
     assert file.read_text() == "something else\n"
 
 
@@ -264,8 +267,8 @@ def test_a_read_only_mount_says_what_to_type(tmp_path: Path) -> None:
             done = topic.consume("-g", group)
             assert done.returncode == 1
             expected = (
-                f"kafkafs: {mount.path}: is read-only, so it keeps no positions: --positions FILE "
-                f"in place of -g {group} keeps them in a file of yours\n"
+                f"kafkafs: {mount.path}: read-only, so no offsets can be committed. To keep them "
+                f"in a file: --positions FILE instead of -g {group}\n"
             )
             assert done.stderr.decode() == expected
         options = ("--positions", tmp_path / "positions")
@@ -283,8 +286,8 @@ SKIP = ["--exec", "x", "--on-failure", "skip"]
     ("words", "said"),
     [
         (["-g", "G", "--positions", "f", "{topic}"], "-g GROUP or --positions FILE"),
-        (["-g", "", "{topic}"], "a group has a name"),
-        (["--reset", "{topic}"], "--reset needs -g"),
+        (["-g", "", "{topic}"], "-g GROUP: the name is empty"),
+        (["--reset", "{topic}"], "--reset requires -g"),
         (["--on-failure", "retry", "{topic}"], "--exec COMMAND"),
         (
             ["--on-failure", "skip", "--exec", "x", "{topic}"],
@@ -294,17 +297,20 @@ SKIP = ["--exec", "x", "--on-failure", "skip"]
             ["--dead-letter", "x", "--exec", "x", "{topic}"],
             "--dead-letter TOPIC require each other",
         ),
-        (["-g", "G", "--reset", "--exec", "x", "{topic}"], "takes no --exec"),
-        (["-g", "G", "--reset", "--batch-wait", "0", "{topic}"], "takes no --batch-wait"),
-        (["-g", "G", "--reset", "--follow", "{topic}"], "takes no --follow"),
-        ([*SKIP, "--dead-letter", "{name}", "{topic}"], "is what is consumed"),
-        ([*SKIP, "--dead-letter", "{topic}", "{topic}"], "is the name of a topic"),
-        (["--from", "soon", "{topic}"], "none of earliest, latest"),
-        (["--from", "-10", "{topic}"], "none of earliest, latest"),
-        (["--from", "1..2", "{topic}"], "none of earliest, latest"),
+        (["-g", "G", "--reset", "--exec", "x", "{topic}"], "--reset cannot be used with --exec"),
+        (
+            ["-g", "G", "--reset", "--batch-wait", "0", "{topic}"],
+            "--reset cannot be used with --batch-wait",
+        ),
+        (["-g", "G", "--reset", "--follow", "{topic}"], "--reset cannot be used with --follow"),
+        ([*SKIP, "--dead-letter", "{name}", "{topic}"], "this topic is being consumed"),
+        ([*SKIP, "--dead-letter", "{topic}", "{topic}"], "takes the name of a topic"),
+        (["--from", "soon", "{topic}"], "is not earliest, latest"),
+        (["--from", "-10", "{topic}"], "is not earliest, latest"),
+        (["--from", "1..2", "{topic}"], "is not earliest, latest"),
         (["{topic}/7"], "No such file"),
-        (["{topic}/.kv/0", "--view", "jsonl"], "kv and jsonl are two views"),
-        (["{topic}/.kv/0", "{topic}/.jsonl/1"], "kv and jsonl are two views"),
+        (["{topic}/.kv/0", "--view", "jsonl"], "kv and jsonl are different views"),
+        (["{topic}/.kv/0", "{topic}/.jsonl/1"], "kv and jsonl are different views"),
         (["{topic}/.raw"], "not a topic or partition"),
         (["{mount}", "nowhere"], "No such file"),
         (["/"], "not in a kafkafs mount"),

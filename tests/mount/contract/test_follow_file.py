@@ -134,7 +134,7 @@ def test_it_shows_the_values_and_is_for_reading(followed: Followed) -> None:
     fails(errno.EPERM, os.unlink, followed.file)
     fails(errno.ENOENT, os.stat, followed.file.parent / "1")
     assert followed.file.read_bytes() == followed.text
-    assert ".follow/0 refused: it is for reading" in followed.mount.events()
+    assert ".follow/0 refused: this file is read-only" in followed.mount.events()
 
 
 def test_the_first_line_of_ship_names_the_partition(followed: Followed) -> None:
@@ -244,7 +244,7 @@ def test_what_a_reader_missed_is_one_line(tmp_path: Path) -> None:
             os.close(fd)
         missed = f"/.ship/0: the reader at position {HEAD} missed offsets 0 to 99"
         assert missed in strict.events()
-        assert f"can go on at position {HEAD + followed.first}" in strict.events()
+        assert f"can continue at position {HEAD + followed.first}" in strict.events()
 
 
 def _check_what_is_said(followed: Followed) -> None:
@@ -266,7 +266,7 @@ def _check_what_is_said(followed: Followed) -> None:
             fails(errno.ESTALE, os.pread, fd, 100, position)
         assert len(told()) == 1
         assert told()[0].startswith("500 missed offsets 25 to 99")
-        assert told()[0].endswith(f"can go on at position {followed.first}")
+        assert told()[0].endswith(f"can continue at position {followed.first}")
         assert os.pread(fd, LINE, followed.first) == lines(100, 101)
     with followed.opened() as fd:
         fails(errno.ESTALE, os.pread, fd, 100, 30 * LINE)
