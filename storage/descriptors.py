@@ -163,8 +163,8 @@ def open_for(holder: Holder, files: Files, open_it: Callable[[], int]) -> Descri
                     continue
             else:
                 reason = (
-                    f"{os.strerror(errno.EMFILE)}: segments hold {len(_open)} of {limit()}"
-                    " (RLIMIT_NOFILE), and what was written to them cannot be synced"
+                    f"{os.strerror(errno.EMFILE)}: segments use {len(_open)} of {limit()} file "
+                    "descriptors (RLIMIT_NOFILE), and appended data cannot be synced"
                 )
                 failure = OSError(errno.EMFILE, reason)
         if not any(_sync_and_evict_one(holder) for _ in range(_TRIES)):

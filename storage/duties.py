@@ -69,16 +69,16 @@ class Duties:
         how = (type(error), error.errno if isinstance(error, OSError) else None)
         if self._failing.get((duty, of)) != how:
             self._failing[duty, of] = how
-            what = f"{_named(duty, of)} fails, and is tried again"
+            what = f"{_named(duty, of)} failed, will retry"
             if isinstance(error, OSError | StorageError):
                 self.say(f"{what}: {reason_of(error)}")
             else:
-                self.say(f"{what}: unforeseen", "".join(traceback.format_exception(error)))
+                self.say(f"{what}: unexpected error", "".join(traceback.format_exception(error)))
 
     def succeeded(self, duty: str, of: str = "") -> None:
         """A turn has succeeded."""
         if self._failing.pop((duty, of), None) is not None:
-            self.say(f"{_named(duty, of)} goes on")
+            self.say(f"{_named(duty, of)} works again")
 
     def forget(self, of: str) -> None:
         """Forget the failures of something that is gone."""

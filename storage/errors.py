@@ -70,7 +70,7 @@ class NoThread(OSError):
     """The system lets no further thread start; errno ENOMEM.  Its work has not begun."""
 
     def __init__(self) -> None:
-        super().__init__(errno.ENOMEM, "no thread can be started")
+        super().__init__(errno.ENOMEM, "cannot start a thread")
 
 
 class CorruptRecord(StorageError):

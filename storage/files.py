@@ -98,12 +98,12 @@ def _with_reason(error: OSError, path: str) -> OSError:
     """``error``; where descriptors ran out, with the limit in its message."""
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        reason = f"{os.strerror(errno.EMFILE)}: this process may have {limit} (RLIMIT_NOFILE)"
+        reason = f"{os.strerror(errno.EMFILE)}: this process may open {limit} files (RLIMIT_NOFILE)"
     elif error.errno == errno.ENFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         reason = (
-            f"{os.strerror(errno.ENFILE)}: the system's limit (fs.file-max) is reached,"
-            f" not this process's of {limit} (RLIMIT_NOFILE)"
+            f"{os.strerror(errno.ENFILE)}: the limit of the system (fs.file-max) is reached, "
+            f"not the limit of this process, {limit} (RLIMIT_NOFILE)"
         )
     else:
         return error
@@ -133,8 +133,8 @@ class Room(Protocol):
 
 def unusable(path: str, mode: int) -> UnusableFile:
     """The error for a path that is no regular file, by its ``st_mode``."""
-    kind = _KINDS.get(stat.S_IFMT(mode), "something unknown")
-    return UnusableFile(errno.EIO, f"{kind} in the place of a file, which is not opened", path)
+    kind = _KINDS.get(stat.S_IFMT(mode), "an unknown kind of file")
+    return UnusableFile(errno.EIO, f"found {kind} instead of a regular file; not opened", path)
 
 
 def _number_in_mountinfo(directory: str) -> str:
@@ -200,7 +200,7 @@ def _named(error: OSError, path: str) -> OSError:
     if isinstance(error, IgnoredEntry):
         return error  # it names the path
     if error.errno == errno.ELOOP:
-        reason = "a symbolic link is in its place or on the way to it, and none is followed"
+        reason = "the path contains a symbolic link; links are not followed"
         return UnusableFile(errno.EIO, reason, path)
     return _with_reason(OSError(error.errno, error.strerror, path), path)
 
@@ -453,7 +453,10 @@ class Files:
         """Before taking space for good: OSError (ENOSPC) where only the reserve is left."""
         reserve = self.reserve
         if reserve is not None and not reserve.is_whole and not reserve.restore():
-            reason = f"{os.strerror(errno.ENOSPC)}: what is left is for deleting and for the end"
+            reason = (
+                f"{os.strerror(errno.ENOSPC)}: the remaining space is reserved for "
+                "deleting and shutting down"
+            )
             raise OSError(errno.ENOSPC, reason)
 
     def space(self, path: str) -> os.statvfs_result:
@@ -641,7 +644,7 @@ class Files:
         try:
             size = self.size(fd)
             if size > LARGEST_WHOLE:
-                reason = f"{size} bytes, more than such a file ever has"
+                reason = f"{size} bytes is too large for this file"
                 raise UnusableFile(errno.EIO, reason, path)
             return self.pread(fd, size, 0)
         finally:

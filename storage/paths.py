@@ -119,16 +119,16 @@ class AsideDirectory(NamedTuple):
 def check_topic_name(topic: str) -> None:
     """InvalidTopic, with the reason, where Kafka allows no such name."""
     if not topic:
-        raise InvalidTopic("a topic's name may not be empty")
+        raise InvalidTopic("a topic name must not be empty")
     if topic in (".", ".."):
-        raise InvalidTopic(f"a topic's name may not be {topic!r}")
+        raise InvalidTopic(f"a topic name must not be {topic!r}")
     if len(topic) > MAX_TOPIC_LENGTH:
         raise InvalidTopic(
-            f"a topic's name may have {MAX_TOPIC_LENGTH} characters, this has {len(topic)}"
+            f"a topic name has at most {MAX_TOPIC_LENGTH} characters, this one has {len(topic)}"
         )
     if _TOPIC.fullmatch(topic) is None:
         raise InvalidTopic(
-            f"a topic's name consists of letters, digits, '.', '_' and '-', {topic!r} does not"
+            f"a topic name consists of letters, digits, '.', '_' and '-'; {topic!r} does not"
         )
 
 
@@ -138,14 +138,14 @@ def check_new_name(topic: str) -> None:
     """
     check_topic_name(topic)
     if topic in INTERNAL_TOPICS or partition_directory(topic, 0) == METADATA_LOG:
-        reason = "a cluster makes this topic for itself"
+        reason = "only a cluster creates this topic"
     elif topic in (ABOUT, GROUPS):
-        reason = "a mount shows itself by this name"
+        reason = "a mount uses this name for its own files"
     elif topic.endswith(("-delete", "-stray", "-future")):
-        reason = "the names of a broker's directories that are on their way out or in end so"
+        reason = "a broker uses such names for partitions that it deletes or moves"
     else:
         return
-    raise PolicyViolation(f"topic {topic!r}: {reason}: take another name")
+    raise PolicyViolation(f"topic {topic!r}: {reason}. Choose another name")
 
 
 def check_takes_records(topic: str) -> None:
@@ -154,7 +154,8 @@ def check_takes_records(topic: str) -> None:
     """
     if topic == CONSUMER_OFFSETS:
         raise PolicyViolation(
-            f"positions are committed in {GROUPS} alone: echo OFFSET > {GROUPS}/GROUP/TOPIC/N"
+            "this topic takes no records. To commit an offset: echo OFFSET > "
+            f"{GROUPS}/GROUP/TOPIC/N"
         )
 
 
@@ -164,9 +165,9 @@ def check_may_change(topic: str) -> None:
     """
     if topic == CONSUMER_OFFSETS:
         raise PolicyViolation(
-            f"topic {topic!r} has the positions of all groups: rmdir {GROUPS}/GROUP takes those of "
-            "one back, and what it is made with stands in kafkafs.properties "
-            "(offsets.topic.num.partitions, offsets.topic.segment.bytes)"
+            f"topic {topic!r} contains the committed offsets of all groups. To delete those of "
+            f"one group: rmdir {GROUPS}/GROUP. Its settings are offsets.topic.num.partitions "
+            "and offsets.topic.segment.bytes in kafkafs.properties"
         )
 
 

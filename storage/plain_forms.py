@@ -223,8 +223,9 @@ class PlainForms:
             ):
                 raise OSError(
                     errno.ENOMEM,
-                    f"no room for a batch of up to {size} bytes uncompressed: others use it all "
-                    f"the time; mount with more than {self.budget} bytes (-o memory=BYTES)",
+                    f"not enough memory for a batch of up to {size} bytes uncompressed, "
+                    f"because other readers use it; mount with more than {self.budget} bytes "
+                    "(-o memory=BYTES)",
                 )
         finally:
             if is_large:

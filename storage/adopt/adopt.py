@@ -165,7 +165,9 @@ def recover(directory: OpenDirectory) -> None:
             lambda: _settle(directory, Task(), lambda: directory.clock_ms() * 1_000_000)
         )
     except (StorageError, OSError) as error:
-        fault = f"{directory.path}: an adoption that a crash has ended is still open: {error}"
+        fault = (
+            f"{directory.path}: the adoption that a crash interrupted is still unfinished: {error}"
+        )
         directory.faults.append(fault)
         _log.warning("%s", fault)
 
@@ -248,7 +250,7 @@ class _Adoption:
                 log = topic.partitions.get(file.partition)
             if log is None:
                 raise UnknownTopicOrPartition(
-                    f"there is no partition {file.partition} of a topic {file.topic!r}",
+                    f"topic {file.topic!r} has no partition {file.partition}",
                     path=self.directory.path,
                 )
             log.check_not_read_only()
@@ -315,7 +317,10 @@ class _Adoption:
                 producer is None
                 or (producer.transaction_first_offset, producer.last_offset) != span
             ):
-                reason = "another one has written as this producer meanwhile; ask again"
+                reason = (
+                    "another transaction was written with this producer id meanwhile: send "
+                    "the request again"
+                )
                 raise InvalidTxnState(reason, query.producer_id, path=log.directory)
 
 

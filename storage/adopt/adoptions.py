@@ -35,8 +35,8 @@ MAX_EPOCH = 32766
 
 _VERSION = 0
 _CURE = (
-    "put a copy of it back; without it (once it is removed) a batch that is asked for again is "
-    "appended again, and a transaction that was open then stays open until it is aborted"
+    "restore a copy of this file; if you delete it instead, a batch that is requested again is "
+    "appended again, and a transaction that was open stays open until it is aborted"
 )
 _FENCED_KEPT = 64
 # A query of the kind ONCE is remembered as long as its request may be repeated.
@@ -62,8 +62,8 @@ class Query:
         """Whether a request's batch was adopted already.  InvalidRecord: another kind's name."""
         if request.kind is not self.kind:
             raise InvalidRecord(
-                f"{request.query} has written before as a query of the kind {self.kind}, not "
-                f"{request.kind}: take another name"
+                f"query {request.query} has written as kind {self.kind} before, not "
+                f"{request.kind}: choose another query name"
             )
         return request.batch <= self.batch
 
@@ -74,13 +74,14 @@ class Query:
         """
         if request.run in self.fenced and request.run != request.query:
             raise Fenced(
-                f"run {request.run} of {request.query} is over: run {self.run} has taken its place"
+                f"run {request.run} of query {request.query} is fenced: run {self.run} has "
+                "replaced it"
             )
         follows = self.batch < 0 or request.batch == self.batch + 1
         if not follows and self.kind is not QueryKind.RISING:
             raise BatchGap(
-                f"batch {request.batch} of {request.query} does not follow batch {self.batch}, "
-                "the last one adopted"
+                f"batch {request.batch} of query {request.query} does not follow batch "
+                f"{self.batch}, the last one that was adopted"
             )
 
 
@@ -126,7 +127,7 @@ class Adoptions:
             fields = json.loads(data)
             version = fields.pop("version")
             if version != _VERSION:
-                raise CorruptCheckpoint(f"version {version!r} is not known here", path=path)
+                raise CorruptCheckpoint(f"unknown version {version!r}", path=path)
             queries = {name: _query(each) for name, each in fields.pop("queries").items()}
             pending = fields.pop("pending")
             return cls(
@@ -134,7 +135,7 @@ class Adoptions:
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptCheckpoint(
-                f"what was adopted is not known: {error!r}; {_CURE}", path=path
+                f"cannot read the adopted batches: {error!r}; {_CURE}", path=path
             ) from None
 
     def save(self, files: Files, data_dir: str) -> None:

@@ -53,8 +53,8 @@ def check_query(query: object) -> None:
     """InvalidRecord where a query cannot have that name."""
     if type(query) is not str or _QUERY.fullmatch(query) is None:
         raise InvalidRecord(
-            f"{query!r} is no name for who writes: letters, digits, '.', '_' and '-', at most "
-            f"{MAX_QUERY_LENGTH}"
+            f"invalid query name {query!r}: use letters, digits, '.', '_' and '-', at most "
+            f"{MAX_QUERY_LENGTH} characters"
         )
 
 
@@ -104,7 +104,7 @@ class AdoptRequest(NamedTuple):
             kind = QueryKind(fields.get("kind", QueryKind.STREAM))
             request = cls(**{**fields, "files": files, "kind": kind})
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise InvalidRecord(f"no request to adopt: {error}") from None
+            raise InvalidRecord(f"invalid adopt request: {error}") from None
         request.check()
         return request
 
@@ -113,16 +113,16 @@ class AdoptRequest(NamedTuple):
         query, batch, run, *_ = tuple[Any, ...](self)
         check_query(query)
         if type(batch) is not int or not 0 <= batch < 1 << 63:
-            raise InvalidRecord(f"batch {batch!r} is no number")
+            raise InvalidRecord(f"batch {batch!r} is not a valid number")
         if not isinstance(run, str) or not 0 < len(run) <= MAX_QUERY_LENGTH:
-            raise InvalidRecord(f"run {run!r} is no name")
+            raise InvalidRecord(f"run {run!r} is not a valid name")
         for file in self.files:
             _check_file(file)
             name = parse_name(file.name)
             if name is None or (name.query, name.batch) != (self.query, self.batch):
-                raise InvalidRecord(f"{file.name!r} is no staged file of this batch")
+                raise InvalidRecord(f"{file.name!r} is not a staged file of this batch")
         if len({file[:3] for file in self.files}) != len(self.files):
-            raise InvalidRecord("a file is named twice")
+            raise InvalidRecord("a file is listed twice")
 
 
 def _check_file(file: StagedFile) -> None:
@@ -130,10 +130,10 @@ def _check_file(file: StagedFile) -> None:
     fields: tuple[Any, ...] = file
     topic, partition, name, size = fields
     if not isinstance(topic, str) or not paths.is_topic_name(topic):
-        raise InvalidRecord(f"{topic!r} is no topic's name")
+        raise InvalidRecord(f"{topic!r} is not a valid topic name")
     if type(partition) is not int or not 0 <= partition <= paths.MAX_PARTITION:
-        raise InvalidRecord(f"{partition!r} is no partition")
+        raise InvalidRecord(f"{partition!r} is not a valid partition number")
     if not isinstance(name, str):
-        raise InvalidRecord(f"{name!r} is no file's name")
+        raise InvalidRecord(f"{name!r} is not a valid file name")
     if type(size) is not int or size < 0:
-        raise InvalidRecord(f"{size!r} is no size")
+        raise InvalidRecord(f"{size!r} is not a valid size")

@@ -312,7 +312,7 @@ cdef class Keeper:
             raise MemoryError
         for i, offset in enumerate(special):
             self.special[i] = offset
-            assert i == 0 or self.special[i - 1] <= offset, "special offsets ascend"
+            assert i == 0 or self.special[i - 1] <= offset, "special offsets must ascend"
 
     def __dealloc__(self):
         free(self.special)

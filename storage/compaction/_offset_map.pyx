@@ -57,7 +57,7 @@ cdef class OffsetMap:
             self.slots = min(self.slots, <long long> (max(most, 1) / load_factor) + 2)
         self.usable = min(<long long> (self.slots * load_factor), self.slots - 1)
         if self.usable < 1:
-            raise ValueError(f"no key fits into {memory_bytes} bytes of map")
+            raise ValueError(f"a map of {memory_bytes} bytes is too small for a key")
         if secret is None:
             secret = os.urandom(SECRET_SIZE)
         if len(secret) != SECRET_SIZE:
@@ -68,7 +68,7 @@ cdef class OffsetMap:
         self.latest_offset = -1
         take_table(self, min(self.slots, <long long> FIRST_SLOTS))
         if self.table == NULL:
-            raise MemoryError("no memory for an offset map")
+            raise MemoryError("not enough memory for an offset map")
 
     def __dealloc__(self):
         if self.table != NULL:

@@ -85,7 +85,7 @@ cdef class Offsets:
             if not fits:
                 # No CRC covers a batch's base offset.
                 offset = self.items[i]
-                raise CorruptRecord("a record's offset is outside of its log", offset=offset)
+                raise CorruptRecord("a record's offset is outside its log", offset=offset)
             found = []
             for i in range(groups):
                 if sizes[i]:
@@ -179,7 +179,7 @@ cdef class KeyScan:
 
     cdef int check_full(self) except -1:
         if self.full:
-            raise MemoryError("no memory for the keys of a range of a log")
+            raise MemoryError("not enough memory for the keys of a range of a log")
         return 0
 
     cdef int64_t run(self, const uint8_t *data, int64_t at, int64_t end) noexcept nogil:
@@ -321,7 +321,7 @@ cdef class KeyMerge:
         finally:
             PyBuffer_Release(&view)
         if not done:
-            raise MemoryError("no memory for the keys of a bucket")
+            raise MemoryError("not enough memory for the keys of a bucket")
         return 0
 
     cdef bint run(self, const uint8_t *keys, int64_t count, bint dirty) noexcept nogil:

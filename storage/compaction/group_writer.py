@@ -92,7 +92,7 @@ class GroupWriter:
             if last_offset < next_offset:
                 # No CRC covers a batch's base offset.
                 raise CorruptRecord(
-                    f"a batch that ends at {last_offset} comes where {next_offset} is next",
+                    f"a batch ends at offset {last_offset}, but offset {next_offset} is next",
                     path=segment.log_path,
                     position=size,
                 )
@@ -114,7 +114,7 @@ class GroupWriter:
         """
         if self.segments[-1].next_offset > next_offset:
             raise CorruptRecord(
-                f"its last batch ends beyond {next_offset}, where others begin",
+                f"its last batch ends beyond offset {next_offset}, where the next segment begins",
                 path=self.segments[-1].log_path,
             )
         self._seal(next_offset)

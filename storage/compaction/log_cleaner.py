@@ -130,7 +130,9 @@ class LogCleaner:
             if plan is None:
                 swap_in.discard(log, request)
                 # The cleaner at work changes what the request's author has read.
-                raise SwapRefused(f"{log.topic}-{log.partition} is being cleaned: clean it again")
+                raise SwapRefused(
+                    f"{log.topic}-{log.partition} is being compacted: compact it again later"
+                )
             try:
                 old = swap_in.old_segments(log, plan, request)
                 if old is not None:
@@ -202,7 +204,7 @@ class LogCleaner:
                 self.uncleanable.pop(log, None)
             return
         self._left_out[log] = damaged
-        reason = f"{self.damage_of(log)}; cleaning ends before this segment"
+        reason = f"{self.damage_of(log)}; compaction ends before this segment"
         self.uncleanable[log] = reason
         if known is not damaged:
             _log.warning("%s: %s", log.name, reason)

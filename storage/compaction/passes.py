@@ -86,7 +86,7 @@ def walk(segment: Segment, position: int, taker: Pass, task: Task) -> None:
         if taker.finished:
             return
     if log.position < segment.size:
-        reason = "a batch is damaged or cut off"
+        reason = "a batch is damaged or truncated"
         raise CorruptRecord(reason, path=segment.log_path, position=log.position)
 
 

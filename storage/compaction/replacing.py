@@ -43,7 +43,7 @@ def publish(log: Log, old: Sequence[Segment], new: Sequence[Segment], task: Task
     def replace() -> None:
         # (``LogManager.updateTopicConfig`` aborts a cleaning then.)
         if not log.config.may_be_cleaned:
-            raise TaskCancelled("cleanup.policy has become one without compact")
+            raise TaskCancelled("cleanup.policy no longer includes compact")
         log.replace(old, new, log.monotonic_ms())
 
     decide(log, old, new)

@@ -109,12 +109,12 @@ def zone_named(text: str) -> tzinfo:
         seconds = int(match[4] or match[8] or 0)
         offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
         if minutes > 59 or seconds > 59 or offset > _FARTHEST:
-            raise ValueError(f"no zone has the offset {text}")
+            raise ValueError(f"no time zone has the offset {text}")
         return timezone(-offset if match[1] == "-" else offset)
     try:
         return ZoneInfo(text)
     except (OSError, ValueError, KeyError):
-        raise ValueError(f"there is no time zone {text!r}") from None
+        raise ValueError(f"unknown time zone {text!r}") from None
 
 
 def unescaped(text: str) -> str:
@@ -163,7 +163,7 @@ def pattern(text: str, escape: str) -> tuple[bytes | str, ...]:
             following = text[at : at + 1]
             at += 1
             if following not in ("%", "_", escape) or not following:
-                raise ValueError(f"{escape!r} stands before neither %, _ nor itself")
+                raise ValueError(f"{escape!r} must be followed by %, _ or itself")
             literal += following
         elif char not in "%_":
             literal += char

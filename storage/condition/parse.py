@@ -115,7 +115,7 @@ class _Parser:
             raise InvalidCondition(f"unexpected {what}", self._text, at) from None
         except errors.TokenError:
             at = max(map(self._text.rfind, "'\"`"), default=0)
-            raise InvalidCondition("a quote without its end", self._text, max(at, 0)) from None
+            raise InvalidCondition("unterminated quote", self._text, max(at, 0)) from None
         except RecursionError:
             raise InvalidCondition("nested too deeply", self._text, 0) from None
 
@@ -125,7 +125,7 @@ class _Parser:
 
         tokens = self._tokens = sqlglot.tokenize(self._text, read="spark")
         if not tokens:
-            raise InvalidCondition("there is no condition", self._text, 0)
+            raise InvalidCondition("the condition is empty", self._text, 0)
         for token in tokens:
             if token.token_type == TokenType.SEMICOLON or token.comments:
                 what = "a comment" if token.comments else "';'"
@@ -180,7 +180,7 @@ class _Parser:
             return self._among(self._column(self._only(node, "expressions").this), node.expressions)
         if type(node) in (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE):
             return self._comparison(self._only(node))
-        raise self._wrong("this is not a condition that is known", node)
+        raise self._wrong("this condition is not supported", node)
 
     def _only(self, node: exp.Expr, *names: str) -> exp.Expr:
         """The node, which has nothing but `this`, `expression` and these: whatever else its words
@@ -188,7 +188,7 @@ class _Parser:
         """
         others = node.args.keys() - {"this", "expression", *names}
         if any(node.args[name] for name in others):
-            raise self._wrong("this is not a condition that is known", node)
+            raise self._wrong("this condition is not supported", node)
         return node
 
     def _is_null(self, node: exp.Expr) -> Part:
@@ -233,15 +233,17 @@ class _Parser:
             name = _NAMES.get(node.name.lower())
             if name is None:
                 columns = ", ".join(COLUMNS)
-                raise self._wrong(f"there is no column {node.name!r}, but {columns}", node)
+                raise self._wrong(
+                    f"there is no column {node.name!r}; the columns are {columns}", node
+                )
             return _Column(cast("Number | Text", name))
         if isinstance(node, exp.Anonymous) and node.name.lower() == "header":
             given = node.expressions
             if len(given) != 1 or not self._is_text(given[0]):
-                raise self._wrong("header takes one name in quotes", node)
+                raise self._wrong("header() takes one name in quotes", node)
             name = self._string(given[0])
             return _Column("header", self._checked(given[0], name.encode))
-        raise self._wrong("here a column belongs", node)
+        raise self._wrong("expected a column", node)
 
     # -- comparisons ---------------------------------------------------------------------------
 
@@ -270,10 +272,10 @@ class _Parser:
     def _like(self, node: exp.Expr, escape: str) -> Part:
         column = self._column(node.this)
         if column.is_number:
-            raise self._wrong(f"like compares text, and {column.name} is none", node)
+            raise self._wrong(f"LIKE works only on text, and {column.name} is not text", node)
         text = self._string(node.expression)
         if _REPLACEMENT in text:
-            raise self._wrong("a pattern cannot have U+FFFD", node.expression)
+            raise self._wrong("a pattern cannot contain U+FFFD", node.expression)
         tokens = self._checked(node.expression, lambda: literals.pattern(text, escape))
         is_not = bool(self._only(node, "negate").args.get("negate"))
         fewest = literals.fewest_characters(text, escape)
@@ -282,7 +284,7 @@ class _Parser:
     def _escape(self, node: exp.Expr) -> str:
         text = self._string(node)
         if len(text) != 1:
-            raise self._wrong("one character escapes", node)
+            raise self._wrong("ESCAPE takes one character", node)
         return text
 
     # -- literals ------------------------------------------------------------------------------
@@ -291,7 +293,7 @@ class _Parser:
         try:
             return read()
         except (ValueError, OverflowError) as error:
-            reason = "no text of Unicode" if isinstance(error, UnicodeError) else str(error)
+            reason = "not valid Unicode text" if isinstance(error, UnicodeError) else str(error)
             raise self._wrong(reason, node) from None
 
     def _is_text(self, node: exp.Expr) -> bool:
@@ -306,7 +308,7 @@ class _Parser:
         if isinstance(node, exp.Concat):
             return self._with_quotes(node)
         if not self._is_text(node):
-            raise self._wrong("here a text in quotes belongs", node)
+            raise self._wrong("expected text in quotes", node)
         written = self._text[node.meta["start"] : node.meta["end"] + 1]
         if type(node) is exp.RawString:
             return written[2:-1]
@@ -324,7 +326,7 @@ class _Parser:
             end.start != start.end + 1 or text[start.end] != text[end.start]
             for start, end in pairwise(tokens)
         ):
-            raise self._wrong("two texts side by side; a quote in a text is \\'", node)
+            raise self._wrong("unexpected second text; write a quote within text as \\'", node)
         parts = [text[token.start + 1 : token.end] for token in tokens]
         quote = text[tokens[0].start]
         return self._checked(node, lambda: quote.join(map(literals.unescaped, parts)))
@@ -335,7 +337,7 @@ class _Parser:
         node = _inner(node)
         if type(node) is exp.HexString:
             if self._text[node.meta["start"]] == "0":
-                raise self._wrong("bytes are written as X'61'", node)
+                raise self._wrong("write bytes as X'61'", node)
             digits = str(node.this)
             digits = "0" * (len(digits) % 2) + digits
             return self._checked(node, lambda: bytes.fromhex(digits))
@@ -348,7 +350,7 @@ class _Parser:
         node = _inner(node)
         if column.name == "timestamp":
             if not self._is_text(node):
-                raise self._wrong("here a time in quotes belongs", node)
+                raise self._wrong("expected a time in quotes", node)
             text = self._string(node)
             found = self._checked(node, lambda: literals.moment(text, self._zone, self._now_ms))
             self.is_relative |= found.is_relative
@@ -359,4 +361,4 @@ class _Parser:
             node, sign = _inner(node.this), -1
         if type(node) is exp.Literal and not node.is_string and _WHOLE.fullmatch(node.name):
             return sign * int(node.name), 1
-        raise self._wrong(f"{column.name} is compared with whole numbers", node)
+        raise self._wrong(f"compare {column.name} with a whole number", node)

@@ -275,7 +275,7 @@ class _Conversion:
 
     def _convert_old_log(self, topic: str, directory: str, names: list[str]) -> None:
         if any(name.endswith(paths.LOG) for name in names):
-            raise CorruptRecord("it holds .kafka and .log files", path=directory)
+            raise CorruptRecord("it has both .kafka and .log files", path=directory)
         if not self.dry_run:
             names = [self._with_20_digits(directory, name) for name in names]
         config = self.settings.log_config(topic)
@@ -380,10 +380,10 @@ class _Target:
         at = self._rebuild.position
         size = len(self._pending)
         if at + size > MAX_SEGMENT_BYTES:
-            raise CorruptRecord("its batches do not fit into one segment any more")
+            raise CorruptRecord("its batches no longer fit into one segment")
         taken = self._rebuild.feed(self._pending, size, at)
         if taken != size:
-            reason = self._rebuild.fault or "a batch is cut off"
+            reason = self._rebuild.fault or "a batch is truncated"
             raise CorruptRecord(reason, offset=self._rebuild.next_offset)
         if self._writes:
             self._files.pwrite(self._fd, self._pending, at)

@@ -206,9 +206,9 @@ class Checkpoints:
         if item in self.lost_starts:
             name = paths.partition_directory(*item)
             raise CorruptCheckpoint(
-                "its log start is not known any more, and records that were deleted are not shown "
-                f"again: kafkafs repair {self._path} --log-start {name}=OFFSET tells it (or "
-                f"{name}=first: nothing was deleted)",
+                "the log start offset is lost. So that deleted records do not reappear, run "
+                f"`kafkafs repair {self._path} --log-start {name}=OFFSET` ({name}=first if no "
+                "records were deleted)",
                 path=os.path.join(self._path, paths.LOG_STARTS),
             )
 

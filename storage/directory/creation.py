@@ -65,7 +65,7 @@ def create_topic(
     assert not manager.left_out, "who makes topics has all of a directory open"
     manager.files.check_room()
     if name in manager.topics:
-        raise TopicExists(f"topic {name!r} exists", path=manager.path)
+        raise TopicExists(f"topic {name!r} already exists", path=manager.path)
     manager.topics.check_collisions(name)
     manager.check_may_create()
     manager.settings.check_known()
@@ -121,13 +121,13 @@ def create_partition(
     topic = manager.topics.topic(topic_name)
     topic.check(partition)
     if topic_name in paths.INTERNAL_TOPICS:
-        reason = "a cluster alone adds partitions, by which it finds what it has written"
+        reason = "only a cluster adds partitions to this topic"
         raise PolicyViolation(f"topic {topic_name!r}: {reason}")
     following = max(topic.numbers, default=-1) + 1
     if partition != following:
         raise InvalidTopic(
             f"the next partition of topic {topic_name!r} is {following}, not {partition}: "
-            "they are created in order",
+            "partitions are created in order",
             path=manager.path,
         )
     manager.check_may_create()

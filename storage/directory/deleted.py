@@ -117,7 +117,7 @@ class Deleted:
         for log in list(self._log_group.retiring):
             if left:
                 count = len(log.retired)
-                with self._duties.attempt("letting go of what was deleted", log.name):
+                with self._duties.attempt("releasing deleted logs", log.name):
                     gone = log.release_retired(now_ms, left)
                     doomed_paths += [(path, False) for path in gone]
                 left -= count - len(log.retired)

@@ -149,7 +149,7 @@ def _rename_all(manager: Manager, deletion: Deletion, *, first_decides: bool) ->
             except FileNotFoundError:
                 if files.exists(where):
                     raise
-                _log.warning("%s: has been removed by somebody else", where)
+                _log.warning("%s: another process has removed this directory", where)
                 continue
             renamed.append((where, directory))
             if first_decides and len(renamed) == 1:
@@ -171,7 +171,9 @@ def _forget_offsets(manager: Manager, name: str) -> None:
             manager.start_checkpoint(snapshots=False)()
     except OSError as error:
         # The topic is gone all the same; ``create_topic`` looks for what is left of it.
-        _log.warning("%s: what was written down of topic %r stays: %s", manager.path, name, error)
+        _log.warning(
+            "%s: checkpoint entries of the deleted topic %r remain: %s", manager.path, name, error
+        )
 
 
 def _live(manager: Manager, topic: str, partition: int) -> str:
@@ -193,7 +195,7 @@ def undelete_topic(manager: Manager, name: str, topic_id: str | None = None) -> 
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), where)
         if not manager.files.exists(os.path.join(manager.path, each.directory)):
             raise UnknownTopicOrPartition(
-                f"topic {name!r} cannot be undeleted: {each.directory} is not there any more",
+                f"topic {name!r} cannot be undeleted: {each.directory} no longer exists",
                 path=manager.path,
             )
     topic = entry.topic or _loaded(manager, entry)
@@ -241,19 +243,20 @@ def _found(manager: Manager, name: str, topic_id: str | None) -> DeletedTopic:
         and each.due_ms > now_ms
     ]
     if name in manager.topics:
-        reason = "there is one of that name again: delete it first" if found else "it is there"
+        reason = "a topic of this name exists: delete it first" if found else "it exists"
         raise TopicExists(f"topic {name!r} cannot be undeleted: {reason}", path=manager.path)
     if not found:
-        what = f"topic {name!r}" if topic_id is None else f"topic {name!r} with the id {topic_id}"
+        what = f"topic {name!r}" if topic_id is None else f"topic {name!r} with id {topic_id}"
         raise UnknownTopicOrPartition(
-            f"no deleted {what} can be undeleted: its files go when file.delete.delay.ms is over",
+            f"no deleted {what} found: the files of a deleted topic are removed after "
+            "file.delete.delay.ms",
             path=manager.path,
         )
     if len(found) > 1:
         ids = ", ".join(each.deletion.id for each in reversed(found))
         raise TopicExists(
-            f"{len(found)} deleted topics have the name {name!r}: choose by an id, the last one "
-            f"deleted first: {ids}",
+            f"{len(found)} deleted topics have the name {name!r}: choose one by its id (most "
+            f"recently deleted first): {ids}",
             path=manager.path,
         )
     return found[0]

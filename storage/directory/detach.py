@@ -64,7 +64,7 @@ def names_to_set_aside(files: Files, data_dir: str) -> list[str]:
     if not broker_settings.is_brokers(files, data_dir) and not broker_settings.is_detached(
         files, data_dir
     ):
-        raise InvalidConfig("no broker has written this directory", path=data_dir)
+        raise InvalidConfig("not the directory of a broker", path=data_dir)
     return [name for name in _NAMES if files.exists(os.path.join(data_dir, name))]
 
 
@@ -118,7 +118,9 @@ def names_to_give_back(files: Files, data_dir: str) -> list[str]:
         ]
         if made:
             raise PolicyViolation(
-                f"the broker would delete what was made since: {', '.join(made)}", path=data_dir
+                "the broker would delete partitions that were created after the detach: "
+                f"{', '.join(made)}",
+                path=data_dir,
             )
     return aside
 

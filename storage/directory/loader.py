@@ -141,7 +141,7 @@ class Loader:
         try:
             deletion = deletion_file.read(self.files, os.path.join(self.path, name))
         except (CorruptCheckpoint, OSError) as error:
-            _log.warning("%s: what was deleted there cannot come back: %s", name, error)
+            _log.warning("%s: its deleted records cannot be restored: %s", name, error)
             return None
         # A copy of the file means nothing.
         is_its_own = deletion is not None and deletion.partitions[0].directory == name
@@ -341,9 +341,9 @@ class Loader:
         self.uncut.add((log.topic, log.partition))
         behind = counted(count_behind(log, damage), "record")
         self.faults.append(
-            f"{damage}; nothing is cut, as a mount shows {behind} after it. To keep them: kafkafs "
-            f"repair {self.path} --salvage. To end the log there: kafkafs repair {self.path} "
-            "--accept-loss"
+            f"{damage}; nothing was truncated, because a mount shows {behind} after the "
+            f"damage. To keep them: kafkafs repair {self.path} --salvage. To truncate the log "
+            f"there: kafkafs repair {self.path} --accept-loss"
         )
 
     def compare_end(self, log: Log, flushed_end: int) -> None:
@@ -440,7 +440,7 @@ class Loader:
             fault = error
             known = known or self.settings.id_at_broker(log.topic)
             if not known and self.mending is None:
-                remedy = f"kafkafs repair {self.path} gives the topic a new id"
+                remedy = f"to give the topic a new id: kafkafs repair {self.path}"
                 raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
         if known:
             log.topic_id = known
@@ -567,8 +567,8 @@ def _left_alone(names: Sequence[str]) -> str:
     """A line about directories that are no partitions'."""
     shown, more = ", ".join(names[:_SHOWN]), len(names) - _SHOWN
     rest = f" and {counted(more, 'other')}" if more > 0 else ""
-    what = "not a partition's directory" if len(names) == 1 else "not partitions' directories"
-    return f"{shown}{rest}: {what}, left alone"
+    what = "not a partition directory" if len(names) == 1 else "not partition directories"
+    return f"{shown}{rest}: {what}, ignored"
 
 
 def _epochs_of(recovered: Recovered) -> list[tuple[int, int]]:

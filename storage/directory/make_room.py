@@ -98,7 +98,7 @@ def _deleted(files: Files, path: str, tiered: TieredTopics) -> Iterator[str]:
                 # Where something else is in it, opening tries again, and says so.
                 files.rmdir(directory)
         if doomed or whole:
-            yield f"{directory}: {counted(len(doomed), 'file')} that had been deleted"
+            yield f"{directory}: {counted(len(doomed), 'file')} of deleted segments"
 
 
 def _expired(
@@ -137,7 +137,7 @@ def _expired(
             if segment.is_active or segment.next_offset >= durable:
                 break
             _remove(files, directory, segment)
-            yield f"{directory}: segment {segment.base_offset}, which retention lets go of"
+            yield f"{directory}: segment {segment.base_offset}, expired by retention"
 
 
 def _facts(files: Files, directory: str, durable: int, log_start: int) -> LogFacts | None:

@@ -211,7 +211,7 @@ class LogManager:
         lock = DirectoryLock(files, path, read_only=read_only)
         try:
             if not read_only and files.exists(os.path.join(path, paths.HANDOVER)):
-                reason = "topics are half handed over to it: run kafkafs handover again"
+                reason = "a handover to this directory is unfinished: run kafkafs handover again"
                 raise HandoverRefused(reason, path=path)
             manager = cls(
                 path,
@@ -247,7 +247,7 @@ class LogManager:
             has_reserve=self.reserve.is_there,
         )
         for each in gone:
-            _log.warning("the disk is full, removed at the start: %s", each)
+            _log.warning("the disk is full; removed at startup: %s", each)
 
     def _open_logs(
         self,
@@ -361,8 +361,9 @@ class LogManager:
         """PolicyViolation in a broker's directory."""
         if self.settings.is_brokers:
             raise PolicyViolation(
-                "a broker has written this directory, and would delete what it does not know when "
-                f"it comes back; if it will not: kafkafs detach {self.path}",
+                "this is the directory of a broker: when the broker starts again, it deletes "
+                "topics and partitions it does not know. If it will not start again: kafkafs "
+                f"detach {self.path}",
             )
 
     def delete_topic(self, name: str) -> int:
@@ -485,7 +486,9 @@ class LogManager:
         numbers = self.topics.topic(topic).numbers if partition is None else [partition]
         if self.settings.is_brokers:
             numbers = []
-            _log.warning("%s: chmod of %s: a broker's files keep their modes", self.path, topic)
+            _log.warning(
+                "%s: chmod of %s: the modes of a broker's files were not changed", self.path, topic
+            )
         self.modes.limit(topic, numbers, (before, after))
         try:
             self.settings.set_owner(topic, partition, *owner)

@@ -64,7 +64,7 @@ class PartitionModes:
             self._change(directory, item, owners)
         except OSError as error:
             # They are another user's, or the file system has no modes.
-            reason = f"its files keep their modes: {error.strerror}"
+            reason = f"the modes of its files were not changed: {error.strerror}"
             _log.warning("%s: chmod of %s: %s", self._path, directory, reason)
 
     def _change(self, directory: str, item: TopicPartition, owners: Sequence[TopicFile]) -> None:

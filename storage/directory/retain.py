@@ -169,7 +169,7 @@ def retain(
     """
     now = manager.clock_ms() if now_ms is None else now_ms
     outcome = Retained()
-    task.begin("looking for what can go", 0)
+    task.begin("looking for expired segments", 0)
     advances: list[_LogStartAdvance] = []
     try:
         for log in logs:
@@ -360,7 +360,7 @@ def _begin_advance(manager: LogManager, log: Log, offset: int) -> _LogStartAdvan
     paths.check_may_change(log.topic)
     if log.config.cleanup_policy == ("compact",):
         raise PolicyViolation(
-            "records of a topic whose cleanup.policy is compact only cannot be deleted",
+            "the topic is compacted only (cleanup.policy=compact): its records cannot be deleted",
             path=log.directory,
         )
     end = log.high_watermark

@@ -39,7 +39,7 @@ class RootOwner:
             self.current = self._read()
         except (CorruptCheckpoint, OSError) as error:
             self.is_known = False
-            _log.warning("%s; chmod of the mount's root replaces it", error)
+            _log.warning("%s; to replace it: chmod the root of the mount", error)
 
     def set(self, owner: Owner) -> None:
         """Durable.  OSError; nothing has changed."""
@@ -54,5 +54,5 @@ class RootOwner:
             return None
         found = _LINE.fullmatch(text)
         if found is None or max(int(found[1]), int(found[2])) >= _NOBODY:
-            raise CorruptCheckpoint("is not one line UID:GID:MODE", path=self._path)
+            raise CorruptCheckpoint("not a single line UID:GID:MODE", path=self._path)
         return int(found[1]), int(found[2]), int(found[3], 8)

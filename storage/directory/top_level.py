@@ -39,7 +39,7 @@ def closing_command(path: str) -> str:
 
 def others_text(path: str) -> str:
     """What is wrong with a data directory that others may write."""
-    return f"{path}: every user may put files into the data directory, or delete its files"
+    return f"{path}: every user can create files in the data directory and delete its files"
 
 
 class Ignored(dict[str, int]):
@@ -65,7 +65,9 @@ class Ignored(dict[str, int]):
 
     def lines(self) -> list[str]:
         """A line for each ignored entry; one for all above ``NAMED``."""
-        why = f"and others may write here. To use it: {closing_command(self._path)}"
+        why = (
+            f"and other users can write to the directory. To use it: {closing_command(self._path)}"
+        )
         found = [
             f"{os.path.join(self._path, name)}: ignored: it belongs to user {uid}, {why}"
             for name, uid in sorted(self.items())

@@ -35,7 +35,7 @@ TopicPartition = tuple[str, int]
 def fault_line(item: TopicPartition, error: Exception) -> str:
     """A line that says why a partition cannot be shown."""
     name, number = item
-    return f"{name}-{number}: cannot be opened: {str(error) or type(error).__name__}"
+    return f"{name}-{number}: cannot open: {str(error) or type(error).__name__}"
 
 
 @dataclass(slots=True)
@@ -175,8 +175,8 @@ class Topics(dict[str, Topic]):
         for other in self:
             if other.replace(".", "_") == collision:
                 raise TopicExists(
-                    f"topic {name!r} collides with {other!r}: '.' and '_' are one in the names of "
-                    "Kafka's metrics",
+                    f"topic {name!r} collides with {other!r}: Kafka's metric names do not "
+                    "distinguish '.' and '_'",
                     path=self._path,
                 )
 
@@ -186,7 +186,7 @@ class Topics(dict[str, Topic]):
         """Note why a partition cannot be shown; logged once for each reason."""
         name, number = item
         if not isinstance(error, (StorageError, OSError)):
-            _log.error("%s-%d: not foreseen", name, number, exc_info=error)
+            _log.error("%s-%d: unexpected error", name, number, exc_info=error)
         reason = fault_line(item, error)
         topic = self.get(name)
         if topic is None:
@@ -195,7 +195,7 @@ class Topics(dict[str, Topic]):
         if topic.faults.get(number) != reason:
             topic.faults[number] = reason
             if name in paths.INTERNAL_TOPICS and isinstance(error, PermissionError):
-                reason = f"{name}: only its owner can read it: what is in it is not shown"
+                reason = f"{name}: only its owner can read it; its contents are not shown"
             if reason not in self._faults:
                 self._faults.append(reason)
 

@@ -62,8 +62,8 @@ class DirectoryWatches(Generic[K]):
         except OSError as error:
             if not self._unwatched:
                 self._say(
-                    f"{directory}: cannot be watched, so who waits for appends may wait a second "
-                    f"longer: {error.strerror}"
+                    f"{directory}: cannot watch the directory, so readers may see appends one "
+                    f"second later: {error.strerror}"
                 )
             self._unwatched[key] = directory
             return

@@ -185,7 +185,7 @@ class DirectoryFollower:
             if item in manager.topics.faulty:
                 manager.topics.set_fault(item, error)
             else:
-                _log.warning("%s: cannot be shown yet: %s", directory, error)
+                _log.warning("%s: cannot load the partition yet: %s", directory, error)
             return None
         if log is None:
             return None

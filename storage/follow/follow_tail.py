@@ -203,7 +203,7 @@ class LogTail:
         if beyond or not any(start):
             return
         raise CorruptRecord(
-            "no whole batch with a right CRC, and the log goes on in another segment",
+            "no complete batch with a valid CRC, although the log continues in another segment",
             path=active.log_path,
             position=active.size,
             offset=active.next_offset,

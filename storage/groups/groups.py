@@ -165,12 +165,12 @@ class Groups(LogListener[Log]):
         """
         count, numbers = self._directory.settings.offsets_partitions, topic.numbers
         if count > len(numbers):
-            return f"its broker's metadata log has {count}"
+            return f"the broker's metadata log lists {count}"
         if numbers != list(range(len(numbers))):
-            return "they are not the first ones"
+            return "the numbers are not consecutive from 0"
         misplaced = next((each.misplaced for each in self._reads() if each.misplaced), None)
         if misplaced is not None:
-            return f"of so many, group {name_text(misplaced)!r} would be in another"
+            return f"with so few partitions, group {name_text(misplaced)!r} would be in another one"
         return None
 
     def _reads(self) -> list[OffsetsLog]:
@@ -350,8 +350,8 @@ class Groups(LogListener[Log]):
         if group is not None and group.kind == "share":
             # A broker that replays the commit first would not load the share group's records.
             raise PolicyViolation(
-                f"{name!r} is a share group: its offsets are not in {_TOPIC}. To set them, start "
-                "the broker: kafka-share-groups --reset-offsets --group"
+                f"{name!r} is a share group: its offsets are not in {_TOPIC}. To set them, "
+                "start the broker and use: kafka-share-groups --reset-offsets --group"
             )
         logs = {number: self._topics.log(topic, number) for number in positions}
         now_ms = self._directory.clock_ms()
@@ -419,8 +419,8 @@ class Groups(LogListener[Log]):
         numbers, why = topic.numbers, self._why_partial(topic)
         if why is not None:
             raise PolicyViolation(
-                f"this directory has only {counted(len(numbers), 'partition')} of {_TOPIC}: {why}; "
-                "groups are committed where all of them are",
+                f"this directory has only {counted(len(numbers), 'partition')} of {_TOPIC}: "
+                f"{why}. Commit offsets where the topic is complete",
                 path=self._directory.path,
             )
         return self._topics.log(_TOPIC, partition_for(name, len(numbers)))
@@ -455,7 +455,7 @@ class Groups(LogListener[Log]):
                 continue
             start = log.log_start_offset if whole else log.durability.recovery_point
             if start < log.log_end_offset:
-                with self._directory.duties.attempt("pulling back positions", log.name):
+                with self._directory.duties.attempt("resetting committed offsets", log.name):
                     found = self._beyond(OffsetsLog(log, len(self.logs), start))
                     self._append(log, [pair for pair, _ in found])
                     lines += [line for _, line in found]
@@ -480,8 +480,8 @@ class Groups(LogListener[Log]):
                     key = commit_key(facts.name, topic, number)
                     value = commit_value(each._replace(position=end))
                     line = (
-                        f"group {facts.name!r}: position {each.position} in {log.name} is pulled "
-                        f"back to its end {end}: the records before it were lost"
+                        f"group {facts.name!r}: committed offset {each.position} of {log.name} "
+                        f"was beyond the log end; reset to {end}, because records were lost"
                     )
                     found.append(((key, value), line))
         return found

@@ -81,9 +81,9 @@ def check_name(group: str) -> None:
     try:
         size = len(group.encode())
     except UnicodeEncodeError:
-        raise InvalidRecord("the name of a group is UTF-8") from None
+        raise InvalidRecord("the group name is not valid UTF-8") from None
     if not 0 < size <= LONGEST_NAME:
-        raise InvalidRecord(f"the name of a group has 1 to {LONGEST_NAME} bytes, not {size}")
+        raise InvalidRecord(f"a group name has 1 to {LONGEST_NAME} bytes, not {size}")
 
 
 def name_bytes(group: str) -> bytes:
@@ -174,10 +174,10 @@ def check_metadata(metadata: str) -> None:
     try:
         size = len(metadata.encode())
     except UnicodeEncodeError:
-        raise InvalidRecord("the metadata of a position is UTF-8") from None
+        raise InvalidRecord("the metadata of a committed offset is not valid UTF-8") from None
     if size > LONGEST_METADATA:
         raise InvalidRecord(
-            f"the metadata of a position has at most {LONGEST_METADATA} bytes, not {size}"
+            f"the metadata of a committed offset has at most {LONGEST_METADATA} bytes, not {size}"
         )
 
 

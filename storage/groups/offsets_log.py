@@ -232,4 +232,6 @@ def _batches(log: Log, start: int, end: int) -> Iterator[tuple[Buffer, BatchHead
                 if header.base_offset < end and header.last_offset >= start:
                     yield data, header
         except CorruptRecord as error:
-            _log.warning("%s: positions of groups behind it are not known: %s", log.name, error)
+            _log.warning(
+                "%s: cannot read the committed offsets after this point: %s", log.name, error
+            )

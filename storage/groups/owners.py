@@ -71,5 +71,5 @@ class GroupOwners:
                 raise ValueError(line)
             return str(json.loads(found[4])), (int(found[1]), int(found[2]), int(found[3], 8))
         except ValueError:
-            reason = "is not UID:GID:MODE and a name"
+            reason = "not UID:GID:MODE and a name"
             raise CorruptCheckpoint(reason, path=self._path, line=number) from None

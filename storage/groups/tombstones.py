@@ -39,13 +39,14 @@ def group_tombstones(group: str, keys: Collection[bytes]) -> list[bytes]:
     kinds = {KINDS.get(kind_of(key), "") for key in keys if kind_of(key) != COMMIT} or {"classic"}
     if "share" in kinds:
         raise PolicyViolation(
-            f"{group!r} is a share group: its state is in __share_group_state, which only a broker "
-            f"writes. To delete it, start the broker: kafka-share-groups --delete --group {quoted}"
+            f"{group!r} is a share group: its state is in __share_group_state, which only a "
+            "broker writes. To delete it, start the broker and use: kafka-share-groups "
+            f"--delete --group {quoted}"
         )
     if "" in kinds:
         raise PolicyViolation(
-            f"group {group!r} has records of a newer Kafka. To delete it, start the broker: "
-            f"kafka-consumer-groups --delete --group {quoted}"
+            f"group {group!r} has records of a newer Kafka version. To delete it, start the "
+            f"broker and use: kafka-consumer-groups --delete --group {quoted}"
         )
     found = set(keys)
     for kind in kinds:

@@ -143,9 +143,9 @@ def _read(
         files.close(fd)
     reason = rebuild.fault
     if reason is None and rebuild.position != segment.size:
-        reason = "a batch is cut off"
+        reason = "a batch is truncated"
     if reason is None and rebuild.next_offset > segment.next_offset:
-        reason = f"it ends at offset {rebuild.next_offset}, the next one begins before"
+        reason = f"it ends at offset {rebuild.next_offset}, but the next segment begins earlier"
     if reason is not None:
         raise CorruptRecord(reason, path=segment.log_path, position=rebuild.position)
     return rebuild

@@ -72,7 +72,7 @@ class Handed:
     linked_size: int = 0
 
     def __str__(self) -> str:
-        linked = f", {self.linked_size} of them linked" if self.linked_size else ""
+        linked = f", {self.linked_size} of them hard-linked" if self.linked_size else ""
         return (
             f"{self.topic}:{self.partition}: offsets {self.log_start} to {self.log_end}, "
             f"{counted(self.segments, 'segment')}, {self.size} bytes{linked}"
@@ -239,7 +239,7 @@ class _Handover:
         if not self.files.is_directory(self.broker):
             raise NotADirectoryError(20, os.strerror(20), self.broker)
         if not self.files.exists(os.path.join(self.broker, paths.META_PROPERTIES)):
-            reason = f"no broker's directory: it has no {paths.META_PROPERTIES}"
+            reason = f"not the directory of a broker: it has no {paths.META_PROPERTIES}"
             raise HandoverRefused(reason, path=self.broker)
 
     @contextlib.contextmanager
@@ -306,11 +306,13 @@ class _Handover:
             numbers = theirs.get(name, set())
             if not numbers:
                 outcome.missing[name] = len(topic.partitions)
-                outcome.refusals.append(f"the broker has no topic {name} here: create it there")
+                outcome.refusals.append(
+                    f"the broker has no topic {name} in this directory: create it at the broker"
+                )
             elif numbers != set(topic.partitions):
                 outcome.refusals.append(
-                    f"{name} has {counted(len(topic.partitions), 'partition')}, here at the "
-                    f"broker {len(numbers)}"
+                    f"{name} has {counted(len(topic.partitions), 'partition')}, but "
+                    f"{len(numbers)} at the broker"
                 )
             else:
                 for _, log in sorted(topic.partitions.items()):
@@ -335,12 +337,15 @@ class _Handover:
         directory = self._place(*_item(log))
         name = f"{log.topic}:{log.partition}"
         if not log.active.holds_batches:
-            refuse(f"{name} is of Kafka 0.7: kafkafs convert makes it one that a broker reads")
+            refuse(
+                f"{name} has the format of Kafka 0.7, which brokers cannot read. Convert it "
+                "first: kafkafs convert"
+            )
         for fault in source.faults:
             if fault.startswith(log.directory + os.sep) and fault not in log.losses:
-                refuse(f"{fault}; kafkafs repair comes first")
+                refuse(f"{fault}; run kafkafs repair first")
         for loss in log.losses:
-            refuse(f"{name} lacks a part: {loss}")
+            refuse(f"{name} is incomplete: {loss}")
         metadata = os.path.join(directory, paths.PARTITION_METADATA)
         if checkpoint_file.read_partition_metadata(self.files, metadata) is None:
             refuse(f"{name} has no {paths.PARTITION_METADATA} at the broker")
@@ -351,7 +356,7 @@ class _Handover:
         if theirs == {log.log_end_offset: 0, **ours}:
             self.outcome.finished.append(_item(log))
             return False
-        refuse(f"{name} is not empty at the broker: create the topic anew")
+        refuse(f"{name} is not empty at the broker: delete and recreate the topic there")
         return True
 
     def _logs_in(self, directory: str) -> dict[int, int]:
@@ -367,8 +372,8 @@ class _Handover:
         found = [producer.producer_id for producer in log.producers if producer.in_transaction]
         for producer_id in () if self.abort else found:
             self.outcome.refusals.append(
-                f"{log.topic}:{log.partition} has an open transaction of producer {producer_id}:"
-                " --abort ends it"
+                f"{log.topic}:{log.partition} has an open transaction of producer "
+                f"{producer_id}. To abort it: --abort"
             )
         return found
 

@@ -39,7 +39,7 @@ def _replace_in_batch(batch: memoryview, ids: Mapping[bytes, bytes], path: str) 
         made, _ = plain(batch, 0, len(batch))
         if any(_places(bytes(made), ids)):
             raise HandoverRefused(
-                "a compressed batch has ids of topics, which cannot be replaced in it",
+                "a compressed batch contains topic ids, which cannot be replaced there",
                 path=path,
                 offset=header.base_offset,
             )

@@ -326,7 +326,7 @@ class SegmentIndex(ABC):
         an index that was not trimmed fails.
         """
         if self.odd_bytes:
-            return f"its length is no multiple of {self._entry_size}"
+            return f"its length is not a multiple of {self._entry_size}"
         last = self.last_entry
         return None if last is None else self._fault_of_ends(self.entry(0), last)
 
@@ -429,7 +429,7 @@ class SegmentIndex(ABC):
                 data = self._files.pread(self._file(), size, position)
         if len(data) != size:
             raise SegmentGone(
-                "an index was cut by another process", path=self.path, position=position
+                "another process has truncated an index", path=self.path, position=position
             )
         return data
 

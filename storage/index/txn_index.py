@@ -60,7 +60,7 @@ def sanity(entries: tuple[TxnEntry, ...], base_offset: int, end: int) -> str | N
     last = base_offset - 1
     for entry in entries:
         if not last < entry.last_offset < end:
-            return f"last offset {entry.last_offset} lies outside of {last + 1}..{end - 1}"
+            return f"last offset {entry.last_offset} is not within {last + 1}..{end - 1}"
         if not 0 <= entry.first_offset <= entry.last_offset:
             return f"first offset {entry.first_offset} is beyond last offset {entry.last_offset}"
         last = entry.last_offset

@@ -37,9 +37,9 @@ cdef enum:
 
 WHOLE, CUT_OFF, COMPRESSED, BAD_CRC = _WHOLE, _CUT_OFF, _COMPRESSED, _BAD_CRC
 REASONS = {
-    _BAD_SIZE: "an entry's length is less than its header's",
+    _BAD_SIZE: "an entry's length is less than its header size",
     _BAD_MAGIC: "an entry's magic is neither 0 nor 1",
-    _BAD_CODEC: "an entry is compressed with codec 3, which does not exist",
+    _BAD_CODEC: "an entry has the unknown codec 3",
     _BAD_CRC: "an entry's CRC is wrong",
 }
 

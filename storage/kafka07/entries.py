@@ -120,7 +120,9 @@ def _append_set(out: bytearray, compressed: Buffer, codec: int, left: int) -> in
         left -= len(entries)
         sets.append((entries, 0))
         if len(sets) > _MAX_DEPTH:
-            raise CorruptRecord(f"compressed sets lie more than {_MAX_DEPTH} deep in one another")
+            raise CorruptRecord(
+                f"compressed message sets are nested more than {_MAX_DEPTH} levels deep"
+            )
         while sets:
             entries, at = sets.pop()
             end = len(entries)
@@ -132,9 +134,9 @@ def _append_set(out: bytearray, compressed: Buffer, codec: int, left: int) -> in
                 sets.append((entries, position + size))
                 break
             if fault == CUT_OFF:
-                raise CorruptRecord("a compressed set ends inside an entry")
+                raise CorruptRecord("a compressed message set ends inside an entry")
             if fault != WHOLE:
-                raise CorruptRecord(f"in a compressed set: {REASONS[fault]}")
+                raise CorruptRecord(f"in a compressed message set: {REASONS[fault]}")
         else:
             return count
 
@@ -191,8 +193,8 @@ def entries_to_v2(data: Buffer, at: int, end: int, id_: int) -> tuple[bytes, int
         return pack(header, memoryview(made)[HEADER_SIZE:]), size
     if header.records_count > size:
         raise InvalidRecord(
-            f"a compressed set holds {header.records_count} messages in {size} bytes, so there "
-            "are not enough ids for them",
+            f"a compressed message set has {header.records_count} messages in {size} bytes, so "
+            "there are not enough ids for them",
             offset=id_,
         )
     columns = decode_columns(made, 0, len(made), keys=False)

@@ -91,7 +91,7 @@ class Segment07(Segment):
     def set_size(self, size: int) -> None:
         """Let the segment end behind its file's first ``size`` bytes."""
         if size > paths.MAX_OFFSET - self.base_offset:
-            raise CorruptRecord("the file ends behind the largest offset", path=self.log_path)
+            raise CorruptRecord("the file ends beyond the largest offset", path=self.log_path)
         self.size = self.stable_size = size
         self.next_offset = self.base_offset + size
 
@@ -102,7 +102,7 @@ class Segment07(Segment):
             return []
         hidden = self.size - good
         self.set_size(good)
-        return [f"{self.log_path}: position {good}: {reason}; {hidden} bytes are left out of sight"]
+        return [f"{self.log_path}: position {good}: {reason}; {hidden} bytes are not shown"]
 
     def position_before(self, offset: int) -> int:
         """Where the first entry begins whose id is ≥ ``offset``.
@@ -203,8 +203,8 @@ def refusal(directory: str) -> ReadOnlyFormat:
     """The error of opening the partition in ``directory`` for writing."""
     name = os.path.basename(directory)
     return ReadOnlyFormat(
-        f"partition {name} was written by Kafka 0.7, whose format can only be read: mount it with "
-        "-o ro, or convert it with kafkafs convert",
+        f"partition {name} was written by Kafka 0.7, whose format can only be read: mount it "
+        "with -o ro, or run kafkafs convert",
         path=directory,
     )
 
@@ -233,8 +233,9 @@ def load_entries(
     for before, after in pairwise(segments):
         if before.next_offset != after.base_offset:
             raise CorruptRecord(
-                f"ends at {before.next_offset}, but the next file, {after.log_path}, begins at "
-                f"{after.base_offset}: a file between them is missing, or one was cut",
+                f"ends at offset {before.next_offset}, but the next file, {after.log_path}, "
+                f"begins at {after.base_offset}: a file between them is missing, or one was "
+                "truncated",
                 path=before.log_path,
             )
     faults = segments[-1].leave_out_tail(progress) if progress and segments else []

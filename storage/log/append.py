@@ -55,7 +55,7 @@ def check_last_offset(first: int, last_offset: int) -> None:
     # In 64 bits what is too large is negative.
     if not first <= last_offset < paths.MAX_OFFSET:
         raise InvalidRecord(
-            f"from offset {first} on there is no room for it: a log ends at {paths.MAX_OFFSET}"
+            f"no offsets left from offset {first} on: a log ends at {paths.MAX_OFFSET}"
         )
 
 
@@ -177,8 +177,8 @@ class Appender:
                 size += len(batch.data)
                 if new.last_offset - log.log_end_offset > MAX_OFFSET_SPAN:
                     # One segment would get all of them.
-                    reason = f"batches of more than {MAX_OFFSET_SPAN} offsets"
-                    raise InvalidRecord(f"{reason}: append fewer at a time")
+                    reason = f"the batches span more than {MAX_OFFSET_SPAN} offsets"
+                    raise InvalidRecord(f"{reason}: append fewer batches at a time")
         if update.batches:
             if in_place and len(parts) == len(outcome):
                 assert isinstance(batches, bytearray)
@@ -233,7 +233,7 @@ class Appender:
         log.check_writable()
         producer = log.producers.by_id.get(producer_id)
         if producer is None or not producer.in_transaction:
-            reason = "unknown here" if producer is None else "no transaction is open"
+            reason = "unknown producer" if producer is None else "no transaction is open"
             raise InvalidTxnState(reason, producer_id, path=log.directory)
         offset = log.log_end_offset
         batch = encode_marker(
@@ -299,8 +299,8 @@ class Appender:
         end = log.log_end_offset
         for data, header, _ in checked:
             if header.base_offset < end:
-                reason = f"a batch from offset {header.base_offset} is not behind the one before"
-                raise InvalidRecord(f"{reason}, which ends at {end - 1}")
+                reason = f"batch starts at offset {header.base_offset}"
+                raise InvalidRecord(f"{reason}, but the previous batch ends at {end - 1}")
             if not parts or header.last_offset - parts[-1][0] > MAX_OFFSET_SPAN:
                 is_near = header.last_offset - end <= MAX_OFFSET_SPAN
                 parts.append((end if is_near else header.base_offset, bytearray(), []))

@@ -212,7 +212,7 @@ class Durability:
     def distrust_as_before(self) -> None:
         """Refuse appends: an fsync had failed before the last start, and no rescue was finished."""
         log = self._log
-        reason = "an fsync that failed before the last start"
+        reason = "an fsync failed before the last start"
         self.flush_error = OSError(errno.EIO, reason, log.directory)
         self.recovery_point = min(self.recovery_point, log.log_end_offset)
         self.mark_unflushed()
@@ -223,15 +223,12 @@ class Durability:
         error = self.flush_error
         if isinstance(error, CutShort):
             return f"{error.strerror} ({error.filename})"
-        return f"an fsync has failed ({error})"
+        return f"fsync failed ({error})"
 
     def check_trusted(self) -> None:
         """OSError after a failed fsync."""
         if self.flush_error is not None:
-            reason = (
-                f"{self.why_distrusted}; nothing is taken until what should have been written is "
-                "on the disk"
-            )
+            reason = f"{self.why_distrusted}; appends are refused until the data is on the disk"
             raise OSError(errno.EIO, reason, self._log.directory)
 
 

@@ -519,9 +519,10 @@ class Log:
     def what_is_lost(self) -> str:
         """Which offsets of a log's lost end are gone, and what to do, for people."""
         return (
-            f"offsets {self.log_end_offset} to {self.lost_end - 1} were flushed and are gone; "
-            "nothing is taken, so that they are not given out again, until they are back (kafkafs "
-            "repair --salvage, a backup) or kafkafs repair --accept-loss"
+            f"offsets {self.log_end_offset} to {self.lost_end - 1} had been flushed but are "
+            "missing; appends are refused so that these offsets are not reused. To restore "
+            "them: kafkafs repair --salvage, or a backup. To accept the loss: kafkafs repair "
+            "--accept-loss"
         )
 
     @property
@@ -697,7 +698,7 @@ class Log:
         first = self.segments.index(old[0])
         end = first + len(old)
         assert self.segments[first:end] == tuple(old)
-        assert end < len(self.segments), "the active segment stays"
+        assert end < len(self.segments), "the active segment is not deleted"
         for listener in self.listeners:
             listener.swapping(self, old, new)
         due_ms = now_ms + self.config.file_delete_delay_ms

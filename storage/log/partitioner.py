@@ -89,6 +89,7 @@ class Partitioner:
             for number in parts:
                 if number not in partitions:
                     raise UnknownTopicOrPartition(
-                        f"a key belongs to partition {number} of {count}, which is not here"
+                        f"the key belongs to partition {number} of {count}, which is not in "
+                        "this directory"
                     )
         return Routed(parts, Sticky(partition, left))

@@ -38,7 +38,7 @@ class Produced:
 
     def __str__(self) -> str:
         where = f"offsets {self.first_offset} to {self.last_offset}" if self.batches else "nothing"
-        known = f", {counted(self.duplicates, 'duplicate')} left out" if self.duplicates else ""
+        known = f", {counted(self.duplicates, 'duplicate')} skipped" if self.duplicates else ""
         return f"{counted(self.batches, 'batch')}, {where}{known}"
 
 
@@ -81,7 +81,7 @@ class StreamAppender:
             length = size - LOG_OVERHEAD
             if length < SMALLEST_SIZE[0] or size > MAX_DECOMPRESSED_BYTES:
                 self._append(bytes(memoryview(data)[:at]))
-                raise CorruptRecord(f"no batch has length {length}", position=self.produced.size)
+                raise CorruptRecord(f"invalid batch length {length}", position=self.produced.size)
             if size > len(data) - at:
                 return at, size
             at += size

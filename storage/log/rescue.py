@@ -122,7 +122,7 @@ def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
     if log.closed or log.durability.flush_error is None:
         return None
     if log.cleaning:
-        raise OSError(errno.EBUSY, "it is being cleaned", log.directory)
+        raise OSError(errno.EBUSY, "it is being compacted", log.directory)
     if log.lost_end:
         raise OSError(errno.EIO, log.what_is_lost, log.directory)
     log.close_active(now_ms)

@@ -225,10 +225,10 @@ def _batches(
                 salvaged.records += header.records_count
                 salvaged.bytes += header.size
             if known:
-                salvaged.left.append(f"{known} bytes: batches whose offsets the log has by now")
+                salvaged.left.append(f"{known} bytes: batches whose offsets the log already has")
             if place is not None:
                 position = place.end
-                why = "" if place.next_offset >= 0 else ", and no batch is known to begin behind it"
+                why = "" if place.next_offset >= 0 else ", and no later batch was found"
                 size = place.end - place.start
                 salvaged.damaged += size
                 left = f"{size} bytes from position {place.start}: {place.reason}{why}"

@@ -98,7 +98,7 @@ class StagedBatches:
         with files.held_open(self._path, os.O_RDONLY | os.O_NOFOLLOW) as fd:
             size = files.size(fd)
             if size != self._size:
-                reason = f"{size} bytes where {self._size} were announced"
+                reason = f"the file has {size} bytes instead of {self._size}"
                 raise InvalidRecord(reason, path=self._path)
             yield fd
 
@@ -123,7 +123,7 @@ class StagedBatches:
                 yield start, data, whole
         if walk.position < self._size:
             with self._located(walk.position):
-                raise CorruptRecord("the last batch is cut off", position=0)
+                raise CorruptRecord("the last batch is truncated", position=0)
 
     @contextlib.contextmanager
     def _located(self, position: int) -> Iterator[None]:
@@ -186,7 +186,7 @@ def _check_offsets(chunk: memoryview, offsets: bytearray) -> None:
         else:
             expected = _rising(first, count)
         if offsets[done : done + len(expected)] != expected:
-            raise InvalidRecord("the offsets of a batch's records do not rise", position=at)
+            raise InvalidRecord("the offsets of a batch's records are not ascending", position=at)
         done += len(expected)
         at += header.size
 

@@ -128,8 +128,8 @@ def admitted(
         stored += len(found.data)
         if stored > MAX_TOGETHER_BYTES:
             raise InvalidRecord(
-                f"batches that are more than {MAX_TOGETHER_BYTES} bytes as the topic wants them "
-                "stored: append fewer at a time"
+                f"the batches exceed {MAX_TOGETHER_BYTES} bytes in the format of the topic: "
+                "append fewer at a time"
             )
         yield found
         at += size
@@ -140,9 +140,7 @@ def check_keys(batches: Buffer, position: int, size: int) -> Columns:
     columns = decode_columns(batches, position, size, values=False)
     assert columns.keys is not None
     if columns.keys.nulls:
-        raise InvalidRecord(
-            "a topic whose cleanup.policy has compact takes no record without a key"
-        )
+        raise InvalidRecord("a compacted topic requires a key in each record")
     return columns
 
 
@@ -150,9 +148,8 @@ def check_not_ahead(max_timestamp: int, config: LogConfig, now_ms: int) -> None:
     """InvalidTimestamp where the largest timestamp of a batch lies too far ahead."""
     if max_timestamp - now_ms > config.message_timestamp_after_max_ms:
         raise InvalidTimestamp(
-            f"timestamp {max_timestamp} is {max_timestamp - now_ms} ms ahead, "
-            "message.timestamp.after.max.ms="
-            f"{config.message_timestamp_after_max_ms} are allowed"
+            f"timestamp {max_timestamp} is {max_timestamp - now_ms} ms in the future, more "
+            f"than message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
         )
 
 
@@ -168,7 +165,7 @@ def _whole_v2(batches: Buffer, at: int) -> tuple[Buffer, int]:
             return made, size
     elif at + header.size <= len(batches):
         return memoryview(batches)[at : at + header.size], header.size
-    raise CorruptRecord("it is cut off")
+    raise CorruptRecord("the batch is truncated")
 
 
 def _admit(
@@ -178,13 +175,13 @@ def _admit(
     header = parse_header(batch)
     made, _ = plain(batch, 0, len(batch), limit)
     if header.codec >= len(CODECS):
-        raise CorruptRecord(f"no codec has number {header.codec}")
+        raise CorruptRecord(f"unknown codec {header.codec}")
     if header.last_offset_delta < 0:
-        raise CorruptRecord(f"last offset delta {header.last_offset_delta}")
+        raise CorruptRecord(f"invalid last offset delta {header.last_offset_delta}")
     if header.producer_id >= 0 and header.producer_epoch < 0:
-        raise CorruptRecord(f"producer {header.producer_id} without an epoch")
+        raise CorruptRecord(f"producer {header.producer_id} has no epoch")
     if header.is_transactional and header.producer_id < 0:
-        raise CorruptRecord("a transaction without a producer")
+        raise CorruptRecord("a transactional batch has no producer id")
     if header.is_control:
         marker = None
         if header.records_count:
@@ -217,9 +214,9 @@ def _check_records(made: Buffer, header: BatchHeader, config: LogConfig) -> None
         return
     first, last, rises = span
     if first < header.base_offset or last > header.last_offset:
-        raise CorruptRecord("a record's offset lies outside of its batch")
+        raise CorruptRecord("a record's offset is outside its batch")
     if not rises:
-        raise CorruptRecord("the offsets of its records do not rise")
+        raise CorruptRecord("the offsets of its records are not ascending")
 
 
 def _check_times(made: Buffer, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
@@ -232,8 +229,8 @@ def _check_times(made: Buffer, header: BatchHeader, config: LogConfig, now_ms: i
     oldest = min((time for time in times if time != -1), default=now_ms)
     if now_ms - oldest > limit:
         raise InvalidTimestamp(
-            f"timestamp {oldest} is {now_ms - oldest} ms old, "
-            f"message.timestamp.before.max.ms={limit} are allowed"
+            f"timestamp {oldest} is {now_ms - oldest} ms old, more than "
+            f"message.timestamp.before.max.ms={limit}"
         )
 
 

@@ -40,25 +40,25 @@ class GroupPositions(NamedTuple):
         try:
             group, positions = fields["group"], fields["positions"]
             if len(fields) != 2 or not isinstance(group, str):
-                raise TypeError("a group, which is text, and positions")
+                raise TypeError("expected a group name and committed offsets")
             check_name(group)
             return cls(group, {_topic(name): _numbers(each) for name, each in positions.items()})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidRecord(f"no positions of a group: {error}") from None
+            raise InvalidRecord(f"invalid request to commit offsets: {error}") from None
 
 
 def _topic(name: str) -> str:
     if not paths.is_topic_name(name):
-        raise ValueError(f"{name!r} is no topic's name")
+        raise ValueError(f"{name!r} is not a valid topic name")
     return name
 
 
 def _numbers(positions: Any) -> dict[int, int]:
     for partition, position in positions.items():
         if _NUMBER.fullmatch(partition) is None or int(partition) > paths.MAX_PARTITION:
-            raise ValueError(f"{partition!r} is no partition")
+            raise ValueError(f"{partition!r} is not a valid partition number")
         if type(position) is not int or not 0 <= position <= paths.MAX_OFFSET:
-            raise ValueError(f"{position!r} is no position")
+            raise ValueError(f"{position!r} is not a valid offset")
     return {int(partition): position for partition, position in positions.items()}
 
 

@@ -127,7 +127,7 @@ SWAP: RequestKind[SwapRequest, Cleaned] = RequestKind(
     lambda facts: Cleaned(**{each.name: facts[each.name] for each in dataclasses.fields(Cleaned)}),
     SwapRequest.staged_files,
     lambda _, request: None,
-    lambda request: f"swap of what was cleaned of {request.topic}-{request.partition}",
+    lambda request: f"swap of compacted segments of {request.topic}-{request.partition}",
 )
 
 POSITIONS: RequestKind[GroupPositions, int] = RequestKind(
@@ -139,7 +139,7 @@ POSITIONS: RequestKind[GroupPositions, int] = RequestKind(
     lambda facts: int(facts["positions"]),
     lambda request: (),
     lambda _, request: frozenset([paths.CONSUMER_OFFSETS, *request.positions]),
-    lambda request: f"positions of group {request.group!r}",
+    lambda request: f"committed offsets of group {request.group!r}",
 )
 
 KINDS: Mapping[str, RequestKind[Any, Any]] = {kind.name: kind for kind in (ADOPT, SWAP, POSITIONS)}
@@ -159,13 +159,17 @@ def decode(line: bytes | bytearray) -> OwnerRequest:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidRecord(f"no request: {error}") from None
+        raise InvalidRecord(f"invalid request: {error}") from None
     kinds = [name for name in KINDS if isinstance(fields, dict) and name in fields]
     if len(kinds) != 1 or fields.keys() - {"id", *kinds}:
-        raise InvalidRecord(f"no request: an object with one of {', '.join(KINDS)}, and an id")
+        raise InvalidRecord(
+            f"invalid request: expected an object with one of {', '.join(KINDS)}, and an id"
+        )
     request_id = fields.get("id")
     if request_id is not None and (type(request_id) is not str or not _ID.fullmatch(request_id)):
-        raise InvalidRecord("no request: the id has letters, digits, '.', '_' and '-', up to 128")
+        raise InvalidRecord(
+            "invalid request: an id has up to 128 letters, digits, '.', '_' and '-'"
+        )
     kind = KINDS[kinds[0]]
     return OwnerRequest(request_id, kind, kind.decode(fields[kind.name]))
 

@@ -34,7 +34,7 @@ class Removed(NamedTuple):
 
     def __str__(self) -> str:
         files = counted(self.files, "staged file")
-        return f"removed {files} that nobody has asked for, {self.size} bytes"
+        return f"removed {files} that no request named, {self.size} bytes"
 
 
 def remove_orphans(manager: LogManager, task: Task, under_way: UnderWay) -> Removed:

@@ -50,16 +50,16 @@ cdef Held hold_part(object data, int64_t at, int64_t end):
 
 
 REASONS = {
-    BAD_BATCH_LENGTH: "batch length {length} is less than a header's",
-    BAD_MAGIC: "no record format has magic {magic}",
-    ENCODED: "a batch of magic {magic} with codec {codec} is not in plain form",
-    BAD_RECORDS_COUNT: "record count {count} is not how many records the batch holds",
-    BAD_VARINT: "a varint has no end",
+    BAD_BATCH_LENGTH: "batch length {length} is less than the header size",
+    BAD_MAGIC: "unknown record format: magic {magic}",
+    ENCODED: "a batch of magic {magic} with codec {codec} is not uncompressed v2",
+    BAD_RECORDS_COUNT: "record count {count} does not match the records of the batch",
+    BAD_VARINT: "a varint is not terminated",
     BAD_RECORD_LENGTH: "a record's length does not fit its batch",
     BAD_KEY_LENGTH: "a key's length does not fit its record",
     BAD_VALUE_LENGTH: "a value's length does not fit its record",
     BAD_HEADERS: "a record's headers do not fill it exactly",
-    BAD_CURSOR: "a position lies at or beyond the end of its batch",
+    BAD_CURSOR: "a position is not inside its batch",
     BAD_OFFSETS: "a record's offset does not fit its batch",
 }
 
@@ -120,13 +120,13 @@ cdef int64_t checked_size(const uint8_t *start, int64_t position, int64_t size) 
     cdef const uint8_t *batch = start + position
     cdef int64_t batch_size
     if size - position < HEADER_SIZE:
-        raise CorruptRecord("a batch's header is cut off", position=position)
+        raise CorruptRecord("a batch's header is truncated", position=position)
     batch_size = size_of(batch)
     if batch[MAGIC] != 2 or batch_size < HEADER_SIZE:
         fault = BAD_MAGIC if batch[MAGIC] != 2 else BAD_BATCH_LENGTH
         raise refusal(fault, position, (<const char *> batch)[:HEADER_SIZE])
     if batch_size > size - position:
-        raise CorruptRecord("a batch is cut off", position=position)
+        raise CorruptRecord("a batch is truncated", position=position)
     if <int32_t> load32(batch + LAST_OFFSET_DELTA) < 0:
         raise CorruptRecord("a batch's last offset is below its base offset", position=position)
     return batch_size
@@ -213,27 +213,27 @@ cdef str reason_of(Judgement judgement, const uint8_t *batch, int64_t next_offse
     if judgement == SOUND or judgement == NOT_WHOLE:
         return ""
     if judgement == WRONG_LENGTH:
-        return f"batch length {size_of(batch) - LOG_OVERHEAD} is less than a header's"
+        return f"batch length {size_of(batch) - LOG_OVERHEAD} is less than the header size"
     if judgement == WRONG_MAGIC:
-        return f"no record format has magic {batch[MAGIC]}"
+        return f"unknown record format: magic {batch[MAGIC]}"
     if judgement == WRONG_CRC:
         return "the CRC is wrong"
     base = <int64_t> load64(batch)
     if judgement == FALLING:
-        return f"base offset {base} is below {next_offset}, the next one"
+        return f"base offset {base} is below {next_offset}, the next offset"
     if judgement == TOO_FAR:
         return f"base offset {base} is too far from the segment's"
     if judgement == TOO_HIGH and limit == LAST_OFFSET:
-        return f"base offset {base} reaches the end of all offsets"
+        return f"base offset {base} exceeds the largest offset"
     if judgement == TOO_HIGH:
         return f"base offset {base} is not below {limit}, where the segment ends"
     if judgement == NO_SPAN:
-        return f"last offset delta {<int32_t> load32(batch + LAST_OFFSET_DELTA)}"
+        return f"invalid last offset delta {<int32_t> load32(batch + LAST_OFFSET_DELTA)}"
     if judgement == WRONG_COUNT:
-        return f"record count {<int32_t> load32(batch + RECORDS_COUNT)}"
+        return f"invalid record count {<int32_t> load32(batch + RECORDS_COUNT)}"
     if batch[MAGIC] == 2:
-        return f"no codec has number {batch[ATTRIBUTES + 1] & CODEC_BITS}"
-    return f"no codec of v{batch[MAGIC]} has number {batch[LEGACY_ATTRIBUTES] & CODEC_BITS}"
+        return f"unknown codec {batch[ATTRIBUTES + 1] & CODEC_BITS}"
+    return f"format v{batch[MAGIC]} has no codec {batch[LEGACY_ATTRIBUTES] & CODEC_BITS}"
 
 
 cdef class Rebuild:

@@ -38,12 +38,12 @@ def zstd_bound(data not None):
     at = held.start
     end = at + held.size
     if at == end:
-        raise CorruptRecord("zstd: no frame begins here")
+        raise CorruptRecord("zstd: invalid frame magic")
     with nogil:
         while at != NULL and at < end:
             at = frame_end(at, end, &bound, &blocks)
     if at == NULL:
-        raise CorruptRecord("zstd: a frame is cut off, or is none")
+        raise CorruptRecord("zstd: a frame is truncated or invalid")
     return bound, blocks
 
 

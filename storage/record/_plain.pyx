@@ -158,9 +158,9 @@ cdef Outcome read_entry(const uint8_t *at, int64_t room, Entry *entry) noexcept 
 
 
 ENTRY_REASONS = {
-    CUT_OFF: "a message is cut off",
-    OTHER_MAGIC: "a message of another format",
-    BAD_SIZE: "a message's size is less than its format's fields",
+    CUT_OFF: "a message is truncated",
+    OTHER_MAGIC: "a message has another format",
+    BAD_SIZE: "a message's size is less than the fields of its format",
     BAD_FIELDS: "a message's key and value do not fill it",
 }
 
@@ -290,7 +290,7 @@ def convert_set(
             if not append_time:
                 base_timestamp = entry.timestamp
         elif entry.offset <= last:
-            raise CorruptRecord("offsets inside a wrapper do not ascend")
+            raise CorruptRecord("offsets inside a wrapper are not ascending")
         if entry.offset < 0 or is_too_far(entry.offset, base):
             raise CorruptRecord(f"offset {entry.offset} inside a wrapper that begins at {base}")
         out = put_record(
@@ -301,12 +301,14 @@ def convert_set(
         count += 1
         at += entry.size
     if count == 0:
-        raise CorruptRecord("a wrapper without a message")
+        raise CorruptRecord("a wrapper contains no message")
     # In v1 inner offsets count from the wrapper's first message, and the wrapper has the absolute
     # offset of the last one. Some versions of librdkafka wrote 0 there: then nothing is added.
     if magic and wrapper_offset != 0:
         if wrapper_offset < last:
-            raise CorruptRecord(f"a wrapper's offset {wrapper_offset} is less than one inside")
+            raise CorruptRecord(
+                f"a wrapper's offset {wrapper_offset} is less than an offset inside it"
+            )
         shift = wrapper_offset - last
     base += shift
     last = max(last + shift, wrapper_offset)

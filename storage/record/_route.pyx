@@ -189,7 +189,7 @@ def route(
             if stop == OUT_FULL:
                 raise MemoryError
             if stop == FAULTY:
-                raise CorruptRecord("no sound batch of records", position=work.position)
+                raise CorruptRecord("not a valid batch of records", position=work.position)
             work.stuck_to = anew(work.stuck_to)
             work.stays = stay_bytes
             if not 0 <= work.stuck_to < count:

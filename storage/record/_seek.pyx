@@ -98,7 +98,7 @@ def record_position(batch not None, long long number):
     if fault != NO_FAULT:
         raise refusal(fault, found.position)
     if found.position >= held.size:
-        raise ValueError(f"no record {number} in a batch of {found.number}")
+        raise ValueError(f"a batch of {found.number} records has no record {number}")
     return found.position
 
 

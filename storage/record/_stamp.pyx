@@ -98,11 +98,11 @@ cdef Wrong stamp(
 
 
 ERRORS = {
-    CUT_OFF: (CorruptRecord, "no whole batch of format v2"),
+    CUT_OFF: (CorruptRecord, "not a complete batch of format v2"),
     BAD_CRC: (CorruptRecord, "a batch's CRC is wrong"),
-    NOT_PLAIN_DATA: (InvalidRecord, "a batch has a producer, or is no data"),
-    BAD_COUNT: (InvalidRecord, "a batch has not as many records as offsets"),
-    BAD_CODEC: (InvalidRecord, "no codec has a batch's number"),
+    NOT_PLAIN_DATA: (InvalidRecord, "a batch has a producer id or is a control batch"),
+    BAD_COUNT: (InvalidRecord, "a batch's number of records differs from its number of offsets"),
+    BAD_CODEC: (InvalidRecord, "a batch has an unknown codec"),
 }
 
 

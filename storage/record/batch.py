@@ -58,7 +58,7 @@ def decode(data: Buffer, at: int = 0) -> list[Record]:
     header = parse_header(data, at)
     made, _ = plain(data, at, min(at + header.size, len(data)))
     if not made:
-        raise CorruptRecord("a batch is cut off", position=at, offset=header.base_offset)
+        raise CorruptRecord("a batch is truncated", position=at, offset=header.base_offset)
     try:
         return decode_plain(made)
     except CorruptRecord as error:
@@ -75,13 +75,13 @@ def decode_plain(data: Buffer, at: int = 0) -> list[Record]:
     header = parse_header(data, at)
     end = at + header.size
     if not header.is_plain or end > len(data):
-        raise CorruptRecord("no uncompressed batch", position=at, offset=header.base_offset)
+        raise CorruptRecord("the batch is compressed", position=at, offset=header.base_offset)
     if header.records_count < 0:
         raise CorruptRecord(f"record count {header.records_count}", position=at)
     reader = _Reader(data, at + HEADER_SIZE, end)
     records = [_read_record(reader, header) for _ in range(header.records_count)]
     if reader.position != end:
-        raise CorruptRecord("bytes are left after a batch's records", position=reader.position)
+        raise CorruptRecord("bytes remain after a batch's records", position=reader.position)
     return records
 
 
@@ -175,7 +175,7 @@ class _Reader:
 
     def byte(self) -> int:
         if self.position >= self.end:
-            raise self.fail("a record goes beyond its end")
+            raise self.fail("a record extends beyond its end")
         value = self.data[self.position]
         self.position += 1
         return value
@@ -189,7 +189,7 @@ class _Reader:
             if byte < 0x80:
                 bits &= (1 << width) - 1
                 return (bits >> 1) ^ -(bits & 1)
-        raise self.fail("a varint has no end")
+        raise self.fail("a varint is not terminated")
 
     def nullable(self) -> bytes | None:
         length = self.varint()
@@ -220,7 +220,7 @@ def _read_record(batch: _Reader, header: BatchHeader) -> Record:
         raise reader.fail(f"header count {count} does not fit its record")
     headers = tuple(_read_header(reader) for _ in range(count))
     if reader.position != reader.end:
-        raise reader.fail("bytes are left after a record's headers")
+        raise reader.fail("bytes remain after a record's headers")
     if header.attributes & APPEND_TIME_BIT:
         timestamp = header.max_timestamp
     return Record(offset, timestamp, header.timestamp_type, key, value, headers)

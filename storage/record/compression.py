@@ -82,7 +82,7 @@ class TooLarge(CorruptRecord):
 def codec_number(name: str) -> int:
     """The codec's number in a batch's attributes. Raises ValueError for a name of none."""
     if name not in CODECS:
-        raise ValueError(f"no codec is called {name}")
+        raise ValueError(f"unknown codec {name}")
     return CODECS.index(name)
 
 
@@ -110,7 +110,7 @@ def decompress(
             return _unzstd(data, limit, room)
     except (cramjam.DecompressionError, zlib.error) as error:
         raise CorruptRecord(f"{CODECS[codec]}: {error}") from None
-    raise CorruptRecord(f"no codec of format v{magic} has number {codec}")
+    raise CorruptRecord(f"format v{magic} has no codec {codec}")
 
 
 def largest_decompressed(codec: int, data: Buffer) -> int:
@@ -175,7 +175,7 @@ def _gunzip(data: Buffer, limit: int, room: int) -> bytearray:
                 given_bytes = min(2 * given_bytes, _GZIP_INPUT)
                 given = view[at : at + given_bytes]
                 if not given and not piece:
-                    raise CorruptRecord("gzip: the stream is cut off")
+                    raise CorruptRecord("gzip: the stream is truncated")
         given_bytes = min(at - start, _GZIP_INPUT)
         # Only what begins with a member's magic and method is one; damage in it is damage.
         if view[at : at + 3] != _GZIP_MAGIC:
@@ -205,21 +205,21 @@ def _unsnappy_chunks(data: Buffer, limit: int, room: int) -> bytearray:
     with memoryview(out) as records:
         while at < len(data):
             if len(data) - at < 4:
-                raise CorruptRecord("snappy: a chunk's length is cut off")
+                raise CorruptRecord("snappy: a chunk's length is truncated")
             (length,) = _u32(data, at)
             if length == _XERIAL_AGAIN:
                 at += len(_XERIAL_HEADER)
                 continue
             at += 4
             if length > len(data) - at:
-                raise CorruptRecord("snappy: a chunk is cut off")
+                raise CorruptRecord("snappy: a chunk is truncated")
             chunk = view[at : at + length]
             size = _snappy_size(chunk, room + limit - done)
             cramjam.snappy.decompress_raw_into(chunk, records[done : done + size])
             done += size
             at += length
     if at > len(data):
-        raise CorruptRecord("snappy: a header is cut off")
+        raise CorruptRecord("snappy: a header is truncated")
     return out
 
 
@@ -274,7 +274,7 @@ def _unlz4_blocks(
     with memoryview(out) as records:
         while True:
             if len(view) - at < 4:
-                raise CorruptRecord("lz4: the frame has no end")
+                raise CorruptRecord("lz4: the frame has no end mark")
             (length,) = _u32_little(view, at)
             size = length & ~_LZ4_STORED
             if size == 0:
@@ -282,9 +282,11 @@ def _unlz4_blocks(
             at += 4
             end = at + size
             if size > largest:
-                raise CorruptRecord(f"lz4: a block of {size} bytes in a frame of {largest} at most")
+                raise CorruptRecord(
+                    f"lz4: a block of {size} bytes exceeds the maximum of its frame, {largest}"
+                )
             if end + checksum > len(view):
-                raise CorruptRecord("lz4: a block is cut off")
+                raise CorruptRecord("lz4: a block is truncated")
             block = view[at:end]
             at = end + checksum
             if checksum and _xxh32(block) != _u32_little(view, end)[0]:
@@ -306,15 +308,15 @@ def _unlz4_blocks(
 def _lz4_header(data: Buffer, magic: int) -> tuple[int, int, int]:
     """Where the first block is, FLG, and how long a block can be."""
     if len(data) < 7 or data[:4] != _LZ4_MAGIC:
-        raise CorruptRecord("lz4: no frame begins here")
+        raise CorruptRecord("lz4: invalid frame magic")
     flags, descriptor = data[4], data[5]
     at = 14 if flags & 0x08 else 6
     if len(data) <= at:
-        raise CorruptRecord("lz4: the frame's header is cut off")
+        raise CorruptRecord("lz4: the frame header is truncated")
     if flags >> 6 != 1 or flags & 0x03 or descriptor & 0x8F or descriptor >> 4 < 4:
-        raise CorruptRecord(f"lz4: no frame has flags {flags:#04x} {descriptor:#04x}")
+        raise CorruptRecord(f"lz4: invalid frame flags {flags:#04x} {descriptor:#04x}")
     if not flags & 0x20:
-        raise CorruptRecord("lz4: Kafka knows no blocks that depend on each other")
+        raise CorruptRecord("lz4: Kafka does not support dependent blocks")
     if magic > 0 and data[:7] != _LZ4_HEADER and data[at] != _xxh32(data[4:at]) >> 8 & 0xFF:
         raise CorruptRecord("lz4: the frame header's checksum is wrong")
     return at + 1, flags, 1 << (2 * (descriptor >> 4) + 8)

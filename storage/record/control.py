@@ -44,18 +44,18 @@ def parse_marker(batch: Buffer, at: int = 0) -> Marker | None:
     records = decode_plain(batch, at)
     key = records[0].key if records else None
     if key is None or len(key) < _KEY.size:
-        raise CorruptRecord("a control batch without a type", position=at)
+        raise CorruptRecord("a control batch has no type", position=at)
     version, kind = _KEY.unpack_from(key)
     if version < 0:
-        raise CorruptRecord(f"a control record of version {version}", position=at)
+        raise CorruptRecord(f"unsupported control record version {version}", position=at)
     if kind not in (ABORT, COMMIT):
         return None
     value = records[0].value
     if value is None or len(value) < _VALUE.size:
-        raise CorruptRecord("a marker's value is cut off", position=at)
+        raise CorruptRecord("a marker's value is truncated", position=at)
     version, epoch = _VALUE.unpack_from(value)
     if version < 0:
-        raise CorruptRecord(f"a marker of version {version}", position=at)
+        raise CorruptRecord(f"unsupported marker version {version}", position=at)
     return Marker(kind, epoch)
 
 

@@ -170,16 +170,16 @@ def parse_header(data: Buffer, at: int = 0) -> BatchHeader:
     v1: 26), the magic is not 0, 1 or 2, or the length is shorter than the format's shortest.
     """
     if at < 0 or len(data) - at <= MAGIC_POSITION:
-        raise CorruptRecord("a batch's header is cut off", position=at)
+        raise CorruptRecord("a batch's header is truncated", position=at)
     magic = data[at + MAGIC_POSITION]
     if magic > MAGIC:
-        raise CorruptRecord(f"no record format has magic {magic}", position=at)
+        raise CorruptRecord(f"unknown record format: magic {magic}", position=at)
     layout = (_V0, _V1, V2)[magic]
     if len(data) - at < layout.size:
-        raise CorruptRecord("a batch's header is cut off", position=at)
+        raise CorruptRecord("a batch's header is truncated", position=at)
     fields = layout.unpack_from(data, at)
     if fields[1] < SMALLEST_SIZE[magic]:
-        raise CorruptRecord(f"batch length {fields[1]} is less than a header's", position=at)
+        raise CorruptRecord(f"batch length {fields[1]} is less than the header size", position=at)
     if magic == MAGIC:
         return BatchHeader._make(fields)
     offset, size, crc, _, bits = fields[:5]

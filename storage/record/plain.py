@@ -79,9 +79,9 @@ def plain(
     (size,) = _i32(data, at + LENGTH_POSITION)
     magic = data[at + MAGIC_POSITION]
     if magic > MAGIC:
-        raise CorruptRecord(f"no record format has magic {magic}", position=at)
+        raise CorruptRecord(f"unknown record format: magic {magic}", position=at)
     if size < SMALLEST_SIZE[magic]:
-        raise CorruptRecord(f"batch length {size} is less than a header's", position=at)
+        raise CorruptRecord(f"batch length {size} is less than the header size", position=at)
     size += LOG_OVERHEAD
     if size > end - at:
         return bytearray(), size
@@ -144,7 +144,7 @@ def _value(entry: memoryview, header: BatchHeader) -> memoryview:
     at = _KEY[header.magic]
     length = int.from_bytes(entry[at : at + 4], "big", signed=True)
     if length < -1 or length > len(entry) - at - 8:
-        raise CorruptRecord("a message's key does not fit it")
+        raise CorruptRecord("a message's key exceeds the message")
     at += 4 + max(length, 0)
     length = int.from_bytes(entry[at : at + 4], "big", signed=True)
     if length == -1:
@@ -175,7 +175,7 @@ def recompress(batch: Buffer, codec: int, level: int | None = None) -> bytes:
     Raises CorruptRecord.
     """
     if len(batch) < HEADER_SIZE:
-        raise CorruptRecord("a batch's header is cut off", position=0)
+        raise CorruptRecord("a batch's header is truncated", position=0)
     assert batch[MAGIC_POSITION] == MAGIC, "to_v2 comes first"
     attributes = batch[FLAGS_POSITION]
     if (
@@ -186,7 +186,7 @@ def recompress(batch: Buffer, codec: int, level: int | None = None) -> bytes:
         return bytes(batch[: _i32(batch, LENGTH_POSITION)[0] + LOG_OVERHEAD])
     made, _ = plain(batch, 0, len(batch))
     if not made:
-        raise CorruptRecord("a batch is cut off", position=0)
+        raise CorruptRecord("a batch is truncated", position=0)
     return _with_codec(made, codec, level)
 
 

@@ -54,7 +54,7 @@ def batches(
                 return
         _, size, magic = FRAME.unpack_from(chunk, at)
         if magic not in (0, 1, MAGIC) or size < SMALLEST_SIZE[magic]:
-            reason = f"magic {magic}, batch length {size}: no such format"
+            reason = f"magic {magic}, batch length {size}: not a valid header"
             raise CorruptRecord(reason, path=source.path, position=position)
         if size + LOG_OVERHEAD > stop - position:
             return
@@ -75,7 +75,7 @@ def whole_batches(data: Buffer, limit: int) -> tuple[int, int]:
     while end - at >= FRAME_SIZE:
         _, size, magic = FRAME.unpack_from(data, at)
         if magic not in (0, 1, MAGIC) or size < SMALLEST_SIZE[magic]:
-            reason = f"magic {magic}, batch length {size}: no batch begins here"
+            reason = f"magic {magic}, batch length {size}: no valid batch starts here"
             raise InvalidRecord(reason, position=at)
         size += LOG_OVERHEAD
         if size > limit:

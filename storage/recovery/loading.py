@@ -236,8 +236,8 @@ class _Loading:
             end = segment.base_offset if last is None else last[1].last_offset + 1
         if end < following:
             raise CorruptRecord(
-                f"offsets {end} to {following - 1} are missing: copy what is not there yet; where "
-                f"a cleaner has taken them, also {paths.CLEANER_OFFSETS}",
+                f"offsets {end} to {following - 1} are missing: copy the missing segments; if "
+                f"compaction removed these offsets, also copy {paths.CLEANER_OFFSETS}",
                 path=segment.log_path,
                 offset=end,
             )
@@ -377,11 +377,11 @@ class _Loading:
                 cut_end(self.files, self.fd, path, size)
         elif not may_cut:
             self.result.faults.append(
-                f"{path}: position {size}: {count} bytes that are no batch follow the last "
-                "one; kafkafs repair removes them"
+                f"{path}: position {size}: {count} bytes after the last batch are not a batch. "
+                "To remove them: kafkafs repair"
             )
         elif self.context.writable:
-            reason = "it is no batch, and no record is missing"
+            reason = "not a batch; no record is missing"
             cut = cut_tail(self.files, self.fd, path, size, self.size, reason)
             self.result.cuts.append(replace(cut, ends_log=False))
 

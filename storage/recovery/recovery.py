@@ -105,7 +105,7 @@ def recover(context: LoadContext) -> Recovered:
     bases, names = _without_half_rolled(context, bases, names)
     result = Recovered([])
     for name in bad:
-        fault = "no file; what it would say is made again from the log"
+        fault = "not a regular file; it is rebuilt from the log"
         path = os.path.join(context.directory, name)
         result.faults.append(_kept_aside(context, name, f"{path}: {fault}"))
     result.book, claims = _read_book(context, names, result)
@@ -219,7 +219,7 @@ def _read_book(
         try:
             recorded = book_file.read(context.files, context.directory)
         except CorruptCheckpoint as error:
-            line = f"{error}: what is missing of the log may not be noticed"
+            line = f"{error}: missing segments may not be noticed"
             result.faults.append(_kept_aside(context, book_file.FILE_NAME, line))
     claims = [claim for claim in recorded.claims if claim.next_offset <= context.booked_to]
     return recorded, claims
@@ -343,7 +343,9 @@ def _cut_off(context: LoadContext, result: Recovered, bases: list[int]) -> None:
         path = segment.log_path
         size = context.files.file_stat(path).st_size
         segment.files.leave(paths.CUT)
-        result.cuts.append(Cut(path, 0, size, "records before it are missing", segment.log_path))
+        result.cuts.append(
+            Cut(path, 0, size, "the records before it are missing", segment.log_path)
+        )
     if bases:
         # The log will grow over them: they must not come back.
         context.files.sync_directory(context.directory)

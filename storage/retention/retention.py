@@ -103,18 +103,22 @@ def decide(facts: LogFacts, config: LogConfig, now_ms: int) -> Decision:
     except Exception as error:
         kind = "" if isinstance(error, InvalidConfig) else f"{type(error).__name__}: "
         name = config.kafkafs_retention_policy
-        return Decision(doomed, f"retention policy {name} deletes nothing: {kind}{error}")
+        return Decision(
+            doomed, f"retention policy {name} failed, so it deletes nothing: {kind}{error}"
+        )
 
 
 def _admitted(doomed: Sequence[Doomed], facts: LogFacts) -> tuple[Doomed, ...]:
     """What may go of a policy's answer; ValueError where that is no head of the log."""
     admitted: list[Doomed] = []
     if len(doomed) > len(facts.segments):
-        raise ValueError(f"it named {len(doomed)} of {len(facts.segments)} segments")
+        raise ValueError(
+            f"it returned {len(doomed)} segments, but there are only {len(facts.segments)}"
+        )
     for segment, (named, why) in zip(facts.segments, doomed, strict=False):
         if named != segment:
             raise ValueError(
-                f"it named segment {named.base_offset} where {segment.base_offset} is the oldest"
+                f"it returned segment {named.base_offset}, but the oldest is {segment.base_offset}"
             )
         admitted.append(Doomed(segment, str(why)))
     for number, (segment, _) in enumerate(admitted):
@@ -144,7 +148,7 @@ def below_log_start(facts: LogFacts) -> list[Doomed]:
     return oldest_while(
         facts._replace(segments=facts.segments[:-1]),
         lambda segment: (
-            f"its last offset, {segment.next_offset - 1}, is below the log start, {start}"
+            f"its last offset, {segment.next_offset - 1}, is below the log start offset, {start}"
             if segment.next_offset <= start
             else None
         ),
@@ -162,7 +166,7 @@ def by_size(facts: LogFacts, config: LogConfig) -> list[Doomed]:
         left -= segment.size
         if left < limit:
             break
-        doomed.append(Doomed(segment, f"{left} bytes are left without it, retention.bytes={limit}"))
+        doomed.append(Doomed(segment, f"{left} bytes remain without it, retention.bytes={limit}"))
     return doomed
 
 
@@ -268,7 +272,7 @@ def find_policy(text: str) -> Policy:
     except Exception as error:
         raise InvalidConfig(f"retention policy {text}: {type(error).__name__}: {error}") from error
     if not callable(policy):
-        raise InvalidConfig(f"retention policy {text} is no function")
+        raise InvalidConfig(f"retention policy {text} does not return a function")
     return policy
 
 
@@ -280,9 +284,9 @@ def _factory(name: str) -> Callable[[str], Policy]:
     found = {point.value: point for point in entry_points(group=GROUP, name=name)}
     if not found:
         names = sorted({"kafka", *entry_points(group=GROUP).names})
-        raise InvalidConfig(f"there is no retention policy {name!r}, only {', '.join(names)}")
+        raise InvalidConfig(f"unknown retention policy {name!r}; available: {', '.join(names)}")
     if len(found) > 1:
-        raise InvalidConfig(f"retention policy {name} is several: {', '.join(sorted(found))}")
+        raise InvalidConfig(f"retention policy {name} is ambiguous: {', '.join(sorted(found))}")
     try:
         factory: Callable[[str], Policy] = found.popitem()[1].load()
     except Exception as error:

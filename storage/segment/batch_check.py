@@ -183,7 +183,7 @@ class Check:
         else:
             needed = size_at(data, 0) if len(data) >= FRAME_SIZE else part.end - start + 1
             if needed > part.end - start:
-                self._fault("it is longer than the log", False)
+                self._fault("it extends beyond the end of the log", False)
             else:
                 self._needed = needed
 

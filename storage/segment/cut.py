@@ -37,7 +37,7 @@ class Cut:
 
     def __str__(self) -> str:
         where = f"; kept as {os.path.basename(self.kept_as)}" if self.kept_as else ""
-        what = f"cut {self.size} bytes from position {self.position}"
+        what = f"truncated {self.size} bytes at position {self.position}"
         return f"{self.path}: {what}: {self.reason}{where}"
 
 

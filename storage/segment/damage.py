@@ -41,7 +41,7 @@ class Damage(NamedTuple):
     def message(self) -> str:
         """Which offsets are lost, and why."""
         if self.is_empty:
-            return f"{self.end - self.start} bytes that are no batch: {self.reason}"
+            return f"{self.end - self.start} bytes are not a batch: {self.reason}"
         offsets = f"offsets {self.first_offset} to {self.next_offset - 1}"
         return f"{offsets} are damaged: {self.reason}"
 
@@ -58,8 +58,8 @@ def report(path: str, places: Iterable[Damage]) -> None:
     topic, _, partition = os.path.basename(os.path.dirname(path)).rpartition("-")
     for place in places:
         _log.warning(
-            "%s/%s: damage found: %s; kafkafs verify names all damage, kafkafs repair --salvage "
-            "removes it",
+            "%s/%s: damaged: %s. Run `kafkafs verify` for details, `kafkafs repair --salvage` "
+            "to fix it.",
             *(topic, partition, place.error(path)),
         )
 

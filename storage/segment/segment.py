@@ -224,7 +224,7 @@ class Segment:
         assert self.files.sealed
         place = Damage(
             *(0, self.size, self.base_offset, self.next_offset),
-            f"the file is gone, which had {self.size} bytes",
+            f"the file is missing, its size was {self.size} bytes",
         )
         with _damages_lock:
             if self.files.is_missing:
@@ -240,8 +240,8 @@ class Segment:
         """A line about a sealed segment whose file lacks its end, or is gone."""
         error = self.damages[-1].error(self.log_path)
         return (
-            f"{error}; reading them fails until the file is back (a backup) or kafkafs repair "
-            "--accept-loss"
+            f"{error}; reads of it fail until you restore the file from a backup or run "
+            "kafkafs repair --accept-loss"
         )
 
     @property
@@ -261,7 +261,7 @@ class Segment:
             if self.lose():
                 _log.warning("%s", self.loss)
             return self.damages[0].error(self.log_path)
-        reason = f"the file is gone, which had {self.size} bytes"
+        reason = f"the file is missing, its size was {self.size} bytes"
         return CorruptRecord(reason, path=self.log_path, position=0, offset=self.base_offset)
 
     def accept_size(self) -> None:
@@ -270,7 +270,14 @@ class Segment:
         if whole < size:
             fd = self._disk.open(self.log_path, os.O_RDWR)
             try:
-                cut_tail(self._disk, fd, self.log_path, whole, size, "what followed is given up")
+                cut_tail(
+                    self._disk,
+                    fd,
+                    self.log_path,
+                    whole,
+                    size,
+                    "the loss of the records after it was accepted",
+                )
             finally:
                 self._disk.close(fd)
         self.size = self.stable_size = min(whole, size)
@@ -375,7 +382,7 @@ class Segment:
 
     def _cut_short(self) -> CutShort:
         size = self._disk.size(self._log_fd())
-        reason = f"somebody has cut the file, which had {self.size} bytes, to {size}"
+        reason = f"another process has truncated the file from {self.size} to {size} bytes"
         return CutShort(errno.EIO, reason, self.log_path)
 
     def _index(self, batches: Sequence[BatchEntry], start: int, interval: int) -> None:
@@ -449,7 +456,7 @@ class Segment:
             files.rewrite_cut_indexes(*made)
             return True
         except (OSError, CorruptRecord) as error:
-            _log.warning("%s: its indexes cannot be made anew: %s", self.log_path, error)
+            _log.warning("%s: cannot rebuild its indexes: %s", self.log_path, error)
         finally:
             files.release()
         return False
@@ -638,7 +645,7 @@ class Segment:
         data = self._disk.pread(self._log_fd(), size, position)
         if len(data) != size:
             raise CorruptRecord(
-                f"{len(data)} bytes where {size} were expected",
+                f"read {len(data)} bytes instead of {size}",
                 path=self.log_path,
                 position=position,
             )

@@ -159,7 +159,7 @@ class SegmentFiles:
                     index.rewrite(fd, entries)
                 finally:
                     self._files.close(fd)
-                _log.warning("%s was cut by another process; it was made anew", index.path)
+                _log.warning("%s was truncated by another process and has been rebuilt", index.path)
 
     def _renamed(self) -> None:
         """Tell the transaction index, which stays in memory, its new path."""
@@ -237,7 +237,7 @@ class SegmentFiles:
             finally:
                 if fd >= 0:
                     self._files.close(fd)
-        raise SegmentGone("its writer has deleted or replaced this segment", path=self.log_path)
+        raise SegmentGone("the writer has deleted or replaced this segment", path=self.log_path)
 
     def identity_of(self, kind: str) -> Identity | None:
         """What tells its file of one kind from all others; None where it has none.  OSError."""

@@ -76,11 +76,11 @@ class BrokerSettings:
             return self.topics_fault
         known = self.topics.get(topic)
         if known is None:
-            return "its broker's metadata log has no such topic"
+            return "the broker's metadata log does not contain this topic"
         if known.fault is not None:
             return known.fault
         if topic_id and known.id != topic_id:
-            return "its broker's metadata log has another topic of this name"
+            return "the broker's metadata log has another topic of this name"
         return None
 
 
@@ -120,7 +120,9 @@ def read(
     if node is not None:
         _take(found, metadata.configs.get((BROKER, node), {}), "set on the broker")
     elif any(kind == BROKER and name for kind, name in metadata.configs):
-        found.defaults_fault = f"which broker's this is stands in no {paths.META_PROPERTIES}"
+        found.defaults_fault = (
+            f"the node id of the broker is unknown: there is no usable {paths.META_PROPERTIES}"
+        )
     for name, topic_id in metadata.topics.items():
         found.topics[name] = BrokerTopic(topic_id, metadata.configs.get((TOPIC, name), {}))
     offsets = metadata.topics.get(paths.CONSUMER_OFFSETS, "")
@@ -173,7 +175,7 @@ def write(
     files: Files, data_dir: str, known: BrokerSettings, partitions: Mapping[str, Sequence[int]]
 ) -> None:
     """Write down what is known of the topics that lie there; durable.  OSError."""
-    lines = ["# Written by kafkafs detach: what the broker of this directory had set.\n"]
+    lines = ["# Written by kafkafs detach: the settings of the broker of this directory.\n"]
     if known.defaults_fault is not None:
         lines.append(java_properties.line("defaults-fault", known.defaults_fault))
     for name, (text, source) in known.defaults.items():
@@ -208,7 +210,7 @@ def check_places(
 ) -> None:
     """InvalidConfig where there is no broker's directory or a place is unreadable; OSError."""
     if not is_brokers(files, data_dir):
-        raise InvalidConfig("no broker has written this directory", path=data_dir)
+        raise InvalidConfig("not the directory of a broker", path=data_dir)
     if broker_config is not None:
         files.read_whole(broker_config)
     if metadata_dir is not None:
@@ -221,7 +223,7 @@ def check_places(
 
 def _read_properties(files: Files, path: str | None, found: BrokerSettings) -> Mapping[str, str]:
     if path is None:
-        found.defaults_fault = "the broker's own file is not named"
+        found.defaults_fault = "the path of the broker's server.properties is not configured"
         return {}
     try:
         return java_properties.parse(files.read_whole(path))

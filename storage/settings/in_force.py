@@ -162,7 +162,7 @@ def _synonym_value(name: str, text: str, line: Line | None = None) -> Any:
     try:
         return setting.parse(str(value))
     except ValueError as error:
-        reason = f"{name}={text} makes {setting.name}={value}, which is not {error}"
+        reason = f"{name}={text} gives {setting.name}={value}, which is not {error}"
         raise (InvalidConfig(reason) if line is None else line.error(reason)) from None
 
 

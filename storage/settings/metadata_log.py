@@ -92,7 +92,7 @@ def _read_snapshot(files: Files, path: str, replay: _Replay) -> None:
     batches = list(_batches(data, path))
     kinds = [_control_type(*batches[number][1:]) for number in (0, -1)] if batches else []
     if kinds != [_SNAPSHOT_HEADER, _SNAPSHOT_FOOTER] or batches[-1][0] != len(data):
-        raise CorruptRecord("a snapshot of a metadata log is not whole", path=path)
+        raise CorruptRecord("a snapshot of the metadata log is incomplete", path=path)
     for _, header, records in batches:
         replay.take(header, records, path)
 
@@ -118,7 +118,7 @@ def _read_log(files: Files, directory: str, bases: list[int], end: int, replay: 
                 replay.take(header, records, path)
             position = batch_end
         if position != len(data) and base != bases[-1]:
-            raise CorruptRecord("a batch is cut off", path=path, position=position)
+            raise CorruptRecord("a batch is truncated", path=path, position=position)
 
 
 def _below(data: bytes, base: int, end: int) -> tuple[int, int]:

@@ -110,8 +110,8 @@ def parse_written(name: str, text: str | None) -> Any:
     value = parse(setting, name, plain)
     if name == LARGEST and value > plain_forms.budget:
         raise InvalidConfig(
-            f"{name}={text} is more than the {plain_forms.budget} bytes of memory that users may "
-            "have taken (mount -o memory=BYTES)"
+            f"{name}={text} exceeds the memory limit for user data, {plain_forms.budget} bytes "
+            "(mount -o memory=BYTES)"
         )
     return value
 
@@ -207,8 +207,10 @@ class Settings:
             fields = {name.replace(".", "_"): value for name, value in protecting.items()}
             self.broker = replace(self.broker, **fields)
             self.notes = [
-                f"{ours[name].source} does not count for a broker's topics: they keep what "
-                f"their broker has set, unless {name} is set on the topic"
+                (
+                    f"{ours[name].source} has no effect on a broker's topics: they keep the "
+                    f"broker's value, unless {name} is set on the topic"
+                )
                 for name in DECISIVE & ours.keys()
             ]
 
@@ -414,23 +416,22 @@ class Settings:
             return None
         fault = self.fault_of(topic)
         if fault is not None:
-            remedy = "mending that, and then mounting again, ends it"
-            return f"{', '.join(unknown)} are not known: {fault}; {remedy}"
+            remedy = "fix that, then mount again"
+            return f"the values of {', '.join(unknown)} are unknown: {fault}; {remedy}"
         assert self._theirs is not None
         reason, by_file = self._unknown_topic(topic), ""
         if reason is None and self._theirs.defaults_fault is not None and self.is_brokers:
             by_file = f"kafkafs config {self._data_dir} --broker-config FILE"
         reason = reason or self._theirs.defaults_fault
-        reason = reason or "what is set at the broker is not understood"
+        reason = reason or "the broker's value is invalid"
         name, wanted = called or topic, " ".join(f"{each}=..." for each in unknown)
         if self._mount_point is None:
-            remedy = by_file or f"kafkafs config {self._data_dir} {name} {wanted}"
-            remedy += " ends that"
+            remedy = f"run {by_file or f'kafkafs config {self._data_dir} {name} {wanted}'}"
         else:
             remedy = f"write {wanted} to {os.path.join(self._mount_point, name, '.config')}"
             if by_file:
                 remedy += f", or unmount, run {by_file}, and mount again"
-        return f"{', '.join(unknown)} are not known: {reason}; {remedy}"
+        return f"the values of {', '.join(unknown)} are unknown: {reason}; {remedy}"
 
     def kept_topics(self, topics: Iterable[str]) -> list[str]:
         """A line for each reason why nothing of some of these topics is deleted or compacted."""
@@ -444,7 +445,7 @@ class Settings:
             some, more = ", ".join(names[:_NAMED]), len(names) - _NAMED
             if more > 0:
                 some = f"{len(names)} topics ({some} and {more} more)"
-            lines.append(f"nothing is deleted or compacted of {some}: {why}")
+            lines.append(f"nothing is deleted or compacted in {some}: {why}")
         return lines
 
     def explain_defaults(self) -> list[tuple[str, str, str]]:

@@ -149,7 +149,7 @@ class Finder:
             found = checkpoint_file.read_partition_metadata(self._files, path)
             if found not in (None, "", self._split.topic_id):
                 raise UnknownTopicOrPartition(
-                    f"this is another topic of the same name: its id is {found}, not "
+                    f"another topic has this name now: its id is {found}, not "
                     f"{self._split.topic_id}",
                     path=directory,
                 )
@@ -163,7 +163,7 @@ class Finder:
             if base >= first and base not in there:
                 self.check_topic()  # another one's have other names
                 raise SegmentGone(
-                    "this segment is missing, between others that are there",
+                    "this segment is missing, but later segments exist",
                     path=os.path.join(self._split.directory, paths.file_name(base, paths.LOG)),
                     offset=base,
                 )
@@ -176,7 +176,9 @@ class Finder:
             try:
                 names = [name for name, _ in self._files.scan(directory)]
             except FileNotFoundError:
-                raise UnknownTopicOrPartition("the partition is gone", path=directory) from None
+                raise UnknownTopicOrPartition(
+                    "the partition no longer exists", path=directory
+                ) from None
             logs = entry_files(names) if holds_entries(names) else _logs(names)
             if not logs:
                 raise UnknownTopicOrPartition("the partition has no segments", path=directory)
@@ -185,8 +187,8 @@ class Finder:
                 return logs
             if not patience.wait():
                 raise SegmentGone(
-                    "a cleaner that was stopped has not given all segments their names: open the "
-                    "directory for writing, and read it again",
+                    "an interrupted compaction has not renamed all segments: open the "
+                    "directory for writing, then read it again",
                     path=os.path.join(directory, swapped[0]),
                     offset=offset,
                 )

@@ -129,7 +129,7 @@ class _Reader:
                 if error.errno not in _GONE:
                     raise
                 failure = SegmentGone(
-                    "this segment is listed but not there", path=place.path, offset=before
+                    "this segment is listed but does not exist", path=place.path, offset=before
                 )
             if self.next_offset > before:
                 patience = Patience()

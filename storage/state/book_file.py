@@ -74,7 +74,7 @@ def read(files: Files, directory: str) -> BookContent:
     except FileNotFoundError:
         return BookContent()
     except (ValueError, IndexError, TypeError):
-        raise CorruptCheckpoint("not a book of segments", path=path) from None
+        raise CorruptCheckpoint("not a segment manifest", path=path) from None
 
 
 def begin(files: Files, directory: str) -> None:

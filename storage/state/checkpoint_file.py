@@ -131,7 +131,7 @@ def read_partition_metadata(files: Files, path: str) -> str | None:
     if lines[-1] == "":
         lines.pop()
     if len(lines) != 2:
-        raise CorruptCheckpoint(f"{len(lines)} lines where 2 were expected", path=path)
+        raise CorruptCheckpoint(f"expected 2 lines, found {len(lines)}", path=path)
     _integer(path, 1, _named_value(path, 1, lines[0], "version"), 2**31 - 1)
     topic_id = _named_value(path, 2, lines[1], "topic_id")
     try:
@@ -139,7 +139,7 @@ def read_partition_metadata(files: Files, path: str) -> str | None:
     except (binascii.Error, ValueError):
         id_bytes = b""
     if len(topic_id) != 22 or len(id_bytes) != 16:
-        raise CorruptCheckpoint(f"{_quoted(topic_id)} is no topic id", path=path, line=2)
+        raise CorruptCheckpoint(f"{_quoted(topic_id)} is not a valid topic id", path=path, line=2)
     if not any(id_bytes):
         raise CorruptCheckpoint("the topic id is all zero", path=path, line=2)
     return topic_id
@@ -201,9 +201,9 @@ def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[
         lines.pop()
     version = _integer(path, 1, lines[0], 2**31 - 1)
     if version != _VERSION:
-        raise CorruptCheckpoint(f"version {version} is unknown", path=path, line=1)
+        raise CorruptCheckpoint(f"unknown version {version}", path=path, line=1)
     if len(lines) < 2:
-        raise CorruptCheckpoint("the count of entries is missing", path=path, line=2)
+        raise CorruptCheckpoint("the number of entries is missing", path=path, line=2)
     count = _integer(path, 2, lines[1], 2**31 - 1)
     entries = []
     for number, line in enumerate(lines[2:], start=3):
@@ -211,12 +211,12 @@ def _read_entries(files: Files, path: str, fields: int) -> list[tuple[int, list[
         parts = _WHITE_SPACE.split(line.rstrip(" \t\r\f\v"))
         if len(parts) != fields or not all(parts):
             raise CorruptCheckpoint(
-                f"{_quoted(line)} where {fields} fields were expected", path=path, line=number
+                f"expected {fields} fields, found {_quoted(line)}", path=path, line=number
             )
         entries.append((number, parts))
     if len(entries) != count:
         raise CorruptCheckpoint(
-            f"{count} entries were announced and {len(entries)} are there", path=path, line=2
+            f"expected {count} entries, found {len(entries)}", path=path, line=2
         )
     return entries
 
@@ -235,7 +235,7 @@ def _integer(path: str, line: int, field: str, largest: int) -> int:
     digits = field.lstrip("+").lstrip("0") or "0"
     is_one = _INTEGER.fullmatch(field) is not None and len(digits) <= _DIGITS
     if not is_one or not 0 <= int(digits) <= largest:
-        reason = f"{_quoted(field)} is no number from 0 to {largest}"
+        reason = f"{_quoted(field)} is not a number from 0 to {largest}"
         raise CorruptCheckpoint(reason, path=path, line=line)
     return int(digits)
 
@@ -248,6 +248,6 @@ def _named_value(path: str, line: int, text: str, name: str) -> str:
     parts = _COLON.split(text)
     if len(parts) != 2 or parts[0] != name:
         raise CorruptCheckpoint(
-            f"{_quoted(text)} where '{name}: …' was expected", path=path, line=line
+            f"expected '{name}: …', found {_quoted(text)}", path=path, line=line
         )
     return parts[1]

@@ -59,7 +59,7 @@ def read(files: Files, directory: str) -> Deletion | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
-        raise CorruptCheckpoint(f"does not tell a deletion: {error!r}", path=path) from None
+        raise CorruptCheckpoint(f"invalid content: {error!r}", path=path) from None
 
 
 def path_in(directory: str) -> str:

@@ -470,7 +470,9 @@ class History:
             if self._writable:
                 name = set_aside(self._files, os.path.join(self._directory, FILE_NAME))
                 kept = f"; kept as {name}"
-            _log.warning("%s: readers start over, with new inodes%s", error, kept)
+            _log.warning(
+                "%s: readers start again at the first record, with new inodes%s", error, kept
+            )
             return HistoryContent()
         self._saved_bases = (
             {view: tuple(line[:2] for line in lines) for view, lines in recorded.bases.items()},

@@ -189,20 +189,20 @@ class Producer(NamedTuple):
         """
         if batch.producer_epoch < self.epoch:
             raise InvalidProducerEpoch(
-                f"epoch {batch.producer_epoch} is over, {self.epoch} is the current one",
+                f"epoch {batch.producer_epoch} is fenced, the current epoch is {self.epoch}",
                 self.producer_id,
             )
         if batch.marker_type >= 0:
             if batch.coordinator_epoch < self.coordinator_epoch:
                 raise InvalidTxnState(
-                    f"a marker of coordinator epoch {batch.coordinator_epoch} after one of "
-                    f"{self.coordinator_epoch}",
+                    f"marker with coordinator epoch {batch.coordinator_epoch} after one with "
+                    f"epoch {self.coordinator_epoch}",
                     self.producer_id,
                 )
             return
         if self.in_transaction and not batch.attributes & TRANSACTIONAL_BIT:
             raise InvalidTxnState(
-                "a batch without a transaction while one is open, from offset "
+                "non-transactional batch while a transaction is open, from offset "
                 f"{self.transaction_first_offset}",
                 self.producer_id,
             )
@@ -216,8 +216,8 @@ class Producer(NamedTuple):
         # What lies further ahead than half of all sequences lies behind: an old batch once more.
         if gap and not (follows and gap <= MAX_SEQUENCE // 2):
             raise OutOfOrderSequence(
-                f"sequence {batch.base_sequence} of epoch {batch.producer_epoch} where "
-                f"{expected} should follow",
+                f"sequence {batch.base_sequence} of epoch {batch.producer_epoch}, but expected "
+                f"{expected}",
                 self.producer_id,
             )
 
@@ -391,15 +391,15 @@ def decode(data: bytes, *, path: str) -> list[ProducerEntry]:
     A corrupt snapshot is no loss: the next older one and the log make it anew.
     """
     if len(data) < _HEAD.size:
-        raise CorruptCheckpoint(f"{len(data)} bytes are too few for a snapshot", path=path)
+        raise CorruptCheckpoint(f"{len(data)} bytes are too few for a producer snapshot", path=path)
     version, crc, count = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise CorruptCheckpoint(f"snapshot version {version} is unknown", path=path)
+        raise CorruptCheckpoint(f"unknown producer snapshot version {version}", path=path)
     if crc32c(data[_COUNT_AT:]) != crc:
-        raise CorruptCheckpoint("the snapshot's checksum is wrong", path=path)
+        raise CorruptCheckpoint("the checksum of the producer snapshot is wrong", path=path)
     if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
         raise CorruptCheckpoint(
-            f"{count} producers were announced in a snapshot of {len(data)} bytes", path=path
+            f"{count} producers do not fit into a producer snapshot of {len(data)} bytes", path=path
         )
     return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
 

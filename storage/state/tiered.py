@@ -31,8 +31,9 @@ _NAMED = 10
 def why_read_only(data_dir: str, topic: str, why: str) -> str:
     """A line that says why nothing of a tiered topic is written, and what ends that."""
     return (
-        f"{topic} is a tiered topic ({why}), so nothing of it is written. If no broker serves "
-        f"it any more, unmount, and: kafkafs config {data_dir} {topic} remote.storage.enable=false"
+        f"{topic} is a tiered topic ({why}), so it is read-only. If no broker serves it any "
+        f"more, unmount, then run: kafkafs config {data_dir} {topic} "
+        "remote.storage.enable=false"
     )
 
 
@@ -112,7 +113,7 @@ class TieredTopics:
             found = self._only_remote(topic, number)
             if found is not None:
                 return (
-                    f"its settings are not known, and partition {number} begins at offset "
+                    f"its settings are unknown, and partition {number} begins at offset "
                     f"{found[0]}, below its first segment here, {found[1]}"
                 )
         return None

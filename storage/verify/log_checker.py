@@ -95,7 +95,7 @@ class LogChecker:
     def run_newest(self, task: Task) -> None:
         """Check what was appended to every log since the last time.  TaskCancelled."""
         logs = list(self._logs())
-        task.begin("reading back what was appended", 0)
+        task.begin("reading back appended records", 0)
         for log in logs:
             task.check()
             with self._duties.attempt("check of newest segments", log.name):
@@ -203,7 +203,7 @@ class LogChecker:
             log.note_damage(segment, places, self._clock_ms())
         except (OSError, StorageError) as error:
             where = f"{log.topic}/{log.partition}"
-            _log.warning("%s: no new segment could be begun behind damage: %s", where, error)
+            _log.warning("%s: cannot begin a new segment after damage: %s", where, error)
 
 
 def _from_anywhere(items: Sequence[T]) -> list[T]:

@@ -112,7 +112,9 @@ def find(targets: Iterable[str], files: Files) -> Iterator[ReindexTarget]:
             if partition.bases is not None:
                 partition.bases.add(base)
         elif not os.path.isdir(path):
-            raise NotADirectoryError(errno.ENOTDIR, "no directory, and no segment's file", target)
+            raise NotADirectoryError(
+                errno.ENOTDIR, "neither a directory nor a file of a segment", target
+            )
         elif paths.parse_partition_directory(name) is not None:
             found[path] = ReindexTarget(path, None)
         else:
@@ -202,7 +204,7 @@ class _Partition:
     def _snapshot(self, base: int) -> None:
         if self._read_snapshot(base) is None:
             path = self._path(base, paths.SNAPSHOT)
-            reason = "not readable" if self.files.exists(path) else "missing"
+            reason = "unreadable" if self.files.exists(path) else "missing"
             self._replace(path, self.producers.encode(), reason)
 
     # -- one segment ---------------------------------------------------------------------------

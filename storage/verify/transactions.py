@@ -77,10 +77,14 @@ class OpenTransactions:
             if entry.last_offset <= last:
                 yield f"the entry follows one of offset {last}", None, entry.last_offset
             elif producer_id != entry.producer_id:
-                reason = f"no ABORT marker of producer {entry.producer_id} is there"
+                reason = f"there is no ABORT marker of producer {entry.producer_id}"
                 yield reason, None, entry.last_offset
             elif entry.first_offset > (entry.last_offset if began is None else began):
-                yield "the transaction begins before the entry says", None, entry.first_offset
+                yield (
+                    "the transaction begins before the offset of the entry",
+                    None,
+                    entry.first_offset,
+                )
             last = entry.last_offset
         for offset, (producer_id, began) in markers.items():
             if began is not None and offset >= self._log_start:

@@ -52,25 +52,27 @@ _CHECKPOINTS = (
     (paths.CLEANER_OFFSETS, "first dirty offset"),
 )
 _LEFT_OVER = {
-    paths.CUT: "set aside by recovery; kafkafs repair --salvage takes back what is valid",
-    paths.BAD: "could not be read, and was set aside; kafkafs repair --purge removes it",
-    paths.DELETED: "waits for its deletion",
-    paths.CLEANED: "an unfinished cleaner's; the next start removes it",
-    paths.SWAP: "of a swap that was decided; the next start finishes it",
-    paths.STAGED: "waits for its adoption; goes after kafkafs.staged.retention.ms",
-    ".tmp": "an unfinished write; the next start removes it",
-    paths.UNSYNCED: "an fsync has failed: who has the log open, or the next start, writes what can "
-    "be read of it anew",
+    paths.CUT: "truncated by recovery. To restore its valid batches: kafkafs repair --salvage",
+    paths.BAD: "set aside because it could not be read. To remove it: kafkafs repair --purge",
+    paths.DELETED: "will be deleted",
+    paths.CLEANED: "left by an interrupted compaction; the next start removes it",
+    paths.SWAP: "part of a decided swap; the next start completes it",
+    paths.STAGED: "staged file; removed after kafkafs.staged.retention.ms unless it is adopted",
+    ".tmp": "left by an interrupted write; the next start removes it",
+    paths.UNSYNCED: (
+        "an fsync failed; the process that has the log open, or the next start, "
+        "rewrites all data that can be read"
+    ),
 }
 
 _ASIDE = {
-    None: "not a partition's directory: no broker starts beside it",
-    "delete": "waits for its deletion",
-    "stray": "set aside by a broker that did not know it",
-    "future": "a broker was moving the partition here",
+    None: "not a partition directory: no broker starts with it",
+    "delete": "will be deleted",
+    "stray": "set aside by a broker that did not know the partition",
+    "future": "a broker was moving the partition to this directory",
 }
 
-_ANEW = "the next start makes it anew"
+_ANEW = "the next start rebuilds it"
 
 _T = TypeVar("_T")
 _Key: TypeAlias = tuple[str, int]
@@ -413,11 +415,11 @@ class _Directory:
         short = [] if self.is_live else book_file.short(claims, sizes)
         for claim in [*gone, *short]:
             path = os.path.join(directory, paths.file_name(claim.base_offset, paths.LOG))
-            what = "the file is gone"
+            what = "the file is missing"
             if claim in short:
                 what = f"the file has {sizes[claim.base_offset]} bytes"
-            reason = f"{what} of offsets {claim.base_offset} to {claim.next_offset - 1}"
-            self._fault(path, f"{reason}, which had {claim.size}", claim.base_offset)
+            reason = f"{what} (offsets {claim.base_offset} to {claim.next_offset - 1})"
+            self._fault(path, f"{reason}, its size was {claim.size} bytes", claim.base_offset)
 
     def _metadata(self, directory: str, topic: str) -> None:
         path = os.path.join(directory, paths.PARTITION_METADATA)
@@ -425,7 +427,7 @@ class _Directory:
         if topic_id is not None:
             known, where = self.topic_ids.setdefault(topic, (topic_id, path))
             if known != topic_id:
-                self._fault(path, f"topic id {topic_id} where {where} has {known}")
+                self._fault(path, f"topic id {topic_id}, but {where} has {known}")
 
     def _compare_epochs(
         self, directory: str, known: list[tuple[int, int]], seen: list[tuple[int, int]], end: int
@@ -465,9 +467,12 @@ class _Directory:
             if excess:
                 self._fault(path, f"{excess} bytes follow its last producer", is_rebuilt=True)
             if offset > end:
-                reason = f"it speaks of offsets beyond the log end {end}"
+                reason = f"it contains offsets beyond the log end {end}"
                 self._fault(path, reason, offset, is_rebuilt=True)
             for entry in entries:
                 if entry.last_offset >= offset:
-                    reason = f"producer {entry.producer_id} has an offset beyond the snapshot's"
+                    reason = (
+                        f"the last offset of producer {entry.producer_id} is beyond the offset "
+                        "of the snapshot"
+                    )
                     self._fault(path, reason, entry.last_offset)

@@ -27,7 +27,7 @@ from storage.segment.walk import sealed_times
 
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
-_NO_BATCH = "no batch begins where the entry points"
+_NO_BATCH = "the entry does not point to the start of a batch"
 
 # (reason, position in the log or None, offset or None)
 Finding = tuple[str, int | None, int | None]
@@ -68,7 +68,7 @@ def offset_index_faults(
             if position < start:
                 yield _NO_BATCH, position, offset
             elif offset <= before:
-                yield f"the batch before the entry's goes to offset {before}", position, offset
+                yield f"the previous batch ends at offset {before}", position, offset
             elif offset >= end:
                 yield f"the log ends at offset {end}", position, offset
             number += 1
@@ -103,11 +103,11 @@ def time_index_faults(
             timestamp, offset = entries[number]
             # A broker that stores v0 for a producer of v1 indexes timestamps that it drops.
             if timestamp != newest and newest >= 0:
-                yield f"timestamp {timestamp} where {newest} is the largest", position, offset
+                yield f"timestamp {timestamp}, but the largest is {newest}", position, offset
             number += 1
         if number == len(entries):
             break
     for _, offset in entries[number:]:
-        yield "the log ends before the entry's offset", None, offset
+        yield "the log ends before the offset of the entry", None, offset
     if largest is not None and largest > last[0]:
-        yield f"its last timestamp is not {largest}, the segment's largest", None, last[1]
+        yield f"its last timestamp is not {largest}, the largest of the segment", None, last[1]

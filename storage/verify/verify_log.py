@@ -114,7 +114,7 @@ def _verify(
             raise
         # The log notices it now, unless it has before.
         segment.open_log()
-        reason = f"the file is gone, which had {segment.size} bytes"
+        reason = f"the file is missing, its size was {segment.size} bytes"
         fault = Fault(segment.log_path, reason, 0, segment.base_offset)
         return Verified(next_offset=segment.next_offset, faults=[fault])
     finally:

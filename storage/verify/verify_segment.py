@@ -264,7 +264,7 @@ def _record_findings(data: memoryview, start: int, found: Verified) -> Iterator[
             continue
         with memoryview(columns.offsets) as view, view.cast("q") as offsets:
             if columns.rows and (offsets[0] <= last or not _rise(offsets)):
-                yield "a record's offset is not above the one before it", at, offsets[0]
+                yield "a record's offset is not above the previous one", at, offsets[0]
             last = offsets[-1] if columns.rows else last
         walk.position += columns.consumed
         found.records += columns.rows
@@ -355,7 +355,7 @@ def _index_faults(
             odd = len(data) % size
             yield from _some(place.path(suffix), odd, faults(data[: len(data) - odd]))
         elif is_needed and not place.is_live:
-            yield Fault(place.path(suffix), "it is missing")
+            yield Fault(place.path(suffix), "the file is missing")
     odd = len(indexes[paths.TXNINDEX] or b"") % txn_index.ENTRY_SIZE
     yield from _some(place.path(paths.TXNINDEX), odd, iter(()))
 
@@ -363,7 +363,7 @@ def _index_faults(
 def _some(path: str, odd: int, findings: Iterator[Finding]) -> Iterator[Fault]:
     """The first faults of a file, and how many more; ``odd``: bytes behind its entries."""
     if odd:
-        yield Fault(path, f"{odd} bytes are left behind its last entry")
+        yield Fault(path, f"{odd} bytes remain after its last entry")
     more = 0
     for number, finding in enumerate(findings):
         if number < MAX_FAULTS_PER_FILE:

@@ -501,7 +501,8 @@ FAULTS = [
     Fault(
         "handover-over-records-of-the-broker",
         "storage/handover/handover.py",
-        '        refuse(f"{name} is not empty at the broker: create the topic anew")\n',
+        '        refuse(f"{name} is not empty at the broker: delete and recreate the topic '
+        'there")\n',
         "        _ = refuse\n",
         "Records of the broker are deleted.",
         (HANDOVER,),

@@ -614,7 +614,7 @@ def log_07_of_right_crcs(data: bytes) -> None:
 
 @target
 def set_of_entries_07(data: bytes) -> None:
-    """Arbitrary entries in a compressed set of 0.7."""
+    """Arbitrary entries in a compressed message set of 0.7."""
     if len(data) < 2:
         return
     codec = 1 + data[0] % 2

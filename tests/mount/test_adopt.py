@@ -371,7 +371,7 @@ def test_orphans_go_by_the_clock(tmp_path: Path) -> None:
             for file in (*asked.files, *lost.files):
                 os.utime(mount.data / f"{file.topic}-{file.partition}" / file.name, (0, 0))
             until(lambda: left(str(mount.data)) == sorted(file.name for file in asked.files))
-            until(lambda: "removed 1 staged file that nobody has asked for" in mount.events())
+            until(lambda: "removed 1 staged file that no request named" in mount.events())
         assert ended(mount, "one")["state"] == "adopted"
         assert contents(mount) == [b"a\nb\n", b"c\n"]
 

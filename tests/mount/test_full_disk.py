@@ -380,7 +380,7 @@ def test_what_was_given_up_is_not_for_appends_and_comes_back(
     filler = fill_bytes(disk)
     fails(errno.ENOSPC, append, mount / "orders/0", "more\n")
     fails(errno.ENOSPC, (mount / "new").mkdir)
-    assert "what is left is for deleting" in mount.events()
+    assert "the remaining space is reserved for deleting" in mount.events()
     remove(filler)
     mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
     assert len(list(mount.data.glob("kafkafs.reserve.*"))) == RESERVE_FILES

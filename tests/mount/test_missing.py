@@ -42,7 +42,7 @@ def test_a_read_only_mount_beside_the_writer(tmp_path: Path) -> None:
             # Who has it open goes on in what he has been shown.
             assert os.fstat(file.fileno()).st_size == 16
         fails(errno.EIO, shown.read_bytes)
-        assert "offsets 2 to 3 are damaged: the file is gone" in reader.events()
+        assert "offsets 2 to 3 are damaged: the file is missing" in reader.events()
         assert f"{2:020d}.log" in (reader / ".kafkafs/topics").read_text()
         reader.stop()
         assert writer.process is not None

@@ -14,7 +14,7 @@ import pytest
 from tests.mount.mounting import fails
 from tests.mount.steering import SteeredMount, steered
 
-NO_THREAD = "no thread can be started"
+NO_THREAD = "cannot start a thread"
 
 
 def write(path: Path, text: str) -> None:
@@ -95,11 +95,11 @@ def test_what_the_clock_begins(tmp_path: Path) -> None:
         write(orders, "to be flushed\n")
         duties = ("housekeeping", "orders/0: flush")
         for duty in duties:
-            until_said(mount, f"{duty} fails, and is tried again: {NO_THREAD}")
+            until_said(mount, f"{duty} failed, will retry: {NO_THREAD}")
         mount.daemon.give_threads()
         for duty in duties:
-            said = until_said(mount, f"{duty} goes on")
-            assert said.count(f"{duty} fails") == said.count(f"{duty} goes on") == 1
+            said = until_said(mount, f"{duty} works again")
+            assert said.count(f"{duty} failed") == said.count(f"{duty} works again") == 1
         assert "Traceback" not in said
 
 

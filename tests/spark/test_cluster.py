@@ -136,5 +136,5 @@ def test_a_run_whose_place_was_taken_is_fenced(tmp_path: Path) -> None:
         # What it has staged for this batch is there already; the next one is not its business.
         add_lines(lines, "2")
         fifo.write_bytes(b"go on")
-        old.until(lambda: "is over: run" in old.said)
+        old.until(lambda: "is fenced: run" in old.said)
     check_once(data, {"0": 50, "1": 50})

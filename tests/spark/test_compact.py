@@ -135,7 +135,7 @@ def test_what_was_cleaned_meanwhile_is_refused(spark: SparkSession, tmp_path: Pa
     before = {name for name in state(data) if not name.endswith(".staged")}
     work.swap(time.monotonic())
     work.tidy()
-    assert [fault for fault in work.faults if "its segments are others" in fault]
+    assert [fault for fault in work.faults if "its segments have changed" in fault]
     assert {name for name in state(data) if name.startswith("t-0")} <= before
     check_data(data)
 

@@ -93,7 +93,7 @@ def test_a_power_cut_has_taken_what_was_staged(tmp_path: Path) -> None:
         add_lines(tmp_path / "lines", name)
     with streaming(tmp_path, data, [{"steer": "lost:1"}]) as driver:
         driver.wait(1)
-    assert "no batch begins here" in driver.said
+    assert "no valid batch starts here" in driver.said
     assert list(adoptions(data).values()) == [0]
     with streaming(tmp_path, data, [{}]) as driver:
         driver.wait()

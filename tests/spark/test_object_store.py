@@ -224,7 +224,9 @@ def test_records_wait_for_those_before_them(data: Path, bucket: Bucket) -> None:
 def test_a_segment_that_is_missing_is_an_error(data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
     bucket.delete(f"many-0/{4:020d}.log")
-    with pytest.raises(CorruptRecord, match="offsets 4 to 5 are missing: copy what is not there"):
+    with pytest.raises(
+        CorruptRecord, match="offsets 4 to 5 are missing: copy the missing segments"
+    ):
         FollowedDirectory(bucket.location)
 
 

@@ -256,7 +256,7 @@ def test_a_group() -> None:
     assert parse({**LEAST, "group": "a group"}, "stream").group == "a group"
     assert parse({**LEAST, "path": "file:///data", "group": "g"}, "any").group == "g"
     for options, message in (
-        ({"group": ""}, "Option 'group': the name of a group has 1 to"),
+        ({"group": ""}, "Option 'group': a group name has 1 to"),
         ({"group": "g", "path": "s3://bucket/data"}, "requires a local data directory"),
     ):
         with pytest.raises(InvalidOption, match=message):

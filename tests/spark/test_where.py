@@ -394,8 +394,8 @@ def test_a_closed_reader_stops(tmp_path: Path, where: str | None) -> None:
     [
         ({"where": "colour = 'red'"}, "Option 'where': there is no column 'colour'.*character 1"),
         ({"where": "key = "}, "at character 5"),
-        ({"where": ""}, "no condition"),
-        ({"where": "key = 'a'", "timeZone": "Mars/Base"}, "no time zone 'Mars/Base'"),
+        ({"where": ""}, "condition is empty"),
+        ({"where": "key = 'a'", "timeZone": "Mars/Base"}, "unknown time zone 'Mars/Base'"),
         ({"timeZone": "UTC"}, "'where', which is not given"),
     ],
 )

@@ -215,7 +215,9 @@ def test_a_failed_replacement_leaves_the_old_file_alone(tmp_path: Path) -> None:
 
 def test_running_out_of_descriptors_names_the_limit(tmp_path: Path, few_descriptors: int) -> None:
     for use in (files.scan, files.sync_directory, files.read_whole, files.lock):
-        with pytest.raises(OSError, match=rf"may have {few_descriptors} \(RLIMIT_NOFILE\)") as e:
+        with pytest.raises(
+            OSError, match=rf"may open {few_descriptors} files \(RLIMIT_NOFILE\)"
+        ) as e:
             use(str(tmp_path))
         assert e.value.errno == errno.EMFILE
         assert e.value.filename == str(tmp_path)

@@ -22,9 +22,9 @@ def test_topic_names(topic: str) -> None:
     ("topic", "reason"),
     [
         ("", "empty"),
-        (".", "may not be"),
-        ("..", "may not be"),
-        ("x" * 250, "249 characters, this has 250"),
+        (".", "must not be"),
+        ("..", "must not be"),
+        ("x" * 250, "249 characters, this one has 250"),
         ("a b", "letters"),
         ("a/b", "letters"),
         ("ä", "letters"),
@@ -40,21 +40,21 @@ def test_refused_topic_names(topic: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("topic", "reason"),
     [
-        ("__cluster_metadata", "a cluster makes"),
-        ("__consumer_offsets", "a cluster makes"),
-        ("__transaction_state", "a cluster makes"),
-        ("__share_group_state", "a cluster makes"),
-        (".kafkafs", "a mount shows itself"),
-        (".groups", "a mount shows itself"),
-        ("x-delete", ".*way out or in"),
-        ("-stray", ".*way out or in"),
-        ("a.b-future", ".*way out or in"),
-        (f"a-0.{'0' * 32}-delete", ".*way out or in"),
+        ("__cluster_metadata", "only a cluster"),
+        ("__consumer_offsets", "only a cluster"),
+        ("__transaction_state", "only a cluster"),
+        ("__share_group_state", "only a cluster"),
+        (".kafkafs", "a mount uses this name"),
+        (".groups", "a mount uses this name"),
+        ("x-delete", ".*deletes or moves"),
+        ("-stray", ".*deletes or moves"),
+        ("a.b-future", ".*deletes or moves"),
+        (f"a-0.{'0' * 32}-delete", ".*deletes or moves"),
     ],
 )
 def test_reserved_names(topic: str, reason: str) -> None:
     assert paths.is_topic_name(topic)
-    with pytest.raises(PolicyViolation, match=f"topic {topic!r}: {reason}.*take another name"):
+    with pytest.raises(PolicyViolation, match=f"topic {topic!r}: {reason}.*Choose another name"):
         paths.check_new_name(topic)
 
 

@@ -80,7 +80,7 @@ def test_a_form_counts_until_nobody_uses_it() -> None:
 def test_what_is_over_the_budget_is_there_one_at_a_time() -> None:
     forms = PlainForms(10 * MIB, patience_s=0)
     one = forms.make(key(1), sizes(20 * MIB), made)
-    with pytest.raises(OSError, match="no room") as raised:
+    with pytest.raises(OSError, match="not enough memory") as raised:
         forms.make(key(2), sizes(30 * MIB), made)
     assert raised.value.errno == errno.ENOMEM
     assert forms.make(key(3), sizes(5 * MIB), made), "small ones do not wait for it"
@@ -151,7 +151,7 @@ def test_no_more_than_some_threads_wait() -> None:
         thread.start()
     while forms.waiting < WAITING:
         pass
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(OSError, match="not enough memory"):
         forms.make(key(99), sizes(20 * MIB), made)
     used.clear()
     for thread in threads:

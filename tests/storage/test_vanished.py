@@ -33,7 +33,7 @@ def test_before_it_was_flushed(tmp_path: Path) -> None:
     for segment in log.segments[:-1]:
         segment.files.close_descriptors()
     vanish(tmp_path, 3)
-    with pytest.raises(CorruptRecord, match="offsets 3 to 5 are damaged: the file is gone"):
+    with pytest.raises(CorruptRecord, match="offsets 3 to 5 are damaged: the file is missing"):
         log.flush()
     assert log.durability.recovery_point == log.log_end_offset
     assert log.durability.flush_error is None
@@ -86,7 +86,7 @@ def test_the_active_one(tmp_path: Path) -> None:
     manager = opened_with_faults(tmp_path)
     log = manager.log("t", 0)
     log_file(tmp_path, 9).unlink()
-    with pytest.raises(CorruptRecord, match="the file is gone, which had"):
+    with pytest.raises(CorruptRecord, match="the file is missing, its size was"):
         append(log, b"other", timestamp_ms=NOW_MS)
     assert log.log_end_offset == len(LINES)
     assert not log_file(tmp_path, 9).exists()
@@ -153,7 +153,7 @@ def test_the_active_one_while_it_is_open(tmp_path: Path) -> None:
     manager = opened_with_faults(tmp_path)
     log = manager.log("t", 0)
     assert log.lost_ranges == [(9, 13)]
-    with pytest.raises(OSError, match="so that they are not given out again"):
+    with pytest.raises(OSError, match="so that these offsets are not reused"):
         append(log, b"other", timestamp_ms=NOW_MS)
     manager.close()
 

@@ -112,7 +112,9 @@ def plan(
     if not segments or not log.may_be_cleaned:
         return None
     if not log.active.holds_batches:
-        raise ReadOnlyFormat("segments of Kafka 0.7 are converted before they are cleaned")
+        raise ReadOnlyFormat(
+            "segments of Kafka 0.7 must be converted before compaction: kafkafs convert"
+        )
     sources.read_aborted(log)
     found = tuple(source_of(log.files, segment) for segment in segments)
     for segment, source in zip(segments, found, strict=True):

@@ -47,24 +47,26 @@ def old_segments(
     SwapRefused, OSError.
     """
     if not log.config.is_compacted:
-        raise _refused(request, "its cleanup.policy is without compact")
+        raise _refused(request, "its cleanup.policy does not include compact")
     if not log.config.may_be_cleaned:
-        raise _refused(request, f"{', '.join(log.config.unknown)} are not known")
+        raise _refused(request, f"the values of {', '.join(log.config.unknown)} are unknown")
     new = [(each.base_offset, each.size, each.inode) for each in request.new]
     if new and _are_first(log, new, request.end_offset):
         return None
     if not _are_first(log, request.sources, request.end_offset):
-        raise _refused(request, "its segments are others than were cleaned: clean it again")
+        raise _refused(request, "its segments have changed since they were read: compact it again")
     if not new and plan.first_dirty_offset >= request.end_offset:
         return None
     if plan.first_dirty_offset != request.first_dirty_offset:
         raise _refused(
             request,
-            f"it is clean up to {plan.first_dirty_offset}, and was up to "
-            f"{request.first_dirty_offset} when it was read: clean it again",
+            f"it is compacted up to offset {plan.first_dirty_offset}, but was up to "
+            f"{request.first_dirty_offset} when it was read: compact it again",
         )
     if plan.first_uncleanable_offset < request.end_offset:
-        raise _refused(request, f"it can be cleaned up to {plan.first_uncleanable_offset} only")
+        raise _refused(
+            request, f"it can be compacted only up to offset {plan.first_uncleanable_offset}"
+        )
     return log.segments[: len(request.sources)]
 
 
@@ -103,7 +105,9 @@ def swap_in(log: Log, old: tuple[Segment, ...], request: SwapRequest, task: Task
             new.append(_named(log, each))
             _check(log, new[-1], each, request, task)
             if not known.issuperset(new[-1].files.aborted):
-                raise _refused(request, f"{each.name} speaks of transactions that it has not")
+                raise _refused(
+                    request, f"{each.name} lists aborted transactions that the log does not have"
+                )
         prepare(log, old, new, task)
         for segment, each in zip(new, request.new, strict=True):
             segment.files.set_suffix(paths.CLEANED)
@@ -155,9 +159,9 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
     try:
         stat = files.file_stat(segment.log_path)
     except FileNotFoundError:
-        raise _refused(request, f"{said.name} is not there") from None
+        raise _refused(request, f"{said.name} does not exist") from None
     if (stat.st_size, stat.st_ino) != (said.size, said.inode):
-        raise _refused(request, f"{said.name} is another file than was written")
+        raise _refused(request, f"{said.name} is not the file that was written")
     rebuild = Rebuild(said.base_offset, log.config.index_interval_bytes)
     fd = files.open(segment.log_path, os.O_RDONLY)
     try:
@@ -167,13 +171,13 @@ def _check(log: Log, segment: Segment, said: NewSegment, request: SwapRequest, t
     finally:
         files.close(fd)
     if rebuild.position != said.size:
-        reason = rebuild.fault or "a batch is cut off"
+        reason = rebuild.fault or "a batch is truncated"
         raise _refused(request, f"{said.name}: position {rebuild.position}: {reason}")
     if rebuild.next_offset > said.next_offset:
-        raise _refused(request, f"{said.name} goes on beyond {said.next_offset}")
+        raise _refused(request, f"{said.name} contains offsets beyond {said.next_offset}")
     expected = bytes(rebuild.offset_entries), sealed_times(rebuild)
     if (segment.files.offset_index.data(), segment.files.time_index.data()) != expected:
-        raise _refused(request, f"{said.name}: its indexes are not those of its batches")
+        raise _refused(request, f"{said.name}: its indexes do not match its batches")
     segment.restore(
         size=said.size,
         next_offset=said.next_offset,
@@ -195,8 +199,10 @@ def _check_names(log: Log, segment: Segment, request: SwapRequest) -> None:
     for kind in kinds:
         path = segment.files.file_path(kind)
         if not log.files.exists(path):
-            raise _refused(request, f"{path} is not there any more")
+            raise _refused(request, f"{path} no longer exists")
 
 
 def _refused(request: SwapRequest, reason: str) -> SwapRefused:
-    return SwapRefused(f"{request.topic}-{request.partition} is not swapped: {reason}")
+    return SwapRefused(
+        f"{request.topic}-{request.partition}: the compacted segments were not swapped in: {reason}"
+    )

@@ -109,7 +109,7 @@ class SwapRequest(NamedTuple):
             new = tuple(NewSegment(*each) for each in fields["new"])
             request = cls(**{**fields, "sources": sources, "new": new})
         except (TypeError, KeyError) as error:
-            raise InvalidRecord(f"no request to swap: {error}") from None
+            raise InvalidRecord(f"invalid swap request: {error}") from None
         request.check()
         return request
 
@@ -118,38 +118,40 @@ class SwapRequest(NamedTuple):
         # The fields may have any type: they come from JSON.
         fields: dict[str, Any] = self._asdict()
         if not isinstance(fields["topic"], str) or not paths.is_topic_name(self.topic):
-            raise InvalidRecord(f"{self.topic!r} is no topic's name")
+            raise InvalidRecord(f"{self.topic!r} is not a valid topic name")
         if not _is_number(self.partition) or self.partition > paths.MAX_PARTITION:
-            raise InvalidRecord(f"{self.partition!r} is no partition")
+            raise InvalidRecord(f"{self.partition!r} is not a valid partition number")
         check_query(self.job)
         numbers = [self.first_dirty_offset, self.end_offset]
         numbers += [number for source in self.sources for number in source]
         numbers += [number for segment in self.new for number in segment[:-1]]
         figures = fields["figures"]
         if not isinstance(figures, Mapping) or set(figures) != set(FIGURES):
-            raise InvalidRecord("its figures are not those of a cleaning")
+            raise InvalidRecord("its figures are not those of a compaction")
         for number in (*numbers, *figures.values()):
             if not _is_number(number):
-                raise InvalidRecord(f"{number!r} is no number")
+                raise InvalidRecord(f"{number!r} is not a valid number")
         self._check_ranges()
         for segment in self.new:
             suffix: Any = segment.suffix
             parsed = parse_name(segment.name) if isinstance(suffix, str) else None
             if parsed is None or segment.suffix != staged_suffix(self.job, *parsed[2:]):
-                raise InvalidRecord(f"{segment.suffix!r} ends no staged file of this job")
+                raise InvalidRecord(
+                    f"{segment.suffix!r} is not the suffix of a staged file of this job"
+                )
 
     def _check_ranges(self) -> None:
         if not self.sources:
-            raise InvalidRecord("a swap of no segments")
+            raise InvalidRecord("the swap lists no segments")
         bases = [*(source.base_offset for source in self.sources), self.end_offset]
         if not all(one < other for one, other in pairwise(bases)):
-            raise InvalidRecord("the segments that were cleaned do not follow each other")
+            raise InvalidRecord("the compacted segments are not in ascending order")
         if not self.new:
             return
         ends = [self.sources[0].base_offset, *(segment.next_offset for segment in self.new)]
         starts = [*(segment.base_offset for segment in self.new), self.end_offset]
         if ends != starts or not all(one < other for one, other in pairwise(starts)):
-            raise InvalidRecord("the new segments do not follow each other from end to end")
+            raise InvalidRecord("the new segments are not contiguous")
 
 
 def _is_number(value: object) -> bool:

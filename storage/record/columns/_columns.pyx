@@ -623,9 +623,9 @@ cdef object fault_of(
     if fault == WRONG_CRC:
         reason = "a batch's CRC is wrong"
     elif fault == OUT_OF_ORDER:
-        reason = "a batch's offsets do not go on from the batch before it"
+        reason = "a batch's offsets do not follow the previous batch"
     elif fault == LONG_NAMES:
-        reason = "the names of the headers are more than 2 GiB together"
+        reason = "the header names exceed 2 GiB in total"
     elif fault == LATE_TIMESTAMP:
         reason = f"a timestamp of {rows.refused_timestamp} ms is too large in microseconds"
         offset = rows.refused_offset

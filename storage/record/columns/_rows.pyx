@@ -517,7 +517,7 @@ cdef class RowEncoder:
         cdef int64_t timestamp = self.work.timestamp
         if stop == NULL_KEY:
             return InvalidRecord(
-                "a topic whose cleanup.policy has compact takes no record without a key"
+                "a compacted topic requires a key in each record"
             )
         if stop == NULL_NAME:
             return InvalidRecord("a header's name is null")
@@ -526,18 +526,18 @@ cdef class RowEncoder:
         if stop == TOO_LARGE:
             return RecordTooLarge(self.work.needed, rules.max_batch_bytes)
         if stop == NEGATIVE_TIME:
-            return InvalidTimestamp(f"timestamp {timestamp} ms lies before 1970")
+            return InvalidTimestamp(f"timestamp {timestamp} ms is before 1970")
         if stop == TOO_OLD:
             return InvalidTimestamp(
-                f"timestamp {timestamp} is {rules.now_ms - timestamp} ms old, "
-                f"message.timestamp.before.max.ms={rules.before_ms} are allowed"
+                f"timestamp {timestamp} is {rules.now_ms - timestamp} ms old, more than "
+                f"message.timestamp.before.max.ms={rules.before_ms}"
             )
         if stop == TOO_NEW:
             return InvalidTimestamp(
-                f"timestamp {timestamp} is {timestamp - rules.now_ms} ms ahead, "
-                f"message.timestamp.after.max.ms={rules.after_ms} are allowed"
+                f"timestamp {timestamp} is {timestamp - rules.now_ms} ms in the future, more than "
+                f"message.timestamp.after.max.ms={rules.after_ms}"
             )
-        return ValueError(f"row {self.work.row} does not lie within its columns")
+        return ValueError(f"row {self.work.row} is outside its columns")
 
     cdef int _make_room(self, int64_t number) except -1:
         """Make the room in a partition that the loop needs: hand over batches, then allocate."""

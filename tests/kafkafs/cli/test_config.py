@@ -52,10 +52,10 @@ def test_the_defaults(place: Place) -> None:
     ("changes", "reason"),
     [
         (["retention.ms=x"], "retention.ms=x is not a whole number from -1 to 9223372036854775807"),
-        (["max.message.bytes=100MiB"], "is more than the 67108864 bytes of memory"),
+        (["max.message.bytes=100MiB"], "exceeds the memory limit for user data, 67108864 bytes"),
         (["retention.ms=5", "no.such=1"], "there is no setting 'no.such'"),
         (["retentionms=5"], "there is no setting 'retentionms': did you mean 'retention.ms'?"),
-        (["kafkafs.retention.policy=none"], "there is no retention policy 'none', only kafka, "),
+        (["kafkafs.retention.policy=none"], "unknown retention policy 'none'; available: kafka, "),
         (["max.compaction.lag.ms=1", "min.compaction.lag.ms=2"], "is above max.compaction.lag.ms"),
     ],
 )

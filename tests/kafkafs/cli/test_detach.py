@@ -65,4 +65,7 @@ def test_a_dry_run_says_what_is_in_the_way(data: Path) -> None:
         manager.create_topic("new", 1)
     done = kafkafs("detach", "--dry-run", "--undo", data)
     assert done.returncode == 1
-    assert "the broker would delete what was made since: new-0" in done.stderr
+    assert (
+        "the broker would delete partitions that were created after the detach: new-0"
+        in done.stderr
+    )

@@ -439,7 +439,7 @@ def test_settings_of_a_broker_that_are_not_known(tmp_path: Path) -> None:
         topic_id = manager.create_topic("orders", 1).id
     (data / "meta.properties").write_text("version=1\nnode.id=1\n")
     state, what, mend = one(doctor(data), "settings")
-    assert (state, "nothing is deleted or compacted of orders" in what) == ("wrong", True)
+    assert (state, "nothing is deleted or compacted in orders" in what) == ("wrong", True)
     MetadataLog(data).append(made.topic("orders", topic_id))
     state, what, mend = one(doctor(data), "settings")
     server = tmp_path / "server.properties"

@@ -97,7 +97,7 @@ def test_a_dry_run_says_what_would_go_and_why(place: Place) -> None:
     *lines, frees, whole = done.stdout.splitlines()
     assert frees == "orders:1: 336B are in 4 segments; retention.bytes=1 frees 252B now"
     assert [line.split()[:2] for line in lines] == [["orders:1", str(base)] for base in (0, 2, 4)]
-    assert all(line.endswith("bytes are left without it, retention.bytes=1") for line in lines)
+    assert all(line.endswith("bytes remain without it, retention.bytes=1") for line in lines)
     assert whole.startswith("would delete 3 segments (")
     assert whole.endswith("B, 6 records)")
     assert state() == before
@@ -213,12 +213,13 @@ def test_a_broken_policy_is_said_and_the_others_have_their_turn(
     settings.write_text(settings.read_text() + "kafkafs.retention.policy=faulty:x\n")
     done = kafkafs("expire", place.data)
     assert done.returncode == 1
-    reason = f"{settings}, topic a: there is no retention policy 'faulty', only kafka, "
+    reason = f"{settings}, topic a: unknown retention policy 'faulty'; available: kafka, "
     assert done.stderr.startswith(f"kafkafs: {reason}")
     done = kafkafs("expire", place.data, python_path=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        f"kafkafs: a-{partition}: retention policy faulty:x deletes nothing: ValueError: not "
+        f"kafkafs: a-{partition}: retention policy faulty:x failed, so it deletes nothing: "
+        "ValueError: not "
         "enough values to unpack (expected 2, got 1)"
         for partition in (0, 1)
     ]

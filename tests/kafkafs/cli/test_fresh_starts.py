@@ -37,7 +37,7 @@ LINES = [
     ("repair --dry-run data", "nothing to cut\n"),
     ("convert --dry-run data", "0 files would be converted\n"),
     ("handover --dry-run data mnt", "mnt: "),
-    ("detach --dry-run data", "no broker has written this directory\n"),
+    ("detach --dry-run data", "not the directory of a broker\n"),
     ("spark stats --dry-run data", "partitions 1\n"),
     ("delete data orders", "deleted orders"),
     ("undelete data orders", "restored orders\n"),

@@ -33,7 +33,10 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
     before = content(broker)
     done = kafkafs("handover", data, broker, "plain", "sent", "--dry-run")
     assert done.returncode == 1
-    assert done.stderr == "kafkafs: the broker has no topic sent here: create it there\n"
+    assert (
+        done.stderr
+        == "kafkafs: the broker has no topic sent in this directory: create it at the broker\n"
+    )
     lines = done.stdout.splitlines()
     assert [line.partition(",")[0] for line in lines[:2]] == [
         "plain:0: offsets 0 to 6",
@@ -72,11 +75,11 @@ def test_transactions_and_links(tmp_path: Path) -> None:
     write_broker(broker)
     done = kafkafs("handover", data, broker)
     assert done.returncode == 1
-    assert "sent:0 has an open transaction of producer 99: --abort ends it" in done.stderr
+    assert "sent:0 has an open transaction of producer 99. To abort it: --abort" in done.stderr
     done = kafkafs("handover", data, broker, "--abort", "--link")
     assert (done.returncode, done.stderr) == (0, "")
     assert "sent:0: the transaction of producer 99 was aborted" in done.stdout
-    assert "of them linked" in done.stdout
+    assert "of them hard-linked" in done.stdout
     (first, *_) = sorted((data / "plain-0").glob("*.log"))
     assert first.samefile(broker / "plain-0" / first.name)
 
@@ -106,7 +109,8 @@ def test_settings_that_are_not_known(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "unknown" not in done.stdout
         assert (
-            "orders: cleanup.policy, retention.ms, retention.bytes are not known: " in done.stderr
+            "orders: the values of cleanup.policy, retention.ms, retention.bytes are unknown: "
+            in done.stderr
         )
         assert done.stderr.endswith(f"kafkafs config {data} --broker-config FILE ends that\n")
     server = tmp_path / "server.properties"

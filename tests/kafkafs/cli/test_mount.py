@@ -160,7 +160,7 @@ def test_settings_that_make_no_sense_are_one_line_and_change_nothing(place: Plac
     done = kafkafs("mount", place.data, place.path)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
     assert done.stdout == f"mounted {place.data} on {place.path}, 1 topic, read-write\n"
-    assert "nothing is deleted or compacted of orders" in done.stderr
+    assert "nothing is deleted or compacted in orders" in done.stderr
     assert "line 1: log.segment.bytes=x is not a whole number" in done.stderr
     assert str(settings) in done.stderr
     with open(place.path / "orders/0", "a") as partition:

@@ -69,7 +69,7 @@ def test_a_mount_point_that_is_the_top_of_a_new_file_system(place: Place) -> Non
     (place.data / "lost+found").mkdir()
     done = kafkafs("mount", place.data, place.path)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert "lost+found: not a partition's directory" in done.stderr, "no broker starts beside it"
+    assert "lost+found: not a partition directory" in done.stderr, "no broker starts with it"
 
 
 @pytest.mark.parametrize("options", [(), ("-o", "ro")], ids=["rw", "ro"])

@@ -62,16 +62,16 @@ def test_what_is_cut_is_said_once(tmp_path: Path) -> None:
     behind = path.with_name("00000000000000000008.log")
     assert (planned.returncode, planned.stderr) == (1, "")
     assert planned.stdout.splitlines() == [
-        f"{path}: would cut 222 bytes from position 74",
-        f"{behind}: would cut 298 bytes from position 0",
+        f"{path}: would truncated 222 bytes at position 74",
+        f"{behind}: would truncated 298 bytes at position 0",
     ]
     assert not list((tmp_path / "t-0").glob("*.cut"))
     done = kafkafs("repair", tmp_path)
     assert done.returncode == 1
     assert done.stdout == "1 partition with 5 offsets: 1 of them incomplete\n"
     assert done.stderr.splitlines() == [
-        f"{path}: cut 222 bytes from position 74: the CRC is wrong; kept as {path.name}.74.cut",
-        f"{behind}: cut 298 bytes from position 0: records before it are missing; "
+        f"{path}: truncated 222 bytes at position 74: the CRC is wrong; kept as {path.name}.74.cut",
+        f"{behind}: truncated 298 bytes at position 0: the records before it are missing; "
         f"kept as {behind.name}.cut",
     ]
     planned = kafkafs("repair", tmp_path, "--dry-run")
@@ -167,7 +167,7 @@ def test_what_a_dry_run_says_of_garbage(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"rubbish")
     done = run("repair", tmp_path, "--dry-run")
     assert done.exit_code == 1
-    assert done.stdout == f"{path}: would cut 7 bytes from position {size}\n"
+    assert done.stdout == f"{path}: would truncated 7 bytes at position {size}\n"
 
 
 @pytest.mark.parametrize("garbage", [bytes(8), b"rubbish"])
@@ -176,7 +176,9 @@ def test_garbage_hides_no_missing_segment(tmp_path: Path, garbage: bytes) -> Non
     path = log_file(tmp_path, 3)
     path.write_bytes(path.read_bytes() + garbage)
     log_file(tmp_path, 6).unlink()
-    assert f"{log_file(tmp_path, 6)}: offset 6: the file is gone" in run("verify", tmp_path).output
+    assert (
+        f"{log_file(tmp_path, 6)}: offset 6: the file is missing" in run("verify", tmp_path).output
+    )
     for _ in range(2):
         with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
             assert any("offsets 6 to 8" in line for line in manager.faults)
@@ -196,9 +198,10 @@ def test_a_log_is_not_ended_before_records_that_a_mount_shows(
     before = content(tmp_path)
     hidden = len(LINES) - lost
     line = (
-        f"the CRC is wrong (file {path}, position 74, offset {lost}); nothing is cut, as a mount "
-        f"shows {hidden} records after it. To keep them: kafkafs repair {tmp_path} --salvage. "
-        f"To end the log there: kafkafs repair {tmp_path} --accept-loss"
+        f"the CRC is wrong (file {path}, position 74, offset {lost}); nothing was "
+        f"truncated, because a mount shows {hidden} records after the damage. To keep them: "
+        f"kafkafs repair {tmp_path} --salvage. To truncate the log there: "
+        f"kafkafs repair {tmp_path} --accept-loss"
     )
     for arguments in ([], ["--dry-run"]):
         caplog.clear()

@@ -135,7 +135,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     assert row["retention"] == "7d"
     again = way.call("undelete", "orders")
     assert again.returncode == 1
-    assert "cannot be undeleted: it is there" in again.stderr
+    assert "cannot be undeleted: it exists" in again.stderr
     way.check()
 
 
@@ -148,12 +148,12 @@ def test_undelete_where_there_is_one_of_that_name_again(way: Way) -> None:
     way.run("append", "orders:0", text="new\n")
     done = way.call("undelete", "orders")
     assert done.returncode == 1
-    assert "there is one of that name again: delete it first" in done.stderr
+    assert "a topic of this name exists: delete it first" in done.stderr
     assert way.run("cat", "orders") == "new\n"
     way.run("delete", "orders")
     done = way.call("undelete", "orders")
     assert done.returncode == 1
-    assert "choose by an id" in done.stderr
+    assert "choose one by its id" in done.stderr
     notes = json.loads(run_here("topics", "--json", way.root).stdout)["notes"]
     found = set()
     for note in notes:
@@ -184,7 +184,7 @@ def test_undelete_after_its_time(way: Way) -> None:
     [
         ("there", (), "'there' already exists"),
         ("bad name", (), "letters, digits"),
-        ("__consumer_offsets", (), "take another name"),
+        ("__consumer_offsets", (), "Choose another name"),
         ("new", ("retention.ms=soon",), "retention.ms=soon is not"),
         ("new", ("no.such.setting=1",), "there is no setting 'no.such.setting'"),
         ("new", ("retention.ms=1", "min.compaction.lag.ms=2", "max.compaction.lag.ms=1"), "above"),
@@ -464,5 +464,5 @@ def test_faults_are_listed(place: Place) -> None:
     log.mkdir()
     done = run_here("topics", place.data)
     assert done.returncode == 0
-    assert "# bad-0: cannot be opened: " in done.stdout
+    assert "# bad-0: cannot open: " in done.stdout
     assert run_here("create", place.data, "other").returncode == 0

@@ -342,7 +342,7 @@ def test_it_goes_on_when_what_was_wrong_is_over(
             assert world.disk.failures > 1
             if duty.longest_s > duty.turn_s:
                 assert world.disk.failures < TURNS / 2, "the pauses grow"
-            assert len(lines(world, " fails, and is tried again: ")) == 1, world.said
+            assert len(lines(world, " failed, will retry: ")) == 1, world.said
             assert world.manager.duties.failing[duty.name] == 1
             world.disk.left = 0
         # A flush or cleaning that fails for the second time waits for longer.
@@ -350,10 +350,10 @@ def test_it_goes_on_when_what_was_wrong_is_over(
             await world.pass_s(duty.turn_s)
         assert not world.disk.left
         assert is_done()
-        (failing,) = lines(world, " fails, and is tried again: ")
+        (failing,) = lines(world, " failed, will retry: ")
         assert duty.name in failing
         assert os.strerror(error) in failing
-        assert len(lines(world, " goes on")) == 1, world.said
+        assert len(lines(world, " works again")) == 1, world.said
         assert world.manager.duties.failures[duty.name] >= 1
         assert world.manager.duties.failing[duty.name] == 0
 
@@ -375,9 +375,9 @@ def test_it_goes_on_when_there_are_threads_again(
         for _ in range(round(2 * duty.longest_s / duty.turn_s) + 4):
             await world.pass_s(max(duty.turn_s, RETRY_S))
         assert is_done()
-        failing = lines(world, " fails, and is tried again: ")
-        assert len(failing) == len(lines(world, " goes on")) > 0, world.said
-        assert all(line.endswith("no thread can be started") for line in failing), world.said
+        failing = lines(world, " failed, will retry: ")
+        assert len(failing) == len(lines(world, " works again")) > 0, world.said
+        assert all(line.endswith("cannot start a thread") for line in failing), world.said
         assert not any(world.manager.duties.failing.values())
 
     in_world(tmp_path / "data", test, 10_000)

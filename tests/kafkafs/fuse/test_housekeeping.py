@@ -179,7 +179,7 @@ def test_a_flush_that_fails_is_one_line_and_the_others_go_on(tmp_path: Path) -> 
         await world.until(lambda: world.recovery_point("a") == 1)
         await world.until(lambda: len(world.said) == 2)
         assert "Input/output error" in world.said[0]
-        assert world.said[1] == "a/0: flush goes on"
+        assert world.said[1] == "a/0: flush works again"
 
     in_world(tmp_path, test)
 
@@ -257,7 +257,7 @@ def test_a_bug_in_the_periodic_work_is_a_line_with_its_traceback(tmp_path: Path)
         world.tree.partitions.tick = tick  # type: ignore[method-assign]
         await world.pass_s(2.2)
         assert len(world.said) == 1
-        why = "saving of what is shown fails, and is tried again: unforeseen\n    Traceback"
+        why = "saving of what is shown failed, will retry: unexpected error\n    Traceback"
         assert world.said[0].startswith(why)
 
     in_world(tmp_path, test)

@@ -54,7 +54,7 @@ class Measured(Files):
 
 
 class Removed(Exception):  # noqa: N818 - nothing is wrong
-    """What somebody has open is not there any more."""
+    """What somebody has open no longer exists."""
 
 
 class Beside:

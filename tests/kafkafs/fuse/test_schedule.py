@@ -203,7 +203,7 @@ def test_a_policy_that_fails_is_named_once_and_nobody_else_suffers(
             await comes(lambda: values(other) == [])
         assert len(values(broken)) == 3
         assert [line for line in world.said if "is broken" in line] == [
-            "a/0: retention policy bad deletes nothing: RuntimeError: is broken"
+            "a/0: retention policy bad failed, so it deletes nothing: RuntimeError: is broken"
         ]
 
     in_world(tmp_path / "data", test)
@@ -221,7 +221,7 @@ def test_what_nobody_foresaw_is_a_line_and_is_tried_again(tmp_path: Path) -> Non
         vars(world.tree.mount.cleaner)["filthiest"] = broken
         await world.pass_s(16)
         await comes(lambda: len(world.said) == 1)
-        why = "by the clock: compaction fails, and is tried again: unforeseen\n    Traceback"
+        why = "by the clock: compaction failed, will retry: unexpected error\n    Traceback"
         assert world.said[0].startswith(why)
         vars(world.tree.mount.cleaner)["filthiest"] = filthiest
         await world.pass_s(RETRY_S + 1)

@@ -265,7 +265,7 @@ def test_what_goes_on_by_itself(tmp_path: Path) -> None:
 
     said = in_world(tmp_path / "data", test)
     assert len(said) == 1
-    assert said[0].startswith("checking fails, and is tried again: unforeseen\n    Traceback")
+    assert said[0].startswith("checking failed, will retry: unexpected error\n    Traceback")
 
 
 def test_what_goes_on_by_itself_stops_at_the_end(tmp_path: Path) -> None:

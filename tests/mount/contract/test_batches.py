@@ -403,7 +403,7 @@ def test_what_is_no_batch(mount: Mount, orders: Path, content: bytes) -> None:
     """… EINVAL with the reason in .kafkafs/log."""
     with opened(batches(orders)) as fd:
         fails(errno.EINVAL, os.write, fd, content)
-    assert "no batch begins here" in mount.events()
+    assert "no valid batch starts here" in mount.events()
     assert batches(orders).read_bytes() == b""
 
 

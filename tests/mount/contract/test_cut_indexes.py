@@ -58,7 +58,7 @@ def test_it_is_cut_and_comes_back(tmp_path: Path, suffix: str, left: int) -> Non
         if suffix in (".index", ".timeindex"):
             # The sealed segment's is there again; the other waits for the next roll.
             assert files[0].read_bytes() == before[0]
-            assert f"{files[0].name} was cut by another process" in mount.events()
+            assert f"{files[0].name} was truncated by another process" in mount.events()
         # Now they are in memory.
         for path in files:
             os.truncate(path, min(left, path.stat().st_size))

@@ -122,12 +122,12 @@ def test_mkdir_of_a_name_that_is_kept(mount: Mount, name: str) -> None:
     fails(errno.EPERM, os.mkdir, mount / name)
     assert directories(mount) == before
     line = next(line for line in reversed(mount.events().splitlines()) if repr(name) in line)
-    assert "take another name" in line
+    assert "Choose another name" in line
 
 
 def test_what_a_broker_has_made_is_shown(own: Mount) -> None:
     """Its own topics, and those whose names are reserved here, are read as any other, and written
-    but for the positions of groups; partitions are added to its own by a cluster alone.
+    but for the committed offsets of groups; partitions are added to its own by a cluster alone.
     """
     own.run("mkdir one two; echo x >> one/0; echo y >> two/0")
     own.stop()
@@ -139,7 +139,7 @@ def test_what_a_broker_has_made_is_shown(own: Mount) -> None:
     before = directories(own)
     fails(errno.EPERM, (own / "__consumer_offsets/1").touch)
     assert directories(own) == before
-    assert "a cluster alone adds partitions" in own.events()
+    assert "only a cluster adds partitions" in own.events()
 
 
 def test_good_names(mount: Mount) -> None:
@@ -264,7 +264,7 @@ def test_rmdir_of_a_topic_whose_directories_have_vanished(own: Mount) -> None:
     (own / "gone").rmdir()
     assert os.listdir(own.path) == ["kept"]
     for number in range(2):
-        named = f"{own.data}/gone-{number}: has been removed by somebody else"
+        named = f"{own.data}/gone-{number}: another process has removed this directory"
         assert own.events().count(named) == 1
     (own / "gone").mkdir()
     assert (own / "gone/0").read_bytes() == b""

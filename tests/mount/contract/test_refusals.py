@@ -59,7 +59,7 @@ REFUSED = {
     "touch file": ("create of file", TAKES_NONE, MAKE),
     "touch t/5": (
         "create of t/5",
-        "the next partition of topic 't' is 1, not 5: they are created in order",
+        "the next partition of topic 't' is 1, not 5: partitions are created in order",
         INPLACE,
     ),
     "cp $FILE t/name": (
@@ -85,16 +85,16 @@ REFUSED = {
     ),
     "mkdir 'a b'": (
         "mkdir of 'a b'",
-        "a topic's name consists of letters, digits, '.', '_' and '-', 'a b' does not",
+        "a topic name consists of letters, digits, '.', '_' and '-'; 'a b' does not",
     ),
     "mkdir d_t": (
         "mkdir of d_t",
-        "topic 'd_t' collides with 'd.t': '.' and '_' are one in the names of Kafka's metrics",
+        "topic 'd_t' collides with 'd.t': Kafka's metric names do not distinguish '.' and '_'",
     ),
     "mkdir t-delete": (
         "mkdir of t-delete",
-        "topic 't-delete': the names of a broker's directories that are on their way out or in end "
-        "so: take another name",
+        "topic 't-delete': a broker uses such names for partitions that it deletes or moves. Choose "
+        "another name",
     ),
     "cat t/0@foo": ("lookup of t/0@foo", "not a valid start or range after the @", POINTS),
     "cat t/0@99": (

@@ -77,9 +77,9 @@ def test_a_data_directory_that_is_gone_is_a_line_per_duty(tmp_path: Path) -> Non
 
         until(lambda: failures().get("checkpoint", 0) >= 4)
         lines = [line.partition(" ")[2] for line in mount.events().splitlines()]
-        fail = [line for line in lines if "fails, and is tried again" in line]
+        fail = [line for line in lines if "failed, will retry" in line]
         assert len(fail) == len(set(fail))
-        assert sum(line.startswith("checkpoint fails") for line in fail) == 1
+        assert sum(line.startswith("checkpoint failed") for line in fail) == 1
         assert [line for line in lines if str(mount.data) in line and line not in fail] == []
     finally:
         mount.end()
@@ -160,11 +160,11 @@ def test_a_log_that_cannot_be_cleaned_is_named_once_and_waits(
         mount.run(f"{ratio} good/.config")
         until(lambda: good.read_bytes() == b"new\n" * 100)
         assert facts(bad, "compaction")["uncleanable"].startswith("0 ")
-        assert mount.events().count("bad/0: compaction fails, and is tried again: ") == 0
+        assert mount.events().count("bad/0: compaction failed, will retry: ") == 0
         do(bad, "compaction", "run")
         until(lambda: facts(bad, "compaction").get("last_begun_by") == "command")
         assert facts(bad, "compaction")["last_outcome"] == "failed"
-        assert mount.events().count("; cleaning ends before this segment") == 1
+        assert mount.events().count("; compaction ends before this segment") == 1
         mount.stop()
         path.write_bytes(whole)
         mount.start()

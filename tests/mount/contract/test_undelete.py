@@ -106,7 +106,7 @@ def test_not_over_a_new_one(mount: Mount) -> None:
     (mount / "again").rmdir()
     mount.run("mkdir again; echo new >> again/0")
     fails(errno.EEXIST, lambda: command(mount, "undelete again"))
-    assert "there is one of that name again: delete it first" in mount.events()
+    assert "a topic of this name exists: delete it first" in mount.events()
     assert mount.run("cat again/*") == b"new\n"
     (mount / "again").rmdir()
     fails(errno.EEXIST, lambda: command(mount, "undelete again"))
@@ -125,7 +125,7 @@ def test_not_once_the_files_are_gone(tmp_path: Path) -> None:
         filled(mount, "gone")
         mount.run("echo file.delete.delay.ms=0 >> gone/.config; rmdir gone")
         fails(errno.ENOENT, lambda: command(mount, "undelete gone"))
-        assert "its files go when file.delete.delay.ms is over" in mount.events()
+        assert "are removed after file.delete.delay.ms" in mount.events()
         fails(errno.ENOENT, lambda: command(mount, "undelete never"))
 
 

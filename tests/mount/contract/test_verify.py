@@ -95,8 +95,8 @@ def test_damage_is_found_by_the_clock(tmp_path: Path) -> None:
         states = mount.run("awk 'NR > 1 { print $NF }' orders/.meta/0/segments").split()
         assert states == [b"damaged", b"damaged", b"active"]
         events = mount.events()
-        assert "orders/0: damage found: offsets 20 to 20 are damaged" in events
-        assert "orders/0: damage found: offsets 80 to 80 are damaged" in events
+        assert "orders/0: damaged: offsets 20 to 20 are damaged" in events
+        assert "orders/0: damaged: offsets 80 to 80 are damaged" in events
 
 
 def test_verify_names_every_fault(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_full_map_takes_no_key() -> None:
 )
 def test_sizes(memory: int, load: float, slots: int, usable: int | None) -> None:
     if usable is None:
-        with pytest.raises(ValueError, match="no key fits"):
+        with pytest.raises(ValueError, match="too small for a key"):
             OffsetMap(memory, load)
     else:
         made = OffsetMap(memory, load)

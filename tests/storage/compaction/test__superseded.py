@@ -114,7 +114,7 @@ def test_offsets_of_no_group() -> None:
     scan = KeyScan(new_map(), 0)
     scan.take_batch(batch([b"a", b"a"], 10))
     for bounds in ([0, 10], [11, 20]):
-        with pytest.raises(CorruptRecord, match="outside of its log"):
+        with pytest.raises(CorruptRecord, match="outside its log"):
             scan.superseded_by_group(bounds)
     assert scan.superseded_by_group([10, 11, 12]) == [(0, b"\0\0\0\0")]
 

@@ -396,7 +396,7 @@ def test_cleaning_ends_before_damage(
         for _ in range(3):
             assert cleaner.filthiest(NOW_MS) is None
         assert segment in log.segments
-        said = [line for line in caplog.messages if "cleaning ends before" in line]
+        said = [line for line in caplog.messages if "compaction ends before" in line]
         assert len(said) == 1
         assert str(path) in said[0]
         assert cleaner.uncleanable.keys() == {log}

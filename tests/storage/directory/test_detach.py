@@ -84,8 +84,11 @@ def test_what_is_not_known_is_kept_all_the_same(tmp_path: Path) -> None:
     described(data, SETTINGS, None)
     lines = detach(Files(), str(data))
     assert len(lines) == 1
-    assert lines[0].startswith("orders: cleanup.policy are not known: the broker's own file is")
-    assert lines[0].endswith(f"kafkafs config {data} orders cleanup.policy=... ends that")
+    assert lines[0].startswith(
+        "orders: the values of cleanup.policy are unknown: the path of the broker's "
+        "server.properties is"
+    )
+    assert lines[0].endswith(f"run kafkafs config {data} orders cleanup.policy=...")
     with LogManager.open(str(data)) as manager:
         assert kept(manager.log("orders", 0), manager)
         manager.change_topic_settings("orders", {"cleanup.policy": "delete"})
@@ -112,13 +115,13 @@ def test_it_is_not_taken_back_over_what_the_broker_would_delete(data: Path) -> N
     with LogManager.open(str(data)) as manager:
         manager.create_topic("new", 2)
         manager.create_partition("orders", 1)
-    with pytest.raises(PolicyViolation, match="made since: new-0, new-1, orders-1"):
+    with pytest.raises(PolicyViolation, match="created after the detach: new-0, new-1, orders-1"):
         undo(Files(), str(data))
     assert not Settings(Files(), str(data)).is_brokers
 
 
 def test_where_no_broker_has_been(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="no broker has written this directory"):
+    with pytest.raises(InvalidConfig, match="not the directory of a broker"):
         detach(Files(), str(tmp_path))
 
 

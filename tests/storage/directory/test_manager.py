@@ -284,7 +284,7 @@ def test_a_malformed_checkpoint_is_set_aside_and_all_is_checked(tmp_path: Path) 
     checkpoint.write_text("0\n2\nt 0 0\n")
     with opened(tmp_path) as manager:
         assert manager.opening_bytes == manager.log("t", 0).size
-        assert "2 entries were announced" in manager.faults[0]
+        assert "expected 2 entries" in manager.faults[0]
     assert (tmp_path / f"{checkpoint.name}.bad").read_text() == "0\n2\nt 0 0\n"
     with opened(tmp_path) as manager:
         assert manager.faults == []

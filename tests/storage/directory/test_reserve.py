@@ -189,10 +189,10 @@ def test_appends_wait_for_it_to_be_whole(tmp_path: Path) -> None:
         append(log, b"before")
         assert manager.reserve.give_up()
         files.blocks = 0  # somebody else took it
-        with pytest.raises(OSError, match="what is left") as refused:
+        with pytest.raises(OSError, match="remaining space is reserved") as refused:
             append(log, b"refused")
         assert refused.value.errno == errno.ENOSPC
-        with pytest.raises(OSError, match="what is left"):
+        with pytest.raises(OSError, match="remaining space is reserved"):
             manager.create_topic("u", 1)
         files.blocks = 1
         append(log, b"after")

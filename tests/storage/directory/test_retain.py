@@ -298,7 +298,8 @@ def test_a_policy_of_somebody_that_fails_is_noted(
         segmented(manager, "u", retention_bytes="1")
         done = run(manager, NOW_MS)
         assert done.notes == [
-            "t-0: retention policy broken deletes nothing: ZeroDivisionError: division by zero"
+            "t-0: retention policy broken failed, so it deletes nothing: ZeroDivisionError: "
+            "division by zero"
         ]
         assert (done.logs, done.segments) == (2, 3)
         assert bases(log) == [0, 2, 4, 6]
@@ -429,7 +430,7 @@ def test_a_policy_must_be_there_when_it_is_set_and_when_it_is_loaded(tmp_path: P
         assert plan.fault is not None
     path.unlink()
     write_settings(tmp_path, kafkafs_retention_policy="none")
-    with pytest.raises(InvalidConfig, match=r"no retention policy 'none'.*kafkafs.properties"):
+    with pytest.raises(InvalidConfig, match=r"unknown retention policy 'none'.*kafkafs.properties"):
         LogManager.open(str(tmp_path))
 
 

@@ -166,7 +166,7 @@ def test_what_a_broker_has_set_is_in_force(tmp_path: Path, case: str) -> None:
         if config.unknown:
             assert config.unknown == expected
             assert why is not None
-            assert why.startswith(f"{', '.join(config.unknown)} are not known: ")
+            assert why.startswith(f"the values of {', '.join(config.unknown)} are unknown: ")
             assert kept(manager.log("orders", 0), manager)
         else:
             assert (config.retention_ms, config.retention_bytes, config.cleanup_policy) == expected
@@ -190,20 +190,22 @@ def test_why_and_what_ends_it(tmp_path: Path) -> None:
     data.mkdir()
     described(data, [], None)
     file_is_missing = (
-        "cleanup.policy, retention.ms, retention.bytes are not known: the broker's own file is "
-        f"not named; kafkafs config {data} --broker-config FILE ends that"
+        "the values of cleanup.policy, retention.ms, retention.bytes are unknown: the path of the "
+        "broker's server.properties is not configured; run kafkafs config "
+        f"{data} --broker-config FILE"
     )
     assert Settings(Files(), str(data)).why_kept("orders") == file_is_missing
     write_settings(data, kafkafs_broker_config="/no/such/file")
     why = Settings(Files(), str(data)).why_kept("orders")
     assert why == file_is_missing.replace(
-        "the broker's own file is not named", "/no/such/file: No such file or directory"
+        "the path of the broker's server.properties is not configured",
+        "/no/such/file: No such file or directory",
     )
     log = data / "__cluster_metadata-0" / f"{0:020}.log"
     log.write_bytes(log.read_bytes() + bytes([1]) * 61 + b"x" * (1 << 25))
     settings = Settings(Files(), str(data))
     assert "the metadata log is damaged" in str(settings.why_kept("orders"))
-    assert "retention.ms=... retention.bytes=... ends that" in str(settings.why_kept("orders"))
+    assert "retention.ms=... retention.bytes=..." in str(settings.why_kept("orders"))
     for name, value in (("cleanup.policy", "delete"), ("retention.ms", "5")):
         settings.change_topic("orders", {name: value})
         assert settings.why_kept("orders") is not None
@@ -221,7 +223,7 @@ def test_a_metadata_log_of_a_newer_kafka(tmp_path: Path) -> None:
     settings = Settings(Files(), str(data))
     assert settings.id_at_broker("orders") == topic_id(data)
     why = str(settings.why_kept("orders"))
-    assert "the metadata log was written by a newer Kafka; kafkafs config" in why
+    assert "the metadata log was written by a newer Kafka; run kafkafs config" in why
     log.write_bytes(log.read_bytes() + made.batch([made.metadata_version(31)], 3))
     with LogManager.open(str(data)) as manager:
         assert kept(manager.log("orders", 0), manager)
@@ -304,7 +306,7 @@ def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:
         before = bases(log)
         cleanable = LogCleaner(manager).plan(log, NOW_MS)
         assert plan(log, cleanable, now_ms=NOW_MS, secret=bytes(16), limits=Limits()) is None
-        with pytest.raises(SwapRefused, match=r"min\.compaction\.lag\.ms.* are not known"):
+        with pytest.raises(SwapRefused, match=r"min\.compaction\.lag\.ms.* are unknown"):
             LogCleaner(manager).swap_in(request, Task())
         assert bases(log) == before
         # Who says so here asks for it.

@@ -37,7 +37,7 @@ assert not said
 watches.watch("first", str(first))
 watches.watch("second", str(second))
 watches.try_again()
-assert len(said) == 1 and said[0].startswith(f"{first}: cannot be watched"), said
+assert len(said) == 1 and said[0].startswith(f"{first}: cannot watch"), said
 assert said[0].endswith("Too many open files"), said
 write()
 assert not is_ready() and changed() == []

@@ -563,7 +563,7 @@ def test_another_user_who_reads_the_directory_sees_no_groups(
     finally:
         os.seteuid(0)
     assert [each for each in caplog.messages if OFFSETS in each] == [
-        f"{OFFSETS}: only its owner can read it: what is in it is not shown"
+        f"{OFFSETS}: only its owner can read it; its contents are not shown"
     ]
 
 
@@ -630,7 +630,7 @@ def test_a_brokers_metadata_says_how_many_partitions_there_are(data: Path) -> No
     log.append(made.partition(topic_id, 3))
     with opened(data) as manager:
         assert manager.groups.is_partial
-        with pytest.raises(PolicyViolation, match="its broker's metadata log has 4"):
+        with pytest.raises(PolicyViolation, match="the broker's metadata log lists 4"):
             manager.groups.commit("g", "orders", {0: Committed(0)})
 
 
@@ -670,7 +670,7 @@ def test_damage_costs_positions_and_not_the_others(
     path.write_bytes(content)
     with LogManager.open(str(data), read_only=True) as manager, caplog.at_level(logging.WARNING):
         assert positions(manager, "g") == {("orders", 0): 1, ("orders", 1): 3}
-    assert "positions of groups behind it are not known" in caplog.text
+    assert "cannot read the committed offsets after this point" in caplog.text
 
 
 def test_what_has_left_the_log_is_not_shown(manager: LogManager) -> None:

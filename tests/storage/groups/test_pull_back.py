@@ -62,17 +62,17 @@ def test_they_are_pulled_back_with_a_line(tmp_path: Path, caplog: pytest.LogCapt
         assert (pulled.metadata, pulled.time_ms) == ("m", NOW_MS - 7)
         assert positions(manager, "h") == {("orders", 0): 5}
         assert positions(manager, "t") == {("orders", 0): 5}
-    lines = [each.message for each in caplog.records if "pulled back" in each.message]
+    lines = [each.message for each in caplog.records if "reset to" in each.message]
     assert lines == [
-        f"group '{name}': position {at} in orders/0 is pulled back to its end 5: the records "
-        "before it were lost"
+        f"group '{name}': committed offset {at} of orders/0 was beyond the log end; reset to 5, "
+        "because records were lost"
         for name, at in (("g", 10), ("t", 9))
     ]
     caplog.clear()
     with caplog.at_level(logging.WARNING), opened(tmp_path) as manager:
         append(manager.log("orders", 0), b"new")
         assert positions(manager, "g")["orders", 0] == 5
-    assert "pulled back" not in caplog.text
+    assert "reset to" not in caplog.text
 
 
 def test_nothing_is_pulled_back_where_the_loss_is_not_accepted(tmp_path: Path) -> None:
@@ -86,7 +86,10 @@ def test_nothing_is_pulled_back_where_the_loss_is_not_accepted(tmp_path: Path) -
             assert positions(manager, "g") == {("orders", 0): 10}
     outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
     assert outcome.exit_code == 0, outcome.output
-    assert "group 'g': position 10 in orders/0 is pulled back to its end 0" in outcome.output
+    assert (
+        "group 'g': committed offset 10 of orders/0 was beyond the log end; reset to 0"
+        in outcome.output
+    )
     with opened(tmp_path) as manager:
         append(manager.log("orders", 0), *(b"new" for _ in range(20)))
         assert positions(manager, "g") == {("orders", 0): 0}

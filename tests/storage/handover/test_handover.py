@@ -189,11 +189,11 @@ def test_a_topic_that_is_not_there_or_has_other_partitions(tmp_path: Path) -> No
     places = tmp_path / "data", tmp_path / "broker"
     write_source(places[0])
     write_broker(places[1], {**TOPICS, "plain": 3})
-    refused(places, "plain has 2 partitions, here at the broker 3")
+    refused(places, "plain has 2 partitions, but 3 at the broker")
     for path in places[1].glob("old-0/*"):
         path.unlink()
     (places[1] / "old-0").rmdir()
-    refused(places, "the broker has no topic old here", "old")
+    refused(places, "the broker has no topic old in this directory", "old")
     assert hand(places, "old", "sent", dry_run=True).missing == {"old": 1}
     with pytest.raises(UnknownTopicOrPartition):
         hand(places, "none")
@@ -216,7 +216,7 @@ def test_a_partition_that_the_broker_would_take_for_stray(places: Places) -> Non
 
 def test_a_directory_that_is_no_brokers(places: Places) -> None:
     (places[1] / paths.META_PROPERTIES).unlink()
-    with pytest.raises(HandoverRefused, match="no broker's directory"):
+    with pytest.raises(HandoverRefused, match="not the directory of a broker"):
         hand(places)
     with pytest.raises(NotADirectoryError):
         hand((places[0], places[1] / "none"))
@@ -227,7 +227,11 @@ def test_a_log_of_0_7(places: Places) -> None:
     with LogManager.open(str(places[0]), read_only=True):
         pass
     write_broker(places[1].with_name("other"), {"ancient": 1})
-    refused((places[0], places[1].with_name("other")), "ancient:0 is of Kafka 0.7", "ancient")
+    refused(
+        (places[0], places[1].with_name("other")),
+        "ancient:0 has the format of Kafka 0.7",
+        "ancient",
+    )
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -437,7 +441,7 @@ def test_ids_in_compressed_batches_are_refused(tmp_path: Path) -> None:
     with LogManager.open(str(data), clock_ms=clock_ms) as manager:
         manager.groups.commit("g", "known", {0: Committed(0)})
     write_broker(broker, {"known": 1, paths.CONSUMER_OFFSETS: 1})
-    with pytest.raises(HandoverRefused, match="a compressed batch has ids of topics"):
+    with pytest.raises(HandoverRefused, match="a compressed batch contains topic ids"):
         hand((data, broker), paths.CONSUMER_OFFSETS)
     directory = broker / f"{paths.CONSUMER_OFFSETS}-0"
     assert [each.name for each in directory.iterdir()] == [paths.PARTITION_METADATA]

@@ -43,11 +43,11 @@ def test_an_incomplete_entry_is_none(size: int) -> None:
         ((), None),
         ((entry(10), entry(19)), None),
         ((TxnEntry(7, 2, 12, 13),), None),  # begun in an earlier segment
-        ((entry(9),), "outside of 10..19"),
-        ((entry(20),), "outside of 10..19"),
-        ((entry(12), entry(12)), "outside of 13..19"),
+        ((entry(9),), "not within 10..19"),
+        ((entry(20),), "not within 10..19"),
+        ((entry(12), entry(12)), "not within 13..19"),
         ((TxnEntry(7, 13, 12, 14),), "beyond"),
-        ((TxnEntry(0, 0, 0, 0),), "outside"),
+        ((TxnEntry(0, 0, 0, 0),), "is not within"),
     ],
 )
 def test_sanity(entries: tuple[TxnEntry, ...], reason: str | None) -> None:

@@ -196,7 +196,7 @@ def test_sets_too_deep_in_one_another() -> None:
     data = HELLO_1
     for _ in range(9):
         data = encode_entry(compress(GZIP, data), codec=GZIP)
-    with pytest.raises(CorruptRecord, match="8 deep"):
+    with pytest.raises(CorruptRecord, match="8 levels deep"):
         plain_07(data, 0, len(data), 0)
 
 

@@ -131,7 +131,7 @@ def test_duplicates_are_left_out_and_gaps_end_the_stream(tmp_path: Path) -> None
         log = new_log(manager)
         some = sequenced(b"a", 0) + sequenced(b"b", 1)
         assert produce(log, some + sequenced(b"b", 1)).duplicates == 1
-        assert str(produce(log, some)) == "0 batches, nothing, 2 duplicates left out"
+        assert str(produce(log, some)) == "0 batches, nothing, 2 duplicates skipped"
         produced, error = refused(log, sequenced(b"d", 3), OutOfOrderSequence)
         assert (produced.batches, error.position) == (0, 0)
         # A gap is right where the stream itself brought what is in front of it.

@@ -150,7 +150,7 @@ def test_what_nothing_leads_to_is_left_and_said(tmp_path: Path) -> None:
         assert values(log) == [b"0"]
         assert outcome.left == [
             f"{size - position} bytes from position {position}: "
-            "batch length 0 is less than a header's, and no batch is known to begin behind it"
+            "batch length 0 is less than the header size, and no later batch was found"
         ]
 
 
@@ -169,4 +169,4 @@ def test_a_plan_says_what_will_be(tmp_path: Path) -> None:
         ]
         again = plan_salvage(log)
         assert [one.batches for one in again] == [0] * len(done)
-        assert "offsets the log has by now" in str(again[0])
+        assert "offsets the log already has" in str(again[0])

@@ -205,7 +205,7 @@ def test_what_may_not_be_done_to_a_transaction(tmp_path: Path) -> None:
             log.appender.abort_transaction(7, NOW_NS)
         producer = Client(log, 7)
         producer.send(b"a")
-        with pytest.raises(InvalidTxnState, match="while one is open"):
+        with pytest.raises(InvalidTxnState, match="while a transaction is open"):
             producer.send(b"b", transactional=False)
         put(log, marker(7, COMMIT, coordinator_epoch=3))
         with pytest.raises(InvalidTxnState, match="no transaction is open"):

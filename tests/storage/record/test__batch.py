@@ -59,7 +59,9 @@ MALFORMED = {
     "batch length 48": THREE_RECORDS[:8] + struct.pack(">i", 48) + THREE_RECORDS[12:],
     "negative batch length": THREE_RECORDS[:8] + struct.pack(">i", -5) + THREE_RECORDS[12:],
     "largest batch length": THREE_RECORDS[:8] + struct.pack(">i", 2**31 - 1) + THREE_RECORDS[12:],
-    "negative last offset delta": THREE_RECORDS[:23] + struct.pack(">i", -1) + THREE_RECORDS[27:],
+    "negative invalid last offset delta": THREE_RECORDS[:23]
+    + struct.pack(">i", -1)
+    + THREE_RECORDS[27:],
 }
 
 
@@ -204,17 +206,17 @@ FAULTS = {
     "offset goes back": (patched(NEXT, 0, ">q", 2), "base offset 2"),
     "negative offset": (patched(NEXT, 0, ">q", -1), "base offset -1"),
     "offset too far": (patched(NEXT, 0, ">q", 2**31 - 2), "too far"),
-    "far too far": (patched(NEXT, 0, ">q", 2**63 - 1), "the end of all offsets"),
-    "negative last offset delta": (patched(NEXT, 23, ">i", -1), "delta -1"),
+    "far too far": (patched(NEXT, 0, ">q", 2**63 - 1), "exceeds the largest offset"),
+    "negative invalid last offset delta": (patched(NEXT, 23, ">i", -1), "delta -1"),
     "negative count": (patched(NEXT, 57, ">i", -1), "count -1"),
-    "unknown codec": (patched(NEXT, 21, ">h", 6), "codec has number 6"),
+    "unknown codec": (patched(NEXT, 21, ">h", 6), "unknown codec 6"),
     "older format with a wrong CRC": (V0_ENTRY[:-1] + b"x", "CRC"),
     "older format, offset goes back": (V0_ENTRY[:7] + b"\2" + V0_ENTRY[8:], "base offset 2"),
     "older format, offset too far": (b"\1" + V0_ENTRY[1:], "too far"),
     "older format, negative offset": (b"\xff" + V0_ENTRY[1:], "base offset -"),
     "v0 with a size of 13": (V0_ENTRY[:11] + b"\x0d" + V0_ENTRY[12:], "length 13"),
     "v1 with a size of 21": (V1_ENTRY[:11] + b"\x15" + V1_ENTRY[12:], "length 21"),
-    "v1 with zstd": (oracle.put_message(oracle.Message(5, None, b"v", T), 1, 4), "number 4"),
+    "v1 with zstd": (oracle.put_message(oracle.Message(5, None, b"v", T), 1, 4), "no codec 4"),
 }
 
 

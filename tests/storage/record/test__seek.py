@@ -87,7 +87,7 @@ def test_where_a_record_begins() -> None:
     batch = encode(rows)
     positions = [record_position(batch, number) for number in range(len(rows))]
     assert positions == [HEADER_SIZE, *(len(encode(rows[:number])) for number in range(1, 200))]
-    with pytest.raises(ValueError, match="no record 200 in a batch of 200"):
+    with pytest.raises(ValueError, match="a batch of 200 records has no record 200"):
         record_position(batch, 200)
     with pytest.raises(ValueError, match="a batch of 60 bytes"):
         record_position(bytes(60), 0)

@@ -223,7 +223,7 @@ def test_header_cut_off(size: int) -> None:
 
 
 def test_batch_cut_off() -> None:
-    with pytest.raises(CorruptRecord, match="cut off"):
+    with pytest.raises(CorruptRecord, match="truncated"):
         decode(THREE_RECORDS[:-1])
 
 

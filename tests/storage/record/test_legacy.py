@@ -181,7 +181,7 @@ def test_inner_crcs_are_not_looked_at() -> None:
 
 INNER = put_message(Message(0, b"k", b"v", T), 1)
 INVALID = {
-    "no message": (seal_set(gzip.compress(b""), 1), "without a message"),
+    "no message": (seal_set(gzip.compress(b""), 1), "contains no message"),
     "null value": (put_message(Message(0, None, None, T), 1, 1), "null"),
     "nested": (
         seal_set(gzip.compress(put_wrapper([Message(0, None, b"v", T)], 1, 1)), 1),
@@ -192,11 +192,11 @@ INVALID = {
         "another format",
     ),
     "v2 inside": (seal_set(gzip.compress(oracle.put_batch(b"", 0)), 1), "another format"),
-    "cut off inside": (seal_set(gzip.compress(INNER + INNER[:20]), 1), "cut off"),
-    "a byte left inside": (seal_set(gzip.compress(INNER + b"\0"), 1), "cut off"),
+    "cut off inside": (seal_set(gzip.compress(INNER + INNER[:20]), 1), "truncated"),
+    "a byte left inside": (seal_set(gzip.compress(INNER + b"\0"), 1), "truncated"),
     "no stream": (seal_set(b"hello", 1), "gzip"),
-    "zstd": (seal_set(b"", 1, codec=4), "number 4"),
-    "codec 7": (seal_set(b"", 0, codec=7), "number 7"),
+    "zstd": (seal_set(b"", 1, codec=4), "no codec 4"),
+    "codec 7": (seal_set(b"", 0, codec=7), "no codec 7"),
     "wrapper before its last": (
         put_wrapper([Message(3, None, b"v", T)], 1, 1, offset=2),
         "less than",

@@ -194,7 +194,7 @@ def test_sealing() -> None:
 
 @pytest.mark.parametrize("size", [0, 60, 61, len(THREE_RECORDS) - 1])
 def test_recompress_wants_a_whole_batch(size: int) -> None:
-    with pytest.raises(CorruptRecord, match="cut off"):
+    with pytest.raises(CorruptRecord, match="truncated"):
         recompress(THREE_RECORDS[:size], 1)
     with pytest.raises(AssertionError):
         recompress(V1_ENTRY * 3, 1)

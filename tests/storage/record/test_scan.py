@@ -151,7 +151,7 @@ def test_a_batch_that_is_too_large_is_known_by_its_head(batch: bytes) -> None:
     ],
 )
 def test_where_no_batch_begins(head: bytes) -> None:
-    with pytest.raises(InvalidRecord, match="no batch begins here") as caught:
+    with pytest.raises(InvalidRecord, match="no valid batch starts here") as caught:
         whole_batches(EMPTY_BATCH + head, 1 << 30)
     assert caught.value.position == len(EMPTY_BATCH)
     assert whole_batches(EMPTY_BATCH + head[:16], 1 << 30) == (len(EMPTY_BATCH), 0)

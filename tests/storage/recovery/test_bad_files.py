@@ -229,7 +229,7 @@ def test_a_bad_history_begins_anew(
         now = manager.log("a", 0).history.now
         assert now.nonce != before.nonce
         assert now.follow_nonce != before.follow_nonce
-    assert "readers start over" in caplog.text
+    assert "readers start again" in caplog.text
     assert aside(path)
 
 
@@ -284,7 +284,7 @@ def test_a_log_that_is_none_is_its_partitions_fault(data: Path, kind: str) -> No
             if not read_only:
                 append(manager, "a", 1, b"more")
                 manager.checkpoint()
-        with pytest.raises(OSError, match="in the place of a file"):
+        with pytest.raises(OSError, match="instead of a regular file"):
             LogManager.open(str(data), read_only=True)
     path.rmdir() if kind == "directory" else path.unlink()
     kept.rename(path)
@@ -372,14 +372,14 @@ def test_an_append_past_the_last_offset_is_refused(data: Path) -> None:
     log_at(data, END - 2)
     with opened(data) as manager:
         batch = encode([Record(n, NOW_MS, 0, None, b"v") for n in range(3)])
-        with pytest.raises(InvalidRecord, match="no room"):
+        with pytest.raises(InvalidRecord, match="no offsets left"):
             manager.log("e", 0).append(bytearray(batch), now_ns=NOW_NS)
-        with pytest.raises(InvalidRecord, match="no room"):
+        with pytest.raises(InvalidRecord, match="no offsets left"):
             manager.log("e", 0).appender.append_batches(batch, now_ns=NOW_NS)
         append(manager, "e", 0, b"one", b"two")
         assert manager.log("e", 0).log_end_offset == END
         for _ in range(2):
-            with pytest.raises(InvalidRecord, match="no room"):
+            with pytest.raises(InvalidRecord, match="no offsets left"):
                 append(manager, "e", 0, b"three")
     (data / paths.CLEAN_SHUTDOWN).unlink()
     with opened(data) as manager:
@@ -399,7 +399,7 @@ def test_a_last_offset_at_the_end_of_all(data: Path, clean: bool) -> None:
             assert values(manager, "b", 0) == [b"y"]
             assert values(manager, "e", 0) == []
             if not read_only:
-                assert any("the end of all offsets" in cut.reason for cut in manager.cuts)
+                assert any("exceeds the largest offset" in cut.reason for cut in manager.cuts)
 
 
 # -- settings ----------------------------------------------------------------------------------

@@ -182,8 +182,8 @@ def test_each_says_why_with_its_numbers() -> None:
     config = LogConfig(retention_ms=5, retention_bytes=150)
     said = [doomed.why for doomed in decide(log, config, NOW_MS).doomed]
     assert said == [
-        "its last offset, 9, is below the log start, 10",
-        "200 bytes are left without it, retention.bytes=150",
+        "its last offset, 9, is below the log start offset, 10",
+        "200 bytes remain without it, retention.bytes=150",
         "its newest record is 9 ms old, retention.ms=5",
     ]
 
@@ -451,24 +451,24 @@ def test_what_holds_for_every_policy() -> None:
     ("policy", "reason"),
     [
         ("raises", "KeyError: 'no such thing'"),
-        ("answers:tail", "named segment 20 where 0 is the oldest"),
-        ("answers:gap", "named segment 20 where 10 is the oldest"),
-        ("answers:twice", "named segment 0 where 10 is the oldest"),
-        ("answers:many", "named 6 of 3 segments"),
-        ("answers:made up", "named segment 0 where 0 is the oldest"),
+        ("answers:tail", "returned segment 20, but the oldest is 0"),
+        ("answers:gap", "returned segment 20, but the oldest is 10"),
+        ("answers:twice", "returned segment 0, but the oldest is 10"),
+        ("answers:many", "returned 6 segments, but there are only 3"),
+        ("answers:made up", "returned segment 0, but the oldest is 0"),
         ("answers:none", "TypeError"),
         ("answers:number", "TypeError"),
         ("answers:bases", "TypeError"),
         ("answers:segments", "ValueError"),
         ("answers:exit", "IndexError"),
-        ("gone-since", "there is no retention policy 'gone-since'"),
+        ("gone-since", "unknown retention policy 'gone-since'"),
     ],
 )
 def test_a_policy_that_does_wrong_deletes_nothing_and_says_so(policy: str, reason: str) -> None:
     decision = decide(facts(9, 9, 9), of_somebody(policy), NOW_MS)
     assert decision.doomed == ()
     assert decision.fault is not None
-    assert decision.fault.startswith(f"retention policy {policy} deletes nothing: ")
+    assert decision.fault.startswith(f"retention policy {policy} failed, so it deletes nothing: ")
     assert reason in decision.fault
 
 
@@ -489,8 +489,8 @@ def test_the_log_start_holds_whatever_a_policy_does() -> None:
         ("gone", "ModuleNotFoundError"),
         ("missing", "AttributeError"),
         ("not_callable", "TypeError"),
-        ("no_policy:x", "is no function"),
-        ("nobodys", "there is no retention policy 'nobodys', only answers, even,"),
+        ("no_policy:x", "does not return a function"),
+        ("nobodys", "unknown retention policy 'nobodys'; available: answers, even,"),
     ],
 )
 def test_a_policy_that_cannot_be_had(text: str, reason: str) -> None:
@@ -505,7 +505,7 @@ def test_a_name_that_two_packages_have(tmp_path: Path) -> None:
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: others\n")
     (other / "entry_points.txt").write_text("[kafkafs.retention]\neven = others:even\n")
-    with pytest.raises(InvalidConfig, match="even is several: others:even, somebodys_policies"):
+    with pytest.raises(InvalidConfig, match="even is ambiguous: others:even, somebodys_policies"):
         find_policy("even")
 
 

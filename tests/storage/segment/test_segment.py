@@ -210,7 +210,7 @@ def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:
     os.unlink(segment.log_path)
     assert not segment.open_log()
     assert segment.files.is_missing
-    with pytest.raises(CorruptRecord, match="the file is gone"):
+    with pytest.raises(CorruptRecord, match="the file is missing"):
         segment.read_into(bytearray(1), 0)
 
 

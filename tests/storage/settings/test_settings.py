@@ -166,7 +166,7 @@ def test_other_hours(tmp_path: Path) -> None:
         ("num.partitions=0", "line 1: num.partitions=0 is not a whole number from 1"),
         ("num.partitions=", "line 1: num.partitions= is not a whole number"),
         ("log.segment.bytes=1000", "line 1: log.segment.bytes=1000 is not a whole number from"),
-        ("log.roll.hours=0", "log.roll.hours=0 makes segment.ms=0, which is not a whole number"),
+        ("log.roll.hours=0", "log.roll.hours=0 gives segment.ms=0, which is not a whole number"),
         ("log.retention.hours=x", "log.retention.hours=x is not a whole number"),
         ("log.local.retention.ms=-3", "log.local.retention.ms=-3 is not a whole number from -2"),
         ("log.cleaner.max.compaction.lag.ms=5\nlog.cleaner.min.compaction.lag.ms=6", "is above"),

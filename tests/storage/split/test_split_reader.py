@@ -110,7 +110,7 @@ def test_damage(tmp_path: Path) -> None:
     near = bytearray(stored)
     near[batch : batch + 8] = (160).to_bytes(8, "big")
     path.write_bytes(near)
-    with pytest.raises(CorruptRecord, match="go on"):
+    with pytest.raises(CorruptRecord, match="do not follow"):
         read(splits[0]._replace(to_offset=310))
     path.write_bytes(stored[:-10])
     with pytest.raises(CorruptRecord, match="incomplete") as caught:

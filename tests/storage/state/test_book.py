@@ -326,6 +326,6 @@ def test_a_book_of_what_cannot_be(tmp_path: Path, lines: tuple[str, ...], read_o
     (tmp_path / "t-0" / FILE_NAME).write_bytes(body + b"crc %08x\n" % crc32c(body))
     with LogManager.open(str(tmp_path), read_only=read_only) as manager:
         assert values(manager.log("t", 0)) == LINES
-        assert "not a book of segments" in manager.faults[0]
+        assert "not a segment manifest" in manager.faults[0]
     outcome = CliRunner().invoke(main, ["verify", str(tmp_path)])
     assert outcome.exit_code == (1 if read_only else 0)

@@ -181,7 +181,7 @@ def test_damage_is_said_once(checked: Checked, caplog: pytest.LogCaptureFixture)
     checked.checker.run_sealed(Task())
     checked.check()
     (line,) = caplog.messages
-    assert line.startswith("orders/0: damage found: offsets 1 to 1 are damaged")
+    assert line.startswith("orders/0: damaged: offsets 1 to 1 are damaged")
     assert segment.log_path in line
     assert checked.log.counters.damages == 1
     facts = checked.facts()
@@ -214,7 +214,7 @@ def test_a_file_that_is_too_short(checked: Checked) -> None:
     os.truncate(segment.log_path, position + 20)
     checked.check()
     assert [place[:4] for place in segment.damages] == [(position, segment.size, 4, 6)]
-    with pytest.raises(OSError, match="somebody has cut the file"):
+    with pytest.raises(OSError, match="another process has truncated the file"):
         checked.append(6)
     checked.manager.rescue(checked.log, Task())
     checked.append(6, 7)

@@ -73,7 +73,7 @@ def test_what_is_wrong_is_made_anew(tmp_path: Path) -> None:
         index.name: f"1 of {len(before[index.name]) // 8} entries wrong",
         times.name: f"{count - 1} entries, not {count}",
         aborted.name: said[aborted.name],
-        producers.name: "not readable",
+        producers.name: "unreadable",
     }
     assert "no ABORT marker of producer" in said[aborted.name]
     assert indexes(tmp_path) != before

@@ -87,9 +87,9 @@ def test_an_entry_that_is_wrong(events: list[Event], data: st.DataObject) -> Non
         number, at = data.draw(st.sampled_from(entries))
         entry = log[number][1][at]
         log[number][1][at] = entry._replace(first_offset=entry.first_offset + 1)
-        assert faults(log) == ["the transaction begins before the entry says"]
+        assert faults(log) == ["the transaction begins before the offset of the entry"]
         log[number][1][at] = entry._replace(producer_id=9)
-        assert "no ABORT marker of producer 9 is there" in faults(log)
+        assert "there is no ABORT marker of producer 9" in faults(log)
 
 
 def test_an_entry_may_know_more_than_the_log_does() -> None:
@@ -112,4 +112,4 @@ def test_only_the_first_marker_ends_what_was_open_before(between: str) -> None:
     assert log[1][1][-1].first_offset == 3
     assert faults(log) == []
     log[1][1][-1] = log[1][1][-1]._replace(first_offset=4)
-    assert faults(log) == ["the transaction begins before the entry says"]
+    assert faults(log) == ["the transaction begins before the offset of the entry"]

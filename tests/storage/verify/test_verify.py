@@ -158,7 +158,7 @@ def test_logs_of_old_brokers_are_whole(tmp_path: Path, magic: int) -> None:
     missing = {".index"} if magic == 0 else {".index", ".timeindex"}
     assert found.faults == []
     assert {(Path(f.path).suffix, f.reason) for f in found.left_over} == {
-        (suffix, "it is missing: the next start makes it anew") for suffix in missing
+        (suffix, "the file is missing: the next start rebuilds it") for suffix in missing
     }
     with LogManager.open(str(tmp_path)):
         pass
@@ -290,7 +290,7 @@ def test_records_whose_offsets_do_not_rise(tmp_path: Path) -> None:
     ):
         (directory / f"{0:020}{name}").write_bytes(data)
     assert [fault[1:] for fault in faults(tmp_path)] == [
-        (0, 0, "a record's offset is not above the one before it")
+        (0, 0, "a record's offset is not above the previous one")
     ]
 
 
@@ -543,7 +543,7 @@ def test_an_aborted_transaction_of_several_segments(tmp_path: Path) -> None:
     assert checked(tmp_path).faults == []
     (path,) = segments(tmp_path, ".txnindex")
     patch(path, 10, struct.pack(">q", 2))
-    begins_late = "the transaction begins before the entry says"
+    begins_late = "the transaction begins before the offset of the entry"
     assert faults(tmp_path) == [(path.name, None, 2, begins_late)]
     path.unlink()
     has_none = "the aborted transaction of producer 7 has no entry"

@@ -104,9 +104,9 @@ STARTS = [position for position, _ in LOG.headers]
         ([(103, STARTS[1]), (103, STARTS[2])], "the entry follows one of offset 103"),
         ([(103, STARTS[1]), (104, STARTS[1])], "the entry follows one of offset 103"),
         ([(99, STARTS[1])], "the entry follows one of offset 99"),
-        ([(103, STARTS[1] + 1)], "no batch begins where the entry points"),
-        ([(103, STARTS[-1] + 1000)], "no batch begins where the entry points"),
-        ([(101, STARTS[1])], "the batch before the entry's goes to offset 101"),
+        ([(103, STARTS[1] + 1)], "the entry does not point to the start of a batch"),
+        ([(103, STARTS[-1] + 1000)], "the entry does not point to the start of a batch"),
+        ([(101, STARTS[1])], "the previous batch ends at offset 101"),
         ([(108, STARTS[3])], "the log ends at offset 108"),
     ],
 )
@@ -119,9 +119,9 @@ def test_an_offset_entry_that_misleads(entries: list[tuple[int, int]], reason: s
     [
         ([(5, 101), (5, 103)], "timestamp 5 follows 5 of offset 101"),
         ([(5, 103), (7, 101)], "timestamp 7 follows 5 of offset 103"),
-        ([(4, 101)], "timestamp 4 where 5 is the largest"),
-        ([(5, 105)], "timestamp 5 where 7 is the largest"),
-        ([(9, 108)], "the log ends before the entry's offset"),
+        ([(4, 101)], "timestamp 4, but the largest is 5"),
+        ([(5, 105)], "timestamp 5, but the largest is 7"),
+        ([(9, 108)], "the log ends before the offset of the entry"),
     ],
 )
 def test_a_time_entry_that_misleads(entries: list[tuple[int, int]], reason: str) -> None:

@@ -82,7 +82,7 @@ def test_every_index_entry(log: Log) -> None:
     flip(index, 7)
     assert faults(log) == []
     os.unlink(index)
-    assert faults(log) == [f"{index}: it is missing"]
+    assert faults(log) == [f"{index}: the file is missing"]
 
 
 def test_what_is_appended_and_deleted_meanwhile(manager: LogManager, log: Log) -> None:
@@ -142,7 +142,7 @@ def test_a_file_that_is_gone_is_a_fault_beside_others(log: Log) -> None:
     os.unlink(gone.log_path)
     flip(rest.log_path, position(rest, 1) + 70)
     said, other = faults(log)
-    reason = f"the file is gone, which had {gone.size} bytes"
+    reason = f"the file is missing, its size was {gone.size} bytes"
     assert said == f"{gone.log_path}: position 0: offset 0: {reason}"
     assert other.startswith(rest.log_path)
     assert log.lost_ranges == [(0, 3)]

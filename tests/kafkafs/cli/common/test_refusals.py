@@ -13,7 +13,7 @@ from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 
 pytestmark = pytest.mark.programs
 
-NO_KEY = "a topic whose cleanup.policy has compact takes no record without a key"
+NO_KEY = "a compacted topic requires a key in each record"
 
 
 def refusal(*words: object, stdin: str = "") -> str:
@@ -59,12 +59,12 @@ def test_a_line_among_others_in_a_view(mount: Path) -> None:
 def test_what_is_no_batch(mount: Path) -> None:
     said = refusal("produce", mount / "orders/0", stdin="x" * 100)
     assert said.startswith("orders:0: after 0 bytes: ")
-    assert "no batch begins here" in said
+    assert "no valid batch starts here" in said
 
 
 def test_the_reason_is_not_that_of_another_request(mount: Path) -> None:
     """… which came before, or is about something else."""
-    why = "can be undeleted: its files go when file.delete.delay.ms is over"
+    why = "found: the files of a deleted topic are removed after file.delete.delay.ms"
     refusal("append", mount / "users", stdin="hi\n")
     assert refusal("undelete", mount, "nope") == f"{mount}: no deleted topic 'nope' {why}"
     refusal("append", mount / "users", stdin="hi\n")
@@ -78,5 +78,5 @@ def test_a_brokers_directory(place: Place) -> None:
     (place.data / "meta.properties").write_text("version=1\nnode.id=1\n")
     assert kafkafs("mount", place.data, place.path).returncode == 0
     said = refusal("create", place.path, "made")
-    assert said.startswith(f"{place.path}: a broker has written this directory")
+    assert said.startswith(f"{place.path}: this is the directory of a broker")
     assert said.endswith(f"kafkafs detach {place.data}")

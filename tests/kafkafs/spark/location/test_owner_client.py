@@ -231,7 +231,7 @@ def test_errors(place: str) -> None:
         return request(place, batch, b"x")._replace(run="newer")
 
     wrong: list[tuple[type[Exception], str, Callable[[], AdoptRequest]]] = [
-        (Fenced, "newer has taken its place", lambda: request(place, 2, b"x")),
+        (Fenced, "newer has replaced it", lambda: request(place, 2, b"x")),
         (BatchGap, "does not follow batch 1", lambda: newest(3)),
         (CorruptRecord, r"q-2-0-0\.staged", lambda: broken(newest(2))),
         (UnknownTopicOrPartition, "'none'", lambda: renamed(newest(2))),
@@ -345,7 +345,7 @@ def test_a_topic_whose_name_collides(data: str) -> None:
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "x-delete", ".kafkafs"])
 def test_a_topic_whose_name_is_reserved(data: str, name: str) -> None:
-    with pytest.raises(PolicyViolation, match="take another name"):
+    with pytest.raises(PolicyViolation, match="Choose another name"):
         create_topic(data, name, 1)
     assert partitions_of(data, name) == 0
 

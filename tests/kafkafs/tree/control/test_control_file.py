@@ -137,7 +137,7 @@ def test_a_policy_of_retention_that_there_is_not(tree: Tree) -> None:
         with pytest.raises(InvalidConfig):
             handle.write(0, b"kafkafs.retention.policy=" + wrong + b"\n")
     assert overrides(tree) == {}
-    assert "there is no retention policy 'nobodys'" in tree.events()
+    assert "unknown retention policy 'nobodys'" in tree.events()
     handle.write(0, b"kafkafs.retention.policy=kafka\n")
     assert overrides(tree) == {"kafkafs.retention.policy": "kafka"}
 

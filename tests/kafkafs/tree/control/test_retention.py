@@ -71,7 +71,7 @@ def test_a_dry_run_names_every_segment_with_its_reason(tree: Tree) -> None:
     header, *each = rows(tree)
     assert header == ["partition", "base_offset", "next_offset", "bytes", "records", "why"]
     assert [row[:3] + row[4:] for row in each] == [
-        ["1", "0", "2", "0", "its last offset, 1, is below the log start, 3"]
+        ["1", "0", "2", "0", "its last offset, 1, is below the log start offset, 3"]
     ]
     tree.clock.now_ns += 5_000_000_000
     do(tree, b"dry-run 1")

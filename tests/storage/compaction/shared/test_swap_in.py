@@ -121,7 +121,7 @@ def test_it_was_cleaned_meanwhile(tmp_path: Path) -> None:
         request = asked(manager, log)
         clean(manager, log)
         before = {name: data for name, data in listing(log).items() if "staged" not in name}
-        refused(manager, log, request, "its segments are others", before=before)
+        refused(manager, log, request, "its segments have changed", before=before)
 
 
 def test_tombstones_have_been_removed_meanwhile(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_tombstones_have_been_removed_meanwhile(tmp_path: Path) -> None:
         request = asked(manager, log)
         clean(manager, log)
         before = {name: data for name, data in listing(log).items() if "staged" not in name}
-        refused(manager, log, request, "its segments are others", before=before)
+        refused(manager, log, request, "its segments have changed", before=before)
 
 
 def test_it_is_clean_by_now(tmp_path: Path) -> None:
@@ -150,7 +150,9 @@ def test_it_is_clean_by_now(tmp_path: Path) -> None:
         before = listing(log)
         request = asked(manager, log)
         manager.cleaner_offsets["t", 0] = 4
-        refused(manager, log, request, "it is clean up to 4, and was up to 0", before=before)
+        refused(
+            manager, log, request, "it is compacted up to offset 4, but was up to 0", before=before
+        )
         del manager.cleaner_offsets["t", 0]
 
 
@@ -161,7 +163,7 @@ def test_less_can_be_cleaned_now(tmp_path: Path) -> None:
         before = listing(log)
         request = asked(manager, log)
         manager.change_topic_settings("t", {"min.compaction.lag.ms": "1000"})
-        refused(manager, log, request, "it can be cleaned up to 0 only", before=before)
+        refused(manager, log, request, "it can be compacted only up to offset 0", before=before)
 
 
 def test_it_is_not_compacted_any_more(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_it_is_not_compacted_any_more(tmp_path: Path) -> None:
         before = listing(log)
         request = asked(manager, log)
         manager.change_topic_settings("t", {"cleanup.policy": "delete"})
-        refused(manager, log, request, "without compact", before=before)
+        refused(manager, log, request, "does not include compact", before=before)
 
 
 def test_a_cleaner_is_at_it(tmp_path: Path) -> None:
@@ -181,7 +183,7 @@ def test_a_cleaner_is_at_it(tmp_path: Path) -> None:
         before = listing(log)
         request = asked(manager, log)
         log.cleaning = True
-        with pytest.raises(SwapRefused, match="is being cleaned"):
+        with pytest.raises(SwapRefused, match="is being compacted"):
             swap(manager, request)
         assert log.cleaning
         log.cleaning = False
@@ -226,7 +228,7 @@ def test_its_topic_is_gone(tmp_path: Path) -> None:
         with pytest.raises(UnknownTopicOrPartition):
             swap(manager, request)
         manager.create_topic("t", 1)
-        with pytest.raises(SwapRefused, match="its segments are others"):
+        with pytest.raises(SwapRefused, match="its segments have changed"):
             swap(manager, request)
 
 
@@ -257,13 +259,13 @@ def other_transaction(path: Path) -> None:
     ("kind", "spoil", "reason"),
     [
         (".log", flip, "CRC"),
-        (".log", cut, "is another file than was written"),
-        (".log", replace, "is another file than was written"),
-        (".log", os.unlink, "is not there"),
-        (".index", flip, "indexes are not those of its batches"),
-        (".timeindex", cut, "indexes are not those of its batches"),
-        (".index", os.unlink, "indexes are not those of its batches"),
-        (".txnindex", other_transaction, "transactions that it has not"),
+        (".log", cut, "is not the file that was written"),
+        (".log", replace, "is not the file that was written"),
+        (".log", os.unlink, "does not exist"),
+        (".index", flip, "indexes do not match its batches"),
+        (".timeindex", cut, "indexes do not match its batches"),
+        (".index", os.unlink, "indexes do not match its batches"),
+        (".txnindex", other_transaction, "transactions that the log does not have"),
     ],
 )
 def test_new_files_that_are_not_whole(

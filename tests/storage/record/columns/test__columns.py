@@ -265,21 +265,21 @@ def test_nothing_behind_the_end_is_looked_at(data: st.DataObject, log: MadeLog, 
 def test_offsets_that_do_not_rise() -> None:
     data = THREE_RECORDS * 2
     assert decode_columns(data, 0, len(data)).rows == 6
-    with pytest.raises(CorruptRecord, match="go on") as caught:
+    with pytest.raises(CorruptRecord, match="do not follow") as caught:
         decode_columns(data, 0, len(data), stop=True)
     assert (caught.value.position, caught.value.offset) == (len(THREE_RECORDS), 0)
-    with pytest.raises(CorruptRecord, match="go on"):
+    with pytest.raises(CorruptRecord, match="do not follow"):
         decode_columns(THREE_RECORDS, 0, len(THREE_RECORDS), stop=True, lowest_offset=1)
     for codec in (1, 4):
         data = THREE_RECORDS + recompress(THREE_RECORDS, codec)
-        with pytest.raises(CorruptRecord, match="go on"):
+        with pytest.raises(CorruptRecord, match="do not follow"):
             decode_columns(data, 0, len(data), stop=True)
     for entry in (V0_ENTRY, V1_ENTRY):
-        with pytest.raises(CorruptRecord, match="go on"):
+        with pytest.raises(CorruptRecord, match="do not follow"):
             decode_columns(entry, 0, len(entry), stop=True, lowest_offset=6)
     backwards = bytearray(THREE_RECORDS)
     backwards[23] = 0x80
-    with pytest.raises(CorruptRecord, match="go on"):
+    with pytest.raises(CorruptRecord, match="do not follow"):
         decode_columns(seal(backwards), 0, len(backwards), stop=True)
 
 

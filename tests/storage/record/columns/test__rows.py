@@ -299,16 +299,16 @@ def test_rows_without_a_key_stay_together_for_a_while() -> None:
         (Row(partition=2), UnknownTopicOrPartition, "no partition 2"),
         (Row(partition=-1), UnknownTopicOrPartition, "no partition -1"),
         (Row(b"k"), InvalidRecord, "no partition|header's name"),
-        (Row(partition=0, timestamp=-1001), InvalidTimestamp, "-2 ms lies before 1970"),
+        (Row(partition=0, timestamp=-1001), InvalidTimestamp, "-2 ms is before 1970"),
         (
             Row(partition=0, timestamp=(NOW - 10_001) * 1000),
             InvalidTimestamp,
-            "10001 ms old, message.timestamp.before.max.ms=10000",
+            "10001 ms old, more than message.timestamp.before.max.ms=10000",
         ),
         (
             Row(partition=0, timestamp=(NOW + 501) * 1000),
             InvalidTimestamp,
-            "501 ms ahead, message.timestamp.after.max.ms=500",
+            "501 ms in the future, more than message.timestamp.after.max.ms=500",
         ),
         (Row(partition=0, headers=((None, b""),)), InvalidRecord, "header's name is null"),
         (Row(partition=0, value=b"v" * 1000), RecordTooLarge, "max.message.bytes=1000"),
@@ -338,10 +338,10 @@ def test_a_row_that_the_topic_does_not_take(
 
 def test_a_compacted_topic_wants_keys() -> None:
     written = Written([0], keys_required=True)
-    with pytest.raises(InvalidRecord, match="without a key"):
+    with pytest.raises(InvalidRecord, match="requires a key"):
         written.add([Row(b""), Row()])
     assert written.encoder.row == 1
-    with pytest.raises(InvalidRecord, match="without a key"):
+    with pytest.raises(InvalidRecord, match="requires a key"):
         Written([0], keys_required=True).encoder.add(NOW, None, bytes_column([b"a"]))
 
 
