@@ -93,8 +93,8 @@ REFUSED = {
     ),
     "mkdir t-delete": (
         "mkdir of t-delete",
-        "topic 't-delete': a broker uses such names for partitions that it deletes or moves. Choose "
-        "another name",
+        "topic 't-delete': a broker uses such names for partitions that it deletes or moves. "
+        "Choose another name",
     ),
     "cat t/0@foo": ("lookup of t/0@foo", "not a valid start or range after the @", POINTS),
     "cat t/0@99": (

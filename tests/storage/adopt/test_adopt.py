@@ -544,7 +544,9 @@ def test_a_memory_that_cannot_be_read_refuses_to_open(data: Path) -> None:
         adopted(manager, staged(FILES, str(data), "q", 0, {A: [[b"0"]]}))
     for damage in (b"", b"{}", b'{"version":7,"queries":{},"pending":null}', b"[1]", b"\xff"):
         (data / FILE).write_bytes(damage)
-        with pytest.raises(CorruptCheckpoint, match=r"(cannot read|unknown version).*kafkafs\.adopted"):
+        with pytest.raises(
+            CorruptCheckpoint, match=r"(cannot read|unknown version).*kafkafs\.adopted"
+        ):
             LogManager.open(str(data))
     with LogManager.open(str(data), read_only=True) as manager:
         assert values(manager.log("a", 0)) == [b"0"]
