@@ -193,7 +193,7 @@ def test_its_batch_is_lost_and_nothing_else(
     assert found == without(*lost)
     assert errors == [*range(errors[0], errors[0] + len(errors))], "in one place"
     assert len(found) + len(errors) == size
-    said = [message for message in caplog.messages if "damaged: " in message]
+    said = [message for message in caplog.messages if "Run `kafkafs verify`" in message]
     assert len(said) == 1
     assert f"offsets {lost[0]} to {lost[-1]} are damaged" in said[0]
     assert f"{damaged}, position {start}" in said[0]
@@ -272,7 +272,7 @@ def test_garbage_behind_the_last_batch_of_a_sealed_segment(
     path.write_bytes(whole + b"rubbish" * 100)
     tree = opened(partition)
     assert tree.read("t/0") == without()
-    assert "700 bytes are not a batch" in caplog.text
+    assert "700 bytes after the last batch are not a batch" in caplog.text
     assert f"position {len(whole)}" in caplog.text
     tree.append("t/0", b"more\n")
     assert tree.read("t/0") == without() + b"more\n"

@@ -42,7 +42,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(data: Path) -> No
     )
     (line,) = done.stderr.splitlines()
     assert line.startswith("kafkafs: orders: ")
-    assert line.endswith(f"kafkafs config {data} --broker-config FILE ends that")
+    assert line.endswith(f"kafkafs config {data} --broker-config FILE")
 
     done = kafkafs("detach", data)
     assert (done.returncode, set(done.stdout.splitlines())) == (

@@ -54,7 +54,9 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
     assert content(broker) == before
     refused = kafkafs("handover", data, broker)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith(f"kafkafs: {broker}: the broker has no topic sent here")
+    assert refused.stderr.startswith(
+        f"kafkafs: {broker}: the broker has no topic sent in this directory"
+    )
     assert content(broker) == before
     done = kafkafs("handover", data, broker, "plain", "old")
     assert (done.returncode, done.stderr) == (0, "")
@@ -112,7 +114,7 @@ def test_settings_that_are_not_known(tmp_path: Path) -> None:
             "orders: the values of cleanup.policy, retention.ms, retention.bytes are unknown: "
             in done.stderr
         )
-        assert done.stderr.endswith(f"kafkafs config {data} --broker-config FILE ends that\n")
+        assert done.stderr.endswith(f"kafkafs config {data} --broker-config FILE\n")
     server = tmp_path / "server.properties"
     server.write_text("log.retention.ms=5000\n")
     assert kafkafs("config", data, "--broker-config", server).returncode == 0

@@ -62,8 +62,8 @@ def test_what_is_cut_is_said_once(tmp_path: Path) -> None:
     behind = path.with_name("00000000000000000008.log")
     assert (planned.returncode, planned.stderr) == (1, "")
     assert planned.stdout.splitlines() == [
-        f"{path}: would truncated 222 bytes at position 74",
-        f"{behind}: would truncated 298 bytes at position 0",
+        f"{path}: would truncate 222 bytes at position 74",
+        f"{behind}: would truncate 298 bytes at position 0",
     ]
     assert not list((tmp_path / "t-0").glob("*.cut"))
     done = kafkafs("repair", tmp_path)
@@ -167,7 +167,7 @@ def test_what_a_dry_run_says_of_garbage(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"rubbish")
     done = run("repair", tmp_path, "--dry-run")
     assert done.exit_code == 1
-    assert done.stdout == f"{path}: would truncated 7 bytes at position {size}\n"
+    assert done.stdout == f"{path}: would truncate 7 bytes at position {size}\n"
 
 
 @pytest.mark.parametrize("garbage", [bytes(8), b"rubbish"])

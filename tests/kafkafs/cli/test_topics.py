@@ -171,7 +171,7 @@ def test_undelete_after_its_time(way: Way) -> None:
     assert way.run("delete", "orders") == "deleted orders; it cannot be restored\n"
     done = way.call("undelete", "orders")
     assert done.returncode == 1
-    assert "file.delete.delay.ms is over" in done.stderr
+    assert "removed after file.delete.delay.ms" in done.stderr
     done = way.call("undelete", "never")
     assert done.returncode == 1
     if not way.is_mounted:

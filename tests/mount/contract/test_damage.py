@@ -113,7 +113,7 @@ def test_every_other_record_is_read(damaged: Mount, fault: str, number: int) -> 
     assert [json.loads(row)["offset"] for row in rows] == [*range(number + 1, COUNT)]
     assert mount.sh("cat $orders@$first", orders=orders, first=number).returncode == 1
     log = log_of(mount.data, fault, number)
-    events = [line for line in mount.events().splitlines() if "damaged: " in line]
+    events = [line for line in mount.events().splitlines() if "Run `kafkafs verify`" in line]
     (said,) = [line for line in events if f"/{log.parent.name}/" in line]
     assert f"offsets {number} to {number} are damaged" in said
     assert f"{log}, position " in said

@@ -419,7 +419,7 @@ def test_what_is_appended_together_goes_into_one_segment(
     tree.manager.change_topic_settings("t", {"compression.type": "uncompressed"})
     bomb = recompress(batch([bytes(30_000)]), 4)
     write(handle, 0, bomb * 3)
-    with pytest.raises(InvalidRecord, match="append fewer batches at a time"):
+    with pytest.raises(InvalidRecord, match="append fewer at a time"):
         write(handle, 0, bomb * 4)
     assert len(values(tree.log())) == 5
 
