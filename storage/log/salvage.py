@@ -130,7 +130,8 @@ def plan_cuts(log: Log) -> list[str]:
     ``log``: as for ``plan_salvage``.
     """
     return [
-        f"{source.path}: would truncate {source.end - source.start} bytes at position {source.start}"
+        f"{source.path}: would truncate {source.end - source.start} bytes at position "
+        f"{source.start}"
         for source in _to_be_cut(log)
     ]
 
