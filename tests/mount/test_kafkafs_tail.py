@@ -281,8 +281,8 @@ def test_what_it_cannot_wait_for_is_refused_with_what_does(mount: Mount, tmp_pat
     plain = tmp_path / "plain file"
     plain.write_text("1\n")
     for path, reason in (
-        (plain, f"tail -f '{plain}' follows it"),
-        (mount / ".kafkafs/log", f"tail -f {mount / '.kafkafs/log'} follows it"),
+        (plain, f"for other files use: tail -f '{plain}'"),
+        (mount / ".kafkafs/log", f"for other files use: tail -f {mount / '.kafkafs/log'}"),
         (tmp_path, "Is a directory"),
         (orders.parent / ".meta", "Is a directory"),
         (mount / "nowhere", "does not exist"),

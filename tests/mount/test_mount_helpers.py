@@ -234,7 +234,7 @@ def test_remount_is_refused_and_starts_no_second_daemon(machine: Machine) -> Non
     )
     assert done.stdout.splitlines() == ["status 1", "1", "fuse.kafkafs"], done
     assert done.returncode == 0
-    assert "a mount's options cannot be changed: unmount it and mount it again" in done.stderr
+    assert "the options of a mount cannot be changed. Unmount it, and mount it again" in done.stderr
 
 
 def test_what_a_killed_daemon_left(machine: Machine) -> None:

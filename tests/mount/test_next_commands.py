@@ -45,7 +45,7 @@ def mended(machine: Machine, break_it: str, options: str = "rw", *, by: str = "a
 def test_a_data_directory_of_another_user(machine: Machine) -> None:
     data = machine.data
     assert mended(machine, "chown nobody mnt") == (
-        f"{data}/.lock: Permission denied: {data} is root's, and the daemon runs as nobody; "
+        f"{data}/.lock: Permission denied: {data} belongs to root, but the daemon runs as nobody; "
         f"as root: chown -R nobody {data}"
     )
 
@@ -88,7 +88,7 @@ def test_a_directory_that_nobody_else_can_look_into(machine: Machine, options: s
     """It may be anything, like root's home: it is not given away."""
     data = machine.data
     assert refused(machine, "chown nobody mnt; chmod 700 data", options) == (
-        f"{data}: Permission denied: {data} is root's, and the daemon runs as nobody; "
+        f"{data}: Permission denied: {data} belongs to root, but the daemon runs as nobody; "
         "mount it as root"
     )
 
@@ -97,7 +97,8 @@ def test_a_brokers_directory_stays_the_brokers(machine: Machine) -> None:
     data = machine.data
     line = refused(machine, "chown nobody mnt; chown -R daemon data; touch data/meta.properties")
     assert line == (
-        f"{data}/.lock: Permission denied: {data} is daemon's, and the daemon runs as nobody; "
+        f"{data}/.lock: Permission denied: {data} belongs to daemon, but the daemon runs as "
+        "nobody; "
         "mount it as daemon"
     )
 
@@ -106,7 +107,7 @@ def test_a_brokers_directory_that_its_group_reads(machine: Machine) -> None:
     data = machine.data
     broken = "chown nobody mnt; mkdir data/orders-0; chown -R daemon:daemon data; chmod 750 data"
     assert refused(machine, broken, "ro") == (
-        f"{data}: Permission denied: {data} is daemon's, and the daemon runs as nobody; "
+        f"{data}: Permission denied: {data} belongs to daemon, but the daemon runs as nobody; "
         "as root: usermod -aG daemon nobody  (and log in again)"
     )
     member = "setpriv --reuid=nobody --regid=nogroup --groups=daemon"
@@ -131,7 +132,7 @@ def test_a_data_directory_on_a_read_only_file_system(machine: Machine) -> None:
     done = machine.run("mount --bind -o ro data data; kafkafs mount data mnt")
     assert done.returncode == os.EX_CONFIG
     assert done.stderr == (
-        f"kafkafs: {machine.data}/.lock: Read-only file system: -o ro mounts it all the same\n"
+        f"kafkafs: {machine.data}/.lock: Read-only file system: to mount it read-only: -o ro\n"
     )
     done = machine.run("mount --bind -o ro data data; kafkafs mount -o ro data mnt; umount -i mnt")
     assert done.returncode == 0, done

@@ -103,8 +103,8 @@ def test_who_unmounts_is_told(tmp_path: Path) -> None:
         assert status == 1
         assert said.splitlines() == [
             f"kafkafs: {mount.path}: unmounted; the daemon (process {mount.pid}) is still writing",
-            f"kafkafs: {mount.path}: is unmounted, but the daemon (process {mount.pid}) "
-            "neither works nor ends",
+            f"kafkafs: {mount.path}: unmounted, but the daemon (process {mount.pid}) "
+            "does nothing and does not exit",
         ]
         assert mount_table.find(str(mount.path)) is None
         assert mount.daemon.release(number)
@@ -127,8 +127,8 @@ def test_a_stranger_with_the_same_device_number_is_not_named(
         first, *lines = said.splitlines()
         assert status == 1
         assert [line.split(")")[-1] for line in lines] == [
-            " still writes",
-            " neither works nor ends",
+            " is still writing",
+            " does nothing and does not exit",
         ]
         if first == "reused":  # else something else was mounted meanwhile, and has the number
             return
@@ -141,7 +141,7 @@ def test_force(tmp_path: Path) -> None:
         number = mount.daemon.stick()
         status, said = kafkafs("umount", "--force", mount.path)
         assert status == 1
-        assert said.endswith("neither works nor ends\n")
+        assert said.endswith("does nothing and does not exit\n")
         assert mount_table.find(str(mount.path)) is None
         assert mount.daemon.release(number)
         os.close(descriptor)

@@ -206,8 +206,8 @@ def test_a_directory_that_is_another_users_is_refused_by_one_line(user: User) ->
     assert done.returncode != 0
     assert done.stdout == ""
     assert done.stderr == (
-        f"kafkafs: {data}/.lock: Permission denied: {data} is root's, "
-        f"and the daemon runs as nobody; as root: chown -R nobody {data}\n"
+        f"kafkafs: {data}/.lock: Permission denied: {data} belongs to root, "
+        f"but the daemon runs as nobody; as root: chown -R nobody {data}\n"
     )
     assert list(data.iterdir()) == []
 
@@ -223,7 +223,7 @@ def test_a_mount_that_does_not_answer_is_ended_by_fusectl(user: User, end: str) 
         assert said == []
     else:
         assert len(said) == 1
-        assert "is unmounted, but the daemon" in said[0]
+        assert "unmounted, but the daemon" in said[0]
 
 
 @pytest.mark.skipif(AS_USER, reason="whether fusectl is mounted is not ours to say")

@@ -56,9 +56,7 @@ class Place:
 
     def umount(self) -> None:
         # A daemon that needs longer on a busy machine is waited for, which umount says.
-        slow = (
-            rf"kafkafs: {re.escape(str(self.path))}: is unmounted; the daemon \(process \d+\) .*\n"
-        )
+        slow = rf"kafkafs: {re.escape(str(self.path))}: unmounted; the daemon \(process \d+\) .*\n"
         done = kafkafs("umount", self.path)
         assert (done.returncode, done.stdout) == (0, "")
         assert re.fullmatch(f"({slow})?", done.stderr)

@@ -198,7 +198,10 @@ def test_objects_of_the_other_files(tmp_path: Path) -> None:
             ["f.log", "--value-decoder-class", "com.example.Decoder"],
             "decoder com.example.Decoder is not supported",
         ),
-        (["f.log", "--remote-log-metadata-decoder"], "no remote-log-metadata-decoder here"),
+        (
+            ["f.log", "--remote-log-metadata-decoder"],
+            "remote-log-metadata-decoder is not supported",
+        ),
         (["f.log", "--max-bytes", "-1"], "max-bytes"),
     ],
 )
