@@ -297,7 +297,7 @@ def _settings(path: str) -> Iterator[Finding]:
         return
     for line in kept:
         what, _, mend = line.rpartition("; ")
-        yield Finding(what, mend.removeprefix("run ").removeprefix("run "))
+        yield Finding(what, mend.removeprefix("run "))
     for note in notes:
         yield Finding(note, f"kafkafs config {shlex.quote(path)} TOPIC", is_wrong=False)
 
