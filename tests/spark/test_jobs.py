@@ -247,7 +247,7 @@ def test_rows_are_imported_by_columns(spark: SparkSession, data: Path, tmp_path:
     options = ImportOptions(
         "t", (str(file),), key="user", timestamp="at", partitions=3, name="once"
     )
-    with pytest.raises(InvalidConfig, match="choose one with --value"):
+    with pytest.raises(InvalidConfig, match="To choose one: --value"):
         import_.run(spark, str(data), options)
     import_.run(spark, str(data), options._replace(value="*"))
     found = [pair for partition in values_of(data, "t") for pair in partition]
