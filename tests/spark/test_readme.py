@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md and of the cookbook, as a new user pastes them."""
+"""The examples of docs/spark.md, as a new user pastes them."""
 
 from __future__ import annotations
 
@@ -98,16 +98,3 @@ def test_the_lag_of_a_query(
         assert capsys.readouterr().out == "{('sales', '0'): 1, ('sales', '1'): 0}\n"
         exec(block, {"query": query})
         assert capsys.readouterr().out == "{('sales', '0'): 0, ('sales', '1'): 0}\n"
-
-
-def test_the_lines_of_the_cookbook(
-    spark: SparkSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text = (ROOT / "docs/cookbook.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
-    with LogManager.open(str(tmp_path)) as manager:
-        append(manager.create_topic("sales", 1).partitions[0], b"3", b"4")
-    exec(block.replace('"data"', repr(str(tmp_path))), {"spark": spark})
-    assert re.findall(r"\|\s*(\d)\|$", capsys.readouterr().out, re.M) == ["3", "4"]

@@ -99,8 +99,13 @@ def lines(table: Path) -> list[tuple[int, int, str]]:
 
 @pytest.mark.soak
 def test_a_topic_to_parquet_run_by_cron(scratch: Path) -> None:
-    (block,) = blocks("A topic to Parquet, by cron", "python")
-    (scratch / "tail.py").write_text(block)
+    """The program of the example, with the two changes that the chapter names."""
+    example, _ = blocks("An example", "sh")
+    program = example.partition("<<'END'\n")[2].partition("END\n")[0]
+    once = program.replace('.trigger(processingTime="2 seconds")', ".trigger(availableNow=True)")
+    source = 'subscribe="orders", '
+    assert (program.count(source), once != program) == (1, True)
+    (scratch / "tail.py").write_text(once.replace(source, f'{source}group="lake", '))
     (scratch / "data").mkdir()
     with LogManager.open(str(scratch / "data")) as manager:
         first, second = manager.create_topic("orders", 2).partitions.values()
