@@ -99,7 +99,7 @@ def lines(table: Path) -> list[tuple[int, int, str]]:
 
 @pytest.mark.soak
 def test_a_topic_to_parquet_run_by_cron(scratch: Path) -> None:
-    """The program of the example, with the two changes that the chapter names."""
+    """The program of the example, with the two changes that its chapter names."""
     example, _ = blocks("An example", "sh")
     program = example.partition("<<'END'\n")[2].partition("END\n")[0]
     once = program.replace('.trigger(processingTime="2 seconds")', ".trigger(availableNow=True)")
