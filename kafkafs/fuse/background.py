@@ -107,4 +107,4 @@ def _what(error: BaseException) -> str:
         return str(error)
     # A bug of ours: show the traceback.
     sys.excepthook(type(error), error, error.__traceback__)
-    return f"unforeseen: {error!r}"
+    return f"unexpected error: {error!r}"

@@ -91,7 +91,7 @@ class Job:
         if error is None:
             return ""
         is_foreseen = isinstance(error, OSError | StorageError)
-        return reason_of(error) if is_foreseen else f"unforeseen: {error!r}"
+        return reason_of(error) if is_foreseen else f"unexpected error: {error!r}"
 
     def cancel(self) -> None:
         """Stop the job at its next step. On the owner's thread."""

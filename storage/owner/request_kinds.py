@@ -197,7 +197,7 @@ def error_outcome(error: Exception) -> RequestOutcome:
     if isinstance(error, StorageError):
         plain = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _PLAIN)
         return {"state": RequestState.REFUSED, "error": plain, "reason": str(error)}
-    return {"state": RequestState.FAILED, "errno": "EIO", "reason": f"unforeseen: {error!r}"}
+    return {"state": RequestState.FAILED, "errno": "EIO", "reason": f"unexpected error: {error!r}"}
 
 
 def error_of(facts: RequestOutcome) -> Exception:

@@ -121,7 +121,7 @@ class ControlHandle(WritingHandle):
             if isinstance(job.error, StorageError | OSError):
                 raise job.error.with_traceback(None)  # it is raised for each who waits
             if job.state is JobState.FAILED:
-                raise OSError(errno.EIO, "unforeseen")  # the log has its traceback
+                raise OSError(errno.EIO, "unexpected error")  # the log has its traceback
             deleted = job.topic is not None and not job.topic.partitions
             if job.state is JobState.CANCELLED and deleted:
                 raise OSError(errno.ENOENT, "the topic has been deleted")

@@ -79,7 +79,9 @@ def test_a_bug_shows_its_traceback_too() -> None:
     done = start("1 / 0")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
-    assert done.stderr.endswith("not started: unforeseen: ZeroDivisionError('division by zero')\n")
+    assert done.stderr.endswith(
+        "not started: unexpected error: ZeroDivisionError('division by zero')\n"
+    )
 
 
 def test_an_end_without_a_word() -> None:
