@@ -126,7 +126,7 @@ OPTIONS = (
         "until",
         ("log-end", "high-watermark"),
         "The end of each log: its last batch (log-end, the default), or the last high watermark "
-        "that its broker has checkpointed. All replicas have the records below the high "
+        "that its broker has checkpointed. All in-sync replicas have the records below the high "
         "watermark. high-watermark requires ro.",
     ),
     _choice(

@@ -121,7 +121,7 @@ def _broker_command(topic: str, settings: Mapping[str, str], partitions: int | N
     values = {name: _value(name, value) for name, value in settings.items()}
     if partitions is not None:
         words = [f"--config {shlex.quote(f'{n}={v}')}" for n, v in values.items()]
-        create = f"--create --topic {topic} --partitions {partitions}"
+        create = f"--create --topic {topic} --partitions {partitions} --replication-factor 1"
         return " ".join([f"kafka-topics {_SERVER} {create}", *words])
     lists = (f"{n}=[{v}]" if "," in v or not v else f"{n}={v}" for n, v in values.items())
     alter = f"--alter --entity-type topics --entity-name {topic}"

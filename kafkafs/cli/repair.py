@@ -93,9 +93,9 @@ def command(
     offsets again. After --accept-loss it takes them. If the file of a segment is missing or shorter
     than it was, reading fails; after --accept-loss readers skip it.
 
-    Tiered topics of a broker stay as they are, and standard error names them. It also has
-    everything that was found; standard output has everything that was done. If a partition cannot
-    be opened, it is named, and the others are repaired.
+    Tiered topics of a broker stay as they are, and standard error names them. Standard error also
+    lists everything that was found. Standard output lists everything that was done. If a partition
+    cannot be opened, it is named, and the others are repaired.
 
     Exit status 1: something was cut, or would be; or --salvage left records that the log does not
     have. It is also 1 if a log is damaged, if it lacks a part and the loss is not accepted, or if

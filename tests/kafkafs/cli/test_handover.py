@@ -48,7 +48,7 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
     (plain,) = (line for line in lines if line.startswith(alter))
     assert "cleanup.policy=[]," in plain
     (sent,) = (line for line in lines if line.startswith("kafka-topics"))
-    assert f"{server} --create --topic sent --partitions 1 --config" in sent
+    assert f"{server} --create --topic sent --partitions 1 --replication-factor 1 --config" in sent
     assert "--config cleanup.policy=compact,delete" in sent
     assert "--config retention.ms=5000" in sent
     assert content(broker) == before
