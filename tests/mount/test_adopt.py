@@ -107,7 +107,7 @@ def test_where_it_cannot_be_written_the_log_says_so(mount: Mount) -> None:
     mount.stop()
     (mount.data / "kafkafs.owner").mkdir()  # an odd thing to meet there
     mount.start()
-    assert "kafkafs.owner cannot be written, so jobs do not find this mount" in mount.events()
+    assert "cannot write kafkafs.owner; Spark jobs cannot find this mount" in mount.events()
     mount.stop()
     (mount.data / "kafkafs.owner").rmdir()
     mount.start()
@@ -155,10 +155,10 @@ def test_what_is_malformed_is_refused_at_once(mount: Mount) -> None:
     for data in ("rubbish\n", good + "{}\n", good.replace("orders", "or/ders")):
         fails(errno.EINVAL, append, adopt, data.encode())
     assert adopt.read_bytes() == b""
-    assert "no request" in mount.events()
+    assert "invalid request" in mount.events()
     # The shell hears nothing of what is refused at close, but the log does.
     assert mount.sh("printf rubbish > .kafkafs/adopt").returncode == 0
-    assert mount.events().count("no request") >= 3
+    assert mount.events().count("invalid request") >= 3
     fails(errno.EPERM, os.unlink, adopt)
     fails(errno.EPERM, os.chmod, adopt, 0o666)
     assert mount.run("ls -l .kafkafs/adopt").startswith(b"-rw-------")

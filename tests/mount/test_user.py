@@ -240,6 +240,6 @@ exit"""
     assert done.returncode == 0
     (said,) = done.stdout.splitlines()
     assert said.endswith(
-        f"{user.base}/mnt: its connection cannot be ended without fusectl at "
-        f"/sys/fs/fuse/connections; as root: umount -f {user.base}/mnt"
+        f"{user.base}/mnt: cannot abort its connection, because fusectl is not mounted at "
+        f"/sys/fs/fuse/connections. As root: umount -f {user.base}/mnt"
     )

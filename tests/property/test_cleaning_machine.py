@@ -202,7 +202,7 @@ class CleaningMachine(RuleBasedStateMachine):
     @rule(value=values)
     def append_without_a_key(self, value: bytes | None) -> None:
         if self.log.config.is_compacted:
-            with pytest.raises(InvalidRecord, match="without a key"):
+            with pytest.raises(InvalidRecord, match="requires a key"):
                 self.send_batch([(None, value)], 0)
         else:
             self.send_batch([(b"a", b"1"), (None, value)], 0)

@@ -86,7 +86,7 @@ def test_from_nothing_to_a_mounted_log(root: Root, packages: Packages, figures: 
     root.run(f"mount -t kafkafs -o {others},create,show_dot,umask=027 /root/log /root/mnt")
     assert root.run("ls mnt").split()[-1] == "orders"
     status, printed = root.attempt("mount -o remount,ro /root/mnt")
-    assert (status, "unmount it and mount it again" in printed) == (1, True)
+    assert (status, "Unmount it, and mount it again" in printed) == (1, True)
     root.run("echo 2 >> mnt/orders/0; umount -i /root/mnt")
     root.run(f"while {DAEMONS}; do sleep 0.1; done")
     status, printed = root.attempt("mount -t kafkafs -o nosuch log mnt")

@@ -146,7 +146,7 @@ def test_what_there_is_nothing_to_be_done_of(spark: SparkSession, tmp_path: Path
     with LogManager.open(str(data)) as manager:
         manager.create_topic("t", 1)
     report = compact.run(spark, str(data))
-    assert report.notes == ["there is nothing that can be cleaned"]
+    assert report.notes == ["nothing to compact"]
     with pytest.raises(UnknownTopicOrPartition):
         compact.run(spark, str(data), Choice((("no", None),)))
     with pytest.raises(FileNotFoundError):

@@ -35,7 +35,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no such data directory: '.*/nowhere'"):
         FollowedDirectory(location_of(str(tmp_path / "nowhere")))
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match=r"no data directory: '.*/file'"):
+    with pytest.raises(NotADirectoryError, match=r"a file, not a data directory: '.*/file'"):
         FollowedDirectory(location_of(str(tmp_path / "file")))
 
 

@@ -61,7 +61,7 @@ def test_what_only_reads_takes_an_object_store(
     (fault,) = verify.run(spark, bucket.uri, Choice((("t", None),))).faults
     (expected,) = verify_here(str(data)).faults
     assert fault.partition(": ")[2] == str(expected).partition(": ")[2]
-    with pytest.raises(InvalidConfig, match="not in an object store"):
+    with pytest.raises(InvalidConfig, match="not an object store"):
         import_.run(spark, bucket.uri, ImportOptions("t", ("x",)))
 
 

@@ -120,7 +120,7 @@ def test_it_is_only_read(data: Path, bucket: Bucket) -> None:
         partial(files.sync_directory, os.path.dirname(log)),
     ]
     for call in writing:
-        with pytest.raises(OSError, match="is only read") as refused:
+        with pytest.raises(OSError, match="is read-only") as refused:
             call()
         assert refused.value.errno == errno.EROFS
         assert str(refused.value.filename).startswith("s3://")
@@ -340,7 +340,7 @@ def test_nothing_is_written(data: Path, bucket: Bucket) -> None:
     name = f"many-0/{0:020d}.log"
     path = f"{bucket.location.path}/{name}"
     for write in writing(files, path):
-        with pytest.raises(OSError, match=f"only read; write to one on a disk: 's3://.*{name}"):
+        with pytest.raises(OSError, match=f"read-only; write to a local directory: 's3://.*{name}"):
             write()
     fd = files.open(path, os.O_RDONLY)
     by_descriptor: list[Callable[[], object]] = [
@@ -377,7 +377,7 @@ def test_what_is_not_there(data: Path, bucket: Bucket) -> None:
         ("what://is/this", "what://is/this: Unrecognized filesystem type"),
         ("s3://bucket/x?colour=red", "s3://bucket/x: Unexpected query parameter"),
         ("s3://bucket/x?anonymous=true&colour=red&region=us-east-1", "s3://bucket/x: .*colour"),
-        ("file://elsewhere/data", "of another host"),
+        ("file://elsewhere/data", "on another host"),
     ],
 )
 def test_a_path_that_is_none(option: str, reason: str) -> None:

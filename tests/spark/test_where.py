@@ -396,7 +396,7 @@ def test_a_closed_reader_stops(tmp_path: Path, where: str | None) -> None:
         ({"where": "key = "}, "at character 5"),
         ({"where": ""}, "condition is empty"),
         ({"where": "key = 'a'", "timeZone": "Mars/Base"}, "unknown time zone 'Mars/Base'"),
-        ({"timeZone": "UTC"}, "'where', which is not given"),
+        ({"timeZone": "UTC"}, "requires option 'where'"),
     ],
 )
 def test_what_is_refused_before_anything_is_read(options: dict[str, str], message: str) -> None:

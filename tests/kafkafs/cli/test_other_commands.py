@@ -145,7 +145,7 @@ def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> N
     path = damaged(place)
     done = kafkafs("repair", place.data)
     assert done.returncode == 1
-    assert f"{path}: cut " in done.stderr
+    assert f"{path}: truncated " in done.stderr
     assert kept(place) == [b"one"]
     done = kafkafs("repair", place.data, "--salvage")
     assert "restored 1 record in 1 batch" in done.stdout

@@ -462,7 +462,7 @@ def test_keys(mounted: Place, here: Terminal) -> None:
     here.wait(lambda lines: any("vOPEN" in line for line in lines))
     for key in ("h", "?"):
         here.type(key)
-        here.wait_for("topics, or each partition")
+        here.wait_for("show topics or partitions")
         here.key("x")
         here.wait(lambda lines: len(names(lines)) == 4)
     here.key("p")
@@ -635,7 +635,7 @@ def test_a_daemon_that_ends_and_comes_back(mounted: Place, here: Terminal) -> No
     os.kill(pid := mounted.pid, signal.SIGSTOP)
     try:
         # A long path has the line end in the midst of it.
-        said = f"is stopped: kill -CONT {pid}"
+        said = f"is stopped. To continue it: kill -CONT {pid}"
         here.wait(lambda lines: said in " ".join(line.strip() for line in lines))
         here.key("q")
         ends_with(here, mounted, 0)
@@ -649,7 +649,7 @@ def test_without_color(mounted: Place, here: Terminal) -> None:
     here.wait(lambda lines: names(lines) == ["a", "b"])
     with ending(pid := mounted.pid):
         os.kill(pid, signal.SIGKILL)
-    here.wait_for("the daemon has ended")
+    here.wait_for("the daemon has exited")
     assert not re.search(r"\x1b\[[34][0-7]m", "".join(here.lines(attributes=True)))
     here.key("q")
     ends_with(here, mounted, 0)
@@ -658,6 +658,6 @@ def test_without_color(mounted: Place, here: Terminal) -> None:
 @pytest.mark.programs
 def test_a_terminal_that_can_do_nothing(mounted: Place, here: Terminal) -> None:
     begin(here, mounted, env="TERM=nonsense")
-    lines = here.wait_for("--once prints one look")
+    lines = here.wait_for("To print the figures once: --once")
     assert not any("Traceback" in line for line in lines)
     ends_with(here, mounted, 1)

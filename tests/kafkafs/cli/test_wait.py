@@ -144,7 +144,7 @@ def test_ctrl_c_ends_the_waiting_only(served: Served) -> None:
         # A signal that comes at the open of a fifo interrupts it.
         out, err = process.communicate(timeout=HANG_S)
     assert (process.returncode, out) == (130, "")
-    assert err == f"kafkafs: {served.path}: goes on\n"
+    assert err == f"kafkafs: {served.path}: the job is still running\n"
 
 
 def test_what_is_no_such_file(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
     other.write_text("one\n")
     done = kafkafs("wait", other)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"kafkafs: {other}: is no file of a job")
+    assert done.stderr.startswith(f"kafkafs: {other}: not the control file of a job")
     done = kafkafs("wait", tmp_path / "nothing")
     assert (done.returncode, done.stderr) == (
         1,

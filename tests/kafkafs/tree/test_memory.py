@@ -105,12 +105,12 @@ def test_an_append_waits_until_there_is_room_to_check_it(
     batch = bomb(5 * MIB)
 
     def append(size: int) -> None:
-        with pytest.raises(OSError, match="no room") as raised:
+        with pytest.raises(OSError, match="not enough memory") as raised:
             tree.append("t/.batches/0", batch)
         assert raised.value.errno == errno.ENOMEM
 
     plain_forms.with_room((5 * MIB, 5 * MIB), append)
-    assert "t/0: append refused: no room for a batch" in tree.events()
+    assert "t/0: append refused: not enough memory for a batch" in tree.events()
     tree.append("t/.batches/0", batch)
     assert tree.log().log_end_offset == 64
 

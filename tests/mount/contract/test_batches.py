@@ -233,7 +233,7 @@ def test_what_does_not_follow_is_refused(mount: Mount, orders: Path) -> None:
         os.write(first, third)
         os.write(second, new.batch(b"c"))
         fails(errno.EINVAL, os.write, first, old.batch(b"d"))
-        assert "epoch 0 is over" in mount.events()
+        assert "epoch 0 is fenced" in mount.events()
     assert orders.read_bytes() == b"a\nb\nc\n"
 
 

@@ -107,7 +107,7 @@ def test_the_brokers_file(tmp_path: Path) -> None:
     server = tmp_path / "server.properties"
     for arguments, said in (
         ([server], "No such file"),
-        ([tmp_path], "a directory in the place of a file"),
+        ([tmp_path], "found a directory instead of a regular file"),
     ):
         done = kafkafs("config", data, "--broker-config", *arguments)
         assert done.returncode == 1

@@ -408,7 +408,7 @@ def test_a_compacted_topic_wants_keys(mount: Mount, orders: Path) -> None:
         fails(errno.EINVAL, os.write, fd, b'{"key":"a"}\n{"value":"no key"}\n')
         os.write(fd, b'{"key":"a","value":"1"}\n{"key":"a","value":null}\n')
     topic = orders.parent.name
-    assert f"{topic}/0: append refused: line 2: a topic whose cleanup.policy has compact" in (
+    assert f"{topic}/0: append refused: line 2: a compacted topic requires a key" in (
         mount.events()
     )
     assert [(each.key, each.value) for each in stored(orders)] == [(b"a", b"1"), (b"a", None)]

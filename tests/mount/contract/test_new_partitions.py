@@ -158,7 +158,7 @@ def test_one_handle_has_the_right(mount: Mount, orders: Path) -> None:
         fails(errno.EPERM, os.write, second, b"other\n")
         append(orders, b"appended\n")
         fails(errno.EPERM, os.write, first, b"two\n")
-        assert "has been appended" in mount.events().splitlines()[-1]
+        assert "was appended to meanwhile" in mount.events().splitlines()[-1]
     assert orders.read_bytes() == b"one\nappended\n"
 
 
@@ -218,7 +218,7 @@ def test_a_refused_creation_leaves_nothing(mount: Mount, orders: Path) -> None:
         ('rsync /etc/passwd "$T/0"', "rsync --inplace"),
         ('tar -c -C /etc --transform s/passwd/0/ passwd | tar -x -C "$T"', "tar -x --overwrite"),
         ('cp /etc/passwd "$T/5"', "created in order"),
-        ('echo one > "$T/0"; echo two > "$T/0"', ">> appends"),
+        ('echo one > "$T/0"; echo two > "$T/0"', "to append: >>"),
     ],
 )
 def test_a_line_says_what_to_type(mount: Mount, script: str, advice: str) -> None:
@@ -310,9 +310,9 @@ def test_batches_that_are_refused(mount: Mount) -> None:
     broken = bytearray(good[1])
     broken[-1] ^= 1
     bad = {
-        "is not behind": (errno.EINVAL, good[0]),
+        "but the previous batch ends": (errno.EINVAL, good[0]),
         "crc": (errno.EINVAL, broken),
-        "no batch begins": (errno.EINVAL, b"line\n" * 20),
+        "no valid batch starts": (errno.EINVAL, b"line\n" * 20),
         "max.message.bytes": (errno.EMSGSIZE, batch([b"x" * (2 << 20)])),
     }
     for reason, (number, data) in bad.items():

@@ -279,7 +279,7 @@ def test_stat_and_open_give_up_with_eagain(measuring: SteeredMount) -> None:
         fails(errno.EAGAIN, os.stat, large)
         fails(errno.EAGAIN, os.open, large, os.O_RDONLY)
         size = sum(path.stat().st_size for path in (measuring.data / "large-0").glob("*.log"))
-        assert f"large/0: measured 0 of {size} bytes" in measuring.events()
+        assert f"large/0: indexed 0 of {size} bytes" in measuring.events()
         hold.release()
         waiting.join()
     measuring.daemon.patience(10)

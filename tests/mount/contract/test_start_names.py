@@ -364,7 +364,7 @@ def test_they_are_for_reading(noon: Orders, view: str) -> None:
     for flags in (os.O_WRONLY | os.O_APPEND, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):
         fails(errno.EROFS, os.open, path, flags)
     assert noon.mount.sh('echo x >> "$P"', P=path).returncode != 0
-    said = f"open of {path.relative_to(noon.mount.path)} refused: it is a place to read"
+    said = f"open of {path.relative_to(noon.mount.path)} refused: this name is read-only"
     assert said.replace("0@end", "0@…") in noon.mount.events()
     fails(errno.EROFS, os.truncate, path, 0)
     fails(errno.EPERM, os.unlink, path)

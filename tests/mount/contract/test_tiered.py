@@ -91,7 +91,9 @@ def test_nothing_of_it_is_written(tmp_path: Path, data: Path, is_clean: bool) ->
         append(mount / "plain/0", b"line\n")
         do(mount / "plain/0", "flush", "run")
         topics = (mount / ".kafkafs/topics").read_text()
-        assert "# orders is a tiered topic (remote.storage.enable=true), so nothing" in topics
+        assert (
+            "# orders is a tiered topic (remote.storage.enable=true), so it is read-only" in topics
+        )
     assert tiered.state(data) == before
     assert (data / ".kafka_cleanshutdown").exists() == is_clean
 
