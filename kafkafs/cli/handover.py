@@ -67,9 +67,10 @@ def command(
     broker, run handover, and start the broker. DATA stays as it is. As soon as either side is
     written to, the two differ.
 
-    --link makes the logs of closed segments one file on both sides. Both directories must be on one
-    file system, and the files must belong to the broker's user. --abort writes ABORT markers into
-    DATA.
+    --link does not copy the logs of closed segments: both directories, which must be on one file
+    system, get a hard link to each. A log is copied if another user owns its file, or if its
+    batches have a leader epoch above 0 (it counts the leaders that a partition has had). --abort
+    writes ABORT markers into DATA.
 
     An interrupted handover is undone. After a kill, the next run undoes it and starts again. No
     broker starts before that.
