@@ -188,11 +188,12 @@ def test_open_files_do_not_reach_what_is_made_later(shared: Mount) -> None:
     another makes there afterwards, for himself alone, is out of their reach.
     """
     owned(shared, 0o777, 0o666)
-    command = f"""
+    # By relative names: pytest, started by another test, closes /tmp/pytest-of-root for others.
+    command = """
         umask 0
         exec 3>> t/.append 4> t/.control/delete-records 5>> t/.config 6> t/.control/roll
         echo x >&3 && echo 0 0 >&4 && echo run >&6 && echo retention.bytes=-1 >&5 || exit 1
-        touch {shared.path}/t/1 && echo x >&3 && echo x >&3 && echo run >&6 || exit 2
+        touch t/1 && echo x >&3 && echo x >&3 && echo run >&6 || exit 2
         echo made; read line
         for fd in 3 4 5 6; do
             echo "1 1" >&$fd && echo "$fd" reaches it
