@@ -6,7 +6,9 @@ blocks do not run. tests/test_documents.py checks that no other block is there.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,6 +84,30 @@ def parts(text: str) -> list[str]:
 def title(part: str) -> str:
     """Return the words of the heading that a part starts with."""
     return part.partition("\n")[0].lstrip("#").strip()
+
+
+def scripts(page: str) -> dict[str, str]:
+    """Return the `sh` blocks of a page, by the heading that they stand below."""
+    found = {
+        title(part): "".join(block.text for block in blocks(part) if block.kind == "sh")
+        for part in parts((ROOT / page).read_text())
+    }
+    return {heading: text for heading, text in found.items() if text}
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """Return the variables of a shell that knows `kafkafs` and has its cache in a directory."""
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(directory / "cache"),
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def is_like(printed: str, shown: str) -> bool:
+    """Whether a line is as shown, where … stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, shown.split("…"))), printed) is not None
 
 
 def scripts_of(place: tuple[str, str], kind: str) -> list[str]:

@@ -30,7 +30,7 @@ def test_the_index_lists_each_decision_with_its_title() -> None:
 
 
 def quotes(path: Path) -> list[str]:
-    """What a module's docstring quotes from the contract."""
+    """Return the sentences of the contract that a module's docstring quotes."""
     text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
     return re.findall(r'"([^"]+)" (?:of|in) the contract', text)
 

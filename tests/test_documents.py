@@ -285,7 +285,7 @@ def test_every_errno_of_the_storages_errors_is_described() -> None:
 
 
 def test_every_command_has_a_chapter() -> None:
-    """What the chapters say comes from the commands themselves."""
+    """The commands themselves give the text of their chapters."""
     parts = re.findall(r"^<!-- command: (.+) -->$", COMMANDS.read_text(), re.M)
     assert parts == [called.partition(" ")[2] for called, _ in commands()]
 
@@ -294,7 +294,7 @@ def test_every_command_has_a_chapter() -> None:
 
 
 def test_every_setting_has_one_row() -> None:
-    """What the rows say comes from the settings themselves."""
+    """The settings themselves give the text of their rows."""
     described = re.findall(r"^\| `([a-z0-9.]+)` \|", prose(SETTINGS), re.M)
     assert sorted(described) == sorted([*TOPIC_SETTINGS, *BROKER_SETTINGS])
 

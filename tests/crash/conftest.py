@@ -39,6 +39,6 @@ def chosen_stops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def random_seeds(request: pytest.FixtureRequest) -> Callable[[int], range]:
-    """Return so many seeds of power cuts, which follow from the run's seed."""
+    """Return a function that gives COUNT seeds of power cuts, derived from the seed of the run."""
     first = FIRST_SEED + int(request.config.getoption("--hypothesis-seed") or 0)
     return lambda count: range(first, first + count)

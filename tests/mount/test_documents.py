@@ -6,21 +6,20 @@ import os
 import re
 import select
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import pasted
 from tests.hang import HANG_S
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import program
-from tests.pasted import RUN_BY, blocks, commands, parts, title
+from tests.pasted import RUN_BY, commands, is_like
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page for page, test in RUN_BY.items() if test == "tests/mount/test_documents.py"]
 COOKBOOK = ROOT / "docs/cookbook.md"
-BIN = Path(sys.executable).parent
 TREE = ROOT / "docs/reference/names.md"
 CONTROL = ROOT / "docs/reference/control-files.md"
 
@@ -39,13 +38,11 @@ def chapter(path: Path, heading: str) -> str:
 
 def scripts() -> dict[str, str]:
     """The `sh` blocks below each heading of the executed pages, by page and heading."""
-    found = {}
-    for page in PAGES:
-        for part in parts((ROOT / page).read_text()):
-            script = "".join(block.text for block in blocks(part) if block.kind == "sh")
-            if script:
-                found[f"{page}: {title(part)}"] = script
-    return found
+    return {
+        f"{page}: {heading}": script
+        for page in PAGES
+        for heading, script in pasted.scripts(page).items()
+    }
 
 
 FIRST_SCREEN = "README.md: kafkafs"
@@ -56,12 +53,7 @@ class Terminal:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._environment = {
-            **os.environ,
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-            "XDG_CACHE_HOME": str(directory / "cache"),
-            "LC_ALL": "C.UTF-8",
-        }
+        self._environment = pasted.environment(directory)
 
     def _start(self, line: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -103,11 +95,6 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     if (tmp_path / "mnt").is_mount():
         status, printed = found.run("kafkafs umount mnt")
         assert status == 0, printed
-
-
-def is_like(printed: str, shown: str) -> bool:
-    """Whether a line is as shown, where … stands for anything."""
-    return re.fullmatch(".*".join(map(re.escape, shown.split("…"))), printed) is not None
 
 
 def run(terminal: Terminal, script: str) -> list[str]:

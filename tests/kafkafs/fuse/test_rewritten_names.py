@@ -54,7 +54,7 @@ class Measured(Files):
 
 
 class Removed(Exception):  # noqa: N818 - nothing is wrong
-    """What somebody has open no longer exists."""
+    """An open file or directory no longer exists."""
 
 
 class Beside:

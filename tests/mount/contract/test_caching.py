@@ -1,4 +1,4 @@
-"""What the kernel keeps and what it is told: "Kernel caches" of the contract."""
+"""The kernel's caches and the notices to the kernel: "Kernel caches" of the contract."""
 
 from __future__ import annotations
 

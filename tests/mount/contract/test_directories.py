@@ -126,8 +126,8 @@ def test_mkdir_of_a_name_that_is_kept(mount: Mount, name: str) -> None:
 
 
 def test_what_a_broker_has_made_is_shown(own: Mount) -> None:
-    """Its own topics, and those whose names are reserved here, are read as any other, and written
-    but for the committed offsets of groups; partitions are added to its own by a cluster alone.
+    """Its own topics, and those whose names are reserved here, are read and written as any
+    other, except the committed offsets of groups. Only a cluster adds partitions to its own topics.
     """
     own.run("mkdir one two; echo x >> one/0; echo y >> two/0")
     own.stop()
