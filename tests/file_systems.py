@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.hang import until
+
 KINDS = ("ext4", "tmpfs", "overlay", "xfs", "btrfs")
 
 
@@ -137,3 +139,12 @@ def lossy_disk(base: Path, size: int) -> Iterator[LossyDisk]:
     """See ``LossyDisk``."""
     with contextlib.closing(LossyDisk(base, size)) as disk:
         yield disk
+
+
+def unmount(path: Path) -> None:
+    """What a user's ``fusermount3 -u`` does, again while it is refused.
+
+    A process that reads the links in /proc/PID/fd, as the commands of other tests do, holds each
+    file for a moment.
+    """
+    until(lambda: not subprocess.run(["fusermount3", "-u", str(path)]).returncode)

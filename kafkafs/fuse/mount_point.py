@@ -232,21 +232,28 @@ def unmount(path: str, *, lazy: bool = False) -> None:
     `lazy`: remove the mount from the tree now, and end it when no process uses it any more.
     """
     command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", path]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    except FileNotFoundError:
-        raise MountError("fusermount3 is not installed. As root: apt-get install fuse3") from None
-    except OSError as error:
-        raise MountError(f"{path}: cannot start fusermount3: {error.strerror}") from None
-    if done.returncode:
+    for is_last in (False, True):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        except FileNotFoundError:
+            raise MountError(
+                "fusermount3 is not installed. As root: apt-get install fuse3"
+            ) from None
+        except OSError as error:
+            raise MountError(f"{path}: cannot start fusermount3: {error.strerror}") from None
+        if not done.returncode:
+            utab.leave(path)
+            return
         reason = (done.stderr.strip().splitlines() or [f"{path}: fusermount3 failed"])[-1]
         used_by = users(path)
         if used_by:
             reason += f": used by {', '.join(used_by)}. To unmount when they end: --lazy"
+        elif not is_last:
+            # Reading the links in /proc/PID/fd, as `users` does, holds each file for a moment.
+            continue
         elif os.geteuid() != 0:
             reason += ". To see which processes use it, run this as root"
         raise MountError(reason)
-    utab.leave(path)
 
 
 def unmount_and_wait(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.file_systems import unmount
 from tests.hang import HANG_S
 from tests.mount.mounting import Mount, check_data, fails, kafkafs
 from tests.mount.steering import SteeredMount
@@ -147,7 +148,7 @@ def test_why_it_does_not_begin(tmp_path: Path, manager: Manager) -> None:
 
 def test_an_unmount_from_outside_is_an_end_too(served: Served) -> None:
     served.start()
-    subprocess.run(["fusermount3", "-u", str(served.path)], check=True)
+    unmount(served.path)
     served.manager.until("STOPPING")
     served.wait()
 

@@ -18,6 +18,7 @@ import pytest
 
 from kafkafs import mount_table
 from kafkafs.fuse import mount_point
+from tests.file_systems import unmount
 from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
@@ -324,7 +325,7 @@ def test_an_unmount_from_outside_ends_it_in_order(place: Place) -> None:
         (place.path / "orders").mkdir()
         with open(place.path / "orders/0", "a") as partition:
             partition.write("hello\n")
-        subprocess.run(["fusermount3", "-u", str(place.path)], check=True)
+        unmount(place.path)
         assert process.wait(HANG_S) == 0
     assert place.was_closed_cleanly()
 

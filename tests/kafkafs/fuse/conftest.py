@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.file_systems import unmount
 from tests.hang import HANG_S
 
 ROOT = Path(__file__).parents[3]
@@ -25,10 +26,13 @@ class RunningMount:
     path: Path
     process: subprocess.Popen[str]
 
-    def ended(self, *unmount: str) -> str:
-        """Unmount it with this command, if one is given; what it printed until its good end."""
-        if unmount:
-            subprocess.run([*unmount, str(self.path)], check=True)
+    def unmounted(self) -> str:
+        """Unmount it; what it printed until its good end."""
+        unmount(self.path)
+        return self.ended()
+
+    def ended(self) -> str:
+        """What it printed until its good end."""
         output, _ = self.process.communicate(timeout=HANG_S)
         assert self.process.returncode == 0
         return output
@@ -48,8 +52,12 @@ class BareMount:
     def process(self) -> subprocess.Popen[str]:
         return self.running.process
 
-    def ended(self, *unmount: str) -> dict[str, Any]:
-        facts: dict[str, Any] = json.loads(self.running.ended(*unmount))
+    def unmounted(self) -> dict[str, Any]:
+        unmount(self.path)
+        return self.ended()
+
+    def ended(self) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads(self.running.ended())
         return facts
 
 

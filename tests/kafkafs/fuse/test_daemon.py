@@ -111,7 +111,7 @@ def test_a_held_fsync_delays_neither_reads_nor_another_partitions_appends(
     assert not waiting.is_alive()
     offsets = mount.running.path / "slow/.meta/0/offsets"
     assert "recovery_point 1\n" in offsets.read_text()
-    mount.running.ended("fusermount3", "-u")
+    mount.running.unmounted()
 
 
 def test_a_synchronous_write_is_answered_when_it_is_on_the_disk(mount: SlowMount) -> None:
@@ -124,7 +124,7 @@ def test_a_synchronous_write_is_answered_when_it_is_on_the_disk(mount: SlowMount
         mount.release()
         waiting.join(HANG_S)
         assert not waiting.is_alive()
-    mount.running.ended("fusermount3", "-u")
+    mount.running.unmounted()
 
 
 def test_while_the_end_is_flushing_reads_go_on_and_writes_are_refused(mount: SlowMount) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,22 @@ def test_a_mount_is_found_and_a_foreign_one_left_alone(
     with open(f"{path}/file", "rb"), pytest.raises(mount_point.MountError, match="busy"):
         mount_point.unmount(path)
     mount_point.unmount(path)
+    mount.ended()
+
+
+def test_a_mount_that_somebody_looked_at_is_unmounted(
+    bare_mount: Callable[..., BareMount], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `umount` of another mount does when it names who keeps that busy."""
+    mount = bare_mount()
+    first, really = tmp_path / "bin/fusermount3", shutil.which("fusermount3")
+    first.parent.mkdir()
+    first.write_text(
+        f'#!/bin/sh\nrm "$0"\nexec 3< {mount.path}/file\n{really} "$@"\n'  # and ends
+    )
+    first.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{first.parent}:{os.environ['PATH']}")
+    mount_point.unmount(str(mount.path))
     mount.ended()
 
 
@@ -116,7 +133,7 @@ def test_who_serves_a_mount(bare_mount: Callable[..., BareMount]) -> None:
     assert mount_table.find(path) == mounted, "its daemon lives"
     os.kill(pid, signal.SIGCONT)
     # Who has asked it is there still, until it is answered.
-    mount.ended("sh", "-c", 'until fusermount3 -u "$0"; do sleep 0.1; done')
+    mount.unmounted()
 
 
 def test_a_stopped_process_with_an_old_connection_is_not_the_daemon(
@@ -187,4 +204,4 @@ def test_a_path_is_resolved_without_a_look_at_the_mount(
     with pytest.raises(mount_point.MountError, match="Too many levels of symbolic links"):
         mount_point.resolve(str(tmp_path / "loop"))
     os.kill(pid, signal.SIGCONT)
-    mount.ended("fusermount3", "-u")
+    mount.unmounted()

@@ -27,7 +27,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     data.mkdir()
     with serving(place, "tests.kafkafs.fuse.odd_tree", str(data)) as mount:
         yield mount.path
-        mount.ended("fusermount3", "-u")
+        mount.unmounted()
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from tests.hang import HANG_S
 from tests.kafkafs.fuse.conftest import BareMount
 
 Mount = Callable[..., BareMount]
-UNMOUNT = ("fusermount3", "-u")
 
 
 # -- the lock ------------------------------------------------------------------------------------
@@ -304,7 +303,7 @@ def test_a_sleeping_task_wakes_in_time_under_full_load(bare_mount: Mount) -> Non
         end = time.monotonic() + 1
         while time.monotonic() < end or answered[0] < 2000:
             os.stat(mount.path)
-    facts = mount.ended(*UNMOUNT)
+    facts = mount.unmounted()
     late_ms = facts["late_ms"]
     assert len(late_ms) > 20
     assert statistics.median(late_ms) < 5
@@ -325,7 +324,7 @@ def test_an_idle_daemon_uses_no_processor_time(bare_mount: Mount) -> None:
     before = processor_s()
     time.sleep(1)  # what is measured is this second
     assert processor_s() - before <= 0.03
-    mount.ended(*UNMOUNT)
+    mount.unmounted()
 
 
 def test_requests_that_wait_in_threads_are_answered_under_full_load(bare_mount: Mount) -> None:
@@ -339,7 +338,7 @@ def test_requests_that_wait_in_threads_are_answered_under_full_load(bare_mount: 
                 slow.write(b"x")
                 took_s.append(time.perf_counter() - start)
         during = answered[0] - before
-    mount.ended(*UNMOUNT)
+    mount.unmounted()
     assert min(took_s) >= 0.02
     assert statistics.median(took_s) < 0.06
     assert during > 10 * len(took_s)
@@ -359,7 +358,7 @@ def test_slow_requests_wait_side_by_side(bare_mount: Mount) -> None:
     for thread in threads:
         thread.join()
     assert time.perf_counter() - start < 20 * 0.2 / 2
-    mount.ended(*UNMOUNT)
+    mount.unmounted()
 
 
 def test_cancellation_while_requests_pour_in(bare_mount: Mount) -> None:
@@ -391,7 +390,7 @@ def test_the_fall_back_serves_too(bare_mount: Mount) -> None:
     mount = bare_mount("--without-trio")
     with pouring(mount.path / "file"):
         pass
-    facts = mount.ended(*UNMOUNT)
+    facts = mount.unmounted()
     assert facts["requests"] >= 100
     assert facts["visits"] == 0
     assert len(facts["said"]) == 1

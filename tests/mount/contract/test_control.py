@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.file_systems import unmount
 from tests.hang import until
 from tests.mount.contract.writing import append, opened, write_all
 from tests.mount.control import control, do, facts, keyed, rows, segments
@@ -418,7 +418,7 @@ def test_an_unmount_while_it_runs(steered_one: SteeredMount) -> None:
     with steered_one.held("pwrite", ".cleaned") as hold:
         do(first, "compaction", "run")
         hold.wait()
-        subprocess.run(["fusermount3", "-u", str(steered_one.path)], check=True)
+        unmount(steered_one.path)
         steered_one.daemon.until_cancelled("held", "compaction")
     steered_one.wait()
     assert not list(steered_one.data.glob("*/*.cleaned"))

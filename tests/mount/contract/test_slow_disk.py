@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.file_systems import unmount
 from tests.hang import HANG_S
 from tests.mount.contract.conftest import flush_only_when_asked, new_topic
 from tests.mount.contract.test_stalls import everything_else_goes_on, log_name
@@ -290,7 +290,7 @@ def test_the_daemon_ends_after_what_was_written(tmp_path: Path) -> None:
                 if end == "SIGTERM":
                     mount.process.send_signal(signal.SIGTERM)
                 else:
-                    subprocess.run(["fusermount3", "-u", str(mount.path)], check=True)
+                    unmount(mount.path)
                 hold.release_for_the_end()
             mount.wait()
             mount.start()
