@@ -174,6 +174,7 @@ def test_it_ends_with_the_test_process() -> None:
     os.close(server)
 
 
+@pytest.mark.soak
 def test_a_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = subprocess.Popen.__base__
     monkeypatch.setattr(subprocess, "Popen", fresh)

@@ -42,6 +42,7 @@ def test_the_layers_hold(copy: Path) -> None:
     assert code == 0, output
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("file", "line", "contract", "what"),
     [

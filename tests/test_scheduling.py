@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.times import RUN
 
 ROOT = Path(__file__).parents[1]
 TEST = """
 import os
+
 
 def test_it():
     with open("ran", "a") as file:
@@ -19,6 +22,7 @@ def test_it():
 """
 
 
+@pytest.mark.soak
 def test_two_processes_have_the_files_that_ask_for_a_spark_session(tmp_path: Path) -> None:
     folder = tmp_path / "tests/spark"
     folder.mkdir(parents=True)

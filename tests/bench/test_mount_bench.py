@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.hang import HANG_S
+
+pytestmark = pytest.mark.soak
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 

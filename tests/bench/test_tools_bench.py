@@ -36,6 +36,7 @@ def check_goals(row: dict[str, str]) -> None:
         assert said in ("met", "MISSED")
 
 
+@pytest.mark.soak
 def test_the_table_has_every_tool_and_every_column(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, works=[*UNIX, "read-4k", "read-128k"])
     for row in rows[: len(UNIX)]:

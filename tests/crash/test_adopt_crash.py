@@ -239,6 +239,7 @@ def test_a_power_cut_at_every_operation(tmp_path: Path, monkeypatch: pytest.Monk
     assert life.refused
 
 
+@pytest.mark.soak
 def test_an_opening_after_it_that_is_stopped_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,8 @@ from tests.crash.test_cleaner_crash import check
 from tests.observed import observe, rules_of
 from tests.storage.logs import NOW_MS, append, opened, values
 
+pytestmark = pytest.mark.soak
+
 SEEDS = range(-6, 0)
 
 

@@ -35,6 +35,8 @@ from tests.interop.cleaner_workload import (
 from tests.interop.clients import consume_all, create_topics, set_topics
 from tests.storage.logs import write_topic_settings
 
+pytestmark = pytest.mark.soak
+
 Isolation = Literal["read_committed", "read_uncommitted"]
 ISOLATIONS: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 Consumed = dict[Isolation, dict[str, list[Record]]]

@@ -46,6 +46,8 @@ from tests.interop.workload import CODECS
 from tests.log_check import check
 from tests.storage.logs import write_topic_settings
 
+pytestmark = pytest.mark.soak
+
 topics = pytest.mark.parametrize("topic", [scenario.topic for scenario in SCENARIOS])
 
 _BEGUN = re.compile(r"offset map for log (\S+)-0 for \d+ segments in offset range \[(\d+), (\d+)\)")

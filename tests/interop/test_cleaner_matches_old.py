@@ -23,6 +23,8 @@ from tests.mount.mounting import kafkafs
 from tests.storage.logs import NOW_MS, write_settings, write_topic_settings
 from tests.storage.old_logs import touch, wrapper
 
+pytestmark = pytest.mark.soak
+
 NONE, GZIP = 0, 1
 TOPICS = {f"v{magic}-{codec}": (magic, codec) for magic in (0, 1) for codec in (NONE, GZIP)}
 NOT_YET = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 1}

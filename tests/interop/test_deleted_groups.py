@@ -13,6 +13,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from storage import Log, LogManager
 from storage.groups.offset_records import kind_of, partition_for
 from tests.interop.brokers import Broker
@@ -30,6 +32,8 @@ from tests.storage.groups.records import (
     write,
 )
 from tests.storage.logs import NOW_MS
+
+pytestmark = pytest.mark.soak
 
 PARTITIONS = 120
 #: A batch holds one record, as the groups have long names: a log can be cut behind each.

@@ -13,6 +13,8 @@ from tests.interop.clients import Sender, consume_all, create_topics
 from tests.interop.workload import T
 from tests.mount.mounting import kafkafs
 
+pytestmark = pytest.mark.soak
+
 TOPICS: dict[str, dict[str, object]] = {"kept": {}, "compacted": {"cleanup.policy": "compact"}}
 
 

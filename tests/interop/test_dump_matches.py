@@ -29,6 +29,8 @@ from tests.interop.dump_samples import (
 from tests.interop.kafka_tools import DUMP, java_command
 from tests.interop.message_samples import metadata_records, records
 
+pytestmark = pytest.mark.soak
+
 SEED = 4
 UTF8 = {**os.environ, "LC_ALL": "C.UTF-8"}
 

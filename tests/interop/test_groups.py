@@ -272,6 +272,7 @@ def test_keys_values_and_places_are_kafkas(served: Broker) -> None:
     assert (4, True) in versions, versions
 
 
+@pytest.mark.soak
 def test_groups_committed_here_are_the_brokers(served: Broker) -> None:
     broker = served
     until(lambda: described(broker))
@@ -341,6 +342,7 @@ def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
     broker.stop()
 
 
+@pytest.mark.soak
 def test_groups_that_are_handed_over_are_the_brokers(tmp_path: Path) -> None:
     """Committed through a mount."""
     data = tmp_path / "data"

@@ -301,6 +301,7 @@ def test_until_the_high_watermark(live: Broker, mount: Mount) -> None:
     until(lambda: path.exists() and path.read_bytes() == text(lines(0, 10)))
 
 
+@pytest.mark.soak
 def test_a_broker_that_is_killed_and_started_again(live: Broker, mount: Mount) -> None:
     path = created(mount, live, "killed", internal_segment_bytes=4000)
     written = b""

@@ -36,6 +36,8 @@ from tests.interop.clients import (
 )
 from tests.storage.logs import write_topic_settings
 
+pytestmark = pytest.mark.soak
+
 HOUR_MS = 3_600_000
 SEGMENTS = 6
 PER_SEGMENT = 10

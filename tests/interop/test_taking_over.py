@@ -25,6 +25,8 @@ from tests.interop.clients import Sender, create_topics, set_topic
 from tests.mount.mounting import Mount, kafkafs, mounted
 from tests.storage.logs import write_settings
 
+pytestmark = pytest.mark.soak
+
 DAY_MS = 86_400_000
 DAYS = (60, 50, 40, 30, 20, 10, 1)
 """How old each segment's records are."""

@@ -18,6 +18,8 @@ from tests.mount.contract.writing import APPEND
 from tests.mount.control import do
 from tests.mount.mounting import Mount, fails, mounted
 
+pytestmark = pytest.mark.soak
+
 MIB = 1 << 20
 ZSTD = 4
 MEMORY = 64 * MIB

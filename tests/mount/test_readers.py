@@ -278,6 +278,7 @@ def shipper(request: pytest.FixtureRequest, orders: Path, tmp_path: Path) -> Ite
     shipper.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("change", [retain, clean], ids=["retention", "compaction"])
 def test_a_shipper_gets_each_record_once(
     mount: Mount, orders: Path, shipper: Shipper, change: object
@@ -323,6 +324,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_that_begins_after_retention_gets_what_is_left(
     mount: Mount, orders: Path, tmp_path: Path, name: str

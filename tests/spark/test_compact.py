@@ -29,6 +29,8 @@ from tests.storage.logs import opened, write_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.soak
+
 SMALL = Limits(range_bytes=2000, range_offsets=100, bucket_keys=10, parallel=2)
 
 
@@ -69,7 +71,6 @@ def logs(data: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (data / "t-0").glob("*.log")}
 
 
-@pytest.mark.soak
 def test_like_the_mounts_own_cleaner(spark: SparkSession, tmp_path: Path) -> None:
     clock = Clock()
     data, copy = tmp_path / "data", tmp_path / "copy"

@@ -55,6 +55,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
     assert verify_here(str(path)).faults == []
 
 
+@pytest.mark.soak
 def test_verify_tells_what_the_command_tells(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path)
     report = verify.run(spark, str(tmp_path))
@@ -116,6 +117,7 @@ def test_stats_count_what_is_there(spark: SparkSession, data: Path, tmp_path: Pa
     assert "t-1" in text
 
 
+@pytest.mark.soak
 def test_stats_of_one_split_add_up_as_those_of_many(
     spark: SparkSession, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,8 @@ from tests.storage.verify.test_verify import fill, patch, segments
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:

@@ -22,6 +22,8 @@ from tests.interop.kafka_tools import SPARK_POM, jars
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.soak
+
 T = workload.T
 Row = tuple[Any, ...]
 Options = Mapping[str, str | int]
@@ -228,7 +230,6 @@ def test_times(both: Both) -> None:
     assert {row[2] for row in late} == {"spread"}
 
 
-@pytest.mark.soak
 def test_streams(both: Both, tmp_path: Path) -> None:
     """A query that stops when it has everything, and goes on after more was written."""
     options: Options = {

@@ -446,6 +446,7 @@ def test_spark_reads_it(spark: SparkSession, data: Path, bucket: Bucket) -> None
         assert len(here) == (9 if isolation == "read_committed" else 12)
 
 
+@pytest.mark.soak
 def test_spark_reads_a_part_of_it(spark: SparkSession, data: Path, bucket: Bucket) -> None:
     bucket.sync(data)
     found = load(
@@ -459,6 +460,7 @@ def test_spark_reads_a_part_of_it(spark: SparkSession, data: Path, bucket: Bucke
     assert sorted(row.offset for row in found.select("offset").collect()) == [2, 3, 4, 5]
 
 
+@pytest.mark.soak
 def test_spark_follows_what_is_copied_there(
     spark: SparkSession, data: Path, bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -224,6 +224,7 @@ def test_limits_and_progress(spark: SparkSession, data: Path, manager: LogManage
         running.stop()
 
 
+@pytest.mark.soak
 def test_a_topic_made_anew_between_two_runs_ends_a_query(
     spark: SparkSession, data: Path, manager: LogManager
 ) -> None:
@@ -238,6 +239,7 @@ def test_a_topic_made_anew_between_two_runs_ends_a_query(
     assert Query(spark, data).run() == []
 
 
+@pytest.mark.soak
 def test_lost_data_ends_a_query(spark: SparkSession, data: Path, manager: LogManager) -> None:
     log = segmented(manager)
     assert len(Query(spark, data, startingOffsets="earliest").run()) == 1

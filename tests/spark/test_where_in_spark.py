@@ -18,6 +18,8 @@ from tests.storage.logs import append, opened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.soak
+
 WORDS = [
     "key = 'a'",
     "key <> 'a' or value is null",

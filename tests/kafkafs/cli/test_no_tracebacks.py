@@ -61,6 +61,7 @@ def test_a_full_disk_behind_every_help(tmp_path: Path) -> None:
         assert (status, said) == (1, FULL), line
 
 
+@pytest.mark.soak
 def test_a_full_disk_behind_what_is_printed(tmp_path: Path) -> None:
     """… or nothing at all; with and without Python's buffer."""
     place = Place(tmp_path)

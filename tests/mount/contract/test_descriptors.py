@@ -17,6 +17,8 @@ from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, check_data, mounted
 from tests.storage.logs import append as append_batch
 
+pytestmark = pytest.mark.soak
+
 LIMIT = 256
 
 

@@ -14,6 +14,8 @@ from tests.mount.contract.test_about import metrics, of_partition, rows
 from tests.mount.mounting import Mount, mounted
 from tests.storage.logs import Unsynced, append
 
+pytestmark = pytest.mark.soak
+
 COUNT = 2000
 
 
