@@ -15,6 +15,8 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from storage.units import size_bytes
+
 #: Extended attributes of a mount's root: the daemon's process id; and, as JSON, that (`pid`), the
 #: data directory (`data`) and the mount options (`options`).
 PID_ATTRIBUTE = "user.kafkafs.pid"
@@ -84,10 +86,9 @@ def _number(base: int, limit: int, text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    """A count of bytes, perhaps followed by K, M or G."""
-    unit = "KMG".find(text[-1:]) + 1 if text else 0
-    size = _number(10, 1 << 40, text[:-1] if unit else text) << 10 * unit
-    if size < 1 << 20:
+    """A size from 1 MiB to 1 PiB."""
+    size = size_bytes(text)
+    if not 1 << 20 <= size <= 1 << 50:
         raise ValueError
     return size
 
@@ -110,7 +111,7 @@ def _choice(name: str, values: tuple[str, str], meaning: str) -> MountOption:
     return MountOption(name, meaning, name, None, shown, partial(_one_of, values), valid)
 
 
-_BYTES = "1M or more, in bytes or followed by K, M or G"
+_BYTES = "1MiB or more: a number of bytes, or a size such as 512MiB"
 
 #: All options that have an effect, in the order of descriptions. 2^32-1 is no user.
 OPTIONS = (
@@ -184,11 +185,11 @@ OPTIONS = (
     MountOption(
         "memory",
         "Limit of the memory that users can make the daemon use, for each kind: decompressed "
-        "batches, text rendered ahead, unfinished lines of one user. The default is 64M, the "
-        "minimum 1M.",
+        "batches, text rendered ahead, unfinished lines of one user. The default is 64MiB, the "
+        "minimum 1MiB.",
         "memory",
         None,
-        "BYTES",
+        "SIZE",
         _bytes,
         _BYTES,
     ),

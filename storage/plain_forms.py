@@ -225,7 +225,7 @@ class PlainForms:
                     errno.ENOMEM,
                     f"not enough memory for a batch of up to {size} bytes uncompressed, "
                     f"because other readers use it; mount with more than {self.budget} bytes "
-                    "(-o memory=BYTES)",
+                    "(-o memory=SIZE)",
                 )
         finally:
             if is_large:

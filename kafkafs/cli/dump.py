@@ -15,6 +15,7 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import check_paths, mount_around
 from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import binary_stdout
+from kafkafs.cli.common.types import ByteCount
 
 if TYPE_CHECKING:
     from kafkafs.dump.options import Options
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 # Java's class name, so that this module does not import kafkafs.dump.
 _STRING_DECODER = "org.apache.kafka.tools.api.StringDecoder"
 _LARGEST = 2**31 - 1
+_SIZE = ByteCount(most=str(_LARGEST))
 # In the order in which DumpLogSegments looks at them; it takes the first that is given.
 _TOPIC_DECODERS = (
     "offsets-decoder",
@@ -77,10 +79,10 @@ def _like_kafkas() -> Iterator[None]:
 @click.option("--skip-record-metadata", is_flag=True, help="Print only keys and values of records.")
 @click.option(
     "--max-bytes",
-    type=click.IntRange(0, _LARGEST),
+    type=_SIZE,
     default=_LARGEST,
-    metavar="N",
-    help="Read only the first N bytes of a log.",
+    metavar="SIZE",
+    help="Read only the first SIZE bytes of a log.",
 )
 @click.option(
     "--verify-index-only", is_flag=True, help="Check an index against its log without printing it."
@@ -92,10 +94,11 @@ def _like_kafkas() -> Iterator[None]:
 )
 @click.option(
     "--max-message-size",
-    type=click.IntRange(0, _LARGEST),
-    default=5 * 1024 * 1024,
-    metavar="N",
-    help="Size limit of the batches that an index points to. The default is 5 MiB.",
+    type=_SIZE,
+    default="5MiB",
+    show_default=True,
+    metavar="SIZE",
+    help="Size limit of the batches that an index points to.",
 )
 @click.option(
     "--key-decoder-class",

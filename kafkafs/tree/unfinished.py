@@ -110,7 +110,7 @@ class Unfinished:
                 raise UnfinishedError(
                     errno.ENOMEM,
                     f"unfinished lines of {who} would take {held + more} bytes (limit {limit}): "
-                    "end them with a newline, close files, or mount with -o memory=BYTES",
+                    "end them with a newline, close files, or mount with -o memory=SIZE",
                 )
 
     def add(self, uid: int, more: int) -> None:

@@ -19,6 +19,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from storage import units
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 _MINUTE_MS = 60_000
@@ -130,26 +132,18 @@ def _policy_name(text: str) -> str:
 _WORDS[_boolean] = ("false", "true")
 _WORDS[_policies] = ("compact", "compact,delete", "delete", NO_POLICY)
 
-# Units of durations and sizes that people may write.
-_UNITS = {
-    ".ms": {"ms": 1, "s": 1000, "m": _MINUTE_MS, "h": _HOUR_MS, "d": _DAY_MS},
-    ".bytes": {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
-}
-_WITH_UNIT = re.compile(r"([0-9]{1,19}) ?([A-Za-z]+)")
-
 
 def without_unit(name: str, text: str) -> str:
     """A setting's value as Kafka has it: ``7d`` of ``retention.ms`` is ``604800000``.
 
     ValueError where it has a unit that the setting does not have.
     """
-    match = _WITH_UNIT.fullmatch(text)
-    units = next((units for suffix, units in _UNITS.items() if name.endswith(suffix)), None)
-    if match is None or units is None:
-        return text
-    if match[2] not in units:
-        raise ValueError(f"a number with one of the units {', '.join(units)}")
-    return str(int(match[1]) * units[match[2]])
+    if units.has_unit(text):
+        if name.endswith(".ms"):
+            return str(units.duration_ms(text))
+        if name.endswith(".bytes"):
+            return str(units.size_bytes(text))
+    return text
 
 
 def format_value(value: Any) -> str:

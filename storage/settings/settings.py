@@ -111,7 +111,7 @@ def parse_written(name: str, text: str | None) -> Any:
     if name == LARGEST and value > plain_forms.budget:
         raise InvalidConfig(
             f"{name}={text} exceeds the memory limit for user data, {plain_forms.budget} bytes "
-            "(mount -o memory=BYTES)"
+            "(mount -o memory=SIZE)"
         )
     return value
 

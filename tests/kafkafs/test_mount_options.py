@@ -32,6 +32,11 @@ def test_the_last_one_wins() -> None:
     assert parse_mount_options(["uid=1,uid=2"]).uid == 2
 
 
+def test_sizes_have_units() -> None:
+    for text in ("memory=67108864", "memory=64M", "memory=64MiB", "memory=0.0625 GiB"):
+        assert parse_mount_options([text]).memory == 64 << 20
+
+
 def test_isolation_and_until() -> None:
     assert MountOptions().isolation == "read_committed"
     options = parse_mount_options(["until=high-watermark,isolation=read_uncommitted", "ro"])
@@ -46,6 +51,7 @@ def test_a_high_watermark_is_for_directories_of_others() -> None:
 
 FLAGS = ["sync", "r", "ro=1", "uid", "umask", "=", "noexec=1", "nosuch"]
 NUMBERS = ["uid=-1", "uid= 1", "uid=1_0", "uid=x", "uid=4294967295", "uid=\u0661"]
+SIZES = ["memory=1023K", "memory=64MB", "memory=-1", "memory=2P", "memory="]
 MASKS = ["umask=9", "umask=1000", "umask=0o22"]
 
 
@@ -55,7 +61,7 @@ USERS = ["setuid", "setuid="]
 WORDS = ["isolation=committed", "isolation=", "until=HW", "until"]
 
 
-@pytest.mark.parametrize("option", FLAGS + NUMBERS + MASKS + USERS + WORDS)
+@pytest.mark.parametrize("option", FLAGS + NUMBERS + SIZES + MASKS + USERS + WORDS)
 def test_what_makes_no_sense_is_refused_and_named(option: str) -> None:
     with pytest.raises(InvalidMountOption) as raised:
         parse_mount_options([f"ro,{option}"])

@@ -18,6 +18,7 @@ from kafkafs.cli.common.addresses import LOGS, check_paths
 from kafkafs.cli.common.ending import fail, one_line_errors, say
 from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
+from kafkafs.cli.common.types import ByteCount, Duration
 from kafkafs.cli.common.views import VIEWS, taken_from_paths, view_option
 
 if TYPE_CHECKING:
@@ -81,17 +82,17 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option(
     "--batch-bytes",
-    type=_COUNT,
-    metavar="N",
-    default=1 << 20,
+    type=ByteCount(least="1"),
+    metavar="SIZE",
+    default="1MiB",
     show_default=True,
     help="Most bytes of a batch that has more than one record.",
 )
 @click.option(
     "--batch-wait",
-    type=click.IntRange(min=0),
-    metavar="MS",
-    default=0,
+    type=Duration(),
+    metavar="DURATION",
+    default="0ms",
     show_default=True,
     help="With --follow: time for which a batch that is not full waits for more records.",
 )

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.matching import where_option
+from kafkafs.cli.common.types import Duration
 from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.choice import Choice
     from storage.condition.condition import Condition
-
-_DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any) -> Any:
-    match = _DURATION.fullmatch(str(text))
-    if match is None:
-        raise click.BadParameter(f"{text!r} is not a duration (a number with ms, s, m, h or d)")
-    return int(match[1]) * _UNITS_MS[match[2]]
 
 
 @click.command(
@@ -44,9 +34,9 @@ def _milliseconds(context: click.Context, parameter: click.Parameter, text: Any)
     "gap_ms",
     default="1h",
     show_default=True,
+    type=Duration(),
     metavar="DURATION",
-    callback=_milliseconds,
-    help="List times without a record of at least this length: a number with ms, s, m, h or d.",
+    help="List times without a record of at least this length.",
 )
 @click.option("--no-keys", is_flag=True, help="Do not count different keys.")
 @click.option(

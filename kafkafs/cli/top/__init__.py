@@ -15,6 +15,7 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.types import Duration
 
 if TYPE_CHECKING:
     from kafkafs.cli.top.rates import Rates
@@ -35,7 +36,7 @@ PATIENCE_S = 10.0
     ),
 )
 @click.argument("mount", metavar="MOUNT")
-@click.option("--once", is_flag=True, help="Print one look, with the rates of SECONDS, and end.")
+@click.option("--once", is_flag=True, help="Print one look, with the rates of DURATION, and end.")
 @click.option("--partitions", is_flag=True, help="Show each partition instead of each topic.")
 @click.option(
     "--internal", is_flag=True, help="Show Kafka's own topics too, such as __consumer_offsets."
@@ -43,15 +44,16 @@ PATIENCE_S = 10.0
 @click.option(
     "-d",
     "--delay",
-    default=2.0,
+    "delay_ms",
+    default="2s",
     show_default=True,
-    type=click.FloatRange(min=0.1),
-    metavar="SECONDS",
-    help="Time between two looks.",
+    type=Duration("s", least="100ms"),
+    metavar="DURATION",
+    help="Time between two looks. A number without a unit is in seconds.",
 )
 @output_options("facts, flush, fsync, faults, jobs, events, groups and rows", sizes=True)
 def command(
-    mount: str, once: bool, partitions: bool, internal: bool, delay: float, out: Output
+    mount: str, once: bool, partitions: bool, internal: bool, delay_ms: int, out: Output
 ) -> None:
     """Show the activity of each topic of MOUNT, live.
 
@@ -62,7 +64,7 @@ def command(
     read-write.
 
     If a look takes more than a twentieth of the daemon's time, as with many thousand partitions,
-    top looks less often. Rates are those of the last SECONDS.
+    top looks less often. Rates are those of the last DURATION.
 
     Exit status 1: there is no mount, or it does not answer at the start.
     """
@@ -72,6 +74,7 @@ def command(
 
     table = Table(by_partition=partitions, shows_internal=internal)
     once = once or out.as_json
+    delay_s = delay_ms / 1000
     if out.in_bytes and not once:
         raise click.UsageError(
             "--bytes requires --once: the live table has no room for exact sizes"
@@ -84,12 +87,12 @@ def command(
         path = resolved(mount)
     except MountError as error:
         raise fail(str(error)) from None
-    with closing(Watcher(path, delay)) as watcher, _ended_by_signals():
+    with closing(Watcher(path, delay_s)) as watcher, _ended_by_signals():
         if not watcher.wait(PATIENCE_S):
             raise fail(watcher.trouble or f"{path}: no answer for {PATIENCE_S:.0f} s")
         if once:
             # The second look tells rates.
-            if not watcher.wait(delay + PATIENCE_S):
+            if not watcher.wait(delay_s + PATIENCE_S):
                 raise fail(watcher.trouble or f"{path}: no answer for {PATIENCE_S:.0f} s")
             assert watcher.rates is not None
             _print(path, watcher.rates, out, table)

@@ -10,7 +10,7 @@ A point is one of:
     start, end                the log start; the log end, as it is now
     2026-11-21T08:00:00Z      a time in ISO 8601, as Python's fromisoformat takes it: a date, a date
                               with a time of day, or a time of day, which is today's; or a month
-    -15m                      so long ago: s, m, h, d
+    -15m                      a duration ago (`storage.units`)
     group=G                   the position that a consumer group has committed (`group_names`)
 
 A time without a zone is local time. Times are in ms since 1970, as the timestamps of records are;
@@ -26,10 +26,11 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import Enum
 from typing import Final, NamedTuple
 
+from storage.units import duration_ms
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _MONTH: Final = re.compile("[0-9]{4}-[0-9]{2}")
-_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class NoPoint(FileNotFoundError):  # noqa: N818 - it is the name that is none
@@ -126,10 +127,10 @@ def _before_now(text: str, now_ms: int) -> Point | None:
     """The point of a text after a minus: a count of records, or of units of time."""
     if text.isdecimal():
         return Last(int(text))
-    unit = _UNITS_MS.get(text[-1:])
-    if unit is None or not text[:-1].isdecimal():
+    try:
+        return Time(max(now_ms - duration_ms(text), 0))
+    except ValueError:
         return None
-    return Time(max(now_ms - int(text[:-1]) * unit, 0))
 
 
 def _time(text: str, now_ms: int, zone: tzinfo | None) -> Time | None:
