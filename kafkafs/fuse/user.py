@@ -12,7 +12,9 @@ import pwd
 import re
 import shlex
 import sys
+from pathlib import Path
 
+import kafkafs
 from kafkafs.fuse.mount_point import ConfigurationError
 
 _PR_SET_DUMPABLE = 4  # prctl.h
@@ -43,6 +45,35 @@ def become(name: str) -> None:
         os.execve(sys.executable, sys.orig_argv, kept)
     os.initgroups(name, user.pw_gid)
     os.setgid(user.pw_gid)
+    _check_modules_are_readable(name, user.pw_uid)
     os.setuid(user.pw_uid)
     # A process that has changed its user hides /proc/PID/fd, by which `umount` finds the daemon.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def _check_modules_are_readable(name: str, uid: int) -> None:
+    """Check that the user can import modules: the daemon imports some when it needs them.
+
+    The process has the user's groups. Errors: ConfigurationError.
+    """
+    modules = [Path(each) for each in {*sys.path, *kafkafs.__path__} if os.path.isdir(each)]
+    os.seteuid(uid)
+    try:
+        closed = next(filter(None, map(_closed_directory, sorted(modules))), None)
+    finally:
+        os.seteuid(0)
+    if closed is not None:
+        raise ConfigurationError(
+            f"setuid={name}: {name} cannot read Python's modules below {closed}. Install Python "
+            "and kafkafs in another directory, such as /opt, or as root: "
+            f"chmod o+{'rx' if closed in modules else 'x'} {shlex.quote(str(closed))}"
+        )
+
+
+def _closed_directory(directory: Path) -> Path | None:
+    """Return the topmost directory because of which this process cannot read a directory."""
+    for each in (*reversed(directory.parents), directory):
+        needed = os.X_OK if each != directory else os.R_OK | os.X_OK
+        if not os.access(each, needed, effective_ids=True):
+            return each
+    return None

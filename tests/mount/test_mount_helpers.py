@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -315,6 +316,33 @@ def test_root_mounts_as_a_user(machine: Machine) -> None:
     )
     done = machine.run('as_nobody $PYTHON -c "$PROGRAM" mount -o setuid=root data mnt || true')
     assert done.stderr == "kafkafs: setuid=root: only root may mount as another user\n"
+
+
+def test_a_python_that_the_user_cannot_read_is_named_in_one_line(machine: Machine) -> None:
+    """It is installed below a directory that is open to root alone, such as /root."""
+    done = machine.run(
+        """
+        mkdir closed
+        chmod 700 closed
+        chown nobody data mnt
+        "$PYTHON" -m venv --without-pip closed/venv
+        packages=$(echo closed/venv/lib/python3.*/site-packages)
+        ln -s "$PACKAGES"/* "$PYTHONPATH"/{kafkafs,storage} "$packages"
+        rm "$packages"/*.pth
+        unset PYTHONPATH
+        for start in "" --foreground; do
+            closed/venv/bin/python -c "$PROGRAM" mount $start -o setuid=nobody data mnt && exit 9
+        done
+        ls -A data mnt
+        """,
+        PACKAGES=sysconfig.get_path("purelib"),
+    )
+    closed = f"{machine.base}/closed"
+    assert done.stderr.splitlines() == 2 * [
+        f"kafkafs: setuid=nobody: nobody cannot read Python's modules below {closed}. Install "
+        f"Python and kafkafs in another directory, such as /opt, or as root: chmod o+x {closed}"
+    ]
+    assert done.stdout == "data:\n\nmnt:\n"
 
 
 def test_roots_environment_is_not_shown_to_the_user(machine: Machine) -> None:
