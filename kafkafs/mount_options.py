@@ -126,33 +126,35 @@ OPTIONS = (
     _choice(
         "until",
         ("log-end", "high-watermark"),
-        "The end of each log: its last batch (log-end, the default), or the last high watermark "
-        "that its broker has checkpointed. All in-sync replicas have the records below the high "
-        "watermark. high-watermark requires ro.",
+        "Where each log ends in the mount. log-end (the default): after its last batch. "
+        "high-watermark: at the last high watermark that its broker has written to a checkpoint. "
+        "All in-sync replicas have the records below the high watermark. high-watermark requires "
+        "ro.",
     ),
     _choice(
         "isolation",
         ("read_committed", "read_uncommitted"),
-        "With read_uncommitted, views also show aborted and open transactions. The default is "
-        "read_committed.",
+        "With read_uncommitted, views also show the records of aborted and open transactions. The "
+        "default is read_committed.",
     ),
     _choice(
         "out_of_range",
         ("reset", "error"),
-        "The result of looking up 0@OFFSET outside of the log: the log's start or end (reset, the "
-        "default), or ERANGE (error).",
+        "How to look up a name 0@OFFSET if OFFSET is outside of the log. With reset (the default), "
+        "the file begins at the start or the end of the log. With error, the lookup fails with "
+        "ERANGE.",
     ),
     _choice(
         "follow_gaps",
         ("newlines", "error"),
-        "With newlines (the default), deleted bytes of .follow/N are newlines. A reader whose "
-        "next bytes are deleted while it has the file open gets ESTALE once. With error, deleted "
-        "bytes are always ESTALE.",
+        "With newlines (the default), a read of deleted bytes of .follow/N returns newlines. But a "
+        "reader whose next bytes are deleted while it has the file open gets ESTALE once. With "
+        "error, a read of deleted bytes always fails with ESTALE.",
     ),
     MountOption(
         "allow_other",
-        "Other users may use the mount, as far as the modes of the files permit. If the mounting "
-        "user is not root, /etc/fuse.conf must contain user_allow_other.",
+        "Other users may use the mount, if the modes of the files permit it. Unless root mounts, "
+        "/etc/fuse.conf must contain user_allow_other.",
         "allow_other",
         True,
     ),
@@ -164,7 +166,7 @@ OPTIONS = (
     ),
     MountOption(
         "setuid",
-        "For root, as in fstab: mount and serve as this user. The user needs read and write "
+        "For root, for example in fstab: mount and serve as USER. USER needs read and write "
         "permission for the data directory, and must own the mount point.",
         "setuid",
         None,
@@ -174,8 +176,8 @@ OPTIONS = (
     ),
     MountOption(
         "create",
-        "Create a missing data directory (mode 0750). Accept a directory that contains other "
-        "files.",
+        "Create the data directory (mode 0750) if it is missing. Accept a data directory that "
+        "contains other files.",
         "create",
         True,
     ),
@@ -184,9 +186,9 @@ OPTIONS = (
     ),
     MountOption(
         "memory",
-        "Limit of the memory that users can make the daemon use, for each kind: decompressed "
-        "batches, text rendered ahead, unfinished lines of one user. The default is 64MiB, the "
-        "minimum 1MiB.",
+        "Limit for each kind of memory that users can make the daemon use: decompressed batches, "
+        "text rendered ahead, and unfinished lines of one user. The default is 64MiB, the minimum "
+        "1MiB.",
         "memory",
         None,
         "SIZE",
@@ -220,7 +222,7 @@ OPTIONS = (
     ),
     MountOption(
         "umask",
-        "Permission bits to clear in all modes.",
+        "Permission bits to remove from the modes of all files.",
         "umask",
         None,
         "OCTAL",
@@ -240,10 +242,13 @@ OPTIONS = (
     ),
     MountOption("nodev", "Device files have no effect. This is the default.", "dev", False),
     MountOption(
-        "dev", "Accepted from root only. A mount has no device files in any case.", "dev", True
+        "dev",
+        "No effect: a mount has no device files. Only root can mount with this option.",
+        "dev",
+        True,
     ),
-    MountOption("noatime", "Accepted. Reading changes no times in any case.", "atime", False),
-    MountOption("atime", "Accepted without effect.", "atime", True),
+    MountOption("noatime", "No effect: reading never changes a time.", "atime", False),
+    MountOption("atime", "No effect: reading never changes a time.", "atime", True),
 )
 _BY_NAME = {option.name: option for option in OPTIONS}
 

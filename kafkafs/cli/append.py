@@ -56,13 +56,14 @@ def command(context: click.Context, words: Sequence[str], view: str) -> None:
     """Append each line of standard input as a record, to a partition or by key to a topic's
     partitions.
 
-    With --view kv, a line is KEY TAB VALUE. With --view jsonl, it is a JSON object. Both are as in
-    .kv and .jsonl of a mount. The path MOUNT/TOPIC/.kv/PARTITION includes --view kv.
+    With --view kv, a line is KEY TAB VALUE, as in .kv of a mount. With --view jsonl, it is a JSON
+    object, as in .jsonl of a mount. The path MOUNT/TOPIC/.kv/PARTITION includes --view kv.
 
-    DATA is mounted, or not in use. Lines are appended as they come, through the mount if there is
-    one. Without a mount, they are on the disk when the command ends. If a line is refused, all
-    lines before it are in the log and none after it. Standard error has its number and the reason,
-    and the exit status is 1.
+    DATA must be mounted, or not in use. Lines are appended as they arrive, through the mount if
+    there is one. Without a mount, they are on the disk when the command ends.
+
+    If a line is refused, all lines before it are in the log, and no line after it. Standard error
+    has the number of the refused line and the reason, and the exit status is 1.
     """
     plain, view = taken_from_paths(context, words, _VIEWS)
     logs = resolve(context, plain)

@@ -58,18 +58,20 @@ _Open = Callable[[Sequence[str]], _Read]
 def command(
     context: click.Context, words: Sequence[str], view: str, where: Condition | None
 ) -> None:
-    """Print the records of partitions; of a topic, one partition after the other.
+    """Print the records of partitions. Of a topic, print one partition after the other.
 
-    START and END are those of the files N@START..END of a mount: an offset, -10 for the last ten
-    records, a time, -15m, start, end. Without them, cat prints all records that a partition has
-    when cat comes to it. Paths below a mount are accepted, too: mnt/orders/0@-10,
+    @START..END selects records, as in the names of files of a mount. START and END may be an
+    offset, -10 (the tenth record before the end), a time, -15m (15 minutes ago), start or end. The
+    record at END is not printed. Without @START, cat prints all records that the partition has when
+    cat begins to read it. Paths below a mount are accepted, too: mnt/orders/0@-10,
     mnt/orders/.jsonl/0.
 
-    CONDITION is SQL: and, or, not, =, <>, <, <=, >, >=, between, in, like, is [not] null, over
-    topic, partition, offset, timestamp ('2026-11-22T08:00', '-15m'), timestampType, key, value and
-    header('NAME'). X'61' is bytes. Times without a zone are local.
+    CONDITION is a condition of SQL with and, or, not, =, <>, <, <=, >, >=, between, in, like, is
+    [not] null. It may use topic, partition, offset, timestamp ('2026-11-22T08:00', '-15m'),
+    timestampType, key, value and header('NAME'). X'61' is a value in bytes. Times without a time
+    zone are local.
 
-    The directory may be in use. At damaged records, cat ends with exit status 1.
+    The directory may be in use. If cat reaches damaged records, it ends with exit status 1.
     """
     plain, points = _divided(words)
     plain, view = taken_from_paths(context, plain, VIEWS)

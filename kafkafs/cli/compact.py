@@ -45,20 +45,22 @@ _FIGURES = (
 )
 @logs_argument()
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed. Takes no lock.")
-@output_options("dry_run, and in partitions the figures of each, or its error", sizes=True)
+@output_options("dry_run, and the list partitions: the figures of each, or its error", sizes=True)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Keep only the latest record of each key, as the daemon's cleaner does, but now.
 
-    Without TOPIC, compact cleans all topics whose cleanup.policy has compact, except Kafka's own.
-    It compacts every log that is dirty (not compacted yet), however little. Offsets stay, and so
-    does the active segment. The output has a line for each partition.
+    Without TOPIC, compact works on all topics whose cleanup.policy has compact, except Kafka's own.
+    It compacts each log that has bytes that are not compacted yet, however few. Offsets do not
+    change. The active segment, to which records are appended, stays as it is. The output has a line
+    for each partition.
 
     If the logs are mounted, the daemon compacts them, partition by partition, as
-    .control/compaction does, and Ctrl-C cancels it. Otherwise the directory must not be in use. The
-    old files are then deleted when the command ends: file.delete.delay.ms is for readers of a
-    mount.
+    .control/compaction does. Ctrl-C then cancels this work. If they are not mounted, the directory
+    must not be in use. The old files are then deleted when the command ends. They do not stay for
+    file.delete.delay.ms, which is for readers of a mount.
 
-    Exit status 0: all were cleaned. Ctrl-C leaves the other partitions as they were.
+    Exit status 0: all partitions were compacted. After Ctrl-C, the partitions that are not finished
+    stay as they were.
     """
     report = _Report(out, dry_run=dry_run)
     with one_line_errors():

@@ -38,12 +38,12 @@ _Changes = Mapping[str, str | None]
 @click.option(
     "--broker-config",
     metavar="FILE",
-    help="The server.properties of the broker that wrote DATA. kafkafs.properties stores the path.",
+    help="The server.properties of the broker that wrote DATA. kafkafs.properties stores its path.",
 )
 @click.option(
     "--metadata-log-dir",
     metavar="DIR",
-    help="The directory of that broker's __cluster_metadata-0, if FILE does not name it.",
+    help="The directory with that broker's __cluster_metadata-0, if FILE does not name it.",
 )
 @output_options("a list of objects with name, value and source")
 @click.pass_context
@@ -54,19 +54,21 @@ def command(
     metadata_log_dir: str | None,
     out: Output,
 ) -> None:
-    """Show settings, or change those of TOPIC: NAME=VALUE sets, NAME= restores the default.
+    """Show settings, or change those of TOPIC. NAME=VALUE sets a value, NAME= restores the default.
 
-    The settings that are set on the topic are printed as NAME=VALUE, all others in force as `#
-    NAME=VALUE (source)`. Without TOPIC, config prints the settings in kafkafs.properties, and the
-    defaults. The directory may be in use. Durations may have units (7d, 12h, 30m, 5s), and so may
-    sizes (10GiB, 512MiB, 64KiB).
+    A setting that is set on the topic is printed as NAME=VALUE. All other settings in force are
+    printed as `# NAME=VALUE (source)`. Without TOPIC, config prints the settings in
+    kafkafs.properties, and the defaults. To show settings, the directory may be in use.
 
-    To change settings, the directory must be mounted or not in use. Kafka's rules apply to all
-    changes together: all are made or none. No log is opened. In a mount they take effect at once.
+    To change settings, the directory must be mounted or not in use. All changes are checked
+    together by Kafka's rules, and all of them are made, or none. In a mount they take effect at
+    once. config opens no log. Times may have units (7d, 12h, 30m, 5s), and so may sizes (10GiB,
+    512MiB, 64KiB).
 
-    The topic settings of a broker's directory come from its metadata log, and from the broker's
-    file after --broker-config has named it. While it is not known what the broker would keep of a
-    topic, nothing of the topic is deleted or compacted; mount and .kafkafs/topics report it.
+    In a broker's directory, the topic settings come from the broker's metadata log. After
+    --broker-config has named the broker's file, they also come from that file. If kafkafs does not
+    know what the broker would keep of a topic, it deletes and compacts nothing of that topic. mount
+    and .kafkafs/topics report this.
     """
     address, changes = _parsed(context, words)
     named = {

@@ -24,16 +24,16 @@ from storage.plural import counted
 )
 @output_options("the lists converted, cut, errors, and tiered (a line for each tiered topic)")
 def command(logs: Address, dry_run: bool, out: Output) -> None:
-    """Rewrite older formats as v2, in place. The data directory must not be in use.
+    """Rewrite old message formats as v2, in place. The data directory must not be in use.
 
-    Older are the message formats v0 and v1 (Kafka 0.8 to 0.10), and logs of Kafka 0.7. Offsets,
-    keys, values, timestamps, codecs and the times of the files stay. The byte positions of 0.7 stay
-    as offsets.
+    Old formats are the message formats v0 and v1 (Kafka 0.8 to 0.10), and the logs of Kafka 0.7.
+    Offsets, keys, values, timestamps, codecs and the times of the files do not change. Kafka 0.7
+    has byte positions in place of offsets: they become the offsets.
 
-    The old files are removed when the new ones are on the disk, so a kill at any time loses
-    nothing. Run the command again then. It needs free space for the largest segment, or for the
-    largest partition of 0.7. A damaged log stays as it is and is named. Tiered topics of a broker
-    stay as they are.
+    convert removes the old files when the new files are on the disk, so a kill at any time loses
+    nothing. After a kill, run the command again. It needs free space for the largest segment, or
+    for the largest partition of 0.7. A damaged log stays as it is, and convert names it. Tiered
+    topics of a broker stay as they are.
     """
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes

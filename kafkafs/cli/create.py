@@ -29,7 +29,7 @@ from storage.plural import counted
     "--partitions",
     type=click.IntRange(1, 999_999),
     metavar="N",
-    help="Number of partitions. The default is num.partitions of kafkafs.properties, or 1.",
+    help="Number of partitions. The default is num.partitions of kafkafs.properties, else 1.",
 )
 @output_options()
 @click.pass_context
@@ -38,12 +38,12 @@ def command(
 ) -> None:
     """Create TOPIC, with partitions and settings. MOUNT/TOPIC is accepted, too.
 
-    The topic belongs to the calling user, with the mode that the umask leaves. Kafka's rules apply
-    to all settings together. If a name or a setting is wrong, or the topic exists, nothing is
-    created. No process sees the topic without its settings.
+    The topic belongs to the user who runs the command. Its mode is 0777 without the bits of the
+    umask. All settings are checked together by Kafka's rules. If a name or a setting is wrong, or
+    if the topic exists, nothing is created. No process sees the topic without its settings.
 
-    DATA is mounted, or not in use. In a mount, the daemon creates the topic, for the user who
-    mounted; other users use mkdir.
+    DATA must be mounted, or not in use. If it is mounted, the daemon creates the topic, but only
+    for the user who mounted. Other users create a topic with mkdir.
     """
     address, given = topic_and_rest(context, words)
     settings = dict(map(_setting, given))

@@ -46,15 +46,16 @@ if TYPE_CHECKING:
         "may be in use."
     ),
 )
-@output_options("the topics; undelete_until is null if a topic cannot be undeleted", times=True)
+@output_options("the topics. undelete_until is null if a topic cannot be restored", times=True)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete topics with all their records. For a while, `kafkafs undelete` restores them.
 
-    The files of a topic stay for its file.delete.delay.ms (one minute by default), and the command
-    prints until when. Then the daemon removes them, or the next mount, create, delete, undelete or
-    append of the directory. With delete.topic.enable=false the command fails.
+    The files of a deleted topic stay for the time of its setting file.delete.delay.ms, one minute
+    by default. The command prints when this time ends. Then the daemon removes the files. Without a
+    daemon, the next mount, create, delete, undelete or append of the directory removes them. With
+    delete.topic.enable=false the command fails.
 
-    DATA is mounted, or not in use. In a mount, the daemon deletes the topics.
+    DATA must be mounted, or not in use. If it is mounted, the daemon deletes the topics.
     """
     if not logs.places:
         raise click.UsageError("give topics: DATA TOPIC ..., or MOUNT/TOPIC ...")

@@ -70,7 +70,7 @@ def _like_kafkas() -> Iterator[None]:
 )
 @click.argument("paths", metavar="FILE…", nargs=-1)
 @click.option(
-    "--files", metavar="FILE,FILE…", help="The files, in the notation of DumpLogSegments."
+    "--files", metavar="FILE,FILE…", help="The files, separated by commas, as for DumpLogSegments."
 )
 @click.option(
     "--print-data-log", is_flag=True, help="Print records with their keys and values, as UTF-8."
@@ -106,8 +106,8 @@ def _like_kafkas() -> Iterator[None]:
     flag_value=_STRING_DECODER,
     metavar="CLASS",
     help=(
-        "StringDecoder, IntegerDecoder or LongDecoder of org.apache.kafka.tools.api. Prints keys "
-        "and values."
+        "Print keys and values. Decode keys by StringDecoder, IntegerDecoder or LongDecoder of "
+        "org.apache.kafka.tools.api."
     ),
 )
 @click.option(
@@ -115,24 +115,36 @@ def _like_kafkas() -> Iterator[None]:
     is_flag=False,
     flag_value=_STRING_DECODER,
     metavar="CLASS",
-    help="The same for values.",
+    help="Print keys and values. Decode values by one of the same classes.",
 )
 @click.option(
     "--offsets-decoder", is_flag=True, help="Print keys and values of __consumer_offsets as JSON."
 )
-@click.option("--transaction-log-decoder", is_flag=True, help="The same for __transaction_state.")
-@click.option("--share-group-state-decoder", is_flag=True, help="The same for __share_group_state.")
-@click.option("--cluster-metadata-decoder", is_flag=True, help="The same for __cluster_metadata.")
+@click.option(
+    "--transaction-log-decoder",
+    is_flag=True,
+    help="Print keys and values of __transaction_state as JSON.",
+)
+@click.option(
+    "--share-group-state-decoder",
+    is_flag=True,
+    help="Print keys and values of __share_group_state as JSON.",
+)
+@click.option(
+    "--cluster-metadata-decoder",
+    is_flag=True,
+    help="Print keys and values of __cluster_metadata as JSON.",
+)
 @click.option("--remote-log-metadata-decoder", is_flag=True, hidden=True)
 @click.option(
-    "--json", "is_json", is_flag=True, help="Print one JSON object per line, for all of the output."
+    "--json", "is_json", is_flag=True, help="Print the whole output as JSON, one object per line."
 )
 def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: Any) -> None:
     """Print .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
 
-    The lines and the options are those of DumpLogSegments of Apache Kafka. dump needs no mount,
-    takes no lock and changes nothing, so the directory may be in use. An index needs its .log
-    beside it.
+    dump prints the lines of DumpLogSegments of Apache Kafka, and has its options. dump needs no
+    mount, takes no lock and changes nothing, so the directory may be in use. The .log of an index
+    must be in the same directory.
     """
     from kafkafs.dump.by_suffix import SUFFIXES, dump, suffix_of
     from kafkafs.dump.java import file_name

@@ -88,16 +88,17 @@ def _request(text: str, place: Place, offset: str, size: str) -> _Request:
 def command(context: click.Context, reset: str | None, words: Sequence[str]) -> None:
     """Write messages to standard output, as a server of Kafka 0.7 answers a fetch.
 
-    OFFSET is a number, earliest or latest. BYTES limits the messages: the first one is complete
-    even if it is larger, and the last one may be cut. One place gives a MessageSetSend, several
-    give a MultiMessageSetSend. MOUNT/TOPIC/PARTITION:OFFSET:BYTES is accepted, too.
+    OFFSET is a number, earliest or latest. BYTES limits the size of the messages. The first message
+    is complete even if it is larger, and the last message may be cut. If you name one partition,
+    the response is a MessageSetSend, otherwise a MultiMessageSetSend.
+    MOUNT/TOPIC/PARTITION:OFFSET:BYTES is accepted, too.
 
-    A message is the value of a record. Control records and records of aborted and open transactions
-    are left out. Messages have no offsets: standard error prints how many messages these are, and
-    the next offset. If OFFSET is outside of the log, the response has error code 1, standard error
-    has a line with OffsetOutOfRange, and the exit status is 1.
+    A message is the value of a record. Control records, and the records of aborted and open
+    transactions, are left out. Messages have no offsets. So standard error has the number of
+    messages and the next offset. If OFFSET is outside of the log, the response has error code 1.
+    Standard error then has a line with OffsetOutOfRange, and the exit status is 1.
 
-    The directory may be in use. Nothing is changed in it.
+    The directory may be in use. fetch changes nothing in it.
     """
     from storage.convert.fetch import encode_multi_response
     from storage.directory.manager import LogManager

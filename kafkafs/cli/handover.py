@@ -42,10 +42,10 @@ _SERVER = "--bootstrap-server localhost:9092"
 @click.option(
     "--link/--copy",
     default=False,
-    help="Share files that never change, or copy them. The default is to copy.",
+    help="Hard-link files that never change, or copy them. The default is to copy.",
 )
 @click.option("--abort", is_flag=True, help="Abort the transactions that are open in DATA.")
-@output_options("lines, the messages, and errors")
+@output_options("dry_run, lines (the messages) and errors")
 @click.pass_context
 def command(
     context: click.Context,
@@ -57,23 +57,24 @@ def command(
     abort: bool,
     out: Output,
 ) -> None:
-    """Hand topics of DATA, which must not be in use, over to a broker, which must be stopped.
+    """Hand topics of DATA, which must not be in use, over to a stopped broker.
 
-    BROKER_DIR is the broker's log directory. It must have the topics with the same number of
+    BROKER_DIR is the broker's log directory. The topics must exist in it, with the same number of
     partitions, and nothing may ever have been written to them. Without TOPIC, handover takes all
     topics of DATA except Kafka's internal ones. It reads and checks every byte.
 
-    --dry-run prints the commands that create the topics and set their settings. Run them, stop the
-    broker, run handover, and start the broker. DATA stays as it is. As soon as either side is
-    written to, the two differ.
+    --dry-run prints the commands that create the topics at the broker and set their settings. Run
+    these commands, stop the broker, run handover, and start the broker. DATA stays as it is.
+    Records that are written later on one side do not appear on the other side.
 
-    --link does not copy the logs of closed segments: both directories, which must be on one file
-    system, get a hard link to each. A log is copied if another user owns its file, or if its
-    batches have a leader epoch above 0 (it counts the leaders that a partition has had). --abort
-    writes ABORT markers into DATA.
+    With --link, handover does not copy the logs of closed segments. Instead, both directories have
+    a hard link to the same file. They must be on one file system. A log is still copied if another
+    user owns its file, or if its batches have a leader epoch above 0. The leader epoch counts the
+    leaders that a partition has had. --abort writes ABORT markers into DATA, which end its open
+    transactions.
 
-    An interrupted handover is undone. After a kill, the next run undoes it and starts again. No
-    broker starts before that.
+    If handover is interrupted, it undoes its changes. If it is killed, the next run undoes them and
+    starts again. No broker starts before that.
     """
     from kafkafs.cli.common.progress import long_work
     from storage.handover.handover import hand_over

@@ -59,13 +59,13 @@ options_option = click.option(
 def command(data_dir: str, mount_point: str, options: tuple[str, ...], foreground: bool) -> None:
     """Mount the data directory DATA at the directory MOUNT.
 
-    MOUNT is an empty directory, unless the mount option nonempty is given. DATA is empty, or has
-    files of Kafka or kafkafs. With the mount option create, DATA may be missing or have other
-    files.
+    MOUNT must be an empty directory. With the mount option nonempty, it may contain files. DATA
+    must be empty, or contain files of Kafka or kafkafs. With the mount option create, DATA may be
+    missing or contain other files.
 
-    The command returns when the mount answers, and prints what is mounted. The daemon stays in the
-    background. With exit status 78, another attempt fails too until somebody corrects a name, a
-    permission or a setting.
+    The command returns when the mount answers requests, and prints what is mounted. The daemon
+    continues in the background. Exit status 78 means that a name, a permission or a setting is
+    wrong. Until somebody corrects it, every attempt fails.
     """
     mount(data_dir, mount_point, parsed_options(options), foreground=foreground)
 

@@ -21,10 +21,11 @@ from kafkafs.quantities import TimeMs
 def command(out: Output) -> None:
     """List the mounts of kafkafs on this machine.
 
-    A line has the data directory, the mount point, the daemon's process id and start, the state and
-    the mount options. The state is serving, dead (the daemon was killed), stopped (by SIGSTOP) or
-    stuck (the daemon does not answer within 5 s). The next mount or umount clears a dead one. A
-    dash stands for a value that only the mount's user may see.
+    Each line has the data directory, the mount point, the process id and the start time of the
+    daemon, the state, and the mount options. A dash stands for a value that only the user who
+    mounted may see. The state is serving, dead (the daemon was killed), stopped (by SIGSTOP) or
+    stuck (the daemon does not answer within 5 s). The next `kafkafs mount` or `kafkafs umount` of
+    the mount point clears a dead mount.
     """
     from kafkafs.fuse.live_mounts import live_mounts
     from kafkafs.fuse.mount_point import MountError

@@ -12,7 +12,7 @@ from kafkafs.cli.common.ending import fail, say
     "umount",
     epilog=examples(
         "kafkafs umount mnt",
-        "kafkafs umount --lazy mnt    # with the last open file",
+        "kafkafs umount --lazy mnt    # the mount ends when the last file is closed",
     ),
 )
 @click.argument("mount_point", metavar="MOUNT")
@@ -34,7 +34,7 @@ from kafkafs.cli.common.ending import fail, say
 def command(mount_point: str, lazy: bool, force: bool) -> None:
     """Unmount MOUNT, and return when everything is written and the daemon has ended.
 
-    If files are open, umount names the processes that use them, and changes nothing.
+    If files in MOUNT are open, umount prints which processes use them, and changes nothing.
     """
     unmount(mount_point, lazy=lazy, force=force)
 

@@ -34,11 +34,12 @@ def command(
 ) -> None:
     """Restore a deleted topic with its records, settings, owners and modes.
 
-    This is possible until the topic's file.delete.delay.ms is over, also after a restart. `kafkafs
-    topics` lists the topics that can be restored. If the name is in use again, delete that topic
-    first. If the command is killed, the topic is restored or can still be restored.
+    A topic can be restored for the time of its setting file.delete.delay.ms, also after a restart.
+    `kafkafs topics` lists the topics that can be restored. If the name is in use again, first
+    delete the topic that uses it. If the command is killed, the topic is restored or can still be
+    restored.
 
-    DATA is mounted, or not in use. In a mount, the daemon restores the topic.
+    DATA must be mounted, or not in use. If it is mounted, the daemon restores the topic.
     """
     address, others = topic_and_rest(context, words)
     if others:

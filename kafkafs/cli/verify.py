@@ -26,22 +26,23 @@ from storage.plural import counted
 )
 @logs_argument(may_be_partition=True)
 @output_options(
-    "partitions, records, bytes, and the lists faults and left_over, each with path, reason, "
-    "position and offset",
+    "partitions, records, bytes, and the lists faults and left_over. Each entry of a list has "
+    "path, reason, position and offset",
     sizes=True,
 )
 def command(logs: Address, out: Output) -> None:
     """Read every byte of logs, and report every fault.
 
-    The directory may be in use, also by a broker. No lock is taken and nothing is written. Without
-    TOPIC, verify checks the whole data directory. DATA may be the directory of one partition.
+    The directory may be in use, also by a broker. verify takes no lock and writes nothing. Without
+    TOPIC, it checks the whole data directory. DATA may also be the directory of one partition.
 
-    It checks the CRC of each batch, each record through any codec and format, offsets, indexes,
-    transaction indexes, producer snapshots and checkpoints. A fault is one line: file, position in
-    bytes, offset, reason.
+    verify checks the CRC of each batch, each record in any codec and format, offsets, indexes,
+    transaction indexes, producer snapshots and checkpoints. Each fault is one line: file, position
+    in bytes, offset, reason.
 
-    Files that deletions, cleaners and recovery left over are named, and are no faults. Neither are
-    files that a kill left and that the next start creates again.
+    verify also names files that deletions, cleaners and recovery have left. These files are not
+    faults. Files that a killed process has left, and that the next start creates again, are not
+    faults either.
 
     Exit status 1: there are faults.
     """

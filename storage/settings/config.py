@@ -216,15 +216,15 @@ class LogConfig:
     segment_ms: int = _setting(
         7 * _DAY_MS,
         _long(1),
-        "An append begins a new segment if the active segment is this old.",
+        "If the active segment is this old, the next append begins a new segment.",
         "log.roll.ms",
         Synonym("log.roll.hours", _HOUR_MS),
     )
     segment_jitter_ms: int = _setting(
         0,
         _long(0),
-        "Segments are closed earlier than `segment.ms` by a random time of at most this length, so "
-        "that not all logs begin a segment at once.",
+        "Each segment is closed earlier than `segment.ms`, by a random time of at most this "
+        "length. So not all logs begin a new segment at once.",
         "log.roll.jitter.ms",
         Synonym("log.roll.jitter.hours", _HOUR_MS),
     )
@@ -232,7 +232,7 @@ class LogConfig:
     segment_index_bytes: int = _setting(
         10 << 20,
         _int(12),
-        "The largest size of an index file. A full index closes the segment.",
+        "The largest size of an index file. When the index is full, the segment is closed.",
         "log.index.size.max.bytes",
     )
     index_interval_bytes: int = _setting(
@@ -244,8 +244,8 @@ class LogConfig:
     flush_messages: int = _setting(
         LONG_MAX,
         _long(1),
-        "Records after which a log is flushed. With 1, each append is on the disk before "
-        "`write()` returns.",
+        "Number of records after which a log is flushed to the disk. With 1, each append is on the "
+        "disk before `write()` returns.",
         "log.flush.interval.messages",
     )
     flush_ms: int = _setting(
@@ -258,15 +258,15 @@ class LogConfig:
     retention_bytes: int = _setting(
         -1,
         _long(-LONG_MAX - 1),
-        "Retention deletes the oldest segment if the partition has this many bytes without it. "
-        "-1: no limit.",
+        "Retention deletes the oldest segment if the other segments of the partition have at least "
+        "this many bytes. -1: no limit.",
         "log.retention.bytes",
     )
     retention_ms: int = _setting(
         -1,
         _long(-1),
-        "Retention deletes a segment if its newest record is older than this. If its records have "
-        "no timestamp, the time of the file counts. -1: no limit.",
+        "Retention deletes a segment if its newest record is older than this. If the records have "
+        "no timestamp, the time of the log file counts. -1: no limit.",
         _retention("ms", 1),
         _retention("minutes", _MINUTE_MS),
         _retention("hours", _HOUR_MS),
@@ -281,21 +281,22 @@ class LogConfig:
     max_message_bytes: int = _setting(
         1_048_588,
         _int(0),
-        "The largest batch, as it is stored. A larger line fails with EMSGSIZE. At most 64 MiB, "
-        "or the value of the mount option `memory`.",
+        "The largest size of a batch, as it is stored. A larger line fails with EMSGSIZE. The "
+        "setting may be at most the mount option `memory`, or 64 MiB without a mount.",
         "message.max.bytes",
     )
     max_decompressed_message_bytes: int = _setting(
         INT_MAX - 8,
         whole_number(1, INT_MAX - 8),
-        "The largest record of a compressed batch, decompressed. A log with a larger record is "
-        "not compacted until you raise this setting.",
+        "The largest size of a decompressed record. A log with a larger record in a compressed "
+        "batch is not compacted until you raise this setting.",
         "max.decompressed.message.bytes",
     )
     delete_retention_ms: int = _setting(
         _DAY_MS,
         _long(0),
-        "Time for which tombstones and transaction markers stay after they were compacted.",
+        "Time for which tombstones (records with a key and a null value, which delete the key) and "
+        "transaction markers stay after they were compacted.",
         "log.cleaner.delete.retention.ms",
     )
     min_compaction_lag_ms: int = _setting(
@@ -313,52 +314,56 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = _setting(
         0.5,
         _fraction,
-        "A log is compacted if a larger share of its bytes than this is not compacted yet.",
+        "A log is compacted if the share of its bytes not compacted yet is larger than this.",
         "log.cleaner.min.cleanable.ratio",
     )
     file_delete_delay_ms: int = _setting(
         60_000,
         _long(0),
-        "Time for which files of deleted and replaced segments stay as `*.deleted`, for processes "
-        "that read them. A deleted topic can be undeleted during this time.",
+        "Time for which the files of deleted and replaced segments stay as `*.deleted`, for "
+        "processes that still read them. During this time a deleted topic can be undeleted.",
         "log.segment.delete.delay.ms",
     )
     compression_type: str = _setting(
         "producer",
         _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        "With `gzip`, `snappy`, `lz4` or `zstd`, each `write()` becomes one compressed batch: "
-        "large writes compress best. `uncompressed`: no compression. `producer`: lines are stored "
-        "uncompressed, and batches keep their codec.",
+        "With `gzip`, `snappy`, `lz4` or `zstd`, each `write()` becomes one compressed batch, so "
+        "large writes compress best. `uncompressed`: nothing is compressed. `producer`: lines are "
+        "stored uncompressed, and appended batches keep their codec.",
         "compression.type",
     )
     compression_gzip_level: int = _setting(
-        -1, _gzip_level, "1 to 9, or -1.", "compression.gzip.level"
+        -1, _gzip_level, "Level of gzip: 1 to 9, or -1.", "compression.gzip.level"
     )
     compression_lz4_level: int = _setting(
-        9, whole_number(1, 17), "1 to 17.", "compression.lz4.level"
+        9, whole_number(1, 17), "Level of lz4: 1 to 17.", "compression.lz4.level"
     )
     compression_zstd_level: int = _setting(
-        3, whole_number(-131072, 22), "-131072 to 22.", "compression.zstd.level"
+        3, whole_number(-131072, 22), "Level of zstd: -131072 to 22.", "compression.zstd.level"
     )
     preallocate: bool = _setting(
-        False, _boolean, "A new segment reserves its space on the disk at once.", "log.preallocate"
+        False,
+        _boolean,
+        "A new segment reserves all of its space on the disk at once.",
+        "log.preallocate",
     )
     message_timestamp_type: str = _setting(
         "CreateTime",
         _one_of("CreateTime", "LogAppendTime"),
-        "`LogAppendTime`: each record gets the time of its append as its timestamp.",
+        "`CreateTime`: records keep the timestamp of their writer. `LogAppendTime`: each record "
+        "gets the time of its append.",
         "log.message.timestamp.type",
     )
     message_timestamp_before_max_ms: int = _setting(
         LONG_MAX,
         _long(0),
-        "How far a timestamp may lie in the past. An older one fails with EINVAL.",
+        "How far a timestamp may lie in the past. A record with an older one fails with EINVAL.",
         "log.message.timestamp.before.max.ms",
     )
     message_timestamp_after_max_ms: int = _setting(
         _HOUR_MS,
         _long(0),
-        "How far a timestamp may lie in the future. A later one fails with EINVAL.",
+        "How far a timestamp may lie in the future. A record with a later one fails with EINVAL.",
         "log.message.timestamp.after.max.ms",
     )
     min_insync_replicas: int = _setting(1, _int(1), _NO_REPLICAS, "min.insync.replicas")
@@ -369,8 +374,8 @@ class LogConfig:
     remote_storage_enable: bool = _setting(
         False,
         _boolean,
-        "Whether a topic of a broker is tiered. A change takes effect at the next start. No "
-        "effect on other topics.",
+        "Whether a topic of a broker is tiered: part of its log is in remote storage. A change "
+        "takes effect at the next start. No effect on other topics.",
     )
     remote_log_copy_disable: bool = _setting(False, _boolean, _NO_TIERS)
     remote_log_delete_on_disable: bool = _setting(False, _boolean, _NO_TIERS)
@@ -407,7 +412,7 @@ class BrokerConfig:
     num_partitions: int = _setting(
         1,
         _int(1),
-        "Partitions of a topic that is created without a number of partitions, as by `mkdir`.",
+        "Number of partitions of a topic that is created without this number, as by `mkdir`.",
     )
     delete_topic_enable: bool = _setting(
         True, _boolean, "With `false`, topics cannot be deleted: `rmdir` fails with EPERM."
@@ -415,17 +420,19 @@ class BrokerConfig:
     num_recovery_threads_per_data_dir: int = _setting(
         2,
         _int(1),
-        "Threads that recover logs after a crash. One thread opens all logs that have one segment "
-        "of at most 64 KiB.",
+        "Number of threads that recover logs after a crash. A single thread opens all small logs: "
+        "those with one segment of at most 64 KiB.",
     )
     log_retention_check_interval_ms: int = _setting(
         300_000, _long(1), "Time between two runs of retention."
     )
     log_flush_offset_checkpoint_interval_ms: int = _setting(
-        60_000, _int(0), "Time between two writes of the checkpoints."
+        60_000, _int(0), "Time between two writes of the checkpoint files."
     )
     producer_id_expiration_ms: int = _setting(
-        _DAY_MS, _int(1), "A log forgets a producer that has written nothing for this time."
+        _DAY_MS,
+        _int(1),
+        "A log forgets the state of a producer that has written nothing for this time.",
     )
     log_initial_task_delay_ms: int = _setting(
         30_000, _long(0), "Time between the mount and the first run of retention."
@@ -436,15 +443,15 @@ class BrokerConfig:
         "With `false`, logs are compacted only by `.control/compaction` and `kafkafs compact`.",
     )
     log_cleaner_backoff_ms: int = _setting(
-        15_000, _long(0), "Pause of the cleaner if no log is due."
+        15_000, _long(0), "Pause of the cleaner while no log has to be compacted."
     )
     log_cleaner_dedupe_buffer_size: int = _setting(
-        128 << 20, _long(1 << 20), "Bytes of the cleaner's map of keys."
+        128 << 20, _long(1 << 20), "Size of the cleaner's map of keys, in bytes."
     )
     log_cleaner_io_buffer_load_factor: float = _setting(
         0.9,
         _share,
-        "How full the map of keys may become, from 0 to 1. A round of compaction ends there.",
+        "How full the map of keys may become, from 0 to 1. Then the round of compaction ends.",
     )
     log_cleaner_io_max_bytes_per_second: float = _setting(
         sys.float_info.max, _positive, "Bytes that the cleaner may read and write per second."
@@ -452,22 +459,23 @@ class BrokerConfig:
     offsets_topic_num_partitions: int = _setting(
         50,
         _int(1),
-        "Partitions of `__consumer_offsets`. The first commit of a group creates this topic.",
+        "Number of partitions of `__consumer_offsets`, which the first commit of a group creates.",
     )
     offsets_topic_segment_bytes: int = _setting(
-        100 << 20, _int(1 << 20), "`segment.bytes` of `__consumer_offsets`."
+        100 << 20, _int(1 << 20), "The `segment.bytes` of the topic `__consumer_offsets`."
     )
     offsets_retention_minutes: int | None = _setting(
         None,
         _int(1),
-        "Minutes for which a committed offset is kept after its commit. If it is not set: in a "
-        "broker's directory the broker's value, else 10080; in other directories for ever.",
+        "Minutes for which a committed offset is kept after its commit. If this is not set: in a "
+        "broker's directory, the broker's value counts, else 10080. In other directories, "
+        "committed offsets are kept for ever.",
     )
     offsets_retention_check_interval_ms: int = _setting(
         600_000,
         _long(1),
-        "Time between two searches for committed offsets that have expired or whose topic is "
-        "deleted.",
+        "Time between two searches for committed offsets that must be removed: they have expired, "
+        "or their topic is deleted.",
     )
     kafkafs_broker_config: str | None = _setting(
         None,
@@ -478,27 +486,30 @@ class BrokerConfig:
     kafkafs_metadata_log_dir: str | None = _setting(
         None,
         _path,
-        "The directory of the broker's `__cluster_metadata-0`, if it is another one. `kafkafs "
-        "config DATA --metadata-log-dir DIR` sets it.",
+        "The directory with the broker's `__cluster_metadata-0`, if it is not the data directory. "
+        "`kafkafs config DATA --metadata-log-dir DIR` sets it.",
     )
     kafkafs_check_interval_ms: int = _setting(
         600_000,
         _long(1),
-        "Time between two checks, which read back the records that were appended.",
+        "Time between two checks. A check reads appended records back from the disk.",
     )
     kafkafs_staged_retention_ms: int = _setting(
         _DAY_MS,
         _long(-1),
-        "Time after which staged files are removed if no request names them. -1: never.",
+        "Time after which staged files are removed if no request names them. Spark writes batches "
+        "to staged files before the daemon appends them. -1: never.",
     )
     kafkafs_txn_retention_ms: int = _setting(
         30 * _DAY_MS,
         _long(-1),
-        "Time for which the `txnId` of a write and the name of an import are remembered. -1: for "
-        "ever.",
+        "Time for which kafkafs remembers the `txnId` of a write of Spark and the name of an "
+        "import. Meanwhile, a repetition of the write or import appends nothing. -1: for ever.",
     )
     kafkafs_reserve_bytes: int = _setting(
-        16 << 20, _long(0), "Disk space that is reserved for operations that free space. 0: none."
+        16 << 20,
+        _long(0),
+        "Bytes of disk space to reserve for operations that free space. 0: none.",
     )
 
 

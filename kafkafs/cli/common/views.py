@@ -37,7 +37,7 @@ def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
             type=click.Choice(views),
             default=views[0],
             show_default=True,
-            help="Format of a record: its value, or as in .VIEW of a mount.",
+            help="Format of a record: its value, or the format of .VIEW in a mount.",
         )(function)
 
     return decorate

@@ -50,7 +50,7 @@ _COUNT = click.IntRange(min=1)
     "file",
     metavar="FILE",
     help=(
-        "Like -g, with the offsets in this file, for one consumer at a time. For read-only mounts."
+        "Like -g, but store the offsets in FILE, for one consumer at a time. For read-only mounts."
     ),
 )
 @view_option(VIEWS)
@@ -61,7 +61,7 @@ _COUNT = click.IntRange(min=1)
     default="earliest",
     show_default=True,
     help=(
-        "Where to begin without a committed offset: earliest, latest, an offset, or a time (-15m)."
+        "Where to begin if no offset is committed: earliest, latest, an offset, or a time (-15m)."
     ),
 )
 @click.option(
@@ -78,7 +78,7 @@ _COUNT = click.IntRange(min=1)
     metavar="N",
     default=10_000,
     show_default=True,
-    help="Most records of a batch.",
+    help="Largest number of records in a batch.",
 )
 @click.option(
     "--batch-bytes",
@@ -86,7 +86,7 @@ _COUNT = click.IntRange(min=1)
     metavar="SIZE",
     default="1MiB",
     show_default=True,
-    help="Most bytes of a batch that has more than one record.",
+    help="Largest number of bytes in a batch that has more than one record.",
 )
 @click.option(
     "--batch-wait",
@@ -94,19 +94,19 @@ _COUNT = click.IntRange(min=1)
     metavar="DURATION",
     default="0ms",
     show_default=True,
-    help="With --follow: time for which a batch that is not full waits for more records.",
+    help="With --follow: how long a batch that is not full waits for more records.",
 )
 @click.option(
     "--on-failure",
     type=click.Choice(["stop", "retry", "skip"]),
     default="stop",
     show_default=True,
-    help="If COMMAND does not exit with 0: end with its status, try again, or skip the batch.",
+    help="If COMMAND fails: end with its exit status, run it again, or skip the batch.",
 )
 @click.option(
     "--dead-letter",
     metavar="TOPIC",
-    help="The topic, in the same mount, to which --on-failure skip appends the batch.",
+    help="The topic in the same mount to which --on-failure skip appends skipped batches.",
 )
 @click.option("--reset", is_flag=True, help="Set the group's committed offsets to START, and end.")
 @click.argument("words", metavar=LOGS, nargs=-1, required=True)
@@ -128,23 +128,24 @@ def command(
     reset: bool,
     words: Sequence[str],
 ) -> None:
-    """Read topics or partitions of a mount. Without a name, read all topics that it has now.
+    """Read topics or partitions of a mount. Without TOPIC, read all topics that exist at the start.
 
-    Without -g, consume prints the existing records, each partition in order. With -g, it resumes
-    after the group's committed offsets, and commits its progress. Consumers with the same group
-    share the partitions. A new one gets its share when the others have finished their batches. If
-    one ends or is killed, the others get its share at once.
+    Without -g, consume prints the existing records, in order within each partition. With -g, it
+    begins at the committed offsets of the group, and commits its progress. Consumers with the same
+    group share the partitions. A new consumer gets its share when the other consumers have finished
+    their batches. If a consumer ends or is killed, the others get its share at once.
 
-    --exec runs COMMAND for each batch. COMMAND has the lines on standard input, and KAFKAFS_TOPIC,
-    KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its environment. consume
-    commits when COMMAND exits with 0: each record is handled at least once.
+    --exec runs COMMAND for each batch. COMMAND gets the lines on standard input, and the variables
+    KAFKAFS_TOPIC, KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its
+    environment. With -g, consume commits a batch when COMMAND has exited with status 0. So each
+    record is handled at least once.
 
-    With -g and without --exec, consume commits records that the reader of its output has taken. If
-    the reader fails before it has finished them, they are not read again: each record is handled at
-    most once. If that is not enough, let --exec run the reader.
+    With -g and without --exec, consume commits records when the reader of its output has taken
+    them. If the reader fails before it has handled them, nobody reads these records again. So each
+    record is handled at most once. If you need more, run the reader with --exec.
 
-    Ctrl-C and SIGTERM finish the batch, commit it, and exit with 130 and 143. After a second
-    signal, consume does not wait for the batch.
+    After Ctrl-C or SIGTERM, consume finishes the batch, commits it, and exits with status 130 or
+    143. After a second signal, it does not wait for the batch.
     """
     from kafkafs.cli.consume.consumer import Consumer, Rules
     from kafkafs.cli.consume.dead_letters import DeadLetters

@@ -39,19 +39,20 @@ PATIENCE_S = 20.0
 )
 @click.argument("place", metavar="[DATA|MOUNT]", required=False)
 @output_options(
-    "wrong and hints, how many there are, and the list checks, each with state, check, what and "
-    "mend"
+    "the counts wrong and hints, and the list checks. Each check has state, check (its name), what "
+    "(the problem) and mend (what to type)"
 )
 def command(place: str | None, out: Output) -> None:
     """Check this machine, the mounts, and a data directory.
 
-    Without an argument, doctor checks what mounting needs of this machine and this user, and all
-    mounts of kafkafs. With DATA or MOUNT, it checks that mount and its data directory: file system,
-    space, lock, clock, settings, private topics, and whether other users may write it.
+    doctor checks whether this user can mount on this machine. Without an argument, it also checks
+    all mounts of kafkafs. With DATA or MOUNT, it also checks that mount and its data directory:
+    file system, space, lock, clock, settings, private topics, and whether other users may write it.
 
-    Each line is a check: ok, wrong, or a hint about something that works and could work better. The
-    line below it is the command to type. Nothing is changed. Each check is a process of its own and
-    ends after 20 s: doctor reports a mount or a disk that hangs.
+    Each check prints a line: ok, wrong, or a hint about something that works but could work better.
+    The line below a problem or a hint is the command to type. doctor itself changes nothing. Each
+    check is a process of its own and ends after 20 s, so that doctor can report a mount or a disk
+    that hangs.
 
     Exit status 1: something is wrong. Hints do not count.
     """

@@ -33,7 +33,7 @@ def command() -> None:
     The jobs need PySpark, PyArrow and pandas, and Java 17 or later. If a package is missing, a job
     prints how to install it.
 
-    DATA is a data directory; it may be mounted or belong to a running broker. For jobs that only
-    read, it may be a URI of pyarrow.fs such as s3://bucket/data. MOUNT is a mount. A path below a
-    mount also selects a topic or a partition.
+    DATA is a data directory. It may be mounted or belong to a running broker. For jobs that only
+    read, it may also be a URI of pyarrow.fs such as s3://bucket/data. MOUNT is a mount. A path
+    below MOUNT names a topic or a partition.
     """

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 )
 @location_argument()
 @choice_argument
-@click.option("--only-due", is_flag=True, help="Compact only logs that are due by their settings.")
+@click.option(
+    "--only-due",
+    is_flag=True,
+    help="Compact only logs that the daemon would compact now by their settings.",
+)
 @job_options(sizes=True)
 def command(
     data_dir: str,
@@ -38,11 +42,11 @@ def command(
 ) -> None:
     """Keep only the latest record of each key, as the daemon's cleaner does, with Spark.
 
-    Without TOPIC, the job compacts all topics whose cleanup.policy has compact, however little is
-    not compacted yet. DATA may be mounted: then the daemon puts the new segments in. The same
-    records stay at the same offsets.
+    Without TOPIC, the job compacts all topics whose cleanup.policy has compact, however few bytes
+    are not compacted yet. If DATA is mounted, the daemon puts the new segments into the log. The
+    same records stay as after compaction by the daemon, at the same offsets.
 
-    Exit status 1: a partition could not be compacted; it is unchanged.
+    Exit status 1: a partition could not be compacted. It is unchanged.
     """
     from kafkafs.spark.jobs import compact
 

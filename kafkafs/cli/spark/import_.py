@@ -25,8 +25,8 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
     "kind",
     type=click.Choice(["text", "parquet", "json", "csv"]),
     help=(
-        "The default depends on the names, and is text for other names. Files such as .gz are "
-        "unpacked."
+        "Format of the files. By default, their suffix (such as .csv) names it, and files with "
+        "another suffix are text. Files such as .gz are unpacked."
     ),
 )
 @click.option("--key", metavar="COLUMN", help="Column of the keys. The default is key.")
@@ -47,7 +47,7 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
 )
 @click.option("--partition", type=click.IntRange(0), help="Append all records to this partition.")
 @click.option(
-    "--by-key", is_flag=True, help="Choose partitions by key, and ignore a column partition."
+    "--by-key", is_flag=True, help="Choose partitions by key, and ignore the column partition."
 )
 @click.option(
     "--partitions",
@@ -60,19 +60,22 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
     "name",
     metavar="NAME",
     help=(
-        "Name of the import. The default is a hash of the topic, the files, their sizes and "
-        "times, and how to read them."
+        "Name by which a second run of the import is found. The default is a hash of the topic, "
+        "the files, their sizes and times, and how to read them."
     ),
 )
 @job_options(sizes=True)
 def command(data_dir: str, dry_run: bool, **options: Any) -> None:
-    """Append files to TOPIC as one transaction, once: lines of text, or rows.
+    """Append files to TOPIC as one transaction, once. A record is made of each line of text, or of
+    each row.
 
-    FILE may be a directory or a pattern. A line of text becomes a record. Rows of Parquet, JSON or
-    CSV may have the columns key, value, headers, timestamp and partition. Without a partition,
-    Kafka's partitioner chooses one by key. DATA may be mounted: then the daemon appends.
+    FILE may be a directory or a pattern. A line of text becomes the value of a record. Rows of
+    Parquet, JSON or CSV may have the columns key, value, headers, timestamp and partition. Without
+    a partition, Kafka's partitioner chooses the partition by the key. If DATA is mounted, the
+    daemon appends the records.
 
-    A second run of the same import appends nothing, for kafkafs.txn.retention.ms.
+    A second run of the same import appends nothing. kafkafs remembers an import for
+    kafkafs.txn.retention.ms.
     """
     from kafkafs.spark.jobs import import_
     from kafkafs.spark.jobs.import_records import ImportOptions

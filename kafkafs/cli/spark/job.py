@@ -105,7 +105,7 @@ _OPTIONS = (
     click.option(
         "--master",
         metavar="URL",
-        help="Spark's cluster, such as spark://HOST:PORT. The default is local[*].",
+        help="The Spark cluster: spark://HOST:PORT. The default, local[*], is this machine.",
     ),
     click.option(
         "--conf",

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
-    help="With read_uncommitted, count aborted and open transactions, too.",
+    help="With read_uncommitted, count records of aborted and open transactions, too.",
 )
 @where_option
 @job_options(times=True, sizes=True)
@@ -61,14 +61,15 @@ def command(
 ) -> None:
     """Count records, bytes, batches, codecs, sizes, keys, tombstones, rates and gaps.
 
-    The report has topics and partitions, with all records that exist when the job starts. Sizes are
-    those of key and value. Quantiles are within 1 %. Different keys are counted exactly up to some
-    millions, and estimated within about 1 % above; the report says which. Offsets are missing at
-    markers of transactions, at aborted transactions, and after compaction.
+    The report has figures of topics and partitions, of all records that exist when the job starts.
+    The size of a record is that of its key and value. Quantiles are within 1 %. The number of
+    different keys is exact up to some millions, and an estimate within about 1 % above. The report
+    says whether it is an estimate. Offsets are missing at transaction markers, at aborted
+    transactions, and after compaction.
 
-    CONDITION is that of kafkafs cat. Its times are in Spark's time zone, which is UTC unless --conf
-    sets it. With a condition, the report omits the log's own bytes, batches, codecs and missing
-    offsets.
+    CONDITION is the same as for `kafkafs cat`. Its times are in Spark's time zone, which is UTC
+    unless --conf sets it. With a condition, the report omits the log's own bytes, batches, codecs
+    and missing offsets.
     """
     from kafkafs.spark.jobs import stats
 

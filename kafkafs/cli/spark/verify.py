@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def command(data_dir: str, choice: Choice, dry_run: bool, **spark: Any) -> None:
     """Check everything that `kafkafs verify` checks, with Spark, and report it in the same words.
 
-    These are the CRC of each batch, each record, each index entry, offsets, transactions, snapshots
-    and checkpoints. A fault is one line: file, position in bytes, offset, reason. No lock is taken
-    and nothing is written.
+    The job checks the CRC of each batch, each record, each index entry, offsets, transactions,
+    snapshots and checkpoints. Each fault is one line with the file, the position in bytes, the
+    offset and the reason. The job takes no lock and writes nothing.
 
     Exit status 1: there are faults.
     """

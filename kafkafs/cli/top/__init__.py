@@ -36,7 +36,7 @@ PATIENCE_S = 10.0
     ),
 )
 @click.argument("mount", metavar="MOUNT")
-@click.option("--once", is_flag=True, help="Print one look, with the rates of DURATION, and end.")
+@click.option("--once", is_flag=True, help="Print the figures once, with the rates of DURATION.")
 @click.option("--partitions", is_flag=True, help="Show each partition instead of each topic.")
 @click.option(
     "--internal", is_flag=True, help="Show Kafka's own topics too, such as __consumer_offsets."
@@ -49,24 +49,28 @@ PATIENCE_S = 10.0
     show_default=True,
     type=Duration("s", least="100ms"),
     metavar="DURATION",
-    help="Time between two looks. A number without a unit is in seconds.",
+    help="Time between two readings. A number without a unit is in seconds.",
 )
-@output_options("facts, flush, fsync, faults, jobs, events, groups and rows", sizes=True)
+@output_options(
+    "facts of the mount, flush, fsync, faults, jobs, events, groups and rows", sizes=True
+)
 def command(
     mount: str, once: bool, partitions: bool, internal: bool, delay_ms: int, out: Output
 ) -> None:
     """Show the activity of each topic of MOUNT, live.
 
-    A topic has its records and bytes per second, size, records, segments and open files, and the
-    lag of the group that is furthest behind. The lines above the topics show the whole mount, the
-    times of flushes and fsyncs, faults, and the jobs that wait or run. The newest events are below.
-    q ends the command, h lists the keys. MOUNT may also be a data directory that is mounted
+    The line of a topic has its records and bytes per second, size, records, segments and open
+    files. It also has the lag of the consumer group that is furthest behind: the records that this
+    group has not committed. The lines above the topics show the whole mount, the times of flushes
+    and fsyncs, faults, and the jobs that wait or run. The newest events are below. The key q ends
+    the command, and h lists the keys. MOUNT may also be a data directory that is mounted
     read-write.
 
-    If a look takes more than a twentieth of the daemon's time, as with many thousand partitions,
-    top looks less often. Rates are those of the last DURATION.
+    top reads the figures of the mount every DURATION. With many thousand partitions, such a reading
+    takes long. top then reads less often, so that it needs at most a twentieth of the daemon's
+    time. Rates are those of the time since the reading before.
 
-    Exit status 1: there is no mount, or it does not answer at the start.
+    Exit status 1: MOUNT is not mounted, or the mount does not answer when top starts.
     """
     from kafkafs.cli.top.table import Table
     from kafkafs.cli.top.watcher import Watcher, resolved

@@ -38,92 +38,99 @@ METRICS = {
             "Versions of kafkafs and of Python. The value is 1.",
             ("version", "python"),
         ),
-        Metric("read_only", "gauge", "1 if the mount is read-only."),
-        Metric("topics", "gauge", "Topics."),
-        Metric("partitions", "gauge", "Partitions."),
-        Metric("open_handles", "gauge", "Open files."),
+        Metric("read_only", "gauge", "1 if the mount is read-only, else 0."),
+        Metric("topics", "gauge", "Number of topics."),
+        Metric("partitions", "gauge", "Number of partitions."),
+        Metric("open_handles", "gauge", "Number of open files."),
         Metric(
             "known_inodes",
             "gauge",
-            "Inodes that the daemon stores: those that the kernel knows. Of names like N@START it "
-            "stores only the open ones and the last 1,024.",
+            "Inodes that the daemon stores, which are those that the kernel knows. For names like "
+            "N@START, these are only the open files and the last 1,024 others.",
         ),
         Metric("events", "counter", "Lines written to .kafkafs/log."),
-        Metric("segment_descriptors", "gauge", "Open descriptors of segment files."),
-        Metric("segment_descriptors_limit", "gauge", "Most descriptors that segments may open."),
+        Metric("segment_descriptors", "gauge", "Number of open descriptors of segment files."),
+        Metric("segment_descriptors_limit", "gauge", "Largest number of open segment descriptors."),
         Metric(
             "reserved_descriptors",
             "gauge",
-            "Descriptors of process_max_fds that are reserved for everything else.",
+            "Descriptors that are reserved for other files. process_max_fds includes them.",
         ),
         Metric(
             "descriptor_evictions",
             "counter",
-            "Times that a segment closed its files because another one needed descriptors.",
+            "Times that a segment closed its files because another segment needed descriptors.",
         ),
     ),
     "partitions": (
-        Metric("partition_log_start_offset", "gauge", "First offset.", _PARTITION),
+        Metric("partition_log_start_offset", "gauge", "First offset of the log.", _PARTITION),
         Metric("partition_log_end_offset", "gauge", "Offset of the next record.", _PARTITION),
         Metric(
             "partition_last_stable_offset",
             "gauge",
-            "First offset of an open transaction, or the log end.",
+            "First offset of the oldest open transaction. If none is open, the log end.",
             _PARTITION,
         ),
         Metric("partition_size_bytes", "gauge", "Bytes of the partition's log files.", _PARTITION),
-        Metric("partition_segments", "gauge", "Segments.", _PARTITION),
+        Metric("partition_segments", "gauge", "Number of segments.", _PARTITION),
         Metric(
             "partition_appended_bytes",
             "counter",
-            "Bytes of log that were appended, of partitions with appends.",
+            "Bytes that were appended to the log. Only for partitions with appends.",
             _PARTITION,
         ),
         Metric(
             "partition_read_bytes",
             "counter",
-            "Bytes that reads of the partition's files returned, of partitions with reads. The "
-            "view raw has the segment files. Reads from the kernel's page cache do not count.",
+            "Bytes that reads of the partition's files returned. Only for partitions with reads. "
+            "Reads from the kernel's page cache do not count.",
             _BY_VIEW,
         ),
         Metric(
             "partition_record_bytes",
             "gauge",
-            "Mean bytes of an offset in the view. Bytes read, divided by it, are about the "
-            "records read.",
+            "Mean number of bytes per offset in the view. The bytes read, divided by this value, "
+            "are about the number of records read. Only for partitions with reads.",
             _BY_VIEW,
         ),
-        Metric("partition_open_handles", "gauge", "Open files, of partitions with any.", _BY_VIEW),
+        Metric(
+            "partition_open_handles",
+            "gauge",
+            "Number of open files. Only for partitions with open files.",
+            _BY_VIEW,
+        ),
     ),
     "groups": (
         Metric(
             "group_lag",
             "gauge",
-            "Records below the high watermark that a group has not committed, of each partition "
-            "with a committed offset.",
+            "Records from the committed offset of a group to the high watermark. Only for "
+            "partitions with a committed offset.",
             ("group", "topic", "partition"),
         ),
     ),
     "appends": (
-        Metric("appended_records", "counter", "Offsets assigned by appends."),
+        Metric("appended_records", "counter", "Records appended, counted by their offsets."),
         Metric("appended_batches", "counter", "Record batches appended."),
         Metric("appended_bytes", "counter", "Bytes of log appended."),
         Metric(
             "refused_appends",
             "counter",
-            "Appends that failed, by the error of the storage or of the system.",
+            "Appends that failed. The reason is the error of the storage or of the system.",
             ("reason",),
         ),
-        Metric("flush_seconds", "histogram", "Time of successful flushes of partitions."),
+        Metric(
+            "flush_seconds", "histogram", "Time that each successful flush of a partition took."
+        ),
         Metric(
             "fsync_seconds",
             "histogram",
-            "Time of requests that waited until data was on the disk: fsync, and writes with "
-            "O_SYNC or by flush.messages.",
+            "Time that requests waited until data was on the disk: fsync, writes with O_SYNC, and "
+            "writes that flush.messages flushed.",
         ),
         Metric("flush_failures", "counter", "Flushes that failed."),
         Metric("segment_rolls", "counter", "Times that a log began a new segment."),
-        Metric("truncations", "counter", "Times that the process that writes a log truncated it."),
+        Metric("truncations", "counter", "Times that the writer of a log has truncated it."),
     ),
     "retention": (
         Metric("retention_passes", "counter", "Scheduled runs of retention over all topics."),
@@ -132,15 +139,15 @@ METRICS = {
             "counter",
             "Times that retention or delete-records removed segments from a log.",
         ),
-        Metric("deleted_segments", "counter", "Segments that they removed."),
-        Metric("deleted_bytes", "counter", "Bytes of log in these segments."),
-        Metric("compactions", "counter", "Rounds of compaction."),
-        Metric("compaction_seconds", "counter", "Time of all rounds."),
-        Metric("compaction_read_bytes", "counter", "Bytes of log that the rounds read."),
-        Metric("compaction_kept_bytes", "counter", "Bytes of log that the rounds kept."),
-        Metric("compaction_read_records", "counter", "Records that the rounds read."),
-        Metric("compaction_kept_records", "counter", "Records that the rounds kept."),
-        Metric("compaction_map_fill", "gauge", "How full the last round's map was, from 0 to 1."),
+        Metric("deleted_segments", "counter", "Segments that retention or delete-records removed."),
+        Metric("deleted_bytes", "counter", "Bytes of log in the removed segments."),
+        Metric("compactions", "counter", "Rounds of compaction of a log."),
+        Metric("compaction_seconds", "counter", "Time of all rounds of compaction."),
+        Metric("compaction_read_bytes", "counter", "Bytes of log that compaction read."),
+        Metric("compaction_kept_bytes", "counter", "Bytes of log that compaction kept."),
+        Metric("compaction_read_records", "counter", "Records that compaction read."),
+        Metric("compaction_kept_records", "counter", "Records that compaction kept."),
+        Metric("compaction_map_fill", "gauge", "How full the last map of keys was, from 0 to 1."),
         Metric(
             "uncleanable_partitions",
             "gauge",
@@ -149,7 +156,8 @@ METRICS = {
         Metric(
             "topic_dirty_ratio",
             "gauge",
-            "The largest share of bytes not compacted yet in a partition, of compacted topics.",
+            "Share of bytes not compacted yet, in the partition of the topic where it is largest. "
+            "Only for topics that are compacted.",
             ("topic",),
         ),
     ),
@@ -157,71 +165,83 @@ METRICS = {
         Metric(
             "jobs", "gauge", "1 for each job that is queued or running.", (*_JOB, "state", "phase")
         ),
-        Metric("job_done_bytes", "gauge", "Bytes that a job's phase has done.", _JOB),
+        Metric(
+            "job_done_bytes", "gauge", "Bytes that the job has done in its present phase.", _JOB
+        ),
         Metric(
             "job_total_bytes",
             "gauge",
-            "Bytes that a job's phase has to do. 0 if they are not known yet.",
+            "Bytes that the job has to do in its present phase. 0 if not known yet.",
             _JOB,
         ),
-        Metric("duty_failures", "counter", "Failed turns of a duty.", ("duty",)),
+        Metric("duty_failures", "counter", "Turns of the duty that failed.", ("duty",)),
         Metric(
             "failing_duties",
             "gauge",
-            "Partitions, topics or other objects for which a duty fails now.",
+            "Number of partitions, topics or other objects for which the duty fails now.",
             ("duty",),
         ),
         Metric("checked_bytes", "counter", "Bytes of log that were read back to check them."),
         Metric("damages", "counter", "Damaged places found in logs."),
     ),
     "requests": (
-        Metric("requests", "counter", "Requests of the kernel.", ("operation",)),
+        Metric("requests", "counter", "Requests of the kernel to the daemon.", ("operation",)),
         Metric(
             "request_errors",
             "counter",
             "Requests of the kernel that were answered with an error.",
             ("operation", "errno"),
         ),
-        Metric("read_bytes", "counter", "Bytes that reads returned."),
-        Metric("written_bytes", "counter", "Bytes that writes accepted."),
+        Metric("read_bytes", "counter", "Bytes that read requests returned."),
+        Metric("written_bytes", "counter", "Bytes that write requests accepted."),
     ),
     "owner": (
         Metric(
             "owner_requests",
             "counter",
-            "Requests to the process that owns the directory.",
+            "Requests to the owner of the directory.",
             ("kind", "outcome"),
         ),
-        Metric("adopted_records", "counter", "Records of adopted batches."),
-        Metric("adopted_bytes", "counter", "Bytes of log in adopted batches."),
+        Metric("adopted_records", "counter", "Records in the adopted batches."),
+        Metric("adopted_bytes", "counter", "Bytes of log in the adopted batches."),
     ),
     "recovery": (
-        Metric("recovery_clean", "gauge", "1 if the last stop was clean."),
+        Metric(
+            "recovery_clean",
+            "gauge",
+            "1 if the directory was closed cleanly before this start, else 0.",
+        ),
         Metric("recovery_seconds", "gauge", "Time that loading the logs took."),
         Metric("recovery_read_bytes", "gauge", "Bytes of log that recovery read."),
-        Metric("recovery_cuts", "gauge", "Files from which recovery cut damage."),
-        Metric("recovery_cut_bytes", "gauge", "Bytes that recovery cut and set aside."),
+        Metric("recovery_cuts", "gauge", "Files from which recovery cut damaged bytes."),
+        Metric("recovery_cut_bytes", "gauge", "Bytes that recovery cut from these files."),
         Metric("recovery_faults", "gauge", "Faults that recovery found and left as they are."),
     ),
     "views": (
-        Metric("view_index_measured_bytes", "gauge", "Bytes of log measured.", ("view",)),
+        Metric(
+            "view_index_measured_bytes",
+            "gauge",
+            "Bytes of log that are measured in the view.",
+            ("view",),
+        ),
         Metric(
             "view_index_unmeasured_bytes",
             "gauge",
-            "Bytes of log not measured, of partitions that were used in the view.",
+            "Bytes of log that are not measured yet. Only partitions that were used in the view "
+            "count.",
             ("view",),
         ),
         Metric("view_index_held_bytes", "gauge", "Bytes of view indexes in memory."),
         Metric(
             "plain_cache_bytes",
             "gauge",
-            "Bytes of decompressed batches in memory, including those in progress.",
+            "Bytes of decompressed batches in memory, including batches being decompressed now.",
         ),
         Metric(
             "plain_cache_limit_bytes",
             "gauge",
-            "Limit of the decompressed batches (mount option memory). One larger batch at a time "
-            "may exceed it.",
+            "Limit for the decompressed batches: the mount option memory. One larger batch at a "
+            "time may exceed it.",
         ),
         Metric(
             "read_ahead_bytes",
@@ -231,18 +251,18 @@ METRICS = {
         Metric(
             "unfinished_bytes",
             "gauge",
-            "Bytes of lines without a newline, and of incomplete batches, of open files.",
+            "Bytes of lines without a newline, and of incomplete batches, that open files hold.",
         ),
         Metric(
             "unfinished_limit_bytes",
             "gauge",
-            "Limit of the unfinished bytes of one user (mount option memory). The limit of all "
-            "users together is four times that.",
+            "Limit for the unfinished bytes of one user: the mount option memory. The limit for "
+            "all users together is four times as large.",
         ),
         Metric(
             "plain_cache_lookups",
             "counter",
-            "Reads that found their decompressed batch (hit), or had to decompress it (miss).",
+            "Reads that found their batch decompressed (hit), or had to decompress it (miss).",
             ("outcome",),
         ),
     ),
