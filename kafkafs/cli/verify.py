@@ -41,7 +41,7 @@ def command(logs: Address, out: Output) -> None:
     in bytes, offset, reason.
 
     verify also names files that deletions, cleaners and recovery have left. These files are not
-    faults. Files that a killed process has left, and that the next start creates again, are not
+    faults. Files that a killed process has left, and that the next start replaces, are not
     faults either.
 
     Exit status 1: there are faults.
