@@ -7,15 +7,14 @@ thread; the caller decides how often.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from prometheus_client.parser import text_string_to_metric_families
+
 #: How many events are read, the newest ones.
 EVENTS = 200
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPED = re.compile(r"\\(.)")
 _PREFIX = "kafkafs_"
 _PER_PARTITION = "partition_"
 
@@ -80,17 +79,10 @@ def look(mount: str) -> Sample:
 
 def _samples(text: str) -> Iterator[tuple[str, Labels, float]]:
     """Each sample: its name, the values of its labels, its value."""
-    for line in text.splitlines():
-        if line.startswith("#"):
-            continue
-        name, _, value = line.rpartition(" ")
-        name, _, labels = name.partition("{")
-        found = [each if "\\" not in each else _plain(each) for _, each in _LABEL.findall(labels)]
-        yield name.removeprefix(_PREFIX), tuple(found), float(value)
-
-
-def _plain(label: str) -> str:
-    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], label)
+    for family in text_string_to_metric_families(text):
+        for name, labels, value, *_ in family.samples:
+            of = tuple(labels[label] for label in sorted(labels))
+            yield name.removeprefix(_PREFIX), of, value
 
 
 def _partitions(by_name: Mapping[str, Mapping[Labels, float]]) -> dict[Place, PartitionFigures]:
