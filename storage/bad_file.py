@@ -1,7 +1,7 @@
 """Small files that cannot be read are set aside by name: ``NAME.bad`` beside where they lay.
 
 Their content is rebuilt from elsewhere, or counts as unknown.  The file stays, for people to look
-at, until ``repair --purge``.  Brokers ignore the suffix.
+at, until ``repair --purge --apply``.  Brokers ignore the suffix.
 
 Not here: what is rebuilt from what (``checkpoints``, ``loader``, ``history``, ``recovery``).
 """

@@ -69,8 +69,8 @@ def command(context: click.Context, words: Sequence[str], dry_run: bool, out: Ou
     each file that differed. A mount does the same for files that are missing or cannot be right;
     reindex checks every entry.
 
-    The indexes of a damaged log stay: run `kafkafs repair` first. Tiered topics of a broker stay as
-    they are.
+    The indexes of a damaged log stay: run `kafkafs repair --apply` first. Tiered topics of a
+    broker stay as they are.
 
     Exit status 1: a log is damaged, there are only tiered topics, or with --dry-run something
     differs.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -30,24 +30,18 @@ _NOTHING = "nothing to restore"
     "repair",
     epilog=examples(
         "kafkafs repair data",
-        "kafkafs repair --salvage --dry-run data",
-        "kafkafs repair --log-start orders-0=first data",
+        "kafkafs repair --apply data",
+        "kafkafs repair --salvage --apply data",
+        "kafkafs repair --log-start orders-0=first --apply data",
     ),
 )
 @directory_argument()
+@click.option("--apply", "applies", is_flag=True, help="Do what repair prints without this option.")
 @click.option(
     "--salvage",
     "wants_salvage",
     is_flag=True,
     help="Restore the valid batches of the *.cut files, with their offsets.",
-)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help=(
-        "Only print what would be cut. With --salvage: what would be restored, what not, and why; "
-        "the directory may then be in use."
-    ),
 )
 @click.option(
     "--purge",
@@ -67,19 +61,21 @@ _NOTHING = "nothing to restore"
     ),
 )
 @output_options(
-    "lines, the messages about single files, and the counts partitions, lacking (a part) and "
-    "cannot_be_opened"
+    "applied, lines, the messages about single files, and with --apply the counts partitions, "
+    "lacking (a part) and cannot_be_opened"
 )
 def command(
     where: Address,
+    applies: bool,
     wants_salvage: bool,
-    dry_run: bool,
     wants_purge: bool,
     accept_loss: bool,
     log_starts: tuple[str, ...],
     out: Output,
 ) -> None:
-    """Read every byte of a data directory that is not in use, and repair damage.
+    """Read every byte of a data directory, and print what would repair it. --apply repairs it.
+
+    The directory must not be in use, except to print the plan of --salvage.
 
     repair cuts off the bytes that a mount would cut off, and bytes after the last batch of a
     segment. It stores them in *.cut files beside the log, except zeros.
@@ -94,19 +90,16 @@ def command(
     than it was, reading fails; after --accept-loss readers skip it.
 
     Tiered topics of a broker stay as they are, and standard error names them. Standard error also
-    lists everything that was found. Standard output lists everything that was done. If a partition
-    cannot be opened, it is named, and the others are repaired.
+    lists everything that was found. Standard output lists everything that was done, or would be. If
+    a partition cannot be opened, it is named, and the others are repaired.
 
     Exit status 1: something was cut, or would be; or --salvage left records that the log does not
     have. It is also 1 if a log is damaged, if it lacks a part and the loss is not accepted, or if
     a partition cannot be opened. Cuts of an earlier repair count only with --salvage.
     """
-    if dry_run and (wants_purge or accept_loss or log_starts):
-        raise click.UsageError("--dry-run can only be used alone or with --salvage")
     from storage.directory.manager import LogManager
 
-    verify = wants_salvage or not wants_purge
-    mending = _mending(log_starts, may_hide=wants_salvage or accept_loss)
+    wanted = _Wanted(wants_salvage, wants_purge, accept_loss)
     told: list[str] = []
 
     def say(line: object) -> None:
@@ -117,51 +110,51 @@ def command(
         one_line_errors(),
         opening_shown() as progress,
         LogManager.open(
-            where.data_dir if dry_run and wants_salvage else directory_to_open(where),
-            verify=verify,
+            directory_to_open(where) if applies else where.data_dir,
+            verify=wanted.reads,
             progress=progress,
             keeps_faulty=True,
-            mending=mending,
-            read_only=dry_run,
+            mending=_mending(log_starts, may_hide=wants_salvage or accept_loss),
+            read_only=not applies,
         ) as manager,
     ):
-        if dry_run and not wants_salvage:
+        if not (applies or wants_salvage):
             _check_alone(manager)
         # Opening has said them.
         told += map(str, [*manager.faults, *manager.cuts])
-        if dry_run:
-            is_well = _plan(manager, say, wants_salvage=wants_salvage)
-            out.json({"dry_run": True, "lines": told})
-            sys.exit(0 if is_well else 1)
-        logs = _writable(manager)
-        if wants_salvage:
-            lacking = _salvage(logs, say)
+        for (topic, partition), start in manager.checkpoints.mended_starts.items():
+            starts = "starts" if applies else "would start"
+            say(f"{topic}-{partition}: {starts} at offset {start}")
+        facts: dict[str, Any] = {"applied": applies, "lines": told}
+        if applies:
+            counts = _apply(manager, wanted, say)
+            out.json(facts | counts)
+            is_well = not (manager.cuts or counts["lacking"])
         else:
-            cut = {os.path.dirname(each.path) for each in manager.cuts if each.ends_log}
-            lacking = {log for log in logs if log.directory in cut or _is_uncut(manager, log)}
-        if accept_loss:
-            _accept_loss(manager, say)
-        if wants_purge:
-            _purge(manager, say)
-        lacking.update(log for log in logs if log.lost_ranges)
-        if verify:
-            offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
-            state = f"{len(lacking)} of them incomplete" if lacking else "whole"
-            say(f"{counted(len(logs), 'partition')} with {counted(offsets, 'offset')}: {state}")
-        faulty = len(manager.topics.faulty)
-        out.json(
-            {
-                "dry_run": False,
-                "lines": told,
-                "partitions": len(logs),
-                "lacking": len(lacking),
-                "cannot_be_opened": faulty,
-            }
-        )
-    if faulty:
-        raise fail(f"{counted(faulty, 'partition')} cannot be opened")
-    if manager.cuts or lacking:
+            plan = _Plan(manager, say)
+            is_well = plan.end(wanted)
+            if not told:
+                out.say("nothing to repair")
+            elif plan.changes:
+                out.say("nothing was changed; to do this, add --apply")
+            out.json(facts)
+    if applies and counts["cannot_be_opened"]:
+        raise fail(f"{counted(counts['cannot_be_opened'], 'partition')} cannot be opened")
+    if not is_well:
         sys.exit(1)
+
+
+class _Wanted(NamedTuple):
+    """The options that choose a repair."""
+
+    salvage: bool
+    purge: bool
+    accept_loss: bool
+
+    @property
+    def reads(self) -> bool:
+        """Whether everything is read."""
+        return self.salvage or not self.purge
 
 
 def _check_alone(manager: LogManager) -> None:
@@ -182,25 +175,96 @@ def _writable(manager: LogManager) -> list[Log]:
     return [log for log in manager.logs() if log.tiered is None]
 
 
-def _plan(manager: LogManager, say: Callable[[str], None], *, wants_salvage: bool) -> bool:
-    """Say what a repair would cut, or take back; returns whether there is nothing wrong."""
-    from storage.log.salvage import plan_cuts, plan_salvage
+class _Plan:
+    """Prints what `--apply` would do in a directory that is open read-only."""
 
-    logs = _writable(manager)
-    cuts = [line for log in logs for line in plan_cuts(log)]
-    damaged = 0
-    if wants_salvage:
-        planned = [each for log in logs for each in plan_salvage(log)]
+    def __init__(self, manager: LogManager, say: Callable[[str], None]) -> None:
+        self._manager = manager
+        self._say = say
+        self._logs = _writable(manager)
+        self.changes = len(manager.checkpoints.mended_starts)
+        """How many changes were printed."""
+
+    def end(self, wanted: _Wanted) -> bool:
+        """Print the plan; return whether nothing is damaged, missing or unreadable."""
+        cuts = self._cuts() if wanted.reads else []
+        damaged = 0
+        if wanted.salvage:
+            damaged = self._salvage()
+        if wanted.accept_loss:
+            self._accept_loss()
+        if wanted.purge:
+            self._purge(also_cuts=bool(cuts))
+        lacks = any(_is_uncut(self._manager, log) or log.lost_ranges for log in self._logs)
+        faulty = self._manager.topics.faulty or self._manager.checkpoints.mended_starts
+        return not (cuts or damaged or lacks or faulty)
+
+    def _cuts(self) -> list[str]:
+        from storage.log.salvage import plan_cuts
+
+        return self._print(line for log in self._logs for line in plan_cuts(log))
+
+    def _salvage(self) -> int:
+        """Return how many bytes would not be restored."""
+        from storage.log.salvage import plan_salvage
+
+        planned = [each for log in self._logs for each in plan_salvage(log)]
         for line in (line for each in planned for line in each.lines("would restore")):
-            say(line)
-        if not any(each.records for each in planned):
-            say(_NOTHING)
-        damaged = sum(each.damaged for each in planned)
+            self._say(line)
+        records = sum(each.records for each in planned)
+        self.changes += records
+        if not records:
+            self._say(_NOTHING)
+        return sum(each.damaged for each in planned)
+
+    def _accept_loss(self) -> None:
+        lines = [
+            f"{log.directory}: would give up offsets {first} to {last}"
+            for log in self._logs
+            for first, last in log.lost_ranges
+        ]
+        self._print([*lines, *self._manager.groups.pull_back(whole=True, plan=True)])
+
+    def _purge(self, *, also_cuts: bool) -> None:
+        """`also_cuts`: the repair itself would set bytes aside."""
+        from storage.segment.cut import set_aside_files
+
+        paths = [
+            path
+            for directory in _directories(self._manager)
+            for path in set_aside_files(self._manager.files, directory)
+        ]
+        if also_cuts:
+            paths.append("the bytes that would be truncated")
+        self._print(f"{path}: would be removed" for path in paths)
+
+    def _print(self, lines: Iterable[str]) -> list[str]:
+        printed = list(lines)
+        for line in printed:
+            self._say(line)
+        self.changes += len(printed)
+        return printed
+
+
+def _apply(manager: LogManager, wanted: _Wanted, say: Callable[[str], None]) -> dict[str, int]:
+    """Repair, and count partitions: all, those that lack a part, those that cannot be opened."""
+    logs = _writable(manager)
+    if wanted.salvage:
+        lacking = _salvage(logs, say)
     else:
-        for line in cuts or ["nothing to cut"]:
-            say(line)
-    is_short = any(log.lost_ranges or _is_uncut(manager, log) for log in logs)
-    return not (cuts or damaged or is_short or manager.topics.faulty)
+        cut = {os.path.dirname(each.path) for each in manager.cuts if each.ends_log}
+        lacking = {log for log in logs if log.directory in cut or _is_uncut(manager, log)}
+    if wanted.accept_loss:
+        _accept_loss(manager, say)
+    if wanted.purge:
+        _purge(manager, say)
+    lacking.update(log for log in logs if log.lost_ranges)
+    if wanted.reads:
+        offsets = sum(log.log_end_offset - log.log_start_offset for log in logs)
+        state = f"{len(lacking)} of them incomplete" if lacking else "whole"
+        say(f"{counted(len(logs), 'partition')} with {counted(offsets, 'offset')}: {state}")
+    faulty = len(manager.topics.faulty)
+    return {"partitions": len(logs), "lacking": len(lacking), "cannot_be_opened": faulty}
 
 
 def _is_uncut(manager: LogManager, log: Log) -> bool:
@@ -239,9 +303,14 @@ def _purge(manager: LogManager, say: Callable[[str], None]) -> None:
     """Remove what was set aside."""
     from storage.segment.cut import purge
 
-    for directory in [*(log.directory for log in _writable(manager)), manager.path]:
+    for directory in _directories(manager):
         for path in purge(manager.files, directory):
             say(f"{path}: removed")
+
+
+def _directories(manager: LogManager) -> list[str]:
+    """Where files are set aside."""
+    return [*(log.directory for log in _writable(manager)), manager.path]
 
 
 def _mending(log_starts: tuple[str, ...], *, may_hide: bool) -> Mending:

@@ -55,7 +55,8 @@ class Checkpoints:
     """``cleaned``: up to where each log has been cleaned by now; ``cleaned_before``: before it was
     loaded, also of deleted topics.  ``has_log_starts``: whether there was a checkpoint of log
     starts; each directory of ours has one, if an empty one.  ``lost_starts``: partitions whose log
-    start is lost, each with an offset that is not above it.
+    start is lost, each with an offset that is not above it.  ``mended_starts``: the log starts that
+    were lost and that a repair has set.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Checkpoints:
         self.cleaned_before: dict[TopicPartition, int] = {}
         self.has_log_starts = True
         self.lost_starts: dict[TopicPartition, int] = {}
+        self.mended_starts: dict[TopicPartition, int] = {}
         # The content of each when the directory was opened, by the file's name.
         self._at_open: dict[str, dict[TopicPartition, int]] = {}
         # Any thread writes them.
@@ -193,13 +195,16 @@ class Checkpoints:
     def _told_log_start(self, item: TopicPartition) -> int | None:
         """A lost log start by the repair, or by the partition's own history."""
         if item in self._mending.log_starts:
-            return self._mending.log_starts[item]
+            self.mended_starts[item] = self._mending.log_starts[item]
+            return self.mended_starts[item]
         directory = os.path.join(self._path, paths.partition_directory(*item))
         try:
             start = history.recorded_start(self._files, directory)
         except (CorruptCheckpoint, OSError):
             start = None
-        return 0 if start is None and self._mending.rest_at_first else start
+        if start is None and self._mending.rest_at_first:
+            start = self.mended_starts[item] = 0
+        return start
 
     def check_log_start(self, item: TopicPartition) -> None:
         """CorruptCheckpoint where the partition's log start is lost."""
@@ -207,8 +212,8 @@ class Checkpoints:
             name = paths.partition_directory(*item)
             raise CorruptCheckpoint(
                 "the log start offset is lost. So that deleted records do not reappear, run "
-                f"`kafkafs repair {self._path} --log-start {name}=OFFSET` ({name}=first if no "
-                "records were deleted)",
+                f"`kafkafs repair {self._path} --log-start {name}=OFFSET --apply` ({name}=first if "
+                "no records were deleted)",
                 path=os.path.join(self._path, paths.LOG_STARTS),
             )
 

@@ -342,8 +342,8 @@ class Loader:
         behind = counted(count_behind(log, damage), "record")
         self.faults.append(
             f"{damage}; nothing was truncated, because a mount shows {behind} after the "
-            f"damage. To keep them: kafkafs repair {self.path} --salvage. To truncate the log "
-            f"there: kafkafs repair {self.path} --accept-loss"
+            f"damage. To keep them: kafkafs repair {self.path} --salvage --apply. To truncate the "
+            f"log there: kafkafs repair {self.path} --accept-loss --apply"
         )
 
     def compare_end(self, log: Log, flushed_end: int) -> None:
@@ -440,7 +440,7 @@ class Loader:
             fault = error
             known = known or self.settings.id_at_broker(log.topic)
             if not known and self.mending is None:
-                remedy = f"to give the topic a new id: kafkafs repair {self.path}"
+                remedy = f"to give the topic a new id: kafkafs repair {self.path} --apply"
                 raise CorruptCheckpoint(f"{error.message}; {remedy}", path=path) from None
         if known:
             log.topic_id = known

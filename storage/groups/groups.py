@@ -442,30 +442,33 @@ class Groups(LogListener[Log]):
 
     # -- after a crash -------------------------------------------------------------------------
 
-    def pull_back(self, *, whole: bool = False) -> list[str]:
+    def pull_back(self, *, whole: bool = False, plan: bool = False) -> list[str]:
         """Commit the log end in the place of positions that lie beyond it; a line for each.
 
         A machine that stops may have brought commits to the disk, and not the records before them.
         Only what was not flushed can be so (``Durability.flush_after``), and only that is read;
-        ``whole``: all of it, as logs have lost what was flushed.
+        ``whole``: all of it, as logs have lost what was flushed.  ``plan``: write nothing, and take
+        the lost ends of logs as accepted.
         """
         lines: list[str] = []
         for log in self.logs:
-            if log.closed or log.lost_end or log.durability.flush_error is not None:
+            if log.closed or (log.lost_end and not plan) or log.durability.flush_error is not None:
                 continue
             start = log.log_start_offset if whole else log.durability.recovery_point
             if start < log.log_end_offset:
                 with self._directory.duties.attempt("resetting committed offsets", log.name):
-                    found = self._beyond(OffsetsLog(log, len(self.logs), start))
-                    self._append(log, [pair for pair, _ in found])
+                    found = self._beyond(OffsetsLog(log, len(self.logs), start), plan=plan)
+                    if not plan:
+                        self._append(log, [pair for pair, _ in found])
                     lines += [line for _, line in found]
         return lines
 
-    def _beyond(self, offsets: OffsetsLog) -> list[tuple[tuple[bytes, bytes], str]]:
+    def _beyond(self, offsets: OffsetsLog, *, plan: bool) -> list[tuple[tuple[bytes, bytes], str]]:
         """What pulls back the positions in these records that lie beyond the end of their logs, and
         a line for each.
         """
         offsets.read_on()
+        reset = "would be reset" if plan else "reset"
         found: list[tuple[tuple[bytes, bytes], str]] = []
         for name, records in offsets.groups.items():
             facts = GroupFacts(name_text(name), records)
@@ -473,7 +476,7 @@ class Groups(LogListener[Log]):
             for (topic, number), each in sorted(facts.committed.items()):
                 known = self._topics.get(topic)
                 log = None if known is None else known.partitions.get(number)
-                if log is None or log.lost_end or not self._counts(topic, each):
+                if log is None or (log.lost_end and not plan) or not self._counts(topic, each):
                     continue
                 end = log.log_end_offset
                 if each.position > end:
@@ -481,7 +484,7 @@ class Groups(LogListener[Log]):
                     value = commit_value(each._replace(position=end))
                     line = (
                         f"group {facts.name!r}: committed offset {each.position} of {log.name} "
-                        f"was beyond the log end; reset to {end}, because records were lost"
+                        f"was beyond the log end; {reset} to {end}, because records were lost"
                     )
                     found.append(((key, value), line))
         return found

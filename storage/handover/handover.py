@@ -343,7 +343,7 @@ class _Handover:
             )
         for fault in source.faults:
             if fault.startswith(log.directory + os.sep) and fault not in log.losses:
-                refuse(f"{fault}; run kafkafs repair first")
+                refuse(f"{fault}; run kafkafs repair --apply first")
         for loss in log.losses:
             refuse(f"{name} is incomplete: {loss}")
         metadata = os.path.join(directory, paths.PARTITION_METADATA)

@@ -521,8 +521,8 @@ class Log:
         return (
             f"offsets {self.log_end_offset} to {self.lost_end - 1} had been flushed but are "
             "missing; appends are refused so that these offsets are not reused. To restore "
-            "them: kafkafs repair --salvage, or a backup. To accept the loss: kafkafs repair "
-            "--accept-loss"
+            "them: kafkafs repair --salvage --apply, or a backup. To accept the loss: kafkafs "
+            "repair --accept-loss --apply"
         )
 
     @property

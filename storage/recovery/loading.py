@@ -378,7 +378,7 @@ class _Loading:
         elif not may_cut:
             self.result.faults.append(
                 f"{path}: position {size}: {count} bytes after the last batch are not a batch. "
-                "To remove them: kafkafs repair"
+                "To remove them: kafkafs repair --apply"
             )
         elif self.context.writable:
             reason = "not a batch; no record is missing"

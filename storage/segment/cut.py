@@ -97,17 +97,19 @@ def _log_order(name: str) -> tuple[int, int, str]:
     )
 
 
-def purge(files: Files, directory: str) -> list[str]:
-    """Remove for good what was set aside, small files too (``bad_file``); returns the paths.
-
-    OSError from the disk.
-    """
+def set_aside_files(files: Files, directory: str) -> list[str]:
+    """Return the paths of what was set aside, small files too (``bad_file``).  OSError."""
     bad = [
         name
         for name, kind in files.listing(directory)
         if name.endswith(paths.BAD) and kind != "directory"
     ]
-    removed = [*cut_files(files, directory), *(os.path.join(directory, name) for name in bad)]
+    return [*cut_files(files, directory), *(os.path.join(directory, name) for name in bad)]
+
+
+def purge(files: Files, directory: str) -> list[str]:
+    """Remove for good what was set aside; returns the paths.  OSError."""
+    removed = set_aside_files(files, directory)
     for path in removed:
         files.unlink(path)
     if removed:

@@ -58,8 +58,8 @@ def report(path: str, places: Iterable[Damage]) -> None:
     topic, _, partition = os.path.basename(os.path.dirname(path)).rpartition("-")
     for place in places:
         _log.warning(
-            "%s/%s: damaged: %s. Run `kafkafs verify` for details, `kafkafs repair --salvage` "
-            "to fix it.",
+            "%s/%s: damaged: %s. Run `kafkafs verify` for details, `kafkafs repair --salvage "
+            "--apply` to fix it.",
             *(topic, partition, place.error(path)),
         )
 

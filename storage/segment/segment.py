@@ -241,7 +241,7 @@ class Segment:
         error = self.damages[-1].error(self.log_path)
         return (
             f"{error}; reads of it fail until you restore the file from a backup or run "
-            "kafkafs repair --accept-loss"
+            "kafkafs repair --accept-loss --apply"
         )
 
     @property

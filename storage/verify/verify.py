@@ -52,8 +52,12 @@ _CHECKPOINTS = (
     (paths.CLEANER_OFFSETS, "first dirty offset"),
 )
 _LEFT_OVER = {
-    paths.CUT: "truncated by recovery. To restore its valid batches: kafkafs repair --salvage",
-    paths.BAD: "set aside because it could not be read. To remove it: kafkafs repair --purge",
+    paths.CUT: (
+        "truncated by recovery. To restore its valid batches: kafkafs repair --salvage --apply"
+    ),
+    paths.BAD: (
+        "set aside because it could not be read. To remove it: kafkafs repair --purge --apply"
+    ),
     paths.DELETED: "will be deleted",
     paths.CLEANED: "left by an interrupted compaction; the next start removes it",
     paths.SWAP: "part of a decided swap; the next start completes it",

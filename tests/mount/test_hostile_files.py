@@ -272,11 +272,11 @@ def test_repair_is_told_where_a_log_begins(mount: Mount, orders: Path) -> None:
     (mount.data / "orders-0/kafkafs.history").unlink()
     mount.start()
     fails(errno.EIO, cat, orders)
-    assert "--log-start orders-0=OFFSET" in mount.events()
+    assert "--log-start orders-0=OFFSET --apply" in mount.events()
     mount.stop()
 
     def repair(*options: str) -> subprocess.CompletedProcess[bytes]:
-        command = [*KAFKAFS, "repair", str(mount.data), *options]
+        command = [*KAFKAFS, "repair", "--apply", str(mount.data), *options]
         return subprocess.run(command, capture_output=True, check=False)
 
     done = repair()

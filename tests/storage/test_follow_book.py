@@ -128,7 +128,7 @@ def test_the_loss_is_accepted(tmp_path: Path, cut: bool) -> None:
         with opened_with_faults(tmp_path) as writer:
             go_on(writer)
         assert None in reader.look()
-        outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
+        outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path), "--accept-loss"])
         assert outcome.exit_code == 0
         reader.follower.look()
         assert reader.log.losses == []

@@ -34,7 +34,7 @@ LINES = [
     (f"dump {LOG}", "Log starting offset: 0\n"),
     ("verify data", "1 partition with 4 records, 166B: whole\n"),
     ("reindex --dry-run data", "1 segment read, 0 files different\n"),
-    ("repair --dry-run data", "nothing to cut\n"),
+    ("repair data", "nothing to repair\n"),
     ("convert --dry-run data", "0 files would be converted\n"),
     ("handover --dry-run data mnt", "mnt: "),
     ("detach --dry-run data", "not the directory of a broker\n"),

@@ -135,7 +135,7 @@ def kept(place: Place) -> list[bytes | None]:
 def test_repair_of_what_is_whole(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:
         append(manager.create_topic("orders").partitions[0], b"one", b"two")
-    done = kafkafs("repair", place.data)
+    done = kafkafs("repair", "--apply", place.data)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "1 partition with 2 offsets: whole\n"
 
@@ -143,14 +143,14 @@ def test_repair_of_what_is_whole(place: Place) -> None:
 @pytest.mark.programs
 def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> None:
     path = damaged(place)
-    done = kafkafs("repair", place.data)
+    done = kafkafs("repair", "--apply", place.data)
     assert done.returncode == 1
     assert f"{path}: truncated " in done.stderr
     assert kept(place) == [b"one"]
-    done = kafkafs("repair", place.data, "--salvage")
+    done = kafkafs("repair", "--apply", place.data, "--salvage")
     assert "restored 1 record in 1 batch" in done.stdout
     assert kept(place) == [b"one", b"three"]
-    done = kafkafs("repair", place.data, "--purge")
+    done = kafkafs("repair", "--apply", place.data, "--purge")
     assert done.stdout.endswith(".cut: removed\n")
     assert list(place.data.rglob("*.cut")) == []
     assert kept(place) == [b"one", b"three"]
@@ -159,7 +159,7 @@ def test_repair_cuts_behind_the_damage_and_salvage_takes_back(place: Place) -> N
 @pytest.mark.programs
 def test_salvage_and_purge_in_one(place: Place) -> None:
     damaged(place)
-    assert kafkafs("repair", place.data, "--salvage", "--purge").returncode == 1
+    assert kafkafs("repair", "--apply", place.data, "--salvage", "--purge").returncode == 1
     assert kept(place) == [b"one", b"three"]
     assert list(place.data.rglob("*.cut")) == []
 
@@ -168,7 +168,7 @@ def test_salvage_and_purge_in_one(place: Place) -> None:
 def test_what_is_mounted_cannot_be_repaired(place: Place) -> None:
     place.mount()
     (place.path / "orders").mkdir()
-    done = kafkafs("repair", place.data)
+    done = kafkafs("repair", "--apply", place.data)
     assert done.returncode == 1
     assert done.stderr.startswith("kafkafs: the data directory is in use by process")
 

@@ -1,23 +1,27 @@
-"""`kafkafs repair`, `--salvage` and `--dry-run`: what they say, and the exit status."""
+"""`kafkafs repair`, `--salvage` and `--apply`: what they say, and the exit status."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from kafkafs.cli import main
-from storage import LogManager
+from storage import LogManager, paths
 from storage.state import book_file
+from storage.state.history import FILE_NAME as HISTORY
 from tests.kafkafs.cli.conftest import kafkafs
 from tests.storage.log.test_salvage import damage
 from tests.storage.logs import NOW_MS, append, opened, values
 from tests.storage.recovery.test_recovery import fill
 from tests.storage.state.test_book import LINES, log_file
 from tests.storage.state.test_book import fill as fill_flushed
+
+HINT = "nothing was changed; to do this, add --apply"
 
 
 def damaged(base: Path) -> Path:
@@ -28,20 +32,23 @@ def damaged(base: Path) -> Path:
     return path
 
 
-def test_a_dry_run_says_what_salvage_takes_and_leaves(tmp_path: Path) -> None:
+def test_a_plan_says_what_salvage_takes_and_leaves(tmp_path: Path) -> None:
     path = damaged(tmp_path)
     before = {each: each.read_bytes() for each in (tmp_path / "t-0").iterdir()}
-    said = CliRunner().invoke(main, ["repair", str(tmp_path), "--salvage", "--dry-run"])
+    said = CliRunner().invoke(main, ["repair", str(tmp_path), "--salvage"])
     assert said.exit_code == 1, said.output
     assert {each: each.read_bytes() for each in (tmp_path / "t-0").iterdir()} == before
     left = "left 74 bytes from position 74: the CRC is wrong"
     behind = path.with_name("00000000000000000008.log")
     assert said.stdout.splitlines() == [
+        f"{path}: would truncate 222 bytes at position 74",
+        f"{behind}: would truncate 298 bytes at position 0",
         f"{path}: would restore 2 records in 2 batches, 148 of 222 bytes",
         f"{path}: {left}",
         f"{behind}: would restore 4 records in 4 batches, 298 of 298 bytes",
+        HINT,
     ]
-    done = CliRunner().invoke(main, ["repair", str(tmp_path), "--salvage"])
+    done = CliRunner().invoke(main, ["repair", str(tmp_path), "--salvage", "--apply"])
     assert done.exit_code == 1, done.output
     assert done.stdout.splitlines() == [
         f"{path}.74.cut: restored 2 records in 2 batches, 148 of 222 bytes",
@@ -49,7 +56,7 @@ def test_a_dry_run_says_what_salvage_takes_and_leaves(tmp_path: Path) -> None:
         f"{behind}.cut: restored 4 records in 4 batches, 298 of 298 bytes",
         "1 partition with 12 offsets: 1 of them incomplete",
     ]
-    for options in (["--dry-run"], []):
+    for options in ([], ["--apply"]):
         done = CliRunner().invoke(main, ["repair", str(tmp_path), "--salvage", *options])
         assert done.exit_code == 1
         assert "nothing to restore" in done.stdout.splitlines()
@@ -58,15 +65,16 @@ def test_a_dry_run_says_what_salvage_takes_and_leaves(tmp_path: Path) -> None:
 @pytest.mark.programs
 def test_what_is_cut_is_said_once(tmp_path: Path) -> None:
     path = damaged(tmp_path)
-    planned = kafkafs("repair", tmp_path, "--dry-run")
+    planned = kafkafs("repair", tmp_path)
     behind = path.with_name("00000000000000000008.log")
     assert (planned.returncode, planned.stderr) == (1, "")
     assert planned.stdout.splitlines() == [
         f"{path}: would truncate 222 bytes at position 74",
         f"{behind}: would truncate 298 bytes at position 0",
+        HINT,
     ]
     assert not list((tmp_path / "t-0").glob("*.cut"))
-    done = kafkafs("repair", tmp_path)
+    done = kafkafs("repair", tmp_path, "--apply")
     assert done.returncode == 1
     assert done.stdout == "1 partition with 5 offsets: 1 of them incomplete\n"
     assert done.stderr.splitlines() == [
@@ -74,16 +82,19 @@ def test_what_is_cut_is_said_once(tmp_path: Path) -> None:
         f"{behind}: truncated 298 bytes at position 0: the records before it are missing; "
         f"kept as {behind.name}.cut",
     ]
-    planned = kafkafs("repair", tmp_path, "--dry-run")
-    assert (planned.returncode, planned.stdout) == (0, "nothing to cut\n")
+    planned = kafkafs("repair", tmp_path)
+    assert (planned.returncode, planned.stdout) == (0, "nothing to repair\n")
 
 
 def test_what_is_whole(tmp_path: Path) -> None:
     fill(tmp_path)
     for options, said in (
-        (["--salvage", "--dry-run"], "nothing to restore\n"),
-        (["--salvage"], "nothing to restore\n1 partition with 12 offsets: whole\n"),
-        ([], "1 partition with 12 offsets: whole\n"),
+        ([], "nothing to repair\n"),
+        (["--salvage"], "nothing to restore\n"),
+        (["--accept-loss"], "nothing to repair\n"),
+        (["--purge"], "nothing to repair\n"),
+        (["--salvage", "--apply"], "nothing to restore\n1 partition with 12 offsets: whole\n"),
+        (["--apply"], "1 partition with 12 offsets: whole\n"),
     ):
         done = CliRunner().invoke(main, ["repair", str(tmp_path), *options])
         assert (done.exit_code, done.output) == (0, said)
@@ -91,19 +102,66 @@ def test_what_is_whole(tmp_path: Path) -> None:
 
 def test_as_json(tmp_path: Path) -> None:
     damaged(tmp_path)
-    done = CliRunner().invoke(main, ["repair", str(tmp_path), "--json"])
+    done = CliRunner().invoke(main, ["repair", str(tmp_path), "--apply", "--json"])
     facts = json.loads(done.stdout)
     lines = facts.pop("lines")
     assert done.exit_code == 1
     assert ["cut" in line for line in lines] == [True, True, False]
-    assert facts == {"dry_run": False, "partitions": 1, "lacking": 1, "cannot_be_opened": 0}
+    assert facts == {"applied": True, "partitions": 1, "lacking": 1, "cannot_be_opened": 0}
 
 
-def test_a_dry_run_changes_nothing_that_another_option_would(tmp_path: Path) -> None:
-    for options in (["--accept-loss"], ["--salvage", "--purge"]):
-        arguments = [str(tmp_path), "--dry-run", "--allow-empty", *options]
-        said = CliRunner().invoke(main, ["repair", *arguments])
-        assert said.exit_code == 2
+def everything(base: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
+
+
+def without_end(base: Path) -> None:
+    fill_flushed(base)
+    log_file(base, 9).unlink()
+
+
+def without_log_start(base: Path) -> None:
+    fill_flushed(base)
+    (base / paths.LOG_STARTS).write_bytes(b"?")
+    (base / "t-0" / HISTORY).unlink(missing_ok=True)
+
+
+def with_a_bad_file(base: Path) -> None:
+    fill(base)
+    (base / "t-0/partition.metadata.bad").touch()
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "planned", "status"),
+    [
+        (damaged, [], "4.log: would truncate 222 bytes at position 74", 1),
+        (damaged, ["--salvage"], "4.log: would restore 2 records in 2 batches", 1),
+        (
+            damaged,
+            ["--salvage", "--purge"],
+            "the bytes that would be truncated: would be removed",
+            1,
+        ),
+        (without_end, ["--accept-loss"], "t-0: would give up offsets 9 to 11", 1),
+        (without_log_start, ["--log-start", "t-0=2"], "t-0: would start at offset 2", 1),
+        (without_log_start, ["--log-start", "first"], "t-0: would start at offset 0", 1),
+        (with_a_bad_file, ["--purge"], "t-0/partition.metadata.bad: would be removed", 0),
+    ],
+)
+def test_a_plan_changes_nothing(
+    tmp_path: Path, make: Callable[[Path], object], options: list[str], planned: str, status: int
+) -> None:
+    make(tmp_path)
+    before = everything(tmp_path)
+    done = run("repair", tmp_path, *options)
+    assert done.exit_code == status, done.output
+    assert planned in done.stdout
+    assert done.stdout.endswith(f"{HINT}\n")
+    assert everything(tmp_path) == before
+    planned_json = json.loads(run("repair", tmp_path, "--json", *options).stdout)
+    assert not planned_json["applied"]
+    assert any(planned in line for line in planned_json["lines"])
+    run("repair", tmp_path, "--apply", *options)
+    assert HINT not in run("repair", tmp_path, *options).stdout
 
 
 def run(*arguments: object) -> Result:
@@ -145,8 +203,8 @@ def test_garbage_behind_a_sealed_segment_goes_and_nothing_else(
         with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
             assert values(manager.log("t", 0)) == LINES
         assert is_counted or book.read_bytes() == before[book]
-    assert run("repair", tmp_path).exit_code == int(any(garbage))
-    for arguments in (["verify", tmp_path], ["repair", tmp_path], ["verify", tmp_path]):
+    assert run("repair", tmp_path, "--apply").exit_code == int(any(garbage))
+    for arguments in (["verify", tmp_path], ["repair", tmp_path, "--apply"], ["verify", tmp_path]):
         done = run(*arguments)
         assert done.exit_code == 0, done.output
     after = content(tmp_path)
@@ -160,14 +218,14 @@ def test_garbage_behind_a_sealed_segment_goes_and_nothing_else(
         assert values(log) == [*LINES, b"next"]
 
 
-def test_what_a_dry_run_says_of_garbage(tmp_path: Path) -> None:
+def test_the_plan_for_garbage(tmp_path: Path) -> None:
     fill_flushed(tmp_path)
     path = log_file(tmp_path, 3)
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + b"rubbish")
-    done = run("repair", tmp_path, "--dry-run")
+    done = run("repair", tmp_path)
     assert done.exit_code == 1
-    assert done.stdout == f"{path}: would truncate 7 bytes at position {size}\n"
+    assert done.stdout == f"{path}: would truncate 7 bytes at position {size}\n{HINT}\n"
 
 
 @pytest.mark.parametrize("garbage", [bytes(8), b"rubbish"])
@@ -200,30 +258,30 @@ def test_a_log_is_not_ended_before_records_that_a_mount_shows(
     line = (
         f"the CRC is wrong (file {path}, position 74, offset {lost}); nothing was "
         f"truncated, because a mount shows {hidden} records after the damage. To keep them: "
-        f"kafkafs repair {tmp_path} --salvage. To truncate the log there: "
-        f"kafkafs repair {tmp_path} --accept-loss"
+        f"kafkafs repair {tmp_path} --salvage --apply. To truncate the log there: "
+        f"kafkafs repair {tmp_path} --accept-loss --apply"
     )
-    for arguments in ([], ["--dry-run"]):
+    for arguments in ([], ["--apply"]):
         caplog.clear()
         done = run("repair", tmp_path, *arguments)
         assert done.exit_code == 1
         assert line in caplog.messages
         assert content(tmp_path) == before
     left = [*LINES[:lost], *LINES[lost + 1 :], b"next"]
-    assert run("repair", tmp_path, "--salvage").exit_code == 1
+    assert run("repair", tmp_path, "--salvage", "--apply").exit_code == 1
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert values(log) == left
         assert append(log, b"more") == len(LINES) + 1
-    assert run("repair", tmp_path).exit_code == 0
+    assert run("repair", tmp_path, "--apply").exit_code == 0
 
 
 def test_a_log_is_ended_where_its_loss_is_accepted(tmp_path: Path) -> None:
     fill_flushed(tmp_path)
     damage(log_file(tmp_path, 3), 140)
-    assert run("repair", tmp_path, "--accept-loss").exit_code == 1
+    assert run("repair", tmp_path, "--accept-loss", "--apply").exit_code == 1
     with opened(tmp_path) as manager:
         log = manager.log("t", 0)
         assert values(log) == LINES[:4]
         assert append(log, b"next") == 4
-    assert run("repair", tmp_path).exit_code == 0
+    assert run("repair", tmp_path, "--apply").exit_code == 0

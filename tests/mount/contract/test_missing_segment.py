@@ -117,7 +117,7 @@ def test_under_its_own_writer(tmp_path: Path, how: str, looked: bool) -> None:
         mount.run("echo more >> $orders", orders=orders)
         assert mount.run("tail -n 1 $orders", orders=orders) == b"more\n"
         mount.stop()
-        assert kafkafs("repair", mount.data, "--accept-loss").returncode == 0
+        assert kafkafs("repair", "--apply", mount.data, "--accept-loss").returncode == 0
         mount.start()
         left = b"".join([*LINES[:lost], *LINES[BEHIND:]])
         assert mount.run("cat $orders", orders=orders) == left + b"more\n"

@@ -128,10 +128,10 @@ COMMANDS = {
     ("compact",): 0,
     ("reindex",): 0,
     ("convert",): 0,
-    ("repair",): 0,
-    ("repair", "--salvage"): 0,
-    ("repair", "--purge"): 0,
-    ("repair", "--accept-loss"): 0,
+    ("repair", "--apply"): 0,
+    ("repair", "--apply", "--salvage"): 0,
+    ("repair", "--apply", "--purge"): 0,
+    ("repair", "--apply", "--accept-loss"): 0,
     ("detach", "--dry-run"): 0,
 }
 

@@ -85,6 +85,11 @@ def test_nothing_is_pulled_back_where_the_loss_is_not_accepted(tmp_path: Path) -
             assert manager.log("orders", 0).lost_end == 10
             assert positions(manager, "g") == {("orders", 0): 10}
     outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
+    assert (
+        "group 'g': committed offset 10 of orders/0 was beyond the log end; would be reset to 0"
+        in outcome.output
+    )
+    outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path), "--accept-loss"])
     assert outcome.exit_code == 0, outcome.output
     assert (
         "group 'g': committed offset 10 of orders/0 was beyond the log end; reset to 0"

@@ -56,7 +56,7 @@ def test_it_takes_nothing_until_the_loss_is_accepted(
             (fault,) = manager.faults
             assert f"offsets {gone[0]} to 8" in fault
             manager.checkpoint()
-    outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
+    outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path), "--accept-loss"])
     assert outcome.exit_code == 0
     assert f"gave up offsets {gone[0]} to 8" in outcome.output
     with opened(tmp_path) as manager:
@@ -98,7 +98,7 @@ def test_salvage_brings_the_end_back(tmp_path: Path) -> None:
     path.write_bytes(data)
     with opened(tmp_path) as manager, pytest.raises(OSError, match="salvage"):
         append(manager.log("t", 0), b"again")
-    outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--salvage"])
+    outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path), "--salvage"])
     assert outcome.exit_code == 1, "one batch is damaged"
     with opened(tmp_path) as manager:
         assert manager.faults == []

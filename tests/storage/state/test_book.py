@@ -114,15 +114,20 @@ def test_it_ends_when_the_loss_is_accepted(
     assert outcome.exit_code == 1
     for base in gone:
         assert str(log_file(tmp_path, base)) in outcome.output
-    outcome = CliRunner().invoke(main, ["repair", str(tmp_path)])
+    outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path)])
     assert f"offsets {gone[0]} to {gone[0] + 2}" in caplog.text
     assert outcome.output.endswith("1 of them incomplete\n")
     assert CliRunner().invoke(main, ["verify", str(tmp_path)]).exit_code == 1
-    outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
+    outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path), "--accept-loss"])
     assert outcome.exit_code == 0
     assert f"gave up offsets {gone[0]} to {gone[0] + 2}" in outcome.output
     left = [line for n, line in enumerate(LINES) if n - n % 3 not in gone]
-    for arguments in (["verify"], ["repair"], ["repair", "--salvage"], ["verify"]):
+    for arguments in (
+        ["verify"],
+        ["repair", "--apply"],
+        ["repair", "--salvage", "--apply"],
+        ["verify"],
+    ):
         outcome = CliRunner().invoke(main, [arguments[0], str(tmp_path), *arguments[1:]])
         assert outcome.exit_code == 0, outcome.output
         with opened(tmp_path) as manager:
@@ -163,8 +168,8 @@ def test_the_loss_of_an_end_is_accepted(tmp_path: Path, left: int) -> None:
     fill(tmp_path)
     data = log_file(tmp_path, 3).read_bytes()
     log_file(tmp_path, 3).write_bytes(data[:left])
-    assert CliRunner().invoke(main, ["repair", str(tmp_path)]).exit_code == 1
-    outcome = CliRunner().invoke(main, ["repair", str(tmp_path), "--accept-loss"])
+    assert CliRunner().invoke(main, ["repair", "--apply", str(tmp_path)]).exit_code == 1
+    outcome = CliRunner().invoke(main, ["repair", "--apply", str(tmp_path), "--accept-loss"])
     assert outcome.exit_code == 0, outcome.output
     whole = LINES[3 : 3 + left // 74]
     for _ in range(2):
