@@ -10,5 +10,6 @@ A commit is an append to a log like any other, durable when that log is flushed.
 waits for the partitions whose positions it has (`Durability.after`): on the disk no position is
 ahead of its records.
 
-Not here: who may commit, the names of groups in the file system, members (a broker alone has any).
+Not here: who may commit, the names of groups in the file system, and the members of groups beyond
+whether a broker has written any.
 """

@@ -26,7 +26,7 @@ def is_expired(
     """Whether a position is over at ``now_ms``; ``minutes``: how long it lives, None for ever;
     ``left_ms``: when the last consumer of our own has left, if there was one.
     """
-    if minutes is None or group.members:
+    if minutes is None or group.has_members:
         return False
     if committed.expire_ms is not None:
         return now_ms >= committed.expire_ms

@@ -1,4 +1,4 @@
-"""What the records of a group say: its positions, its kind and its members.
+"""A group as its records describe it: its positions, its kind, and whether it has members.
 
 A group is of the kind that its metadata records are of: classic ones keep all of it in one record
 (type 2), those of the newer protocols one for each fact (3 to 8 ``consumer``, 10 to 15 ``share``,
@@ -10,25 +10,22 @@ Pure: records in, facts out.  Which positions count is for ``groups``, which kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from storage.groups.offset_records import (
     COMMIT,
     Committed,
-    id_text,
     kind_of,
-    name_text,
     read_commit,
     read_commit_key,
     read_key,
     read_value,
 )
 from storage.groups.offsets_log import GroupRecords
-from storage.settings.message_schemas import PROTOCOL
-from storage.settings.messages import MessageError, Reader, leading_version, parse_schemas
+from storage.settings.messages import MessageError
 
 TopicPartition = tuple[str, int]
 
@@ -42,35 +39,22 @@ KINDS: Final = {
 }
 """The kind of a group by the types of its metadata."""
 _MEMBERS: Final = frozenset({5, 10, 19})
-_CURRENT_ASSIGNMENTS: Final = frozenset({8, 14})
-_ASSIGNMENT: Final = parse_schemas(PROTOCOL)["ConsumerProtocolAssignment"]
-
-
-class Member(NamedTuple):
-    """A member of a group, and the partitions that it has; ``instance_id``: None if not static."""
-
-    id: str
-    client_id: str
-    host: str
-    instance_id: str | None
-    assigned: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is known of a group.
+    """A consumer group.
 
-    ``committed``: the positions that count, by topic and partition.  ``kind``: ``classic``,
-    ``consumer``, ``share``, ``streams``, or nothing where there are positions only; ``protocol``:
-    what its members were, ``consumer``, ``connect`` and the like, where a broker has said.
-    ``empty_since_ms``: when a classic group has lost its last member, None where it is not known.
+    `committed`: the positions that count, by topic and partition. `kind`: `classic`, `consumer`,
+    `share` or `streams`; empty if the group has positions only. `has_members`: whether a broker has
+    written any, which may have left since. `empty_since_ms`: when a classic group lost its last
+    member, or None.
     """
 
     name: str
     committed: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     kind: str = ""
-    protocol: str = ""
-    members: tuple[Member, ...] = ()
+    has_members: bool = False
     empty_since_ms: int | None = None
 
 
@@ -106,97 +90,25 @@ class GroupFacts:
             self.changes += 1
             records.changed = set()
 
-    def group(
-        self, counts: Callable[[str, Committed], bool], topic_of: Callable[[str], str | None]
-    ) -> Group:
-        """The group, with the positions that count.
+    def group(self, counts: Callable[[str, Committed], bool]) -> Group:
+        """Return the group with the positions that count.
 
-        ``counts``: whether a position in a topic does.  ``topic_of``: a topic's name by its id.
+        `counts`: whether a position in a topic does.
         """
+        kind, has_members, empty_since_ms = "", False, None
+        for key in sorted(self._metadata):
+            type_ = kind_of(key)
+            try:
+                read_key(key)
+                data = read_value(key, self.records.newest[key])
+            except MessageError:
+                continue  # Kafka would not read this record either
+            kind = KINDS.get(type_, kind)
+            if type_ == CLASSIC:
+                since_ms: int = data["currentStateTimestamp"]
+                empty_since_ms = since_ms if not data["members"] and since_ms >= 0 else None
+            has_members |= bool(data["members"]) if type_ == CLASSIC else type_ in _MEMBERS
         committed = {
             item: each for item, each in sorted(self.committed.items()) if counts(item[0], each)
         }
-        found = _Metadata(topic_of)
-        for key in sorted(self._metadata):
-            with suppress(MessageError):
-                found.add(key, self.records.newest[key])
-        return Group(
-            self.name,
-            committed,
-            found.kind,
-            found.protocol,
-            found.listed(),
-            found.empty_since_ms,
-        )
-
-
-class _Metadata:
-    """Puts together what a group's metadata records say."""
-
-    def __init__(self, topic_of: Callable[[str], str | None]) -> None:
-        self.kind = ""
-        self.protocol = ""
-        self.empty_since_ms: int | None = None
-        self._topic_of = topic_of
-        self._members: dict[str, Member] = {}
-        self._assigned: dict[str, tuple[TopicPartition, ...]] = {}
-
-    def listed(self) -> tuple[Member, ...]:
-        """The members, by id."""
-        return tuple(
-            member._replace(assigned=self._assigned.get(id_, member.assigned))
-            for id_, member in sorted(self._members.items())
-        )
-
-    def add(self, key: bytes, value: bytes) -> None:
-        """MessageError: the record is none that Kafka would read, and does not count."""
-        kind = kind_of(key)
-        fields, data = read_key(key), read_value(key, value)
-        self.kind = KINDS.get(kind, self.kind)
-        if kind == CLASSIC:
-            self._add_classic(data)
-        elif kind in _MEMBERS:
-            id_ = name_text(fields["memberId"])
-            self._members[id_] = Member(
-                id_,
-                name_text(data["clientId"]),
-                name_text(data["clientHost"]),
-                _text_or_none(data.get("instanceId")),
-                (),
-            )
-        elif kind in _CURRENT_ASSIGNMENTS:
-            self._assigned[name_text(fields["memberId"])] = tuple(
-                (topic, partition)
-                for each in data["assignedPartitions"]
-                if (topic := self._topic_of(id_text(each["topicId"]))) is not None
-                for partition in each["partitions"]
-            )
-
-    def _add_classic(self, data: dict[str, Any]) -> None:
-        self.protocol = name_text(data["protocolType"])
-        for each in data["members"]:
-            id_ = name_text(each["memberId"])
-            self._members[id_] = Member(
-                id_,
-                name_text(each["clientId"]),
-                name_text(each["clientHost"]),
-                _text_or_none(each["groupInstanceId"]),
-                tuple(_classic_assignment(each["assignment"] or b"", self.protocol)),
-            )
-        since_ms: int = data["currentStateTimestamp"]
-        self.empty_since_ms = since_ms if not data["members"] and since_ms >= 0 else None
-
-
-def _classic_assignment(data: bytes, protocol: str) -> Iterable[TopicPartition]:
-    """The partitions of a classic member; of other protocols than consumers' it is not known."""
-    if protocol != "consumer":
-        return
-    with suppress(MessageError):
-        version = min(leading_version(data, "assignment"), _ASSIGNMENT.last)
-        for each in _ASSIGNMENT.read(Reader(data[2:]), version)["assignedPartitions"]:
-            for partition in each["partitions"]:
-                yield name_text(each["topic"]), partition
-
-
-def _text_or_none(data: bytes | None) -> str | None:
-    return None if data is None else name_text(data)
+        return Group(self.name, committed, kind, has_members, empty_since_ms)

@@ -97,7 +97,6 @@ class OpenTopics(Protocol):
 
     def get(self, name: str, /) -> OpenTopic | None: ...
     def log(self, topic: str, partition: int) -> Log: ...
-    def __iter__(self) -> Iterator[str]: ...
 
 
 class OpenDirectory(Protocol):
@@ -228,7 +227,7 @@ class Groups(LogListener[Log]):
         seen = facts.changes, self._changes + self._topics.changes
         shown = self._shown.get(facts)
         if shown is None or shown[0] != seen:
-            shown = self._shown[facts] = seen, facts.group(self._counts, self._topic_of)
+            shown = self._shown[facts] = seen, facts.group(self._counts)
         return shown[1]
 
     def _counts(self, topic: str, committed: Committed) -> bool:
@@ -238,16 +237,6 @@ class Groups(LogListener[Log]):
         if committed.topic_id is None:
             return committed.time_ms > self._deleted_ms.get(topic, -1)
         return not known.partitions or committed.topic_id == known.id
-
-    def _topic_of(self, topic_id: str) -> str | None:
-        return next(
-            (
-                name
-                for name in list(self._topics)
-                if (topic := self._topics.get(name)) is not None and topic.id == topic_id
-            ),
-            None,
-        )
 
     def swapped(self, log: Log, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         known = self._logs.get(log)

@@ -25,7 +25,6 @@ from kafkafs.tree.files.group_names import (
     right_spelling,
     spelt_group,
 )
-from kafkafs.tree.files.virtual_file import Text, VirtualFile
 from kafkafs.tree.groups import group_facts
 from kafkafs.tree.groups.claim_file import NAME as CLAIMS
 from kafkafs.tree.groups.claim_file import ClaimFile
@@ -33,7 +32,6 @@ from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.groups.group_files import (
     ALL,
     LAG,
-    MEMBERS,
     GroupTopic,
     lag_file,
     offsets_log,
@@ -201,8 +199,6 @@ class GroupDirectory(_Uncached):
         if name == LAG:
             self._group()  # what its mode follows from, where that has to wait
             return self._lag_file()
-        if name == MEMBERS:
-            return self._members_file()
         if name == CLAIMS:
             return ClaimFile(self.partitions, self.claims, self.group, self.path).node()
         if not may_wait():
@@ -230,18 +226,6 @@ class GroupDirectory(_Uncached):
             return group_facts.lag_text(manager, self._group())
 
         return lag_file(self.partitions, f"{self.path}/{LAG}", text, self._facts_owner)
-
-    def _members_file(self) -> Node:
-        group = self._group()
-        if not group.members and not group.kind:
-            raise missing(MEMBERS)
-        return VirtualFile(
-            inode_number(self.path, MEMBERS),
-            lambda: Text(group_facts.members_text(self._group())),
-            self._facts_owner,
-            self.mount.clock_ns,
-            path=f"{self.path}/{MEMBERS}",
-        )
 
     def _group(self) -> Group:
         return self.partitions.group(self.group) or Group(self.group)

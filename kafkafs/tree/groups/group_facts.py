@@ -1,4 +1,4 @@
-"""What `.groups` shows of groups: the facts of one position, the table of lags, the members.
+"""What `.groups` shows of groups: the facts of one position, and the table of lags.
 
 `none` stands for what a group has not committed, `unknown` for what a log says that is not here.
 Lags count as `kafka-consumer-groups --describe` counts them: high watermark less position. Times
@@ -21,7 +21,6 @@ from storage.log.log import Log
 NONE: Final = "none"
 UNKNOWN: Final = "unknown"
 _LAG_COLUMNS: Final = ("topic", "partition", "position", "high_watermark", "lag", "committed")
-_MEMBER_COLUMNS: Final = ("member", "client", "host", "assigned")
 
 
 def position_text(log: Log | None, committed: Committed | None) -> str:
@@ -47,11 +46,13 @@ def _lag(log: Log | None, committed: Committed | None) -> int | str:
 
 
 def lag_text(manager: LogManager, group: Group) -> str:
-    """A line for each partition in which a group has a position, and `#` lines with the sum, and
-    with what may be missing.
+    """Return a line for each partition in which a group has a position, then `#` lines: the kind of
+    a group that a broker has described, the sum, and what may be missing.
     """
     rows = list(_lag_rows(manager, group))
-    return _table(_LAG_COLUMNS, 1, rows) + _sum(rows, "") + _missing(manager.groups)
+    members = "yes" if group.has_members else "no"
+    kind = f"# kind {group.kind}, members {members}\n" if group.kind else ""
+    return _table(_LAG_COLUMNS, 1, rows) + kind + _sum(rows, "") + _missing(manager.groups)
 
 
 def all_lags_text(manager: LogManager) -> str:
@@ -107,26 +108,6 @@ def _missing(table: Groups) -> str:
     if not table.is_partial:
         return ""
     return "# a part: this directory has not all partitions of __consumer_offsets\n"
-
-
-def members_text(group: Group) -> str:
-    """A line for each member that a broker has written, with the partitions that it has."""
-    rows = [
-        (
-            _word(member.id),
-            _word(member.client_id),
-            _word(member.host),
-            ",".join(f"{topic}-{number}" for topic, number in member.assigned) or NONE,
-        )
-        for member in group.members
-    ]
-    kind = f"# {group.kind}" + (f", {one_line(group.protocol)}" if group.protocol else "")
-    return _table(_MEMBER_COLUMNS, len(_MEMBER_COLUMNS), rows) + kind + "\n"
-
-
-def _word(text: str) -> str:
-    """A text from outside as one column."""
-    return one_line(text).replace(" ", "\\x20") or NONE
 
 
 def _table(names: Sequence[str], left: int, rows: Iterable[Sequence[object]]) -> str:

@@ -1,5 +1,5 @@
 """The files of a group: `.groups/G/T/N`, a position; `.groups/G/T/.all`, which takes one for all
-partitions of a topic; and `.lag` and `.members`, texts.
+partitions of a topic; and `.lag`, a text.
 
 A line commits inside the `write()` that carries its newline, as in a control file; of several lines
 the last one counts, and a wrong one is EINVAL, which changes nothing. Only the owner's thread
@@ -40,7 +40,6 @@ T = TypeVar("T")
 
 ALL = ".all"
 LAG = ".lag"
-MEMBERS = ".members"
 _FOLLOW_S = 0.02
 """Seconds that the owner's thread follows another process at most before a table is made."""
 

@@ -499,11 +499,10 @@ def test_the_tables_and_the_metric(own: Mount) -> None:
         (",".join(sorted(labels.split(","))), value) for labels, value in metrics
     ]
     assert len(metrics) == 4
-    fails(errno.ENOENT, os.stat, own / ".groups/G/.members")
 
 
-def test_members_where_a_broker_has_written_them(own: Mount) -> None:
-    """Of a classic group; a share group is named, and only brokers change it."""
+def test_the_kind_of_a_brokers_group_and_whether_it_has_members(own: Mount) -> None:
+    """Only brokers change a share group."""
     own.topic("orders", 2)
     own.run("mkdir .groups/ours; echo 0 > .groups/ours/orders/0")
     own.stop()
@@ -516,20 +515,15 @@ def test_members_where_a_broker_has_written_them(own: Mount) -> None:
             write(manager.log("__consumer_offsets", 0), (key, value))
     own.start()
     assert own.run("ls .groups") == b"left\nours\nshared\ntheirs\n"
-    fails(errno.ENOENT, os.stat, own / ".groups/ours/.members")
     fails(errno.EPERM, os.rmdir, own / ".groups/shared")
     assert "kafka-share-groups --delete --group" in own.events()
     with opened(own / ".groups/shared/orders/0", os.O_WRONLY) as fd:
         fails(errno.EPERM, os.write, fd, b"0\n")
-    lines = own.run("cat .groups/theirs/.members").decode().splitlines()
-    assert [line.split() for line in lines] == [
-        ["member", "client", "host", "assigned"],
-        ["id-0", "client", "/host", "none"],
-        ["id-1", "client", "/host", "none"],
-        ["#", "classic,", "consumer"],
-    ]
-    assert own.run("tail -n 1 .groups/left/.members") == b"# classic, consumer\n"
-    assert own.run("tail -n 1 .groups/shared/.members") == b"# share\n"
+    assert own.run("grep '^# kind' .groups/{ours,theirs,left,shared}/.lag") == (
+        b".groups/theirs/.lag:# kind classic, members yes\n"
+        b".groups/left/.lag:# kind classic, members no\n"
+        b".groups/shared/.lag:# kind share, members no\n"
+    )
     assert own.run("ls -A .groups/theirs .groups/shared; tail -n 1 .groups/.lag") == (
         b".groups/shared:\n\n.groups/theirs:\n# lag 0, partitions 1, groups 4\n"
     )

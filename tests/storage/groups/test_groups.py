@@ -38,11 +38,13 @@ from storage.waiting import at_once
 from tests import metadata_log as made
 from tests.mount.mounting import let_others_in, needs_root
 from tests.storage.groups.records import (
+    Pair,
     consumer_group,
     end,
     position,
     positions,
     share_group,
+    streams_group,
     taken_back,
     write,
     write_in_transaction,
@@ -90,8 +92,22 @@ def test_a_commit_is_found_with_all_that_it_says(manager: LogManager) -> None:
         ("orders", 0): given._replace(topic_id=topic_id),
         ("orders", 1): Committed(10, time_ms=NOW_MS, topic_id=topic_id),
     }
-    assert (group.kind, group.members) == ("", ())
+    assert (group.kind, group.has_members) == ("", False)
     assert manager.groups.names() == ["g"]
+
+
+@pytest.mark.parametrize(
+    ("described", "kind"),
+    [(consumer_group, "consumer"), (share_group, "share"), (streams_group, "streams")],
+)
+def test_the_kind_of_a_group_and_whether_it_has_members(
+    manager: LogManager, described: Callable[..., list[Pair]], kind: str
+) -> None:
+    for members in ((), ("member",)):
+        write(offsets_log(manager, "g"), *described("g", *members))
+        group = manager.groups.find("g")
+        assert group is not None
+        assert (group.kind, group.has_members) == (kind, bool(members))
 
 
 def test_the_topic_is_made_as_a_broker_makes_it(manager: LogManager) -> None:
