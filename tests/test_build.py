@@ -118,7 +118,7 @@ def test_manual_pages_are_installed_where_man_looks(clone: Path, tmp_path: Path)
         check=True,
     )
     found = {path.name for path in tmp_path.glob("prefix/share/man/man?/*")}
-    assert found >= {"kafkafs.1", "kafkafs-topics.1", "kafkafs.5", "mount.kafkafs.8"}
+    assert found >= {"kafkafs.1", "kafkafs-ls.1", "kafkafs.5", "mount.kafkafs.8"}
     assert "mount.fuse.kafkafs.8" in found
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import keyword
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -21,64 +22,134 @@ from kafkafs.printable import one_line
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_COMMANDS = {
-    "mount": "Mount a data directory as files.",
-    "umount": "Unmount, and wait until everything is written.",
-    "mounts": "List the mounts on this machine.",
-    "top": "Show the activity of a mount, live.",
-    "doctor": "Check this machine, a mount or a data directory.",
-    "topics": "List topics, with sizes, retention and faults.",
-    "create": "Create a topic.",
-    "delete": "Delete topics; undelete restores them.",
-    "undelete": "Restore a deleted topic.",
-    "cat": "Print records.",
-    "append": "Append lines as records.",
-    "tail": "Print the last lines of partitions, and new lines at once.",
-    "consume": "Read topics as a consumer, alone or in a group.",
-    "wait": "Wait for the job of a file in .control.",
-    "repair": "Repair a data directory that is not in use.",
-    "verify": "Check every byte of a data directory, which may be in use.",
-    "reindex": "Rebuild indexes from the logs.",
-    "produce": "Append record batches from standard input.",
-    "fetch": "Write messages to standard output as a fetch response.",
-    "compact": "Keep only the latest record of each key.",
-    "expire": "Delete old segments, as retention does.",
-    "config": "Show settings, and change those of a topic.",
-    "detach": "Make a broker's directory one of kafkafs' own.",
-    "handover": "Hand topics over to a stopped broker.",
-    "convert": "Rewrite old message formats as v2.",
-    "dump": "Print the files of a log, as DumpLogSegments does.",
-    "spark": "Verify, count, export, import and compact with Spark.",
-    "version": "Print the version.",
-}
 
+class Section(NamedTuple):
+    """Commands below one heading of `--help`."""
+
+    title: str
+    package: str
+    """Each command is a module of it."""
+    helps: Mapping[str, str]
+    """What `--help` says of each command."""
+    is_hidden: bool = False
+    """`--help` leaves it out."""
+
+
+_SECTIONS = (
+    Section(
+        "Mounting",
+        f"{__name__}.mounting",
+        {
+            "mount": "Mount a data directory as files.",
+            "umount": "Unmount, and wait until everything is written.",
+            "mounts": "List the mounts on this machine.",
+            "top": "Show the activity of a mount, live.",
+            "doctor": "Check this machine, a mount or a data directory.",
+        },
+    ),
+    Section(
+        "Topics",
+        f"{__name__}.topics",
+        {
+            "ls": "List topics, with sizes, retention and faults.",
+            "create": "Create a topic.",
+            "delete": "Delete topics; undelete restores them.",
+            "undelete": "Restore a deleted topic.",
+            "config": "Show settings, and change those of a topic.",
+        },
+    ),
+    Section(
+        "Records",
+        f"{__name__}.records",
+        {
+            "cat": "Print records.",
+            "tail": "Print the last lines of partitions, and new lines at once.",
+            "append": "Append lines or record batches of standard input.",
+            "consume": "Read topics as a consumer, alone or in a group.",
+        },
+    ),
+    Section(
+        "Maintenance",
+        f"{__name__}.maintenance",
+        {
+            "verify": "Check every byte of a data directory, which may be in use.",
+            "repair": "Repair a data directory that is not in use.",
+            "compact": "Keep only the latest record of each key.",
+            "prune": "Delete old segments, as retention does.",
+        },
+    ),
+    Section(
+        "Kafka brokers",
+        f"{__name__}.kafka",
+        {
+            "detach": "Make a broker's directory one of kafkafs' own.",
+            "handover": "Hand topics over to a stopped broker.",
+            "convert": "Rewrite old message formats as v2.",
+            "dump": "Print the files of a log, as DumpLogSegments does.",
+        },
+    ),
+    Section(
+        "Spark",
+        __name__,
+        {"spark": "Verify, count, export, import and compact with Spark."},
+    ),
+    Section(
+        "Others",
+        f"{__name__}.others",
+        {
+            "wait": "Wait for the job of a file in .control.",
+            "fetch": "Write messages to standard output as a fetch response.",
+            "version": "Print the version.",
+        },
+        is_hidden=True,
+    ),
+)
 
 # Other names that people type for a command.
-_ALIASES = {"unmount": "umount", "ls": "topics"}
+_ALIASES = {"unmount": "umount"}
 
-# What other programs call what a command does; they are only named, since some delete.
-_CALLED_SO_ELSEWHERE = {"list": "topics", "rm": "delete", "retain": "expire", "status": "mounts"}
+# The present words for the names of earlier versions.
+_RENAMED = {
+    "expire": "prune",
+    "produce": "append --view batches",
+    "reindex": "repair --indexes",
+    "topics": "ls",
+}
+
+# What other programs call what a command does.
+_CALLED_SO_ELSEWHERE = {
+    "grep": "cat",
+    "list": "ls",
+    "retain": "prune",
+    "rm": "delete",
+    "status": "mounts",
+}
+
+# Commands that change data. A word that is not close to one of them may have meant to read.
+_CHANGE_DATA = frozenset(
+    {
+        *("append", "compact", "config", "consume", "convert", "create", "delete", "detach"),
+        *("handover", "import", "prune", "repair", "undelete"),
+    }
+)
+_CLOSE = 0.75
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are modules of `package`, imported when they run.
+    """A group whose commands are modules of the packages of its sections, imported when they run.
 
-    `helps`: what `--help` says of each command, below the heading `title`. `aliases`: other names
-    of commands, which no help lists.
+    `aliases`: other names of commands, which no help lists.
     """
 
     def __init__(
         self,
-        package: str,
-        helps: Mapping[str, str],
-        title: str,
+        sections: Sequence[Section],
         aliases: Mapping[str, str] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self._package = package
-        self.helps = helps
-        self._title = title
+        self.sections = sections
+        self.helps = {name: text for each in sections for name, text in each.helps.items()}
         self._aliases = aliases
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -88,8 +159,9 @@ class LazyGroup(click.Group):
         name = self._aliases.get(cmd_name, cmd_name)
         if name not in self.helps:
             return None
+        package = next(each.package for each in self.sections if name in each.helps)
         module = f"{name}_" if keyword.iskeyword(name) else name
-        command = import_module(f"{self._package}.{module}").command
+        command = import_module(f"{package}.{module}").command
         assert isinstance(command, click.Command)
         if ctx.resilient_parsing:  # it is completed, and not run
             from kafkafs.cli.completion import prepared
@@ -108,20 +180,23 @@ class LazyGroup(click.Group):
         given = args[0]
         # An option goes to click, which says what is wrong with it.
         if given[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, given) is None:
-            raise click.UsageError(f"there is no command {given!r}{self._like(given)}", ctx)
+            raise click.UsageError(f"there is no command {given!r}{self._meant(ctx, args)}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         return command.name if command is not None else name, command, rest
 
-    def _like(self, given: str) -> str:
-        """What may have been meant."""
-        meant = _CALLED_SO_ELSEWHERE.get(given)
-        if meant in self.helps:
-            return f": did you mean {meant!r}?"
-        known = {
-            *self.helps,
-            *(name for name in self._aliases if self._aliases[name] in self.helps),
-        }
-        return did_you_mean(given, known)
+    def _meant(self, ctx: click.Context, args: Sequence[str]) -> str:
+        """What to type instead."""
+        given, *rest = args
+        words = _RENAMED.get(given, "").split()
+        if words and words[0] in self.helps:
+            return f". Try: {shlex.join([ctx.command_path, *words, *rest])}"
+        elsewhere = _CALLED_SO_ELSEWHERE.get(given)
+        if elsewhere in self.helps:
+            return f": did you mean {elsewhere!r}?"
+        reading = self.helps.keys() - _CHANGE_DATA
+        reading |= {name for name, of in self._aliases.items() if of in reading}
+        changing = self.helps.keys() & _CHANGE_DATA
+        return did_you_mean(given, changing, cutoff=_CLOSE) or did_you_mean(given, reading)
 
     def main(self, *arguments: Any, **settings: Any) -> Any:
         if "_KAFKAFS_COMPLETE" in os.environ:
@@ -143,8 +218,13 @@ class LazyGroup(click.Group):
             return super().shell_complete(ctx, incomplete)
         from click.shell_completion import CompletionItem
 
-        # click would import each of them.
-        helps = dict(self.helps)
+        # click would import each of them. The hidden ones and the aliases complete what is typed.
+        helps = {
+            name: text
+            for section in self.sections
+            if incomplete or not section.is_hidden
+            for name, text in section.helps.items()
+        }
         if incomplete:
             helps |= {name: helps[of] for name, of in self._aliases.items() if of in helps}
         return [
@@ -154,8 +234,12 @@ class LazyGroup(click.Group):
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section(self._title):
-            formatter.write_dl(list(self.helps.items()))
+        shown = [each for each in self.sections if not each.is_hidden]
+        width = max(len(name) for each in shown for name in each.helps)
+        for section in shown:
+            with formatter.section(section.title):
+                rows = [(name.ljust(width), text) for name, text in section.helps.items()]
+                formatter.write_dl(rows)
 
 
 def examples(*lines: str) -> str:
@@ -165,9 +249,7 @@ def examples(*lines: str) -> str:
 
 @click.group(
     cls=LazyGroup,
-    package=__name__,
-    helps=_COMMANDS,
-    title="Commands",
+    sections=_SECTIONS,
     aliases=_ALIASES,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(

@@ -24,7 +24,7 @@ from pathlib import Path
 import click
 
 from kafkafs.cli import LazyGroup, main, reference, roff
-from kafkafs.cli.mount import MountCommand
+from kafkafs.cli.mounting.mount import MountCommand
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _COMMANDS = _DOCS / "reference/commands.md"
@@ -93,20 +93,23 @@ def _command_pages(context: click.Context, what: str) -> Iterator[tuple[str, lis
     command = context.command
     _, *words = context.command_path.split()
     name = "-".join(["kafkafs", *words])
-    below = command.helps if isinstance(command, LazyGroup) else {}
+    sections = command.sections if isinstance(command, LazyGroup) else []
     lines = [*_begin(name, 1, what), *_command(context, reference.details(words) if words else "")]
-    if below:
+    if sections:
         lines.append(".SH COMMANDS")
-    for each, text in below.items():
-        lines += roff.item(f"{roff.bold(f'{name}-{each}')}(1)", roff.plain(text))
+    for section in sections:
+        lines.append(f".SS {roff.plain(section.title)}")
+        for each, text in section.helps.items():
+            lines += roff.item(f"{roff.bold(f'{name}-{each}')}(1)", roff.plain(text))
     if not words:
         lines += _sections(_COMMANDS, "Naming logs", "Which directories", "Output")
     if command.name != "dump":  # its description has its own
         lines += _sections(_COMMANDS, "Exit status")
     also = ["kafkafs(1)", "kafkafs(5)", "kafkafs.properties(5)", "mount.kafkafs(8)"]
     yield f"{name}.1", [*lines, *_see_also(*also[not words :])]
-    for each, text in below.items():
-        yield from _command_pages(reference.context_of([*words, each]), text)
+    for section in sections:
+        for each, text in section.helps.items():
+            yield from _command_pages(reference.context_of([*words, each]), text)
 
 
 def _helper_page(command: click.Command, *also: str) -> tuple[str, list[str]]:
@@ -131,7 +134,7 @@ def _document_page(
 
 def pages(version: str) -> Iterator[tuple[str, str]]:
     """(file name, text) of all manual pages of a version of kafkafs."""
-    from kafkafs.cli.mount_helpers import mount_command, umount_command
+    from kafkafs.cli.mounting.mount_helpers import mount_command, umount_command
 
     mounting = ("kafkafs-mount(1)", "kafkafs(5)", "mount(8)", "fstab(5)")
     mounted = ("kafkafs(1)", "kafkafs.properties(5)", "mount.kafkafs(8)")

@@ -155,11 +155,12 @@ def _command_list(names: Sequence[str]) -> Iterator[str]:
     """The commands of a group, with links to their chapters."""
     group = context_of(names).command
     assert isinstance(group, LazyGroup)
-    rows = []
-    for name, text in group.helps.items():
-        path = [*names, name]
-        rows.append([f"[{' '.join(path)}](#{'-'.join(path)})", marked(text)])
-    yield from table(["command", ""], rows)
+    for section in group.sections:
+        rows = []
+        for name, text in section.helps.items():
+            path = [*names, name]
+            rows.append([f"[{' '.join(path)}](#{'-'.join(path)})", marked(text)])
+        yield from ("", *table([section.title, ""], rows))
 
 
 def _metrics(chapters: Sequence[str]) -> Iterator[str]:

@@ -359,7 +359,7 @@ def test_its_directory_is_for_reading(live: Broker, tmp_path: Path) -> None:
         assert "#" not in (mount_point / ".kafkafs" / "topics").read_text()
     finally:
         kafkafs("umount", mount_point)
-    assert "for-reading" in kafkafs("topics", live.data).stdout
+    assert "for-reading" in kafkafs("ls", live.data).stdout
     assert "nothing is deleted" not in kafkafs("doctor", live.data).stdout
-    assert kafkafs("expire", "--dry-run", live.data, "for-reading").stderr == ""
+    assert kafkafs("prune", "--dry-run", live.data, "for-reading").stderr == ""
     assert "config" not in kafkafs("compact", "--dry-run", live.data, "for-reading").stderr

@@ -186,7 +186,7 @@ def test_what_is_not_known_is_kept(taken: Taken) -> None:
     gone = before.keys() - after.keys()
     assert {name.split("/")[0] for name in gone} == {"all-said-0"}
     assert all(after[name] == before[name] for name in after)
-    for command in ("expire", "compact"):
+    for command in ("prune", "compact"):
         done = kafkafs(command, base / "data")
         assert done.returncode == 0, done.stderr
         assert "--broker-config" in done.stderr

@@ -120,8 +120,8 @@ def use_damaged(mount: Mount, name: str) -> None:
     mount.stop()
     for command in (
         ["verify", mount.data],
-        ["expire", "--dry-run", mount.data],
-        ["reindex", mount.data],
+        ["prune", "--dry-run", mount.data],
+        ["repair", "--indexes", "--apply", mount.data],
         ["config", mount.data, name],
         ["wait", mount.data / "t-0" / log.name],
         ["mount", mount.data / "none", mount.path],

@@ -238,7 +238,7 @@ def test_commands_make_room_in_what_is_not_mounted(mount: Mount, fill: Filler, d
     count = fill_by_appending(mount, "orders")
     mount.kill()
     kafkafs("config", mount.data, "orders", "retention.bytes=131072")
-    assert "segments" in kafkafs("expire", mount.data)
+    assert "segments" in kafkafs("prune", mount.data)
     kafkafs("repair", "--apply", mount.data)
     mount.start()
     kept = numbers(mount / "orders/0")

@@ -131,7 +131,7 @@ def test_commands_without_a_mount_keep_it(private: Mount) -> None:
     private.run("mkdir -m 700 t; seq 1000 >> t/0; echo run > t/.control/roll; seq 1000 >> t/0")
     private.run("echo cleanup.policy=compact >> t/.config")
     private.stop()
-    for command in (["compact"], ["expire"], ["reindex"], ["config"]):
+    for command in (["compact"], ["prune"], ["repair", "--indexes", "--apply"], ["config"]):
         rest = ["t", "retention.ms=1d"] if command == ["config"] else []
         done = kafkafs(*command, private.data, *rest)
         assert done.returncode == 0, done.stderr
@@ -213,7 +213,7 @@ def test_what_root_writes_belongs_to_the_daemon_s_user(private: Mount) -> None:
     private.stop()
     for path in (private.data, *private.data.rglob("*")):
         os.chown(path, ALICE, ALICE)
-    for command in (["compact"], ["reindex"], ["expire"], ["config"]):
+    for command in (["compact"], ["repair", "--indexes", "--apply"], ["prune"], ["config"]):
         rest = ["t", "retention.ms=1d"] if command == ["config"] else []
         done = kafkafs(*command, private.data, *rest)
         assert done.returncode == 0, done.stderr

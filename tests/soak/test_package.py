@@ -74,7 +74,7 @@ def test_from_nothing_to_a_mounted_log(root: Root, packages: Packages, figures: 
     figures("s from nothing to a mounted log", round(time.monotonic() - began, 1))
     for shell in ("bash-completion/completions/kafkafs", "fish/vendor_completions.d/kafkafs.fish"):
         assert "_KAFKAFS_COMPLETE" in root.run(f"cat /usr/share/{shell}")
-    for page in ("man1/kafkafs.1", "man1/kafkafs-topics.1", "man8/mount.kafkafs.8"):
+    for page in ("man1/kafkafs.1", "man1/kafkafs-ls.1", "man8/mount.kafkafs.8"):
         assert "NAME" in root.run(f"zcat /usr/share/man/{page}.gz")
     link = root.run("zcat /usr/share/man/man8/mount.fuse.kafkafs.8.gz")
     assert link == ".so man8/mount.kafkafs.8\n"
@@ -215,7 +215,7 @@ def test_the_blocks_for_a_clone_can_be_pasted(root: Root, clone: Path, figures: 
         "s from nothing to a log that was used, from source", round(time.monotonic() - began, 1)
     )
     assert printed.endswith("\n998\n999\n1000\n19\n19\n")
-    root.run("apt-get install -y --no-install-recommends man-db; man kafkafs-topics")
+    root.run("apt-get install -y --no-install-recommends man-db; man kafkafs-ls")
     root.run("mount -t kafkafs data /root/mnt")
     for block in remove:
         root.run(block)

@@ -371,13 +371,20 @@ def directory_argument(
     """
 
     def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
-        address = resolve(context, words[:1], needs=needs)
-        if address.places or len(words) > 1:
-            whole = shlex.quote(address.mount or address.data_dir)
-            raise click.UsageError(f"this command takes no topics: {context.command_path} {whole}")
-        return address
+        return resolve_directory(context, words, needs=needs)
 
     return _words_argument("where", "DATA|MOUNT", resolved, allow_empty=allow_empty)
+
+
+def resolve_directory(
+    context: click.Context, words: Sequence[str], *, needs: Needs = "partitions"
+) -> Address:
+    """The directory that `words` name, without topics; see `resolve`."""
+    address = resolve(context, words[:1], needs=needs)
+    if address.places or len(words) > 1:
+        whole = shlex.quote(address.mount or address.data_dir)
+        raise click.UsageError(f"this command takes no topics: {context.command_path} {whole}")
+    return address
 
 
 def _words_argument(

@@ -157,9 +157,12 @@ def _unread() -> NoReturn:
     sys.exit(128 + signal.SIGPIPE)
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """What to add to the error of a name that is not there: one that it may be a slip of; or ""."""
+def did_you_mean(given: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """What to add to the error of a name that is not there: one that it may be a slip of; or "".
+
+    `cutoff`: how alike they must be, from 0 to 1.
+    """
     from difflib import get_close_matches
 
-    near = get_close_matches(given, sorted(known), n=1)
+    near = get_close_matches(given, sorted(known), n=1, cutoff=cutoff)
     return f": did you mean {near[0]!r}?" if near else ""

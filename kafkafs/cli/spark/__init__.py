@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from kafkafs.cli import LazyGroup, examples
+from kafkafs.cli import LazyGroup, Section, examples
 
 _JOBS = {
     "verify": "Check every byte of a data directory.",
@@ -21,9 +21,7 @@ _JOBS = {
 @click.group(
     "spark",
     cls=LazyGroup,
-    package=__name__,
-    helps=_JOBS,
-    title="Jobs",
+    sections=[Section("Jobs", __name__, _JOBS)],
     subcommand_metavar="JOB [ARGS]...",
     epilog=examples("kafkafs spark stats data", "kafkafs spark export mnt/orders out"),
 )

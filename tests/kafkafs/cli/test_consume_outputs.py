@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kafkafs.cli.consume.outputs import Command
-from kafkafs.cli.consume.reader import Batch
-from kafkafs.cli.consume.sources import Partition
+from kafkafs.cli.records.consume.outputs import Command
+from kafkafs.cli.records.consume.reader import Batch
+from kafkafs.cli.records.consume.sources import Partition
 
 pytestmark = pytest.mark.programs
 

@@ -1,4 +1,4 @@
-"""`kafkafs fetch`, `produce`, `verify`, `convert` and `reindex`, as processes."""
+"""Commands for whole logs, as processes: `fetch`, `verify`, `convert`; batches and indexes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from tests.storage.logs import append, batch, values
 from tests.storage.old_logs import content, old_file, write_legacy, write_old
 
 pytestmark = pytest.mark.programs
-
-COMMANDS = ("fetch", "produce", "verify", "convert", "reindex")
 
 
 @pytest.fixture
@@ -57,13 +55,6 @@ def payloads(response: Response) -> list[bytes]:
 def stored(data: Path, partition: int = 0) -> list[bytes | None]:
     with LogManager.open(str(data)) as manager:
         return values(manager.log("orders", partition))
-
-
-def test_help_names_them() -> None:
-    listed = kafkafs("--help").stdout
-    for name in COMMANDS:
-        assert f"  {name} " in listed
-        assert kafkafs(name, "--help").returncode == 0
 
 
 # -- fetch ---------------------------------------------------------------------------------------
@@ -132,31 +123,31 @@ def test_a_mounted_directory_is_read(place: Place) -> None:
         assert run("fetch", *wrong).returncode != 0
 
 
-# -- produce -------------------------------------------------------------------------------------
+# -- append --view batches -------------------------------------------------------------------------
 
 
 def test_a_log_is_appended_to_another(data: Path) -> None:
     log = next((data / "orders-0").glob("*.log")).read_bytes()
-    done = run("produce", data, "orders:1", stdin=log)
+    done = run("append", "--view", "batches", data, "orders:1", stdin=log)
     assert (done.returncode, done.stdout) == (0, b"")
-    assert done.stderr == b"orders:1: 3 batches, offsets 0 to 2\n"
+    assert done.stderr == b""
     assert stored(data, 1) == [b"one", b"two", b"three"]
     assert (data / ".kafka_cleanshutdown").exists()
-    assert run("produce", data, "orders:1").stderr == b"orders:1: 0 batches, nothing\n"
+    done = run("append", "--view", "batches", data, "orders:1")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_what_is_refused_is_told_with_its_position(data: Path) -> None:
     good = bytes(batch([b"good"]))
-    done = run("produce", data, "orders:1", stdin=good + good[:-1])
+    done = run("append", "--view", "batches", data, "orders:1", stdin=good + good[:-1])
     assert done.returncode == 1
-    assert done.stderr.decode().splitlines() == [
-        "orders:1: 1 batch, offsets 0 to 0",
-        f"kafkafs: the last batch is incomplete, {len(good) - 1} bytes of {len(good)} "
-        f"(position {len(good)})",
-    ]
+    assert done.stderr.decode() == (
+        f"kafkafs: batch 2 of standard input: incomplete, {len(good) - 1} bytes; "
+        "all batches before it were appended\n"
+    )
     assert stored(data, 1) == [b"good"]
-    assert run("produce", data, "nothing:0", stdin=good).returncode == 1
-    assert run("produce", data, "orders", stdin=good).returncode == 2
+    assert run("append", "--view", "batches", data, "nothing:0", stdin=good).returncode == 1
+    assert run("append", "--view", "batches", data, "orders", stdin=good).returncode == 2
 
 
 def test_a_log_is_not_appended_to_itself(data: Path) -> None:
@@ -164,7 +155,7 @@ def test_a_log_is_not_appended_to_itself(data: Path) -> None:
     before = path.read_bytes()
     with path.open("rb") as file:
         done = subprocess.run(
-            [*KAFKAFS, "produce", str(data), "orders:0"],
+            [*KAFKAFS, "append", "--view", "batches", str(data), "orders:0"],
             stdin=file,
             capture_output=True,
             cwd=ROOT,
@@ -186,22 +177,20 @@ def test_what_is_mounted_is_appended_to_by_the_daemon(place: Place) -> None:
         (place.path, "orders:0"),
         (place.path / "orders" / "0",),
     ):
-        done = run("produce", *words, stdin=good)
-        assert (done.returncode, done.stderr) == (0, f"orders:0: {len(good)} bytes\n".encode())
+        done = run("append", "--view", "batches", *words, stdin=good)
+        assert (done.returncode, done.stderr) == (0, b"")
     assert (place.path / "orders" / "0").read_text() == "x\ny\n" * 3
     for wrong in (good[:-1], good[:-1] + b"!"):
-        done = run("produce", place.path / "orders" / "0", stdin=good + wrong)
+        done = run("append", "--view", "batches", place.path / "orders" / "0", stdin=good + wrong)
         assert done.returncode == 1
-        log = (place.path / ".kafkafs" / "log").read_text()
-        why = log.splitlines()[-1].partition("orders/0: ")[2].removeprefix("append refused: ")
-        assert done.stderr.startswith(b"kafkafs: orders:0: after ")
-        assert done.stderr.endswith(f" bytes: {why}\n".encode())
+        assert done.stderr.startswith(b"kafkafs: batch 2 of standard input: ")
+        assert done.stderr.endswith(b"; all batches before it were appended\n")
     own = place.path / "orders" / ".batches" / "0"
     size = own.stat().st_size
     for itself in (own, place.data / "orders-0" / f"{0:020}.log"):
         with itself.open("rb") as file:
             done = subprocess.run(
-                [*KAFKAFS, "produce", str(place.path / "orders" / "0")],
+                [*KAFKAFS, "append", "--view", "batches", str(place.path / "orders" / "0")],
                 stdin=file,
                 capture_output=True,
                 cwd=ROOT,
@@ -220,8 +209,8 @@ def test_megabytes_are_appended_through_a_mount(place: Place) -> None:
     (place.path / "orders").mkdir()
     values = [b"%07d" % n + bytes(1000) for n in range(100)]
     data = b"".join(bytes(batch([value] * 30)) for value in values)
-    done = run("produce", place.path / "orders" / "0", stdin=data)
-    assert (done.returncode, done.stderr) == (0, f"orders:0: {len(data)} bytes\n".encode())
+    done = run("append", "--view", "batches", place.path / "orders" / "0", stdin=data)
+    assert (done.returncode, done.stderr) == (0, b"")
     lines = (place.path / "orders" / "0").read_bytes().splitlines()
     assert lines == [value for value in values for _ in range(30)]
 
@@ -298,7 +287,7 @@ def test_convert_names_what_is_damaged(tmp_path: Path) -> None:
     assert done.stdout == "0 files converted\n"
 
 
-# -- reindex -------------------------------------------------------------------------------------
+# -- repair --indexes ------------------------------------------------------------------------------
 
 
 def test_reindex(data: Path) -> None:
@@ -307,22 +296,23 @@ def test_reindex(data: Path) -> None:
     before = times.read_bytes()
     index.write_bytes(b"12345678")
     times.unlink()
-    done = kafkafs("reindex", "--dry-run", data)
+    done = kafkafs("repair", "--indexes", data)
     assert done.returncode == 1
     assert f"{times}: missing, 1 entry\n" in done.stdout
+    assert done.stdout.endswith("files differ\nnothing was changed; to do this, add --apply\n")
     assert not times.exists()
-    done = kafkafs("reindex", data)
+    done = kafkafs("repair", "--indexes", "--apply", data)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("2 segments read, 2 files rebuilt\n")
     assert (index.read_bytes(), times.read_bytes()) == (b"", before)
-    assert kafkafs("reindex", "--check", index).stdout == "1 segment read, 0 files different\n"
-    assert kafkafs("reindex", data / "nothing").returncode == 1
+    assert kafkafs("repair", "--indexes", index).stdout == "1 segment read, 0 files differ\n"
+    assert kafkafs("repair", "--indexes", data / "nothing").returncode == 1
 
 
 def test_reindex_names_what_is_damaged(data: Path) -> None:
     path = next((data / "orders-0").glob("*.log"))
     path.write_bytes(path.read_bytes()[:-1])
-    done = kafkafs("reindex", data)
+    done = kafkafs("repair", "--indexes", data)
     assert done.returncode == 1
     assert f"kafkafs: {path}: position " in done.stderr
 
@@ -330,8 +320,8 @@ def test_reindex_names_what_is_damaged(data: Path) -> None:
 def test_what_is_mounted_is_neither_converted_nor_reindexed(place: Place) -> None:
     place.mount()
     (place.path / "orders").mkdir()
-    for command in ("convert", "reindex"):
-        done = kafkafs(command, place.data)
+    for words in (["convert"], ["repair", "--indexes", "--apply"]):
+        done = kafkafs(*words, place.data)
         assert done.returncode == 1
         assert done.stderr.startswith("kafkafs: the data directory is in use by process")
 
@@ -339,9 +329,9 @@ def test_what_is_mounted_is_neither_converted_nor_reindexed(place: Place) -> Non
 @pytest.mark.parametrize(
     ("arguments", "work"),
     [
-        (["produce", "DATA", "orders:1"], "storage.log.produce.StreamAppender.run"),
+        (["append", "DATA", "orders:1"], "os.read"),
         (["verify", "DATA"], "storage.verify.verify.verify"),
-        (["reindex", "DATA"], "storage.verify.reindex.reindex"),
+        (["repair", "--indexes", "DATA"], "storage.verify.reindex.reindex"),
         (["repair", "DATA"], "storage.directory.manager.LogManager.open"),
     ],
 )
@@ -362,7 +352,7 @@ def test_ctrl_c_ends_as_in_a_shell(data: Path, arguments: list[str], work: str) 
     assert done.stderr.endswith("kafkafs: cancelled\n")
 
 
-@pytest.mark.parametrize("command", ["cat", "append", "topics", "delete"])
+@pytest.mark.parametrize("command", ["cat", "append", "ls", "delete"])
 def test_what_takes_long_to_import_is_left_to_whom_it_serves(data: Path, command: str) -> None:
     """Without a mount, its packages; metadata of packages, for the version; what makes secrets."""
     script = (
@@ -370,7 +360,7 @@ def test_what_takes_long_to_import_is_left_to_whom_it_serves(data: Path, command
         "atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.stderr))\n"
         "from kafkafs.cli import main; main()"
     )
-    arguments = [command, data, *([] if command == "topics" else ["orders"])]
+    arguments = [command, data, *([] if command == "ls" else ["orders"])]
     done = subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         cwd=ROOT,

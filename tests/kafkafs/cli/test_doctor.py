@@ -342,10 +342,10 @@ def test_a_file_system_that_cannot_be_written_or_is_slow_to_tell(tmp_path: Path)
         (
             {"segment.bytes": "16000000"},
             "28.6MiB are in 2 segments",
-            r" retention\.bytes=\d+ && kafkafs expire \S+ orders  \(frees 1",
+            r" retention\.bytes=\d+ && kafkafs prune \S+ orders  \(frees 1",
         ),
         # Something goes already.
-        ({"retention.bytes": "20000000"}, " now", r"^kafkafs expire \S+  \(frees [\d.]+MiB\)$"),
+        ({"retention.bytes": "20000000"}, " now", r"^kafkafs prune \S+  \(frees [\d.]+MiB\)$"),
         ({"cleanup.policy": "none"}, "deletes nothing by age", r"^kafkafs delete \S+ orders  "),
     ],
 )
@@ -505,7 +505,7 @@ def test_a_disk_that_hangs_is_named(hanging: Path) -> None:
 def test_every_mending_command_is_one() -> None:
     """What it says to type are commands that there are."""
     words = set()
-    for path in (ROOT / "kafkafs/cli/doctor").glob("*.py"):
+    for path in (ROOT / "kafkafs/cli/mounting/doctor").glob("*.py"):
         words |= set(re.findall(r"\"kafkafs ([a-z]+)", path.read_text()))
     assert isinstance(main, LazyGroup)
     assert words <= set(main.list_commands(click.Context(main)))

@@ -91,7 +91,7 @@ def test_there_is_a_page_for_each_command(pages: dict[str, Path]) -> None:
 
 @pytest.mark.programs
 def test_man_finds_them_beside_the_program(prefix: Path, pages: dict[str, Path]) -> None:
-    for name in ("kafkafs.1", "kafkafs-topics.1", "kafkafs-spark-export.1", "mount.kafkafs.8"):
+    for name in ("kafkafs.1", "kafkafs-ls.1", "kafkafs-spark-export.1", "mount.kafkafs.8"):
         assert man(prefix, "-w", name[:-2]) == f"{pages[name]}\n"
     assert man(prefix, "-w", "5", "kafkafs") == f"{pages['kafkafs.5']}\n"
 

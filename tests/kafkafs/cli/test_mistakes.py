@@ -27,11 +27,11 @@ Arguments = Callable[[str], list[str]]
 #: What a command is called with, for a data directory.
 TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "append": lambda data: [data, "orders:0"],
+    "append --view batches": lambda data: [data, "orders:0"],
     "cat": lambda data: [data],
     "create": lambda data: [data, "made"],
     "delete": lambda data: [data, "orders"],
     "delete --dry-run": lambda data: [data, "orders"],
-    "topics": lambda data: [data],
     "undelete": lambda data: [data, "orders"],
     "compact": lambda data: [data],
     "compact --dry-run": lambda data: [data],
@@ -43,17 +43,17 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "detach --dry-run": lambda data: [data],
     "detach --undo": lambda data: [data],
     "fetch": lambda data: [data, "orders:0:0:100"],
+    "ls": lambda data: [data],
     "handover": lambda data: [data, data],
     "handover --dry-run": lambda data: [data, data],
-    "produce": lambda data: [data, "orders:0"],
-    "reindex": lambda data: [data],
-    "reindex --check": lambda data: [data],
     "repair": lambda data: [data],
     "repair --apply": lambda data: [data],
     "repair --salvage": lambda data: [data],
     "repair --purge --apply": lambda data: [data],
-    "expire": lambda data: [data],
-    "expire --dry-run": lambda data: [data],
+    "repair --indexes": lambda data: [data],
+    "repair --indexes --apply": lambda data: [data],
+    "prune": lambda data: [data],
+    "prune --dry-run": lambda data: [data],
     "spark compact": lambda data: [data],
     "spark export --dry-run": lambda data: [data, "/nowhere/out"],
     "spark import": lambda data: [data, "orders", os.devnull],
@@ -76,21 +76,21 @@ OTHERS = {
     "wait",
 }
 #: Those that read one partition's directory, too.
-OF_A_PARTITION = {"verify", "reindex", "reindex --check"}
+OF_A_PARTITION = {"verify", "repair --indexes", "repair --indexes --apply"}
 #: Those that make a topic, or look at what is beside the topics, in a directory without any.
 WITHOUT_TOPICS = {"create", "spark import", "undelete"}
 TAKES_EMPTY = {
     name
     for name in TAKE_A_DIRECTORY
-    if name.split()[0] not in ("detach", "fetch", "handover", "produce")
+    if name.split()[0] not in ("detach", "fetch", "handover")
     # These would start Spark.
     and name not in ("spark compact", "spark import")
 }
 
 #: Those that do not work on what is mounted.
 NOT_WHILE_MOUNTED = {
-    *("config --broker-config x", "convert", "detach", "detach --undo", "reindex"),
-    *("repair", "repair --apply", "repair --purge --apply"),
+    *("config --broker-config x", "convert", "detach", "detach --undo"),
+    *("repair", "repair --apply", "repair --purge --apply", "repair --indexes --apply"),
 }
 
 each_command = pytest.mark.parametrize("command", TAKE_A_DIRECTORY)
@@ -184,7 +184,9 @@ def test_a_mount_of_what_must_not_be_mounted(mounted: Place, command: str) -> No
 
 @pytest.mark.parametrize(
     "command",
-    sorted({*(NOT_WHILE_MOUNTED - {"repair"}), "compact", "expire", "handover", "produce"}),
+    sorted(
+        {*(NOT_WHILE_MOUNTED - {"repair"}), "append --view batches", "compact", "handover", "prune"}
+    ),
 )
 @pytest.mark.programs
 def test_a_read_only_mount(tmp_path: Path, command: str) -> None:
@@ -264,14 +266,14 @@ def test_one_partitions_directory_is_read(tmp_path: Path, command: str) -> None:
         ["compact", "DATA", "order"],
         ["compact", "DATA", "order:0"],
         ["compact", "DATA", "DATA"],
-        ["expire", "DATA", "orders:7"],
-        ["expire", "--dry-run", "DATA", "order"],
+        ["prune", "DATA", "orders:7"],
+        ["prune", "--dry-run", "DATA", "order"],
         ["config", "DATA", "order"],
         ["config", "DATA", "order", "retention.ms=1"],
         ["convert", "DATA", "order"],
         ["handover", "DATA", "DATA", "order"],
         ["fetch", "DATA", "order:0:0:9"],
-        ["produce", "DATA", "order:0"],
+        ["append", "DATA", "order:0", "--view", "batches"],
         ["spark", "stats", "DATA", "order", "--dry-run"],
         ["umount", "DATA"],
         ["wait", "DATA"],
@@ -308,7 +310,7 @@ def test_umount_of_what_is_no_mount_point(mounted: Place) -> None:
 def test_a_copy_of_one_partition_under_any_name(tmp_path: Path) -> None:
     fill(tmp_path)
     shutil.copytree(tmp_path / "orders-0", tmp_path / "copy")
-    assert "the directory of one partition" in refused("expire", str(tmp_path / "copy"))
+    assert "the directory of one partition" in refused("prune", str(tmp_path / "copy"))
 
 
 @pytest.mark.parametrize("given", ["", "/orders", "/.kafkafs", "/orders/0"])
@@ -380,7 +382,7 @@ def test_an_empty_name(command: str) -> None:
     assert done.stderr == f"kafkafs: {what} (is a shell variable unset?)\n"
 
 
-@pytest.mark.parametrize("command", ["append", "produce"])
+@pytest.mark.parametrize("command", ["append", "append --view batches"])
 def test_a_topic_that_can_be_created(tmp_path: Path, command: str) -> None:
     """… is proposed to be: in an empty directory, in one without topics, beside other topics."""
     for given in (tmp_path / "empty", tmp_path / "a log"):

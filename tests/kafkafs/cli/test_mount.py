@@ -518,7 +518,7 @@ def test_what_ends_unknown_settings_works_in_the_mount(place: Place) -> None:
         line for line in kafkafs("doctor", place.data).stdout.splitlines() if wanted in line
     )
     assert found.strip() + "\n" == remedy("TOPIC")
-    assert kafkafs("expire", place.path / "orders").stderr.endswith(remedy("orders"))
+    assert kafkafs("prune", place.path / "orders").stderr.endswith(remedy("orders"))
     (place.path / "orders" / ".config").write_text(
         "cleanup.policy=delete\nretention.ms=-1\nretention.bytes=-1\n"
     )

@@ -70,7 +70,7 @@ def test_a_full_disk_behind_what_is_printed(tmp_path: Path) -> None:
         place.mount()
         data, mnt = str(place.data), str(place.path)
         lines = [
-            *(["topics", mnt], ["topics", data, "--json"], ["verify", mnt], ["config", mnt]),
+            *(["ls", mnt], ["ls", data, "--json"], ["verify", mnt], ["config", mnt]),
             *(
                 ["mounts"],
                 ["mounts", "--json"],
@@ -126,7 +126,7 @@ def test_a_working_directory_that_is_deleted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     fill(data)
-    lines = [["topics", str(data)], ["cat", str(data), "orders"], ["verify", str(data)]]
+    lines = [["ls", str(data)], ["cat", str(data), "orders"], ["verify", str(data)]]
     for line, status, said in each(lines, cwd):
         assert (status, said) == (0, ""), line
     os.close(deleted)

@@ -32,11 +32,20 @@ def test_version() -> None:
 
 
 @pytest.mark.programs
-def test_help_names_every_command() -> None:
+def test_help_has_the_commands_in_groups() -> None:
     done = kafkafs("--help")
     assert done.returncode == 0
-    for name in ("mount", "umount", "repair", "version"):
-        assert f"  {name} " in done.stdout
+    found: dict[str, list[str]] = {}
+    for line in done.stdout.partition("this message and exit.\n")[2].splitlines():
+        if line == "  Examples:":
+            break
+        if line.endswith(":"):
+            names = found[line] = []
+        elif line:
+            names.append(line.split()[0])
+    shown = {f"{each.title}:": list(each.helps) for each in main.sections if not each.is_hidden}
+    assert found == shown
+    for name in main.helps:
         assert kafkafs(name, "--help").returncode == 0
 
 
@@ -46,7 +55,10 @@ def test_help_names_every_command() -> None:
         (["verfy", "data"], "there is no command 'verfy': did you mean 'verify'?"),
         (["unmont", "mnt"], "there is no command 'unmont': did you mean 'unmount'?"),
         (["rm", "mnt/t"], "there is no command 'rm': did you mean 'delete'?"),
-        (["retain", "mnt"], "there is no command 'retain': did you mean 'expire'?"),
+        (["retain", "mnt"], "there is no command 'retain': did you mean 'prune'?"),
+        (["expire", "a b"], "there is no command 'expire'. Try: kafkafs prune 'a b'"),
+        (["reindex"], "there is no command 'reindex'. Try: kafkafs repair --indexes"),
+        (["repare"], "there is no command 'repare': did you mean 'repair'?"),
         (["spark", "stat"], "there is no command 'stat': did you mean 'stats'?"),
         (["no-such-command"], "there is no command 'no-such-command'"),
         (["verify", "data", "--jsn"], "'--jsn'. Did you mean '--json'?"),
@@ -55,9 +67,22 @@ def test_help_names_every_command() -> None:
     ids=" ".join,
 )
 def test_a_slip_of_the_hand(words: list[str], meant: str) -> None:
-    done = CliRunner().invoke(main, words)
+    done = CliRunner().invoke(main, words, prog_name="kafkafs")
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].endswith(meant)
+
+
+READING_WORDS = (
+    "browse check compare count detect diff export fetch find get grep head history info inspect "
+    "less log offsets peek pending print query read report scan search select show stat topic view"
+)
+
+
+@pytest.mark.parametrize("word", READING_WORDS.split())
+def test_a_word_that_reads_is_not_answered_with_a_command_that_changes(word: str) -> None:
+    done = CliRunner().invoke(main, [word, "data"])
+    suggested = re.findall(r"did you mean '(\w+)'", done.stderr)
+    assert set(suggested) <= {"cat", "dump", "fetch", "ls", "mount", "mounts", "spark", "top"}
 
 
 #: Commands whose examples are written with their manual pages.
@@ -200,7 +225,7 @@ def test_help_as_a_command() -> None:
 @pytest.mark.programs
 def test_the_helpers_of_mount_have_a_short_help(helper: str) -> None:
     # In a process of its own: click remembers what a command's help is called at first.
-    program = f"from kafkafs.cli.mount_helpers import {helper}; {helper}()"
+    program = f"from kafkafs.cli.mounting.mount_helpers import {helper}; {helper}()"
     shown = subprocess.run([sys.executable, "-c", program, "-h"], capture_output=True, text=True)
     assert shown.returncode == 0
     assert shown.stdout.startswith("Usage: ")

@@ -23,18 +23,18 @@ pytestmark = pytest.mark.programs
 
 #: What only reads, for a mount.
 READERS = {
-    "topics": ["MNT"],
-    "topics of a path": ["MNT/orders"],
-    "topics --json": ["MNT"],
+    "ls": ["MNT"],
+    "ls of a path": ["MNT/orders"],
+    "ls --json": ["MNT"],
     "cat": ["MNT", "orders"],
     "cat of a part": ["MNT/orders/0@-1"],
     "cat --view kv": ["MNT/orders/0"],
     "cat by a link": ["LINK/orders/0"],
     "config": ["MNT/orders"],
     "compact --dry-run": ["MNT/users"],
-    "expire --dry-run": ["MNT"],
+    "prune --dry-run": ["MNT"],
     "fetch": ["MNT/orders/0:earliest:1000"],
-    "reindex --dry-run": ["MNT"],
+    "repair --indexes": ["MNT"],
     "verify": ["MNT"],
 }
 #: What needs the daemon.
@@ -45,10 +45,10 @@ OTHERS = {
     "delete": ["MNT/orders"],
     "undelete": ["MNT", "orders"],
     "compact": ["MNT/users"],
-    "expire": ["MNT/orders"],
+    "prune": ["MNT/orders"],
     "config": ["MNT/orders", "retention.ms=7d"],
-    "produce": ["MNT/orders/0"],
-    "topics --rates": ["MNT"],
+    "append --view batches": ["MNT/orders/0"],
+    "ls --rates": ["MNT"],
     "consume": ["MNT/orders"],
     "consume --reset -g group": ["MNT/orders"],
     "dump": ["MNT/orders/.raw/0/00000000000000000000.log"],
@@ -126,7 +126,7 @@ def silent(
 def test_what_only_reads_has_the_data_directory(silent: Silent, command: str) -> None:
     done = run(silent.place, command, READERS[command])
     assert (done.returncode, done.stdout) == (0, silent.shown[command])
-    if command.split()[0] in ("topics", "cat"):
+    if command.split()[0] in ("ls", "cat"):
         data = silent.place.data
         assert done.stderr == f"kafkafs: reading {data} instead of the mount: {silent.why}\n"
     else:

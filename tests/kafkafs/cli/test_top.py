@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.cli.top import figures
-from kafkafs.cli.top.figures import look
-from kafkafs.cli.top.rates import Rates, Row
-from kafkafs.cli.top.table import COLUMNS, SORTS, Table, count_text
-from kafkafs.cli.top.watcher import Watcher
+from kafkafs.cli.mounting.top import figures
+from kafkafs.cli.mounting.top.figures import look
+from kafkafs.cli.mounting.top.rates import Rates, Row
+from kafkafs.cli.mounting.top.table import COLUMNS, SORTS, Table, count_text
+from kafkafs.cli.mounting.top.watcher import Watcher
 from kafkafs.tree.directories.metrics_text import exposition, of_partitions
 from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S

@@ -1,4 +1,4 @@
-"""`kafkafs topics`, `create`, `delete`, `undelete`, `cat`, `append`, with and without a mount."""
+"""`kafkafs ls`, `create`, `delete`, `undelete`, `cat`, `append`, with and without a mount."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     way.run("append", "orders:0", text=numbers(0, 1000))
     way.run("append", "orders:1", text=numbers(1000, 1100))
     assert way.run("cat", "orders") == numbers(0, 1100)
-    (row,) = json.loads(way.run("topics", "orders", "--json", "--epoch"))["topics"]
+    (row,) = json.loads(way.run("ls", "orders", "--json", "--epoch"))["topics"]
     assert (row["topic"], row["partitions"], row["records"]) == ("orders", 2, 1100)
     assert (row["cleanup_policy"], row["retention"]) == ("delete", "7d")
     assert (row["retention_ms"], row["retention_bytes"]) == (7 * 86_400_000, -1)
@@ -119,7 +119,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     assert said.startswith("deleted orders. To restore it until ")
     assert "kafkafs undelete" in said
     assert way.call("cat", "orders").returncode == 1
-    listed = json.loads(run_here("topics", "--json", way.root).stdout)
+    listed = json.loads(run_here("ls", "--json", way.root).stdout)
     assert [row["topic"] for row in listed["topics"]] == ["kept"]
     (note,) = listed["notes"]
     undelete = note.removeprefix("orders was deleted, 2 partitions. To restore it within ")
@@ -131,7 +131,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     undeleted = run_here(*shlex.split(undelete))
     assert (undeleted.stdout, undeleted.stderr) == ("restored orders\n", "")
     assert way.run("cat", "orders") == numbers(0, 1100)
-    (row,) = json.loads(way.run("topics", "orders", "--json"))["topics"]
+    (row,) = json.loads(way.run("ls", "orders", "--json"))["topics"]
     assert row["retention"] == "7d"
     again = way.call("undelete", "orders")
     assert again.returncode == 1
@@ -154,7 +154,7 @@ def test_undelete_where_there_is_one_of_that_name_again(way: Way) -> None:
     done = way.call("undelete", "orders")
     assert done.returncode == 1
     assert "choose one by its id" in done.stderr
-    notes = json.loads(run_here("topics", "--json", way.root).stdout)["notes"]
+    notes = json.loads(run_here("ls", "--json", way.root).stdout)["notes"]
     found = set()
     for note in notes:
         topic_id = note.split(" --id ")[1].split()[0]
@@ -309,7 +309,7 @@ def test_internal_topics_are_asked_for(place: Place, is_mounted: bool) -> None:
         place.umount()
 
     def listed(*words: object) -> list[str]:
-        found = json.loads(run_here("topics", "--json", place.data, *words).stdout)["topics"]
+        found = json.loads(run_here("ls", "--json", place.data, *words).stdout)["topics"]
         return [row["topic"] for row in found]
 
     assert listed() == ["mine"]
@@ -324,14 +324,14 @@ def test_retention_as_it_is_written(place: Place) -> None:
         settings = {"retention.bytes": "1048576", "retention.ms": "3600000"}
         manager.create_topic("t", 1, settings=settings)
     for options, shown in (([], "1h+1.0MiB"), (["--bytes"], "1h+1048576")):
-        assert run_here("topics", place.data, *options).stdout.split()[-1] == shown
+        assert run_here("ls", place.data, *options).stdout.split()[-1] == shown
 
 
 def test_retention_that_is_not_known(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("t", 1)
     (place.data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
-    (row,) = json.loads(run_here("topics", "--json", place.data).stdout)["topics"]
+    (row,) = json.loads(run_here("ls", "--json", place.data).stdout)["topics"]
     assert (row["retention"], row["retention_ms"], row["retention_bytes"]) == (
         *("unknown", None),
         None,
@@ -412,7 +412,7 @@ def test_a_read_only_mount_shows_and_changes_nothing(place: Place) -> None:
         manager.create_topic("t", 1)
     place.mount("-o", "ro")
     assert run_here("cat", place.path, "t").returncode == 0
-    assert run_here("topics", place.path).stdout.startswith("topic ")
+    assert run_here("ls", place.path).stdout.startswith("topic ")
     for command in (("create", "u"), ("delete", "t"), ("undelete", "u"), ("append", "t")):
         done = run_here(command[0], place.path, command[1])
         assert done.returncode == 1, command
@@ -442,12 +442,12 @@ def test_append_as_the_lines_come(place: Place) -> None:
 def test_rates_of_a_mount(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("t", 1)
-    assert run_here("topics", place.data, "--rates").returncode == 2
+    assert run_here("ls", place.data, "--rates").returncode == 2
     place.mount()
     writer = subprocess.Popen(["sh", "-c", "while echo line; do :; done >> t/0"], cwd=place.path)
     try:
         until(lambda: (place.path / "t/0").stat().st_size > 0)
-        (row,) = json.loads(run_here("topics", place.path, "--rates", "--json").stdout)["topics"]
+        (row,) = json.loads(run_here("ls", place.path, "--rates", "--json").stdout)["topics"]
     finally:
         writer.kill()
         writer.wait()
@@ -462,7 +462,7 @@ def test_faults_are_listed(place: Place) -> None:
     log = next((place.data / "bad-0").glob("*.log"))
     log.unlink()
     log.mkdir()
-    done = run_here("topics", place.data)
+    done = run_here("ls", place.data)
     assert done.returncode == 0
     assert "# bad-0: cannot open: " in done.stdout
     assert run_here("create", place.data, "other").returncode == 0

@@ -545,7 +545,7 @@ def test_nothing_to_parse() -> None:
 def test_the_parser_is_imported_when_it_is_wanted() -> None:
     """A mount answers without it."""
     script = (
-        "import sys, kafkafs.cli.mount, kafkafs.fuse.daemon, kafkafs.views as views\n"
+        "import sys, kafkafs.cli.mounting.mount, kafkafs.fuse.daemon, kafkafs.views as views\n"
         "assert 'msgspec' not in sys.modules\n"
         "views.json_lines_view().parse(b'{}\\n', 0, 3, 0, 1000)\n"
         "assert 'msgspec' in sys.modules\n"

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.cli.consume.consumer import Consumer, Rules
-from kafkafs.cli.consume.outputs import Command
-from kafkafs.cli.consume.positions import GroupPositions
-from kafkafs.cli.consume.reader import Limits
-from kafkafs.cli.consume.sources import Directories, sources_of
+from kafkafs.cli.records.consume.consumer import Consumer, Rules
+from kafkafs.cli.records.consume.outputs import Command
+from kafkafs.cli.records.consume.positions import GroupPositions
+from kafkafs.cli.records.consume.reader import Limits
+from kafkafs.cli.records.consume.sources import Directories, sources_of
 from tests.fork_server import KAFKAFS
 from tests.hang import until
 from tests.mount.consume.conftest import Topic

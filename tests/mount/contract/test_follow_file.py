@@ -327,7 +327,7 @@ def test_commands_without_a_mount_keep_it(own: Mount, has_indexes: bool) -> None
         followed.segment(20)
         followed.append(10)
         append(followed.path.parent / ".config", b"retention.bytes=1\n")
-        offline("expire", str(own.data))
+        offline("prune", str(own.data))
         followed.check(end + 20 * LINE)
         append(followed.path.parent / ".config", b"retention.bytes=\n")
 

@@ -116,17 +116,17 @@ def test_it_says_where_the_log_begins(tmp_path: Path, data: Path, options: tuple
 # Each command, and its exit status.
 COMMANDS = {
     ("append", "orders:1"): 1,
-    ("produce", "orders:1"): 1,
+    ("append", "orders:1", "--view", "batches"): 1,
     ("config", "orders", "retention.ms=1"): 1,
     ("delete", "orders"): 1,
     ("delete", "--dry-run", "orders"): 1,
-    ("expire", "orders"): 1,
+    ("prune", "orders"): 1,
     ("compact", "orders"): 1,
-    ("reindex", "orders"): 1,
+    ("repair", "orders", "--indexes", "--apply"): 1,
     ("convert", "orders"): 1,
-    ("expire",): 0,
+    ("prune",): 0,
     ("compact",): 0,
-    ("reindex",): 0,
+    ("repair", "--indexes", "--apply"): 0,
     ("convert",): 0,
     ("repair", "--apply"): 0,
     ("repair", "--apply", "--salvage"): 0,
@@ -147,7 +147,7 @@ def test_no_command_writes_it(tmp_path: Path, data: Path) -> None:
         assert tiered.state(data) == before, (name, words)
     done = kafkafs("config", data, "orders", "remote.storage.enable=false")
     assert (done.returncode, done.stderr) == (0, "")
-    done = kafkafs("expire", data, "orders")
+    done = kafkafs("prune", data, "orders")
     assert done.returncode == 0
     assert REMEDY not in done.stderr
 
@@ -158,8 +158,8 @@ def test_commands_beside_a_mount_of_it(tmp_path: Path, data: Path) -> None:
         for name, words, status in (
             ("config", ("orders", "remote.storage.enable=false"), 1),
             ("delete", ("orders",), 1),
-            ("expire", ("orders",), 1),
-            ("expire", (), 0),
+            ("prune", ("orders",), 1),
+            ("prune", (), 0),
             ("append", ("orders:1",), 1),
         ):
             done = kafkafs(name, mount.path, *words)

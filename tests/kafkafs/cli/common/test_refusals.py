@@ -57,9 +57,9 @@ def test_a_line_among_others_in_a_view(mount: Path) -> None:
 
 
 def test_what_is_no_batch(mount: Path) -> None:
-    said = refusal("produce", mount / "orders/0", stdin="x" * 100)
-    assert said.startswith("orders:0: after 0 bytes: ")
-    assert "no valid batch starts here" in said
+    said = refusal("append", mount / "orders/0", "--view", "batches", stdin="x" * 100)
+    assert said.startswith("batch 1 of standard input: ")
+    assert said.endswith("no valid batch starts here; nothing was appended")
 
 
 def test_the_reason_is_not_that_of_another_request(mount: Path) -> None:

@@ -1,0 +1,1 @@
+"""Commands for the directories and files of Apache Kafka's brokers."""

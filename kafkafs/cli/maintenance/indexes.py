@@ -1,0 +1,73 @@
+"""`kafkafs repair --indexes`: rebuilds indexes from the logs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from kafkafs.cli.common.addresses import (
+    checked_directory,
+    directory_to_open,
+    partitions_at,
+    resolve,
+)
+from kafkafs.cli.common.ending import one_line_errors, say
+from kafkafs.cli.common.output import Output
+from kafkafs.cli.common.progress import reading_shown
+from storage.plural import counted
+
+NOTHING_CHANGED = "nothing was changed; to do this, add --apply"
+
+
+def _targets(context: click.Context, words: Sequence[str], *, may_be_open: bool) -> list[str]:
+    """Directories, or files of segments; click's errors."""
+    if all(map(_is_segments, words)):
+        for word in words:
+            directory = os.path.dirname(os.path.abspath(word))
+            checked_directory(context, directory, may_be_partition=True)
+        return list(words)
+    logs = resolve(context, words, may_be_partition=True)
+    data_dir = logs.data_dir if may_be_open else directory_to_open(logs)
+    there = partitions_at(logs) if logs.places else []
+    return [os.path.join(data_dir, f"{topic}-{n}") for topic, n in there] or [data_dir]
+
+
+def _is_segments(path: str) -> bool:
+    """Whether a path is that of a file of a segment."""
+    from storage import paths
+
+    return paths.base_offset_of(os.path.basename(path)) is not None and not os.path.isdir(path)
+
+
+def rebuild(context: click.Context, words: Sequence[str], out: Output, *, applies: bool) -> None:
+    """Print the indexes that differ from the logs, and rebuild them if `applies`; exit."""
+    from storage.verify.reindex import log_bytes, reindex
+
+    with one_line_errors():
+        targets = _targets(context, words, may_be_open=not applies)
+        with reading_shown("reading", log_bytes(targets)) as progress:
+            outcome = reindex(targets, check_only=not applies, progress=progress)
+    for difference in outcome.different:
+        out.say(difference)
+    for line in [*outcome.damaged, *outcome.tiered]:
+        say(f"kafkafs: {line}", err=True)
+    done = "rebuilt" if applies else "differ"
+    files = counted(len(outcome.different), "file")
+    out.say(f"{counted(outcome.segments, 'segment')} read, {files} {done}")
+    if outcome.different and not applies:
+        out.say(NOTHING_CHANGED)
+    out.json(
+        {
+            "applied": applies,
+            "segments": outcome.segments,
+            "different": list(map(str, outcome.different)),
+            "damaged": list(map(str, outcome.damaged)),
+            "tiered": outcome.tiered,
+        }
+    )
+    is_refused = outcome.tiered and not outcome.segments
+    if outcome.damaged or is_refused or (outcome.different and not applies):
+        sys.exit(1)

@@ -1,0 +1,261 @@
+"""`kafkafs prune`: deletes what retention would delete, now."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import (
+    Address,
+    Place,
+    check_address,
+    logs_argument,
+    logs_at,
+    mount_to_change,
+    partitions_at,
+    tiered_topics,
+)
+from kafkafs.cli.common.ending import one_line_errors, say
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
+from kafkafs.quantities import Size, Value
+from storage.plural import counted
+
+if TYPE_CHECKING:
+    from storage.directory.manager import LogManager
+    from storage.directory.retain import RetentionPlan
+
+
+@click.command(
+    "prune",
+    epilog=examples(
+        "kafkafs prune --dry-run data",
+        "kafkafs prune mnt/orders",
+        "kafkafs prune data orders:0 payments",
+    ),
+)
+@logs_argument()
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help=(
+        "Only print each segment that would be deleted: partition, base offset, size, reason. "
+        "Takes no lock."
+    ),
+)
+@output_options(
+    "dry_run, segments, bytes, records, errors, and two lists: partitions (would_go with "
+    "--dry-run) and frees",
+    sizes=True,
+)
+def command(logs: Address, dry_run: bool, out: Output) -> None:
+    """Delete the segments that retention would delete now.
+
+    Retention goes by retention.ms, retention.bytes and the log start, or by
+    kafkafs.retention.policy. Without TOPIC, prune works on all topics. The output has a line for
+    each partition that loses segments. A second line for each partition has the bytes that each
+    setting frees now, as if it were the only one, and when it frees the next ones. Retention
+    deletes whole segments. Records are counted by their offsets.
+
+    If the logs are mounted, the daemon deletes. Otherwise the directory must not be in use. The
+    files are then deleted when the command ends: file.delete.delay.ms is for readers of a mount.
+    The command works on a full disk.
+
+    Exit status 1: a partition failed; prune continues with the others. Ctrl-C leaves the other
+    partitions as they were.
+    """
+    report = _Report(out)
+    with one_line_errors():
+        check_address(logs)
+        mount = None if dry_run else mount_to_change(logs)
+        if mount is None:
+            _prune_here(logs, report, dry_run=dry_run)
+        else:
+            _have_pruned(mount, logs, report)
+    report.end(dry_run=dry_run)
+
+
+class _Report:
+    """Says what goes from each partition, and keeps it for `--json`."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._lines: list[dict[str, Value]] = []
+        self._faults: list[str] = []
+        self._frees: list[dict[str, Value]] = []
+        self._segments = self._size = self._records = 0
+
+    def would_go(self, plan: RetentionPlan) -> None:
+        name = f"{plan.log.topic}:{plan.log.partition}"
+        for segment, why in plan.doomed:
+            size = Size(segment.size)
+            self._out.say(f"{name} {segment.base_offset} {self._out.text(size)} {why}")
+            self._lines.append(
+                {
+                    "topic": plan.log.topic,
+                    "partition": plan.log.partition,
+                    "base_offset": segment.base_offset,
+                    "bytes": size,
+                    "why": why,
+                }
+            )
+        self._count(len(plan.doomed), plan.size, plan.offsets)
+        if plan.fault is not None:
+            self.failed(f"{name}: {plan.fault}")
+
+    def went(
+        self, topic: str, partition: int, segments: int, size: int, records: int, start: int
+    ) -> None:
+        """`start`: the offset at which the log starts now."""
+        self._out.say(
+            f"{topic}:{partition}: deleted {self._sum(segments, size, records)}; "
+            f"the log now starts at offset {start}"
+        )
+        self._lines.append(
+            {
+                "topic": topic,
+                "partition": partition,
+                "segments": segments,
+                "bytes": size,
+                "records": records,
+                "log_start": start,
+            }
+        )
+        self._count(segments, size, records)
+
+    def frees(self, topic: str, partition: int, text: str) -> None:
+        """`text`: how many bytes each setting frees."""
+        self._frees.append({"topic": topic, "partition": partition, "frees": text})
+
+    def plan_frees(self, plan: RetentionPlan) -> None:
+        """`frees` of a log that has bytes."""
+        from kafkafs.tree.control.retention import freed_text
+
+        if plan.log.size:
+            self.frees(plan.log.topic, plan.log.partition, freed_text(plan))
+
+    def failed(self, line: str) -> None:
+        self._faults.append(line)
+
+    def _sum(self, segments: int, size: int, records: int) -> str:
+        what = f"{self._out.size(size)}, {counted(records, 'record')}"
+        return f"{counted(segments, 'segment')} ({what})"
+
+    def _count(self, segments: int, size: int, records: int) -> None:
+        self._segments += segments
+        self._size += size
+        self._records += records
+
+    def end(self, *, dry_run: bool) -> None:
+        """Print the sums and the faults; exit with 1 where there are some."""
+        done = "would delete" if dry_run else "deleted"
+        for each in self._frees:
+            self._out.say(f"{each['topic']}:{each['partition']}: {each['frees']}")
+        self._out.say(f"{done} {self._sum(self._segments, self._size, self._records)}")
+        self._out.json(
+            {
+                "dry_run": dry_run,
+                "segments": self._segments,
+                "bytes": self._size,
+                "records": self._records,
+                "would_go" if dry_run else "partitions": self._lines,
+                "frees": self._frees,
+                "errors": self._faults,
+            }
+        )
+        for line in self._faults:
+            say(f"kafkafs: {line}", err=True)
+        if self._faults:
+            sys.exit(1)
+
+
+def _prune_here(logs: Address, report: _Report, *, dry_run: bool) -> None:
+    """Delete from the logs of a directory that no process has open, or look at any."""
+    from storage.directory.manager import LogManager
+    from storage.directory.retain import plan_retention
+
+    with (
+        opening_shown() as progress,
+        LogManager.open(logs.data_dir, read_only=dry_run, progress=progress) as manager,
+    ):
+        found = logs_at(manager, logs.places)
+        now_ms = manager.clock_ms()
+        plans = [plan_retention(log, now_ms) for log in found]
+        if not dry_run:
+            _delete(manager, plans, logs.places, now_ms, report)
+            return
+        # Opening for writing prints these lines already. Nothing is deleted beside a writer.
+        for line in [] if manager.lock.is_locked() else manager.kept_topics():
+            say(f"kafkafs: {line}", err=True)
+        for plan in plans:
+            report.would_go(plan)
+            report.plan_frees(plan)
+
+
+def _delete(
+    manager: LogManager,
+    plans: Sequence[RetentionPlan],
+    places: Sequence[Place],
+    now_ms: int,
+    report: _Report,
+) -> None:
+    from kafkafs.tree.partition.partitions import keeping_history
+    from storage.directory.retain import plan_retention, remove_now, retain
+
+    logs = [plan.log for plan in plans]
+    before = {log: log.log_start_offset for log in logs}
+    with keeping_history(manager), long_work() as task:
+        try:
+            done = retain(manager, logs, task, now_ms)
+        finally:
+            for log in logs:
+                remove_now(log)
+    for plan in plans:
+        log, start = plan.log, plan.log.log_start_offset
+        if plan.doomed and plan.doomed[0].segment.base_offset < log.segments[0].base_offset:
+            records = start - before[log]
+            report.went(log.topic, log.partition, len(plan.doomed), plan.size, records, start)
+    for log in logs:
+        report.plan_frees(plan_retention(log, now_ms))
+    for note in done.notes:
+        report.failed(note)
+    for topic in dict.fromkeys(topic for topic, _ in places):
+        line = manager.tiered.line(topic)
+        if line is not None:
+            report.failed(line)
+
+
+def _have_pruned(mount: str, logs: Address, report: _Report) -> None:
+    """Have the daemon of a mount delete from the logs."""
+    from kafkafs.cli.common.daemon_jobs import JobFailedError, run_job
+
+    kept: dict[str, str] = {}
+    tiered = tiered_topics(logs)
+    with work_shown() as show:
+        for topic, partition in partitions_at(logs):
+            if not logs.places and (why := tiered.line(topic)):
+                kept[topic] = why
+                continue
+            try:
+                facts = run_job(mount, "retention", topic, partition, show)
+            except JobFailedError as error:
+                report.failed(str(error))
+                continue
+            segments, size, records = (
+                int(facts[name]) for name in ("segments", "bytes", "records")
+            )
+            if segments:
+                path = os.path.join(mount, topic, str(partition))
+                start = int(os.getxattr(path, "user.kafkafs.log_start"))
+                report.went(topic, partition, segments, size, records, start)
+            if "frees" in facts:
+                report.frees(topic, partition, facts["frees"].partition(" ")[2])
+            if "kept" in facts:
+                kept[topic] = facts["kept"]
+    for topic, why in kept.items():
+        say(f"kafkafs: topic {topic}: nothing is deleted: {why}", err=True)

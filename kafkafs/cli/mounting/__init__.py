@@ -1,0 +1,1 @@
+"""Commands that mount directories and show mounts."""

@@ -1,0 +1,155 @@
+"""`kafkafs doctor [DATA|MOUNT]`: what is wrong, and the line that mends it.
+
+Each check runs in a process of its own, all side by side, and none is waited for longer than
+`PATIENCE_S`: what hangs is what people call a doctor for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.ending import fail
+from kafkafs.cli.common.output import Output, output_options
+from storage.plural import counted
+
+if TYPE_CHECKING:
+    from kafkafs.cli.mounting.doctor.finding import Check, Finding
+
+#: How long a check may take, in seconds: a mount's daemon has five of them to answer.
+PATIENCE_S = 20.0
+
+
+@click.command(
+    "doctor",
+    epilog=examples(
+        "kafkafs doctor",
+        "kafkafs doctor data",
+        "kafkafs doctor mnt",
+        "kafkafs doctor --json data | jq -r '.checks[] | select(.state == \"wrong\") | .mend'",
+    ),
+)
+@click.argument("place", metavar="[DATA|MOUNT]", required=False)
+@output_options(
+    "the counts wrong and hints, and the list checks. Each check has state, check (its name), what "
+    "(the problem) and mend (what to type)"
+)
+def command(place: str | None, out: Output) -> None:
+    """Check this machine, the mounts, and a data directory.
+
+    doctor checks whether this user can mount on this machine. Without an argument, it also checks
+    all mounts of kafkafs. With DATA or MOUNT, it also checks that mount and its data directory:
+    file system, space, lock, clock, settings, private topics, and whether other users may write it.
+
+    Each check prints a line: ok, wrong, or a hint about something that works but could work better.
+    The line below a problem or a hint is the command to type. doctor itself changes nothing. Each
+    check is a process of its own and ends after 20 s, so that doctor can report a mount or a disk
+    that hangs.
+
+    Exit status 1: something is wrong. Hints do not count.
+    """
+    every = _checks(place)
+    looked_at = [
+        (check, findings)
+        for check, findings in zip(every, _results(every), strict=True)
+        if findings is not None
+    ]
+    states = [
+        ("wrong" if each.is_wrong else "hint", check.name, each.what, each.mend)
+        for check, findings in looked_at
+        for each in findings
+    ]
+    fine = [check.name for check, findings in looked_at if not findings]
+    for name in fine:
+        out.say(f"ok     {name}")
+    for state, name, what, mend in sorted(states, reverse=True):
+        out.say(f"{state:<6} {name}: {what}")
+        out.say(f"       {mend}")
+    wrong = sum(state == "wrong" for state, *_ in states)
+    hints = counted(len(states) - wrong, "hint")
+    out.say(f"{counted(len(looked_at), 'check')}: {wrong} wrong, {hints}")
+    names = ("state", "check", "what", "mend")
+    rows = [*(("ok", name, None, None) for name in fine), *states]
+    facts = {"wrong": wrong, "hints": len(states) - wrong}
+    out.json({**facts, "checks": [dict(zip(names, row, strict=True)) for row in rows]})
+    if wrong:
+        sys.exit(1)
+
+
+def _checks(place: str | None) -> Sequence[Check]:
+    """What to look at."""
+    from kafkafs.cli.mounting.doctor import data, machine, mounts
+    from kafkafs.mount_table import TYPE, find_around
+    from kafkafs.mount_table import mounts as mount_table
+
+    everywhere = [each for each in mount_table() if each.type == TYPE]
+    if place is None:
+        return [*machine.checks(), *mounts.checks(everywhere)]
+    path = _resolved(place)
+    mounted = find_around(path)
+    if mounted is not None and mounted.type == TYPE:
+        looked_at, directory = [mounted], mounted.source
+    else:
+        looked_at, directory = [each for each in everywhere if each.source == path], path
+    found = [*machine.checks(), *mounts.checks(looked_at)]
+    # The mount table does not have the path where that is not ASCII.
+    return [*found, *data.checks(directory)] if os.path.isabs(directory) else found
+
+
+def _resolved(place: str) -> str:
+    """A path without symbolic links, as far as its file system answers. It touches no mount."""
+    from kafkafs.child import Child, NoAnswer
+    from kafkafs.fuse.mount_point import MountError, resolve
+    from kafkafs.mount_table import TYPE, find_around
+
+    path = os.path.abspath(place)
+    around = find_around(path)
+    if around is not None and around.type == TYPE:
+        return path
+    child = Child(partial(resolve, place))
+    try:
+        return child.result(PATIENCE_S)
+    except NoAnswer:
+        return path
+    except MountError as error:
+        raise fail(str(error)) from None
+    finally:
+        child.leave()
+
+
+def _results(checks: Sequence[Check]) -> list[list[Finding] | None]:
+    """What each check finds, in their order; None of one that cannot be made."""
+    from kafkafs.child import Child, NoAnswer
+
+    found: list[list[Finding] | None] = []
+    with ExitStack() as stack:
+        children = []
+        for check in checks:
+            child = Child(partial(_findings, check))
+            stack.callback(child.leave)
+            children.append(child)
+        # They have begun together.
+        until = time.monotonic() + PATIENCE_S
+        for check, child in zip(checks, children, strict=True):
+            try:
+                found.append(child.result(max(until - time.monotonic(), 0.0)))
+            except NoAnswer:
+                found.append([check.silent])
+    return found
+
+
+def _findings(check: Check) -> list[Finding] | None:
+    from kafkafs.cli.mounting.doctor.finding import NotLooked
+
+    try:
+        return list(check.look())
+    except NotLooked:
+        return None

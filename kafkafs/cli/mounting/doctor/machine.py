@@ -1,0 +1,147 @@
+"""What mounting needs of this machine, and of this user."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import stat
+from collections.abc import Iterator
+
+from kafkafs.cli.common.as_user import as_root
+from kafkafs.cli.mounting.doctor.finding import Check, Finding
+from kafkafs.quantities import human_size
+
+DEVICE = "/dev/fuse"
+CONFIGURATION = "/etc/fuse.conf"
+#: Of a kernel's FUSE device: major and minor number.
+_NUMBER = 10, 229
+#: Of linux/capability.h.
+_CAP_SYS_ADMIN = 21
+#: Fewer open files leave too few for a log's segments.
+LEAST_FILES = 1024
+#: Files by which a container tells what runs in it.
+_CONTAINERS = ("/.dockerenv", "/run/.containerenv")
+
+
+def checks() -> Iterator[Check]:
+    """What to look at."""
+    for name, look in (
+        ("fuse-device", _device),
+        ("fusermount3", _fusermount),
+        ("mount-right", _mount_right),
+        ("libfuse", _libfuse),
+        ("allow-other", _allow_other),
+        ("open-files", _open_files),
+        ("file-size", _file_size),
+    ):
+        silent = Finding(
+            "the file system of the installed programs does not answer", "dmesg | tail"
+        )
+        yield Check(name, look, silent)
+
+
+def _device() -> Iterator[Finding]:
+    """/dev/fuse is there, and this user may open it."""
+    in_container = any(map(os.path.exists, _CONTAINERS))
+    container = "start the container with: --device /dev/fuse --cap-add SYS_ADMIN"
+    load = container if in_container else as_root("modprobe fuse")
+    try:
+        fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        mends = {errno.EACCES: as_root(f"chmod 0666 {DEVICE}"), errno.EPERM: container}
+        yield Finding(f"{DEVICE}: {error.strerror}", mends.get(error.errno or 0, load))
+        return
+    try:
+        found = os.fstat(fd)
+        number = os.major(found.st_rdev), os.minor(found.st_rdev)
+        if not stat.S_ISCHR(found.st_mode) or number != _NUMBER:
+            make = f"rm {DEVICE} && mknod -m 0666 {DEVICE} c {_NUMBER[0]} {_NUMBER[1]}"
+            yield Finding(f"{DEVICE} is not the FUSE device", as_root(make))
+    finally:
+        os.close(fd)
+
+
+def _fusermount() -> Iterator[Finding]:
+    """fusermount3 is there, and may mount for a user."""
+    path = shutil.which("fusermount3")
+    if path is None:
+        yield Finding("fusermount3 is not in $PATH", as_root("apt-get install fuse3"))
+        return
+    found = os.stat(path)
+    is_roots = found.st_uid == 0 and found.st_mode & stat.S_ISUID
+    if os.geteuid() != 0 and not is_roots:
+        mend = as_root(f"sh -c 'chown root: {path} && chmod u+s {path}'")
+        yield Finding(f"{path} is not setuid root, so only root can mount", mend)
+
+
+def _mount_right() -> Iterator[Finding]:
+    """Root, or fusermount3 for a user, may mount."""
+    with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
+        fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+    # fusermount3 gets what the bounding set has.
+    capabilities = int(fields["CapEff" if os.geteuid() == 0 else "CapBnd"], 16)
+    if not capabilities >> _CAP_SYS_ADMIN & 1:
+        yield Finding(
+            "mounting requires CAP_SYS_ADMIN, which this process does not have",
+            "start the container with: --device /dev/fuse --cap-add SYS_ADMIN",
+        )
+    elif os.geteuid() != 0 and fields.get("NoNewPrivs") == "1":
+        yield Finding(
+            "fusermount3 cannot mount: this process has NoNewPrivs set",
+            "in a unit: NoNewPrivileges=no; in a container: --security-opt no-new-privileges=false",
+        )
+
+
+def _libfuse() -> Iterator[Finding]:
+    """The daemon's own libraries can be loaded."""
+    try:
+        import kafkafs.fuse.operations  # noqa: F401
+    except ImportError as error:
+        mend = as_root("apt-get install fuse3") + "  (or reinstall kafkafs)"
+        yield Finding(f"the daemon cannot be loaded: {error}", mend)
+
+
+def _allow_other() -> Iterator[Finding]:
+    """Whether this user's mounts may be for others too."""
+    if os.geteuid() == 0:
+        return
+    try:
+        with open(CONFIGURATION, encoding="utf-8", errors="replace") as file:
+            lines = {line.strip() for line in file}
+    except OSError:
+        lines = set()
+    if "user_allow_other" not in lines:
+        yield Finding(
+            f"user_allow_other is not set in {CONFIGURATION}: only root may mount with "
+            "-o allow_other",
+            as_root(f"sh -c 'echo user_allow_other >> {CONFIGURATION}'"),
+            is_wrong=False,
+        )
+
+
+def _limit(number: int) -> int | None:
+    """The highest value to which this process may set a limit; None: there is none."""
+    hard = resource.getrlimit(number)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def _open_files() -> Iterator[Finding]:
+    """The daemon raises its limit to the hard one."""
+    most = _limit(resource.RLIMIT_NOFILE)
+    if most is not None and most < LEAST_FILES:
+        yield Finding(
+            f"a process may open at most {most} files: kafkafs must keep reopening segment files",
+            as_root("prlimit --nofile=65536 --pid $$") + "  (in a unit: LimitNOFILE=65536)",
+        )
+
+
+def _file_size() -> Iterator[Finding]:
+    """No segment may be cut short."""
+    most = _limit(resource.RLIMIT_FSIZE)
+    if most is not None:
+        yield Finding(
+            f"a file may have at most {human_size(most)}: appends beyond that fail",
+            as_root("prlimit --fsize=unlimited --pid $$") + "  (in a unit: LimitFSIZE=infinity)",
+        )

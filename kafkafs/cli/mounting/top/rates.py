@@ -1,0 +1,231 @@
+"""What has happened between two looks at a mount: rates, latencies, jobs. No file, no terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kafkafs.cli.mounting.top.figures import PartitionFigures, Place, Sample
+
+#: The part of flushes or fsyncs that took no longer than what is shown as their slowest.
+MOST = 0.99
+
+
+class Row(NamedTuple):
+    """A topic, or one of its partitions. Rates are per second, None before the second look;
+    records are counted by their offsets, and those that were read by the mean length of a record.
+    `lag` is that of the group which is most behind, None where no group has a position.
+    """
+
+    topic: str
+    partition: int | None
+    records_in: float | None
+    bytes_in: float | None
+    records_out: float | None
+    bytes_out: float | None
+    bytes: int
+    records: int
+    segments: int
+    open_handles: int
+    lag: int | None
+
+    @property
+    def name(self) -> str:
+        """As people name it."""
+        return self.topic if self.partition is None else f"{self.topic}/{self.partition}"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether anything goes in or out."""
+        return bool(self.bytes_in or self.bytes_out or self.records_in)
+
+
+class Latency(NamedTuple):
+    """Of what was flushed or synced between two looks. Seconds; None where there was nothing."""
+
+    per_second: float
+    mean_s: float | None
+    most_s: float | None
+    """As long as `MOST` of them took at most; infinite for longer than the last class."""
+
+
+class JobProgress(NamedTuple):
+    """A job that waits or runs. `total` is 0 while it is not known."""
+
+    job: str
+    topic: str
+    state: str
+    phase: str
+    done: int
+    total: int
+
+
+class GroupLag(NamedTuple):
+    """How many records a group is behind in a topic."""
+
+    group: str
+    topic: str
+    lag: int
+
+
+class Rates:
+    """From the look `before` to the look `now`."""
+
+    def __init__(self, before: Sample | None, now: Sample) -> None:
+        # Another daemon counts from 0 again.
+        started = "process_start_time_seconds"
+        if before is not None and before.value(started) != now.value(started):
+            before = None
+        self.before = before
+        self.now = now
+        self.seconds = 0.0 if before is None else max(now.at_s - before.at_s, 1e-9)
+        self.is_read_only = bool(now.value("read_only"))
+        self.lags: dict[Place, dict[str, int]] = {}
+        """How many records each group has not committed of a partition, if it has a position."""
+        for (group, number, topic), lag in now.values.get("group_lag", {}).items():
+            self.lags.setdefault((topic, int(number)), {})[group] = int(lag)
+
+    def rate(self, name: str) -> float | None:
+        """How fast a counter rises, of all its labels together; None before the second look."""
+        if self.before is None:
+            return None
+        return max(self.now.total(name) - self.before.total(name), 0) / self.seconds
+
+    @property
+    def records_in(self) -> float | None:
+        """Of all partitions together, as `Row` has it."""
+        return _sum([row.records_in for row in self.partitions()])
+
+    @property
+    def bytes_in(self) -> float | None:
+        """As `records_in`."""
+        return _sum([row.bytes_in for row in self.partitions()])
+
+    @property
+    def bytes_out(self) -> float | None:
+        """As `records_in`: not what is read of `.kafkafs`, as by this command itself."""
+        return _sum([row.bytes_out for row in self.partitions()])
+
+    def partitions(self) -> list[Row]:
+        """A row for each partition."""
+        return [
+            self._row(topic, number, figures)
+            for (topic, number), figures in self.now.partitions.items()
+        ]
+
+    def topics(self) -> list[Row]:
+        """A row for each topic that has a partition."""
+        rows: dict[str, list[Row]] = {}
+        for row in self.partitions():
+            rows.setdefault(row.topic, []).append(row)
+        most: dict[str, int] = {}
+        for each in self.groups():
+            most[each.topic] = max(most.get(each.topic, 0), each.lag)
+        return [_together(topic, of_topic, most.get(topic)) for topic, of_topic in rows.items()]
+
+    def groups(self) -> list[GroupLag]:
+        """Of each group and topic in which it has a position."""
+        found: dict[tuple[str, str], int] = {}
+        for (topic, _), lags in self.lags.items():
+            for group, lag in lags.items():
+                found[group, topic] = found.get((group, topic), 0) + lag
+        return [GroupLag(*of, lag) for of, lag in sorted(found.items())]
+
+    def _row(self, topic: str, number: int, now: PartitionFigures) -> Row:
+        rates: tuple[float | None, float | None, float | None, float | None] = (None,) * 4
+        if self.before is not None:
+            before = self.before.partitions.get((topic, number)) or _nothing_of(now)
+            # Who only looks on counts no appends.
+            appended = now.appended_bytes - before.appended_bytes
+            if self.is_read_only:
+                appended = now.bytes - before.bytes
+            out = {
+                view: count - before.read_bytes.get(view, 0)
+                for view, count in now.read_bytes.items()
+            }
+            lengths = now.record_bytes
+            read = sum(count / lengths[view] for view, count in out.items() if lengths.get(view))
+            rates = (
+                self._per_second(now.log_end - before.log_end),
+                self._per_second(appended),
+                self._per_second(read),
+                self._per_second(sum(out.values())),
+            )
+        records = now.log_end - now.log_start
+        sizes = (now.bytes, records, now.segments, now.open_handles)
+        lags = self.lags.get((topic, number), {})
+        return Row(topic, number, *rates, *sizes, max(lags.values(), default=None))
+
+    def _per_second(self, amount: float) -> float:
+        return max(amount, 0) / self.seconds
+
+    def latency(self, name: str) -> Latency:
+        """Of `flush` or `fsync`."""
+        before = self.before
+        if before is None:
+            return Latency(0.0, None, None)
+        count = self.now.value(f"{name}_seconds_count") - before.value(f"{name}_seconds_count")
+        if count <= 0:
+            return Latency(0.0, None, None)
+        took = self.now.value(f"{name}_seconds_sum") - before.value(f"{name}_seconds_sum")
+        bucket = f"{name}_seconds_bucket"
+        most = math.inf
+        for (bound,), value in self.now.values.get(bucket, {}).items():
+            if value - before.value(bucket, bound) >= count * MOST:
+                most = min(most, float(bound))
+        return Latency(count / self.seconds, took / count, most)
+
+    def jobs(self) -> list[JobProgress]:
+        """The jobs that wait or run, the running ones first."""
+        found = [
+            JobProgress(
+                *(job, topic, state, phase),
+                int(self.now.value("job_done_bytes", job, topic)),
+                int(self.now.value("job_total_bytes", job, topic)),
+            )
+            for job, phase, state, topic in self.now.values.get("jobs", {})
+        ]
+        return sorted(found, key=lambda job: (job.state != "running", job.job, job.topic))
+
+    def faults(self) -> list[tuple[str, int]]:
+        """What the daemon counts as wrong now: words, and how often."""
+        now = self.now
+        counts = [
+            *(
+                (f"failing {name}", n)
+                for (name,), n in now.values.get("failing_duties", {}).items()
+            ),
+            ("damaged places", now.value("damages_total")),
+            ("uncleanable partitions", now.value("uncleanable_partitions")),
+            ("faults found at start-up", now.value("recovery_faults")),
+        ]
+        return [(words, int(count)) for words, count in counts if count]
+
+
+def _nothing_of(now: PartitionFigures) -> PartitionFigures:
+    """What a partition was before it was made, or seen."""
+    return now._replace(log_end=now.log_end, appended_bytes=0, read_bytes={})
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _together(topic: str, rows: Sequence[Row], lag: int | None) -> Row:
+    """The row of a topic with these partitions."""
+    return Row(
+        topic,
+        None,
+        _sum([row.records_in for row in rows]),
+        _sum([row.bytes_in for row in rows]),
+        _sum([row.records_out for row in rows]),
+        _sum([row.bytes_out for row in rows]),
+        sum(row.bytes for row in rows),
+        sum(row.records for row in rows),
+        sum(row.segments for row in rows),
+        sum(row.open_handles for row in rows),
+        lag,
+    )

@@ -1,0 +1,140 @@
+"""The table of topics or partitions: its columns, its order, what of it is seen. No terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kafkafs.cli.mounting.top.rates import Rates, Row
+from kafkafs.quantities import human_size
+from storage.paths import INTERNAL_TOPICS
+
+#: A name is cut to no fewer characters while there is a figure beside it.
+NAME = 16
+
+
+def count_text(value: float | None) -> str:
+    """A number like 17, 12.3k or 4.5M."""
+    if value is None:
+        return "-"
+    if value < 10 and value != int(value):
+        return f"{value:.1f}"
+    for unit, size in (("", 1), ("k", 10**3), ("M", 10**6), ("G", 10**9)):
+        if value < 9999.5 * size or unit == "G":
+            number = value / size
+            return f"{number:.0f}{unit}" if not unit or number >= 99.95 else f"{number:.1f}{unit}"
+    raise AssertionError("the last unit takes all")
+
+
+def size_text(value: float | None) -> str:
+    """A number of bytes like 1.5MiB."""
+    return "-" if value is None else human_size(int(value))
+
+
+class Column(NamedTuple):
+    """`key` is what a script calls it, and of a `Row` the field; `sort_key` sorts by it. Of columns
+    for which there is no room those of the highest `rank` go first.
+    """
+
+    key: str
+    title: str
+    width: int
+    sort_key: str
+    rank: int
+    text: Callable[[float | None], str]
+
+
+COLUMNS = (
+    Column("records_in", "IN rec/s", 9, "r", 2, count_text),
+    Column("bytes_in", "IN B/s", 9, "i", 0, size_text),
+    Column("records_out", "OUT rec/s", 9, "u", 4, count_text),
+    Column("bytes_out", "OUT B/s", 9, "o", 1, size_text),
+    Column("bytes", "SIZE", 8, "s", 3, size_text),
+    Column("records", "RECORDS", 8, "c", 6, count_text),
+    Column("lag", "LAG", 8, "l", 5, count_text),
+    Column("segments", "SEGS", 6, "S", 8, count_text),
+    Column("open_handles", "OPEN", 5, "f", 7, count_text),
+)
+#: The name is the last column, and sorts from a to z.
+NAME_KEY, NAME_SORT = "name", "n"
+SORTS = {**{column.sort_key: column.key for column in COLUMNS}, NAME_SORT: NAME_KEY}
+
+
+class Table:
+    """What is seen of the rows, in which order, from which one on."""
+
+    def __init__(self, *, by_partition: bool, shows_internal: bool) -> None:
+        self.by_partition = by_partition
+        self._hidden = frozenset() if shows_internal else INTERNAL_TOPICS
+        self.sort = "bytes_in"
+        self.is_reversed = False
+        self.filter = ""
+        self.rows: list[Row] = []
+        self.first = 0
+        """The number of the first row that is seen."""
+
+    def take(self, rates: Rates) -> None:
+        """Take the rows of new figures."""
+        rows = rates.partitions() if self.by_partition else rates.topics()
+        wanted = self.filter.lower()
+        self.rows = [
+            row for row in rows if row.topic not in self._hidden and wanted in row.name.lower()
+        ]
+        self._order()
+
+    def sort_by(self, key: str) -> None:
+        """Sort by a column, the largest or the first name on top; again: the other way round."""
+        self.is_reversed = key == self.sort and not self.is_reversed
+        self.sort = key
+        self._order()
+
+    def sort_beside(self, step: int) -> None:
+        """Sort by the column to the right or to the left."""
+        keys = [*(column.key for column in COLUMNS), NAME_KEY]
+        self.sort_by(keys[(keys.index(self.sort) + step) % len(keys)])
+
+    def _order(self) -> None:
+        self.rows.sort(key=lambda row: (row.topic, row.partition or 0))
+        if self.sort != NAME_KEY:
+            # Rows that are equal stay in the order of their names, whichever way it is sorted.
+            self.rows.sort(
+                key=lambda row: getattr(row, self.sort) or 0, reverse=not self.is_reversed
+            )
+        elif self.is_reversed:
+            self.rows.reverse()
+
+    def scroll(self, rows: int, height: int) -> None:
+        """Go down by so many rows, or up; `height` rows are seen."""
+        self.first = max(min(self.first + rows, len(self.rows) - height), 0)
+
+    def lines(self, width: int, height: int) -> list[tuple[str, bool]]:
+        """The titles and `height` rows of at most `width` characters; whether each is active."""
+        columns = _that_fit(width)
+        titles = [f"{self._mark(column.key)}{column.title}" for column in columns]
+        title = _line([*zip(titles, columns, strict=True)], f"{self._mark(NAME_KEY)}{self._what}")
+        found = [(title[:width], False)]
+        self.scroll(0, height)
+        for row in self.rows[self.first : self.first + height]:
+            cells = [(column.text(getattr(row, column.key)), column) for column in columns]
+            found.append((_line(cells, row.name)[:width], row.is_active))
+        return found
+
+    @property
+    def _what(self) -> str:
+        return "PARTITION" if self.by_partition else "TOPIC"
+
+    def _mark(self, key: str) -> str:
+        if key != self.sort:
+            return ""
+        return "^" if self.is_reversed != (key == NAME_KEY) else "v"
+
+
+def _that_fit(width: int) -> list[Column]:
+    left = list(COLUMNS)
+    while left and sum(column.width + 1 for column in left) + NAME > width:
+        left.remove(max(left, key=lambda column: column.rank))
+    return left
+
+
+def _line(cells: Sequence[tuple[str, Column]], name: str) -> str:
+    return "".join(f"{text:>{column.width}} " for text, column in cells) + name

@@ -1,0 +1,134 @@
+"""Looks at a mount again and again, and waits for none of its answers.
+
+Each look is a child process: a daemon that hangs keeps that waiting, and not the terminal. The next
+look begins when the last one has ended, so there is never more than one; and not before the daemon
+was left alone for `REST` times as long as it has taken, however many partitions it has.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import time
+from functools import partial
+
+from kafkafs.child import Child, NoAnswer
+from kafkafs.cli.common.serving import as_its_user
+from kafkafs.cli.mounting.top.figures import Sample, look
+from kafkafs.cli.mounting.top.rates import Rates
+from kafkafs.fuse import mount_point
+from kafkafs.mount_table import TYPE, Mounted, find
+
+REST = 20
+#: A look that takes longer than this is told, in seconds.
+PATIENCE_S = 3.0
+
+
+class Watcher:
+    """Looks at the mount at a path every `delay_s` seconds. `rates`: of the last two looks."""
+
+    def __init__(self, path: str, delay_s: float) -> None:
+        self.path = path
+        self.delay_s = delay_s
+        self.rates: Rates | None = None
+        self.trouble = ""
+        """Why there are no newer figures; empty where there are."""
+        self._child: Child[Sample] | None = None
+        self._began_s = self._next_s = 0.0
+        self._at_s = 0.0
+
+    def step(self, patience_s: float = 0.0) -> bool:
+        """Begin a look if it is time, and take what one has found; whether anything has changed."""
+        trouble = self.trouble
+        now_s = time.monotonic()
+        if self._child is None:
+            if now_s < self._next_s:
+                return False
+            self._next_s = now_s + self.delay_s
+            mounted = find(self.path)
+            if mounted is None or mounted.type != TYPE:
+                self.trouble = f"{self.path}: not a kafkafs mount"
+                return self.trouble != trouble
+            self._began_s = now_s
+            self._child = Child(partial(look, self.path))
+        try:
+            sample = self._child.result(patience_s)
+        except NoAnswer:
+            if self._child.has_ended:
+                self._child = None
+            elif time.monotonic() - self._began_s > PATIENCE_S:
+                self.trouble = self._why_silent()
+            return self.trouble != trouble
+        except OSError as error:
+            self._child = None
+            self.trouble = self._why_failed(error)
+            return self.trouble != trouble
+        self._child = None
+        self.trouble = ""
+        self.rates = Rates(None if self.rates is None else self.rates.now, sample)
+        rest_s = max(self.delay_s, REST * sample.took_s)
+        self._next_s = self._began_s + rest_s
+        return True
+
+    def wait(self, patience_s: float) -> bool:
+        """Wait for figures; False where there are none after so long, or there can be none."""
+        until_s = time.monotonic() + patience_s
+        before = self.rates
+        while time.monotonic() < until_s:
+            self.step(max(min(0.1, until_s - time.monotonic()), 0))
+            if self.rates is not before:
+                return True
+            if self.trouble and self._child is None:
+                return False
+            if self._child is None:
+                time.sleep(max(min(self._next_s - time.monotonic(), 0.1), 0))
+        return False
+
+    def close(self) -> None:
+        """Leave a look that has not ended."""
+        if self._child is not None:
+            self._child.leave()
+            self._child = None
+
+    def _why_failed(self, error: OSError) -> str:
+        clear = f"kafkafs umount {shlex.quote(self.path)}"
+        if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+            return f"{self.path}: the daemon has exited. To remove the dead mount: {clear}"
+        if error.errno == errno.EACCES:
+            why = (
+                f"{self.path}: only the user who mounted it and the group of its data may "
+                "read its metrics"
+            )
+            mounted = find(self.path)
+            return why if mounted is None else f"{why}. Try: {as_its_user(mounted)}"
+        return f"{self.path}: {error.strerror}"
+
+    def _why_silent(self) -> str:
+        mounted = find(self.path)
+        silent_s = int(time.monotonic() - self._began_s)
+        daemon = self._daemon(mounted)
+        if daemon is not None and mount_point.is_stopped(daemon):
+            why = f"its daemon, process {daemon}, is stopped. To continue it: kill -CONT {daemon}"
+        else:
+            why = f"to end the mount: kafkafs umount --force {shlex.quote(self.path)}"
+        return f"{self.path}: no answer for {silent_s} s; {why}"
+
+    @staticmethod
+    def _daemon(mounted: Mounted | None) -> int | None:
+        return None if mounted is None else mount_point.find_daemon(mounted)[0]
+
+
+def resolved(path: str) -> str:
+    """The mount at a path, or the one that shows the data directory there. MountError."""
+    from kafkafs.cli.common.addresses import mount_that_writes
+    from kafkafs.mount_table import find_around
+
+    for where in (os.path.abspath(path), mount_point.resolve(path)):
+        around = find_around(where)
+        if around is not None and around.type == TYPE:
+            return around.path
+    shown = mount_that_writes(where)
+    if shown is None:
+        raise mount_point.MountError(f"{path}: not a kafkafs mount")
+    return shown

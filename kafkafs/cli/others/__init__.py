@@ -1,0 +1,1 @@
+"""Commands that `kafkafs --help` does not list."""

@@ -1,0 +1,285 @@
+"""`kafkafs append`: appends lines or record batches of standard input, as a mount's files do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import (
+    Address,
+    allow_empty_option,
+    check_address,
+    mount_to_change,
+    partitions_at,
+    resolve,
+)
+from kafkafs.cli.common.changes import opened_to_change
+from kafkafs.cli.common.ending import fail, one_line_errors
+from kafkafs.cli.common.refusals import Request
+from kafkafs.cli.common.views import (
+    VIEWS,
+    find,
+    path_in_topic,
+    taken_from_paths,
+    tree_of,
+    view_option,
+)
+from storage.plural import counted
+
+if TYPE_CHECKING:
+    from storage.directory.manager import LogManager
+
+# The kernel hands a write of this size on in one piece, which is appended whole or not at all.
+_WRITE_BYTES = 1 << 19
+# Errors of a line or batch itself: without it, the others can be appended.
+_OF_CONTENT = frozenset({errno.EINVAL, errno.EMSGSIZE})
+_NEWLINE = b"\n"
+# In front of why one is refused, and behind it: its place in a write, and in what was written.
+_PLACE = re.compile(
+    r"^line \d+: |^batch \d+, at byte \d+: "
+    r"|( \(position \d+\))?( \(after the first \d+ bytes written\))?$"
+)
+
+_Write = Callable[[bytes], None]
+"""Appends whole lines or batches, all of them or none. StorageError, OSError."""
+
+
+@click.command(
+    "append",
+    epilog=examples(
+        "kafkafs append data orders < lines",
+        "kafkafs append mnt/users --view kv < pairs  # KEY TAB VALUE",
+        "kafkafs append mnt/orders/0 --view jsonl < saved.jsonl",
+        "kafkafs append data orders:0 --view batches < 00000000000000000000.log",
+    ),
+)
+@click.argument("words", metavar="DATA|MOUNT TOPIC[:PARTITION]", nargs=-1, required=True)
+@allow_empty_option
+@view_option(VIEWS)
+@click.pass_context
+def command(context: click.Context, words: Sequence[str], view: str) -> None:
+    """Append each line of standard input as a record, to a partition or by key to a topic's
+    partitions.
+
+    With --view kv, a line is KEY TAB VALUE, as in .kv of a mount. With --view jsonl, it is a JSON
+    object, as in .jsonl of a mount. The path MOUNT/TOPIC/.kv/PARTITION includes --view kv.
+
+    With --view batches, standard input has the record batches of a .log file, of any format, for
+    one partition. They get new offsets. Formats v0 and v1 become v2. The codec stays, unless the
+    topic's compression.type sets another one. Batches that a producer has already written are not
+    written again.
+
+    DATA must be mounted, or not in use. Records are appended as they arrive, through the mount if
+    there is one. When the command ends, they are on the disk.
+
+    If a line or a batch is refused, all before it are in the log, and none after it. Standard error
+    has its number and the reason, and the exit status is 1.
+    """
+    plain, view = taken_from_paths(context, words, VIEWS)
+    logs = resolve(context, plain)
+    if len(logs.places) != 1:
+        raise click.UsageError("give one topic or partition: DATA TOPIC[:PARTITION], or a path")
+    if sys.stdin is None:
+        raise fail("standard input is closed")
+    topic, partition = logs.places[0]
+    if view == "batches":
+        logs.partition()
+    if partition is not None:
+        names = path_in_topic(view, str(partition))
+    else:
+        names = (".append",) if view == "values" else (f".{view}", "append")
+    with one_line_errors():
+        check_address(logs, or_create=True)
+        mount = mount_to_change(logs)
+        _check_input(logs, mount, view)
+        if mount is None:
+            with (
+                opened_to_change(logs.data_dir) as manager,
+                _opened_in_tree(manager, (topic, *names)) as write,
+            ):
+                _append(write, view, None)
+            return
+        path = os.path.join(topic, *names)
+        request = Request(mount, path, os.path.join(topic, names[-1]))
+        with _opened_in_mount(os.path.join(mount, path), request) as write:
+            _append(write, view, request)
+
+
+def _check_input(logs: Address, mount: str | None, view: str) -> None:
+    """click's error if standard input is a file of the logs, which would grow while it is read."""
+    given = os.fstat(sys.stdin.fileno())
+    if not stat.S_ISREG(given.st_mode):
+        return
+    for topic, partition in partitions_at(logs):
+        own: list[str] = []
+        with suppress(PermissionError):  # nor can this user read its files
+            directory = os.path.join(logs.data_dir, f"{topic}-{partition}")
+            own += (each.path for each in os.scandir(directory))
+        if mount is not None:
+            own.append(os.path.join(mount, topic, *path_in_topic(view, str(partition))))
+        if any(os.path.samestat(given, os.stat(each)) for each in own):
+            raise fail("standard input is a file of the same partition")
+
+
+def _whole_lines() -> Iterator[list[bytes]]:
+    """The lines of standard input as they come, so many as one write takes; the last one gets its
+    newline.
+    """
+    rest = bytearray()
+    while data := os.read(sys.stdin.fileno(), _WRITE_BYTES):
+        rest += data
+        end = rest.rfind(_NEWLINE) + 1
+        if end:
+            yield from _in_writes(
+                [line + _NEWLINE for line in bytes(rest[: end - 1]).split(_NEWLINE)]
+            )
+            del rest[:end]
+    if rest:
+        yield [bytes(rest) + _NEWLINE]
+
+
+def _whole_batches() -> Iterator[list[bytes]]:
+    """The batches of standard input, as many as one write takes. CorruptRecord for an incomplete
+    one at the end. What does not begin a batch is one, so that it is refused.
+    """
+    from storage.errors import CorruptRecord
+    from storage.record.compression import MAX_DECOMPRESSED_BYTES
+    from storage.record.header import MAGIC_POSITION, size_at
+
+    rest = bytearray()
+    while data := os.read(sys.stdin.fileno(), _WRITE_BYTES):
+        rest += data
+        batches, at = [], 0
+        while (left := len(rest) - at) > MAGIC_POSITION:
+            size = size_at(rest, at)
+            if not MAGIC_POSITION < size <= MAX_DECOMPRESSED_BYTES:
+                size = left
+            if size > left:
+                break
+            batches.append(bytes(rest[at : at + size]))
+            at += size
+        del rest[:at]
+        yield from _in_writes(batches)
+    if rest:
+        raise CorruptRecord(f"incomplete, {counted(len(rest), 'byte')}")
+
+
+def _in_writes(pieces: list[bytes]) -> Iterator[list[bytes]]:
+    """Lines or batches, not more at once than one write takes."""
+    taken: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        if taken and size + len(piece) > _WRITE_BYTES:
+            yield taken
+            taken, size = [], 0
+        taken.append(piece)
+        size += len(piece)
+    if taken:
+        yield taken
+
+
+def _append(write: _Write, view: str, request: Request | None) -> None:
+    """Append standard input, up to the first line or batch that is refused; click's error says
+    which it is.
+
+    `request`: of a mount.
+    """
+    from storage.errors import StorageError, refusal_of
+
+    done = 0
+    error: Exception | None = None
+    try:
+        for pieces in _whole_batches() if view == "batches" else _whole_lines():
+            if request is not None:
+                request.begin()
+            count, error = _written(write, pieces)
+            done += count
+            if error is not None:
+                break
+    except StorageError as incomplete:
+        error = incomplete
+    if error is None:
+        return
+    if request is not None and isinstance(error, OSError):
+        reason = request.refusal(error)
+    else:
+        reason = refusal_of(error)
+    what, many = ("batch", "batches") if view == "batches" else ("line", "lines")
+    before = f"all {many} before it were appended" if done else "nothing was appended"
+    raise fail(f"{what} {done + 1} of standard input: {_PLACE.sub('', reason)}; {before}")
+
+
+def _written(write: _Write, pieces: list[bytes]) -> tuple[int, Exception | None]:
+    """Append lines or batches up to one that is refused; returns how many, and why not all.
+
+    A write is refused as a whole: its halves show which piece it was for.
+    """
+    from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
+
+    try:
+        write(b"".join(pieces))
+    except (StorageError, OSError) as error:
+        is_content = isinstance(error, CorruptRecord | InvalidRecord | RecordTooLarge) or (
+            isinstance(error, OSError) and error.errno in _OF_CONTENT
+        )
+        if len(pieces) == 1 or not is_content:
+            return 0, error
+    else:
+        return len(pieces), None
+    half = len(pieces) // 2
+    count, refusal = _written(write, pieces[:half])
+    if refusal is None:
+        more, refusal = _written(write, pieces[half:])
+        count += more
+    return count, refusal
+
+
+@contextmanager
+def _opened_in_mount(path: str, request: Request) -> Iterator[_Write]:
+    """The file of a mount. click's error."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    except OSError as error:
+        raise fail(f"{path}: {request.refusal(error)}") from None
+
+    def write_all(data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(file, left) :]
+
+    try:
+        yield write_all
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _opened_in_tree(manager: LogManager, names: tuple[str, ...]) -> Iterator[_Write]:
+    """The file of the tree that a mount would show."""
+    from kafkafs.tree.handles import NotExamined
+
+    tree = tree_of(manager)
+    handle = find(tree, *names).open(os.O_WRONLY | os.O_APPEND)
+
+    def write(data: bytes) -> None:
+        try:
+            handle.write(0, data)
+        except NotExamined:
+            handle.examine(data)
+            handle.write(0, data)
+
+    try:
+        yield write
+    finally:
+        handle.release()
+        tree.stop()

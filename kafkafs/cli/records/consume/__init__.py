@@ -1,0 +1,346 @@
+"""`kafkafs consume`: reads topics of a mount as a consumer, alone or in a group.
+
+`sources` says what is read, `reader` reads it in batches, `outputs` takes them, `positions` keeps
+how far it has come, and `consumer` is the loop.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import LOGS, check_paths
+from kafkafs.cli.common.ending import fail, one_line_errors, say
+from kafkafs.cli.common.mounted_paths import paths_of
+from kafkafs.cli.common.serving import has_gone, why_gone
+from kafkafs.cli.common.types import ByteCount, Duration
+from kafkafs.cli.common.views import VIEWS, taken_from_paths, view_option
+
+if TYPE_CHECKING:
+    from kafkafs.cli.records.consume.positions import Positions
+    from kafkafs.cli.records.consume.sources import Directories, Sources
+
+_COUNT = click.IntRange(min=1)
+
+
+@click.command(
+    "consume",
+    epilog=examples(
+        "kafkafs consume mnt/orders",
+        "kafkafs consume mnt orders:0 payments",
+        "kafkafs consume -g billing mnt/orders --exec 'load-orders'",
+        "kafkafs consume -g billing mnt/orders --follow --exec 'load-orders' --on-failure retry",
+        "kafkafs consume mnt/orders --from -15m --follow --view jsonl | jq .value",
+        "kafkafs consume -g billing mnt/orders --reset --from 2026-11-21",
+    ),
+)
+@click.option(
+    "-g",
+    "--group",
+    metavar="GROUP",
+    help="Resume from this group's committed offsets. A new group begins at START.",
+)
+@click.option(
+    "--positions",
+    "file",
+    metavar="FILE",
+    help=(
+        "Like -g, but store the offsets in FILE, for one consumer at a time. For read-only mounts."
+    ),
+)
+@view_option(VIEWS)
+@click.option(
+    "--from",
+    "start",
+    metavar="START",
+    default="earliest",
+    show_default=True,
+    help=(
+        "Where to begin if no offset is committed: earliest, latest, an offset, or a time (-15m)."
+    ),
+)
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Wait for new records. Without it, consume ends at the end of the partitions.",
+)
+@click.option("--max-records", type=_COUNT, metavar="N", help="End after N records.")
+@click.option("--exec", "shell", metavar="COMMAND", help="Run `sh -c COMMAND` for each batch.")
+@click.option(
+    "--batch-records",
+    type=_COUNT,
+    metavar="N",
+    default=10_000,
+    show_default=True,
+    help="Largest number of records in a batch.",
+)
+@click.option(
+    "--batch-bytes",
+    type=ByteCount(least="1"),
+    metavar="SIZE",
+    default="1MiB",
+    show_default=True,
+    help="Largest number of bytes in a batch that has more than one record.",
+)
+@click.option(
+    "--batch-wait",
+    type=Duration(),
+    metavar="DURATION",
+    default="0ms",
+    show_default=True,
+    help="With --follow: how long a batch that is not full waits for more records.",
+)
+@click.option(
+    "--on-failure",
+    type=click.Choice(["stop", "retry", "skip"]),
+    default="stop",
+    show_default=True,
+    help="If COMMAND fails: end with its exit status, run it again, or skip the batch.",
+)
+@click.option(
+    "--dead-letter",
+    metavar="TOPIC",
+    help="The topic in the same mount to which --on-failure skip appends skipped batches.",
+)
+@click.option("--reset", is_flag=True, help="Set the group's committed offsets to START, and end.")
+@click.argument("words", metavar=LOGS, nargs=-1, required=True)
+@click.pass_context
+def command(
+    context: click.Context,
+    group: str | None,
+    file: str | None,
+    view: str,
+    start: str,
+    follow: bool,
+    max_records: int | None,
+    shell: str | None,
+    batch_records: int,
+    batch_bytes: int,
+    batch_wait: int,
+    on_failure: str,
+    dead_letter: str | None,
+    reset: bool,
+    words: Sequence[str],
+) -> None:
+    """Read topics or partitions of a mount. Without TOPIC, read all topics that exist at the start.
+
+    Without -g, consume prints the existing records, in order within each partition. With -g, it
+    begins at the committed offsets of the group, and commits its progress. Consumers with the same
+    group share the partitions. A new consumer gets its share when the other consumers have finished
+    their batches. If a consumer ends or is killed, the others get its share at once.
+
+    --exec runs COMMAND for each batch. COMMAND gets the lines on standard input, and the variables
+    KAFKAFS_TOPIC, KAFKAFS_PARTITION, KAFKAFS_FIRST_OFFSET and KAFKAFS_LAST_OFFSET in its
+    environment. With -g, consume commits a batch when COMMAND has exited with status 0. So each
+    record is handled at least once.
+
+    With -g and without --exec, consume commits records when the reader of its output has taken
+    them. If the reader fails before it has handled them, nobody reads these records again. So each
+    record is handled at most once. If you need more, run the reader with --exec.
+
+    After Ctrl-C or SIGTERM, consume finishes the batch, commits it, and exits with status 130 or
+    143. After a second signal, it does not wait for the batch.
+    """
+    from kafkafs.cli.records.consume.consumer import Consumer, Rules
+    from kafkafs.cli.records.consume.dead_letters import DeadLetters
+    from kafkafs.cli.records.consume.outputs import Command, Output, StandardOutput
+    from kafkafs.cli.records.consume.reader import Limits
+    from kafkafs.cli.records.consume.sources import Directories, sources_of
+
+    _check(group, file, shell, on_failure, dead_letter, reset=reset)
+    plain, view = taken_from_paths(context, words, VIEWS)
+    check_paths(plain)
+    with one_line_errors():
+        sources = sources_of(paths_of(context, plain))
+    if dead_letter in sources.topics:
+        raise click.UsageError(
+            f"--dead-letter {dead_letter}: this topic is being consumed; give another one"
+        )
+    point = _point(start)
+    if reset:
+        assert group is not None
+        with one_line_errors():
+            _reset(sources, group, start)
+        return
+    keeps = group is not None or file is not None
+    rules = Rules(
+        view=view,
+        point=point,
+        follow=follow,
+        max_records=max_records,
+        limits=Limits(batch_records, batch_bytes),
+        wait_s=batch_wait / 1000,
+        on_failure=on_failure,
+        with_offsets=keeps or shell is not None or max_records is not None,
+    )
+    with one_line_errors():
+        letters = None
+        if dead_letter is not None:
+            letters = DeadLetters(sources.mount, dead_letter, group or "")
+        descriptors = _raise_limit()
+        output: Output = (
+            StandardOutput(is_taken=keeps) if shell is None else Command(shell, descriptors)
+        )
+        directories = Directories(sources)
+        positions = _positions(directories, sources, group, file)
+        try:
+            status = Consumer(rules, positions, directories, output, letters).run()
+        except OSError as error:
+            if has_gone(error):
+                raise fail(f"{sources.mount}: {why_gone(sources.mount)}") from None
+            raise
+        finally:
+            positions.close()
+    sys.exit(status)
+
+
+def _check(
+    group: str | None,
+    file: str | None,
+    shell: str | None,
+    on_failure: str,
+    dead_letter: str | None,
+    *,
+    reset: bool,
+) -> None:
+    """UsageError for options that do not go together."""
+    if reset:
+        _check_reset()
+    if group is not None and file is not None:
+        raise click.UsageError("give either -g GROUP or --positions FILE, not both")
+    if group == "":
+        raise click.UsageError("-g GROUP: the name is empty")
+    if reset and group is None:
+        raise click.UsageError("--reset requires -g GROUP")
+    if dead_letter is not None and "/" in dead_letter:
+        raise click.UsageError(
+            "--dead-letter TOPIC takes the name of a topic in the same mount, not a path"
+        )
+    if shell is None and on_failure != "stop":
+        raise click.UsageError("--on-failure requires --exec COMMAND")
+    if (on_failure == "skip") != (dead_letter is not None):
+        raise click.UsageError("--on-failure skip and --dead-letter TOPIC require each other")
+
+
+def _check_reset() -> None:
+    """UsageError for an option that was given beside --reset and has no meaning there."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in ("group", "start", "reset", "words"):
+            raise click.UsageError(f"--reset cannot be used with {parameter.opts[-1]}")
+
+
+def _point(start: str) -> str:
+    """The word of `N@START`. BadParameter."""
+    from time import time_ns
+
+    from kafkafs.tree.files.start_names import Offset, Time, parse_point
+
+    if start in ("earliest", "latest"):
+        return "start" if start == "earliest" else start
+    if not isinstance(parse_point(start, time_ns() // 1_000_000), Offset | Time):
+        raise click.BadParameter(f"{start!r} is not earliest, latest, an offset or a time")
+    return start
+
+
+def _raise_limit() -> int | None:
+    """Let this process have as many descriptors as it may: each partition needs one. How many it
+    had; None where that is as many.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft
+
+
+def _positions(
+    directories: Directories, sources: Sources, group: str | None, file: str | None
+) -> Positions:
+    from kafkafs.cli.records.consume.positions import FilePositions, GroupPositions, Positions
+
+    if file is not None:
+        return FilePositions(directories, file)
+    if group is not None:
+        return GroupPositions(directories, sources, group)
+    return Positions(directories)
+
+
+def _reset(sources: Sources, group: str, start: str) -> None:
+    """Set the positions of a group that nobody consumes at present: all, or with what is foreseen
+    none. OSError; click's error.
+    """
+    import os
+    from contextlib import suppress
+
+    from kafkafs.cli.records.consume.sources import Directories
+    from kafkafs.tree.files.group_names import file_name
+
+    path = os.path.join(sources.mount, ".groups", file_name(group))
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    partitions = Directories(sources).present()
+    holders = _holders(path)
+    for partition in partitions:
+        if partition.name in holders:
+            raise _claimed(partition.name, holders)
+        _check_range(path, partition.name, start)
+    for topic, numbers in sources.topics.items():
+        names = [partition.name for partition in partitions if partition.topic == topic]
+        for file in names if numbers is not None else [f"{topic}/.all"] if names else []:
+            _set(path, file, start, sources.mount)
+            for name in names if numbers is None else [file]:
+                say(f"{name} {start}")
+
+
+def _set(path: str, file: str, start: str, mount: str) -> None:
+    """click's error."""
+    import errno
+
+    try:
+        with open(f"{path}/{file}", "w") as position:
+            position.write(f"{start}\n")
+    except OSError as error:
+        name = file.removesuffix("/.all")
+        if error.errno == errno.EBUSY:
+            raise _claimed(name, _holders(path)) from None
+        reason = f"{error.strerror} (see {mount}/.kafkafs/log)"
+        raise fail(f"{name}: cannot set the offset to {start}: {reason}") from None
+
+
+def _check_range(path: str, name: str, start: str) -> None:
+    """click's error where a partition has no such offset."""
+    if not start.isdecimal():
+        return
+    with open(f"{path}/{name}") as file:
+        facts = dict(line.rstrip("\n").split(" ", 1) for line in file if " " in line)
+    first, end = facts["log_start"], facts["log_end"]
+    if not int(first) <= int(start) <= int(end):
+        raise fail(f"{name}: offset {start} is outside of {first}..{end}; nothing was set")
+
+
+def _claimed(name: str, holders: dict[str, str]) -> click.ClickException:
+    whose = holders.get(name)
+    by = f" by {whose}" if whose else ""
+    return fail(f"{name}: claimed{by}; nothing was set")
+
+
+def _holders(path: str) -> dict[str, str]:
+    """By whom partitions are claimed, by their names."""
+    found = {}
+    with open(f"{path}/.claims") as file:
+        for line in file.readlines()[1:]:
+            topic, number, state, whose = line.split(None, 3)
+            if state != "wait":
+                found[f"{topic}/{number}"] = whose.strip()
+    return found

@@ -1,0 +1,154 @@
+"""Where batches go: to standard output, or to a command (`--exec`)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import suppress
+
+from kafkafs.cli.common.ending import naming_output
+from kafkafs.cli.common.output import write_all
+from kafkafs.cli.records.consume.reader import Batch
+
+#: How often to look whether a reader has taken all, in seconds: at first, and at most.
+_FIRST_S, _MOST_S = 0.0002, 0.02
+
+
+class Output:
+    """Takes batches. A batch is its own once `put` has returned 0."""
+
+    fd = -1
+    """Tells by POLLERR that nobody reads any more."""
+
+    def put(self, batch: Batch) -> int:
+        """0, or the status with which a command has failed. OSError."""
+        raise NotImplementedError
+
+    def stop(self, number: int) -> None:
+        """A second signal: do not wait any longer."""
+
+
+class StandardOutput(Output):
+    """With `is_taken` a batch counts when its reader has taken all of it from the pipe.
+
+    What the reader then does with it nobody sees: at most once.
+    """
+
+    def __init__(self, *, is_taken: bool) -> None:
+        self.fd = sys.stdout.fileno()
+        mode = os.fstat(self.fd).st_mode
+        self._ask = 0
+        if is_taken and stat.S_ISFIFO(mode):
+            self._ask = termios.FIONREAD
+        elif is_taken and stat.S_ISSOCK(mode):
+            self._ask = termios.TIOCOUTQ
+        self._errors = select.poll()
+        self._errors.register(self.fd, 0)
+
+    def put(self, batch: Batch) -> int:
+        with naming_output():
+            write_all(self.fd, batch.data)
+        if self._ask and batch.data:
+            self._wait()
+        return 0
+
+    def _wait(self) -> None:
+        """Until the reader has taken all. BrokenPipeError where it has gone before."""
+        pause_s = _FIRST_S
+        while True:
+            unread = struct.unpack("i", fcntl.ioctl(self.fd, self._ask, bytes(4)))[0]
+            # Asked for last: a reader that is there now has taken what is not in the pipe.
+            if self._errors.poll(0):
+                raise BrokenPipeError
+            if not unread:
+                return
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _MOST_S)
+
+    def stop(self, number: int) -> None:
+        raise SystemExit(128 + number)
+
+
+class Command(Output):
+    """Runs a shell's command for each batch, with its lines on standard input.
+
+    The batch lies in a file in memory, so a command never sees a part of it: not if the consumer is
+    killed either. A terminal's Ctrl-C does not get to the command, which is to finish.
+    """
+
+    def __init__(self, command: str, descriptors: int | None = None) -> None:
+        """`descriptors`: how many it may have, where this process has raised its own limit."""
+        limit = "" if descriptors is None else f"ulimit -S -n {descriptors}; "
+        self._command = limit + command
+        self._process: subprocess.Popen[bytes] | None = None
+        # While a process is started a signal waits here, so that no command is left behind.
+        self._is_starting = False
+        self._stopped_by = 0
+
+    def put(self, batch: Batch) -> int:
+        environment = {
+            **os.environ,
+            "KAFKAFS_TOPIC": batch.partition.topic,
+            "KAFKAFS_PARTITION": str(batch.partition.number),
+            "KAFKAFS_FIRST_OFFSET": str(batch.first),
+            "KAFKAFS_LAST_OFFSET": str(batch.last),
+        }
+        fd = os.memfd_create("batch")
+        try:
+            write_all(fd, batch.data)
+            os.lseek(fd, 0, os.SEEK_SET)
+            self._start(fd, environment)
+        finally:
+            os.close(fd)
+        assert self._process is not None
+        status = self._process.wait()
+        self._process = None
+        return 128 - status if status < 0 else status
+
+    def _start(self, fd: int, environment: dict[str, str]) -> None:
+        self._is_starting = True
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", self._command], stdin=fd, env=environment, process_group=0
+        )
+        self._is_starting = False
+        if self._stopped_by:
+            self.stop(self._stopped_by)
+
+    def stop(self, number: int) -> None:
+        process = self._process
+        if self._is_starting:
+            self._stopped_by = number
+        elif process is None:
+            raise SystemExit(128 + number)
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+
+class Interrupts:
+    """SIGINT and SIGTERM: the first one has the batch finished, the second one ends that, too.
+
+    `number`: the first one that came; 0: none. `fd` is readable then.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self.number = 0
+        self._output = output
+        self.fd, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._came)
+
+    def _came(self, number: int, frame: object) -> None:
+        if self.number:
+            self._output.stop(number)
+        else:
+            self.number = number
+            os.write(self._write, b"!")

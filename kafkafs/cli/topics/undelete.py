@@ -1,0 +1,58 @@
+"""`kafkafs undelete`: takes the deletion of a topic back, while its files are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import mount_to_change
+from kafkafs.cli.common.changes import ask_daemon, opened_to_change, topic_and_rest
+from kafkafs.cli.common.ending import one_line_errors
+from kafkafs.cli.common.output import Output, output_options
+
+
+@click.command(
+    "undelete",
+    epilog=examples(
+        "kafkafs undelete data orders",
+        "kafkafs undelete mnt/orders --id Vr5mPsyATbuvJlUWmxWLwA  # which one of that name",
+    ),
+)
+@click.argument("words", metavar="DATA|MOUNT TOPIC", nargs=-1, required=True)
+@click.option(
+    "--id",
+    "topic_id",
+    metavar="ID",
+    help="The topic's id, if several of that name were deleted. `kafkafs ls` lists the ids.",
+)
+@output_options()
+@click.pass_context
+def command(
+    context: click.Context, words: Sequence[str], topic_id: str | None, out: Output
+) -> None:
+    """Restore a deleted topic with its records, settings, owners and modes.
+
+    A topic can be restored for the time of its setting file.delete.delay.ms, also after a restart.
+    `kafkafs ls` lists the topics that can be restored. If the name is in use again, first
+    delete the topic that uses it. If the command is killed, the topic is restored or can still be
+    restored.
+
+    DATA must be mounted, or not in use. If it is mounted, the daemon restores the topic.
+    """
+    address, others = topic_and_rest(context, words)
+    if others:
+        raise click.UsageError("give one topic: DATA TOPIC, or MOUNT/TOPIC")
+    topic = address.topic()
+    with one_line_errors():
+        mount = mount_to_change(address)
+        if mount is None:
+            with opened_to_change(address.data_dir) as manager:
+                manager.undelete_topic(topic, topic_id)
+        else:
+            from kafkafs.tree.control.topic_commands import undelete_line
+
+            ask_daemon(mount, undelete_line(topic, topic_id))
+    out.say(f"restored {topic}")
+    out.json({"topic": topic})
