@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shlex
 import stat
 from typing import NamedTuple
@@ -20,6 +21,12 @@ from storage.errors import LogLocked
 from storage.files import Files
 from storage.settings import broker_settings
 from storage.state import owner_file
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):[0-9]{4,5}")
+_IS_AN_ADDRESS = (
+    "this is the address of a broker, but kafkafs works on directories; give one of the broker's "
+    "log.dirs"
+)
 
 
 class Mistake(NamedTuple):
@@ -49,6 +56,8 @@ def find_mistake(path: str) -> Mistake | None:
             return _shown(where, mounted)
         found = os.stat(path)
     except FileNotFoundError:
+        if is_broker_address(path):
+            return Mistake(_IS_AN_ADDRESS, errno.EINVAL)
         return Mistake("no such data directory", errno.ENOENT)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -58,6 +67,12 @@ def find_mistake(path: str) -> Mistake | None:
     if not stat.S_ISDIR(found.st_mode):
         return Mistake("a file, not a data directory", errno.ENOTDIR)
     return None
+
+
+def is_broker_address(path: str) -> bool:
+    """Return whether a path that is not there reads as HOST:PORT, or as a list of these."""
+    parts = os.path.basename(path).split(",")
+    return all(map(_ADDRESS.fullmatch, parts)) and not os.path.lexists(path)
 
 
 def _shown(path: str, mounted: Mounted) -> Mistake:

@@ -34,10 +34,10 @@ def human_size(size: int) -> str:
     return f"{number:.1f}{unit}" if abs(number) < 99.95 else f"{number:.0f}{unit}"
 
 
-def local_time(time_ms: int) -> str:
-    """A time as ISO 8601 with milliseconds, in local time; a number where no year is like that."""
+def local_time(time_ms: int, timespec: str = "milliseconds") -> str:
+    """A time as ISO 8601 in local time; a number where no year is like that."""
     try:
         moment = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone()
     except (OverflowError, ValueError, OSError):
         return str(int(time_ms))
-    return moment.replace(microsecond=time_ms % 1000 * 1000).isoformat(timespec="milliseconds")
+    return moment.replace(microsecond=time_ms % 1000 * 1000).isoformat(timespec=timespec)

@@ -85,7 +85,7 @@ def run(
 ) -> int:
     """Serve a mount to its end; return the exit status. MountError if it cannot start.
 
-    `ready`: is told the number of topics when the mount answers.
+    `ready`: is told the number of listed topics when the mount answers.
     """
     sys.setswitchinterval(SWITCH_S)
     _keep_freed_memory()
@@ -104,7 +104,7 @@ def run(
             tree = FileSystem(context)
             _name_exposed(context)
             _warn_of_others(manager, events)
-            daemon = Daemon(mount, tree, notices, lambda: ready(len(manager.topics)))
+            daemon = Daemon(mount, tree, notices, lambda: ready(len(tree.root.shown_topics())))
             mount_point.clean(mount.path)
             _check_mount_point(mount)
             # From the mount on a signal ends the daemon in order, even before it serves.

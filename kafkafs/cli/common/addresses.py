@@ -146,6 +146,14 @@ def checked_directory(
     return path
 
 
+def check_no_address(text: str) -> None:
+    """click's error for the address of a broker."""
+    from kafkafs.data_directory import find_mistake, is_broker_address
+
+    if is_broker_address(text) and (mistake := find_mistake(text)) is not None:
+        raise fail(f"{text}: {mistake.reason}")
+
+
 def _refuse_empty(text: str) -> None:
     if not text:
         raise fail("empty path (is a shell variable unset?)")
@@ -264,16 +272,37 @@ def mount_to_change(address: Address) -> str | None:
     """
     from kafkafs.cli.common.serving import check_served
 
-    _refuse_read_only(address)
+    _refuse_read_only(address, through_mount=True)
     if address.mount is not None:
         check_served(address.mount)
     return address.mount
 
 
-def _refuse_read_only(address: Address) -> None:
-    if address.read_only:
-        command = click.get_current_context().command_path
-        raise fail(f"{address.mount}: mounted read-only. Try: {command} {address.words()}")
+def _refuse_read_only(address: Address, *, through_mount: bool = False) -> None:
+    """click's error for a read-only mount, with what to type where that would not be refused.
+
+    `through_mount`: whether the command works through a mount that writes.
+    """
+    from kafkafs.data_directory import in_use
+    from storage import paths
+    from storage.errors import LogLocked
+    from storage.files import Files
+
+    if not address.read_only:
+        return
+    what, instead = f"{address.mount}: mounted read-only", address
+    writes = mount_that_writes(address.data_dir) if through_mount else None
+    if writes is not None:
+        instead = address._replace(data_dir=writes)
+    else:
+        lock = os.path.join(address.data_dir, paths.LOCK)
+        holder = Files().locked_by(lock)
+        if holder is not None:
+            raise fail(f"{what}; {in_use(LogLocked(holder, path=lock))}")
+        if not os.access(address.data_dir, os.W_OK):
+            raise fail(f"{what}, and you have no permission to write {address.data_dir}")
+    command = click.get_current_context().command_path
+    raise fail(f"{what}. Try: {command} {instead.words()}")
 
 
 def mount_to_read(address: Address, needed: str = "") -> str | None:

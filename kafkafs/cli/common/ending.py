@@ -23,14 +23,21 @@ from kafkafs.printable import one_line
 _STANDARD_OUTPUT = "standard output"
 
 
-def say(line: object, *, err: bool = False) -> None:
-    """Print a line to standard output, or to standard error."""
-    click.echo(one_line(str(line)), err=err)
+def say(line: object, *, err: bool = False, wrong: bool = False) -> None:
+    """Print a line to standard output, or to standard error.
+
+    `wrong`: the line names something that is wrong, and is red on a terminal, unless the
+    environment has NO_COLOR.
+    """
+    text = one_line(str(line))
+    if wrong and not os.environ.get("NO_COLOR"):
+        text = click.style(text, fg="red")
+    click.echo(text, err=err)
 
 
 class _Failure(click.ClickException):
     def show(self, file: object = None) -> None:
-        say(f"kafkafs: {self.message}", err=True)
+        say(f"kafkafs: {self.message}", err=True, wrong=True)
 
 
 def fail(message: str, status: int = 1) -> click.ClickException:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import click
 
-from kafkafs.cli.common.addresses import mount_around, mount_that_writes, resolve
+from kafkafs.cli.common.addresses import check_no_address, mount_around, mount_that_writes, resolve
 from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.serving import check_served
 
@@ -24,6 +24,7 @@ def paths_of(context: click.Context, words: Sequence[str]) -> list[str]:
     """
     mounted, path = mount_around(words[0])
     if mounted is None and mount_that_writes(os.path.realpath(path)) is None:
+        check_no_address(words[0])
         return list(words)
     if mounted is not None and path != mounted.path:
         return list(words)

@@ -4,9 +4,9 @@ A command takes the options by `output_options` and prints by the `Output` that 
 `Size`, a time a `TimeMs`: `--bytes` and `--epoch` say how they are written.
 
     text    a fact is `name value`; a table has a line of names and plain columns; sizes are like
-            1.5MiB, times ISO 8601 in local time
+            1.5MiB, times ISO 8601 in local time, to the second
     JSON    one value a command: an object, or a table as an array of objects; sizes are numbers of
-            bytes
+            bytes, times have milliseconds
 
 With `--json` standard output has nothing else; what goes wrong is on standard error all the same.
 """
@@ -61,10 +61,10 @@ class Output:
         self._epoch = epoch
         self.in_bytes = in_bytes
 
-    def say(self, line: object) -> None:
+    def say(self, line: object, *, wrong: bool = False) -> None:
         """Print a line for people."""
         if not self.as_json:
-            say(line)
+            say(line, wrong=wrong)
 
     def facts(self, facts: Mapping[str, Value]) -> None:
         """Print facts in either form."""
@@ -109,7 +109,7 @@ class Output:
         if isinstance(value, Size):
             return str(int(value)) if self.in_bytes else human_size(value)
         if isinstance(value, TimeMs):
-            return str(self._time(value))
+            return str(int(value)) if self._epoch else local_time(value, timespec="seconds")
         if isinstance(value, float):
             return f"{value:.3f}".rstrip("0").rstrip(".")
         return str(value).lower() if isinstance(value, bool) else one_line(str(value))

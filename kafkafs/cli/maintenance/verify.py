@@ -57,7 +57,7 @@ def command(logs: Address, out: Output) -> None:
         with reading_shown("reading", total) as progress:
             found = verify(logs.data_dir, progress=progress, wanted=wanted)
     for fault in found.faults:
-        out.say(fault)
+        out.say(fault, wrong=True)
     for fault in found.left_over:
         out.say(f"left over: {fault}")
     state = counted(len(found.faults), "fault") if found.faults else "whole"

@@ -23,7 +23,7 @@ from kafkafs.cli.common.addresses import (
     resolve,
 )
 from kafkafs.cli.common.changes import opened_to_change
-from kafkafs.cli.common.ending import fail, one_line_errors
+from kafkafs.cli.common.ending import fail, one_line_errors, say
 from kafkafs.cli.common.refusals import Request
 from kafkafs.cli.common.views import (
     VIEWS,
@@ -197,6 +197,8 @@ def _append(write: _Write, view: str, request: Request | None) -> None:
 
     done = 0
     error: Exception | None = None
+    if sys.stdin.isatty():
+        say("kafkafs: reading records from the terminal; to end: Ctrl-D on an empty line", err=True)
     try:
         for pieces in _whole_batches() if view == "batches" else _whole_lines():
             if request is not None:

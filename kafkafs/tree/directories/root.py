@@ -71,10 +71,13 @@ class Root(TreeDirectory):
 
     def names(self) -> list[str]:
         self.partitions.look_for_partitions()
-        options = self.mount.options
-        hidden = {*self._own, *(() if options.show_internal else INTERNAL_TOPICS)}
-        names = [name for name in sorted(self.mount.manager.topics) if name not in hidden]
-        return [*sorted(self._own), *names] if options.show_dot else names
+        names = self.shown_topics()
+        return [*sorted(self._own), *names] if self.mount.options.show_dot else names
+
+    def shown_topics(self) -> list[str]:
+        """Return the topics that a listing has."""
+        hidden = {*self._own, *(() if self.mount.options.show_internal else INTERNAL_TOPICS)}
+        return [name for name in sorted(self.mount.manager.topics) if name not in hidden]
 
     def mkdir(self, name: str, mode: int, caller: Caller) -> Node:
         """Create a topic with num.partitions partitions, which the caller owns.

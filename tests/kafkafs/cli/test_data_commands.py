@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -375,3 +376,19 @@ def test_what_takes_long_to_import_is_left_to_whom_it_serves(data: Path, command
     for_others = {"argparse", "crc32c", "importlib.metadata", "msgspec", "pyfuse3", "rich"}
     assert loaded.isdisjoint(for_others | {"secrets", "trio"})
     assert "storage.record.crc" in loaded
+
+
+def test_append_on_a_terminal_says_how_to_end(data: Path) -> None:
+    ours, terminal = pty.openpty()
+    command = [*KAFKAFS, "append", str(data), "orders:0"]
+    with subprocess.Popen(command, stdin=terminal, stderr=subprocess.PIPE, text=True) as process:
+        os.close(terminal)
+        os.write(ours, b"one\n\x04")
+        assert process.stderr is not None
+        assert process.stderr.read() == (
+            "kafkafs: reading records from the terminal; to end: Ctrl-D on an empty line\n"
+        )
+    os.close(ours)
+    assert process.returncode == 0
+    with LogManager.open(str(data)) as manager:
+        assert values(manager.log("orders", 0))[-1] == b"one"

@@ -206,6 +206,28 @@ def test_a_read_only_mount(tmp_path: Path, command: str) -> None:
         place.end()
 
 
+@pytest.mark.programs
+def test_a_read_only_mount_beside_one_that_writes(tmp_path: Path) -> None:
+    """The lines to type are those that would not be refused."""
+    place = Place(tmp_path)
+    fill(place.data)
+    writes = tmp_path / "writes"
+    writes.mkdir()
+    try:
+        place.mount("-o", "ro")
+        assert kafkafs("mount", place.data, writes).returncode == 0
+        what = f"kafkafs: {place.path}: mounted read-only"
+        done = run("append", str(place.path), "orders")
+        assert done.stderr == f"{what}. Try: kafkafs append {writes} orders\n"
+        done = run("repair --apply", str(place.path))
+        assert done.stderr.startswith(f"{what}; the data directory is in use by process")
+        assert done.stderr.endswith(f"To unmount it: kafkafs umount {writes}\n")
+    finally:
+        kafkafs("umount", writes)
+        place.umount()
+        place.end()
+
+
 @each_command
 def test_no_data_directory(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """… but an empty one, another program's, one that is missing, or a file."""
@@ -222,6 +244,8 @@ def test_no_data_directory(tmp_path: Path, command: str, monkeypatch: pytest.Mon
     assert "not a Kafka data directory" in refused(command, str(tmp_path / "others"))
     assert "no such data directory" in refused(command, str(tmp_path / "missing"))
     assert "a file" in refused(command, str(tmp_path / "file"))
+    for address in ("localhost:9092", "b1.example.com:9092,[::1]:9093"):
+        assert "this is the address of a broker" in refused(command, address)
     assert tree(tmp_path) == before
 
 

@@ -66,6 +66,10 @@ def test_mount_says_what_it_did(place: Place) -> None:
     assert said() == "0 topics, read-write\n"
     for topic in ("orders", "payments"):
         (place.path / topic).mkdir()
+    # A topic that no listing has does not count.
+    (place.path / ".groups/g").mkdir()
+    (place.path / ".groups/g/orders/0").write_text("0\n")
+    assert (place.path / "__consumer_offsets").is_dir()
     place.umount()
     assert said("-o", "ro") == "2 topics, read-only\n"
     place.umount()

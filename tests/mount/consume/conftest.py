@@ -34,6 +34,12 @@ class Topic:
         self.path = mount.topic(self.name, 2).parent
         self.append("a", 0, records)
         self.append("b", 0, records)
+        if not (mount / "__consumer_offsets").exists():
+            # The first commit of `consume` would name the directories of this topic.
+            first = mount / ".groups/first"
+            first.mkdir()
+            (first / self.name / "0").write_text("0\n")
+            first.rmdir()
 
     def append(self, letter: str, first: int, count: int) -> None:
         """Records `LETTERn` to a partition, a or b."""

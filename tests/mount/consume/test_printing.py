@@ -332,6 +332,20 @@ def test_a_signal_ends_it(topic: Topic, number: signal.Signals) -> None:
         assert consumer.errors() == ""
 
 
+def test_the_first_commit_names_the_directories_of_its_topic(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        append(mount.topic(), b"one\n")
+        consume = [*KAFKAFS, "consume", "-g", "g", str(mount.path)]
+        for expected in (
+            b"kafkafs: the data directory has new directories __consumer_offsets-0 to -49 for "
+            b"committed offsets; a Kafka broker needs all 50\n",
+            b"",
+        ):
+            done = subprocess.run(consume, capture_output=True, check=True)
+            assert done.stderr == expected
+        assert len(list(mount.data.glob("__consumer_offsets-*"))) == 50
+
+
 def test_an_unmount_ends_it(tmp_path: Path) -> None:
     with mounted(tmp_path) as mount:
         topic = Topic(mount, 10)

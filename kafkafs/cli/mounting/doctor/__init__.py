@@ -71,7 +71,7 @@ def command(place: str | None, out: Output) -> None:
     for name in fine:
         out.say(f"ok     {name}")
     for state, name, what, mend in sorted(states, reverse=True):
-        out.say(f"{state:<6} {name}: {what}")
+        out.say(f"{state:<6} {name}: {what}", wrong=state == "wrong")
         out.say(f"       {mend}")
     wrong = sum(state == "wrong" for state, *_ in states)
     hints = counted(len(states) - wrong, "hint")

@@ -121,13 +121,14 @@ class Watcher:
 
 def resolved(path: str) -> str:
     """The mount at a path, or the one that shows the data directory there. MountError."""
-    from kafkafs.cli.common.addresses import mount_that_writes
+    from kafkafs.cli.common.addresses import check_no_address, mount_that_writes
     from kafkafs.mount_table import find_around
 
     for where in (os.path.abspath(path), mount_point.resolve(path)):
         around = find_around(where)
         if around is not None and around.type == TYPE:
             return around.path
+    check_no_address(path)
     shown = mount_that_writes(where)
     if shown is None:
         raise mount_point.MountError(f"{path}: not a kafkafs mount")

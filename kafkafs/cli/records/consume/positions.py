@@ -17,9 +17,10 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from kafkafs.cli.common.ending import fail
+from kafkafs.cli.common.ending import fail, say
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.records.consume.sources import Directories, Partition, Sources
+from storage.paths import CONSUMER_OFFSETS
 
 _COLUMNS = ("topic", "partition", "position", "committed", "topic_id")
 _READ_BYTES = 1 << 16
@@ -151,6 +152,8 @@ class GroupPositions(Positions):
         from kafkafs.tree.files.group_names import file_name
 
         self._path = Path(sources.mount, ".groups", file_name(group))
+        self._topic = Path(sources.mount, CONSUMER_OFFSETS)
+        self._is_first_commit = not self._topic.exists()
         try:
             with suppress(FileExistsError):
                 os.mkdir(self._path)
@@ -217,6 +220,20 @@ class GroupPositions(Positions):
             if not is_gone and int(position) <= int(facts["log_end"]):
                 raise
             self._write(f"{command} {'earliest' if is_gone else 'latest'}")
+        if self._is_first_commit:
+            self._is_first_commit = False
+            self._name_topic()
+
+    def _name_topic(self) -> None:
+        """Say what the directories are that the first commit has created."""
+        with suppress(OSError):
+            count = sum(name.isdecimal() for name in os.listdir(self._topic))
+            directories = f"{CONSUMER_OFFSETS}-0 to -{count - 1}"
+            say(
+                f"kafkafs: the data directory has new directories {directories} for committed "
+                f"offsets; a Kafka broker needs all {count}",
+                err=True,
+            )
 
     def give_back(self, partition: Partition) -> None:
         self._write(f"return {partition.topic} {partition.number}")

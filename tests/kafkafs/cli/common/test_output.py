@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from kafkafs.cli import main
 from kafkafs.cli.common.output import Output, objects, output_options
 from kafkafs.quantities import Size, TimeMs, human_size, local_time
 
@@ -49,9 +50,9 @@ def printed(command: click.Command, *options: str) -> str:
 def test_a_table() -> None:
     assert printed(table).splitlines() == [
         "for people",
-        "topic     size                           last",
-        "orders  1.5KiB  2023-11-15T03:43:20.005+05:30",
-        "a\\nb        3B                              -",
+        "topic     size                       last",
+        "orders  1.5KiB  2023-11-15T03:43:20+05:30",
+        "a\\nb        3B                          -",
     ]
     assert printed(table, "--bytes", "--epoch").splitlines()[2:] == [
         "orders  1536  1700000000005",
@@ -70,7 +71,7 @@ def test_a_table_as_json() -> None:
 def test_facts() -> None:
     assert printed(facts).splitlines() == [
         "size 1.0MiB",
-        "last 1970-01-01T05:30:00.005+05:30",
+        "last 1970-01-01T05:30:00+05:30",
         "whole true",
         "rate 1.5",
         "none -",
@@ -111,3 +112,15 @@ def test_times_of_no_year() -> None:
     assert local_time(-1) == "1970-01-01T05:29:59.999+05:30"
     assert local_time((1 << 63) - 1) == str((1 << 63) - 1)
     assert local_time(-(1 << 63)) == str(-(1 << 63))
+
+
+def test_what_is_wrong_is_red_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(*, color: bool) -> str:
+        return CliRunner().invoke(main, ["verify", "/nowhere"], color=color).stderr
+
+    line = "kafkafs: /nowhere: no such data directory"
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert shown(color=False) == f"{line}\n"
+    assert shown(color=True) == f"\x1b[31m{line}\x1b[0m\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert shown(color=True) == f"{line}\n"
