@@ -21,7 +21,7 @@ from typing import Self
 import pyspark
 
 from tests.interop.brokers import JavaServer
-from tests.spark.conftest import JAVA_OPTIONS
+from tests.spark.conftest import JAVA_OPTIONS, spark_home
 from tests.spark.processes import command_of, kill, tree_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
+        "SPARK_HOME": spark_home(scratch),
         "SPARK_LOCAL_DIRS": str(scratch),
         "TZ": "UTC",
     }

@@ -16,7 +16,7 @@ import pytest
 import kafkafs.spark
 from storage import LogManager
 from tests.hang import until
-from tests.spark.conftest import JAVA_OPTIONS
+from tests.spark.conftest import JAVA_OPTIONS, spark_home
 from tests.spark.test_readme import blocks
 from tests.storage.logs import append
 
@@ -46,6 +46,7 @@ def environment(scratch: Path) -> dict[str, str]:
         **os.environ,
         "PATH": path,
         "PYTHONPATH": str(packages),
+        "SPARK_HOME": spark_home(scratch),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
     }
