@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkafs.spark.jobs import compact
-from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.compact import Compaction
+from kafkafs.spark.jobs.selection import Selection
 from kafkafs.spark.location import owner_client
 from kafkafs.spark.location.owner_client import OwnerNotReached
 from storage import LogManager
@@ -129,7 +129,7 @@ def test_what_was_cleaned_meanwhile_is_refused(spark: SparkSession, tmp_path: Pa
     data = tmp_path / "data"
     write(data, clock)
     work = Compaction(spark, str(data), False)
-    work.plan(Choice((("t", 0),)), False, Limits(), clock.now_ms)
+    work.plan(Selection((("t", 0),)), False, Limits(), clock.now_ms)
     work.clean()
     with opened(data, clock_ms=clock) as manager:
         LogCleaner(manager).clean(manager.log("t", 0), Task())
@@ -149,7 +149,7 @@ def test_what_there_is_nothing_to_be_done_of(spark: SparkSession, tmp_path: Path
     report = compact.run(spark, str(data))
     assert report.notes == ["nothing to compact"]
     with pytest.raises(UnknownTopicOrPartition):
-        compact.run(spark, str(data), Choice((("no", None),)))
+        compact.run(spark, str(data), Selection((("no", None),)))
     with pytest.raises(FileNotFoundError):
         compact.run(spark, str(tmp_path / "no"))
     with pytest.raises(InvalidConfig):

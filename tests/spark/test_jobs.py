@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkafs.spark.jobs import export, import_, stats, verify
-from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.import_records import ImportOptions
+from kafkafs.spark.jobs.selection import Selection
 from kafkafs.spark.jobs.splits import all_splits
 from kafkafs.spark.location.followed_directory import FollowedDirectory
 from kafkafs.spark.location.location import location_of
@@ -65,11 +65,11 @@ def test_verify_tells_what_the_command_tells(spark: SparkSession, tmp_path: Path
     patch(segments(tmp_path, ".index")[-1], 2, b"?")
     found = verify_here(str(tmp_path))
     assert len(found.faults) >= 3
-    report = verify.run(spark, str(tmp_path), Choice((("t", 0),)))
+    report = verify.run(spark, str(tmp_path), Selection((("t", 0),)))
     assert report.faults == list(map(str, found.faults))
     assert report.figures["bytes"] == found.size
     with pytest.raises(UnknownTopicOrPartition, match="no partition 1"):
-        verify.run(spark, str(tmp_path), Choice((("t", 1),)))
+        verify.run(spark, str(tmp_path), Selection((("t", 1),)))
 
 
 def test_stats_count_what_is_there(spark: SparkSession, data: Path, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_export_goes_on_where_it_has_stopped(
         manager.create_topic("t", 2)
     put(data, "t", 0, [Record(0, late - 1, 0, b"k", b"one"), Record(1, late + 1, 0, None, b"two")])
     out = tmp_path / "out"
-    options = export.ExportOptions(Choice((("t", None),)), as_text=True)
+    options = export.ExportOptions(Selection((("t", None),)), as_text=True)
     report = export.run(spark, str(data), str(out), options)
     assert report.figures["records"] == 2
     put(data, "t", 1, [Record(0, late, 0, b"k", None)])

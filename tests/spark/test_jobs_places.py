@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkafs.spark.jobs import export, import_, stats, verify
-from kafkafs.spark.jobs.choice import Choice
 from kafkafs.spark.jobs.import_records import ImportOptions
 from kafkafs.spark.jobs.progress import working
+from kafkafs.spark.jobs.selection import Selection
 from storage import LogManager
 from storage.errors import InvalidConfig
 from storage.verify.verify import verify as verify_here
@@ -60,7 +60,7 @@ def test_what_only_reads_takes_an_object_store(
     assert export.run(spark, bucket.uri, str(out)).figures["records"] == 62
     patch(segments(data)[0], 80, b"?")
     bucket.sync(data)
-    (fault,) = verify.run(spark, bucket.uri, Choice((("t", None),))).faults
+    (fault,) = verify.run(spark, bucket.uri, Selection((("t", None),))).faults
     (expected,) = verify_here(str(data)).faults
     assert fault.partition(": ")[2] == str(expected).partition(": ")[2]
     with pytest.raises(InvalidConfig, match="not an object store"):

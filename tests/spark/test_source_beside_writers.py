@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from kafkafs.spark.source import planning
-from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import DataLoss, LossPolicy
 from kafkafs.spark.source.offsets import OffsetRange
 from kafkafs.spark.source.options import parse
+from kafkafs.spark.source.subscription import SubscribedLogs
 from storage import Log, LogManager
 from storage.errors import UnknownTopicOrPartition
 from tests.spark.reading import Seen, given, read
@@ -24,17 +24,17 @@ from tests.storage.segmented import DAY_MS, segmented
 def rows(data: Path, meanwhile: Callable[[], object], **options: object) -> list[Seen]:
     """The rows of a batch query, of which the planner has opened the logs before something."""
     chosen = parse(given(data, {"failOnDataLoss": "false", **options}), "batch")
-    assigned = Assigned(chosen)
+    subscribed = SubscribedLogs(chosen)
     try:
-        assigned.refresh()
+        subscribed.refresh()
         meanwhile()
-        start = assigned.resolve(chosen.starting, is_start=True)
-        end = assigned.resolve(chosen.ending, is_start=False)
+        start = subscribed.resolve(chosen.starting, is_start=True)
+        end = subscribed.resolve(chosen.ending, is_start=False)
         ranges = [OffsetRange(name, start[name], end[name]) for name in end]
         policy = LossPolicy(chosen.fail_on_data_loss)
-        return read(planning.plan(chosen, assigned, ranges, policy))
+        return read(planning.plan(chosen, subscribed, ranges, policy))
     finally:
-        assigned.close()
+        subscribed.close()
 
 
 def times(query: str, ms: int) -> dict[str, object]:

@@ -9,14 +9,14 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.spark.job import (
     check_owner,
-    choice_argument,
     job_options,
     location_argument,
     run_job,
+    selection_argument,
 )
 
 if TYPE_CHECKING:
-    from kafkafs.spark.jobs.choice import Choice
+    from kafkafs.spark.jobs.selection import Selection
 
 
 @click.command(
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     ),
 )
 @location_argument()
-@choice_argument
+@selection_argument
 @click.option(
     "--only-due",
     is_flag=True,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @job_options(sizes=True)
 def command(
     data_dir: str,
-    choice: Choice,
+    selection: Selection,
     only_due: bool,
     dry_run: bool,
     **spark: Any,
@@ -55,8 +55,8 @@ def command(
     run_job(
         "compact",
         spark,
-        check=lambda: compact.check(data_dir, choice),
+        check=lambda: compact.check(data_dir, selection),
         work=lambda session: compact.run(
-            session, data_dir, choice, only_due=only_due, dry_run=dry_run
+            session, data_dir, selection, only_due=only_due, dry_run=dry_run
         ),
     )

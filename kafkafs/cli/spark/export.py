@@ -9,15 +9,15 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.matching import where_option
 from kafkafs.cli.spark.job import (
-    choice_argument,
     job_options,
     location_argument,
     name_and_value,
     run_job,
+    selection_argument,
 )
 
 if TYPE_CHECKING:
-    from kafkafs.spark.jobs.choice import Choice
+    from kafkafs.spark.jobs.selection import Selection
     from storage.condition.condition import Condition
 
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @location_argument()
 @click.argument("target", metavar="OUT")
-@choice_argument
+@selection_argument
 @click.option(
     "--follow",
     is_flag=True,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 def command(
     data_dir: str,
     target: str,
-    choice: Choice,
+    selection: Selection,
     follow: bool,
     interval: str,
     snapshot: bool,
@@ -87,7 +87,9 @@ def command(
         if where.is_relative and not snapshot:
             raise click.UsageError("--where with a time relative to now requires --snapshot")
         options = {**options, "where": where.text}
-    chosen = export.ExportOptions(choice, as_text, interval if follow else None, snapshot, options)
+    chosen = export.ExportOptions(
+        selection, as_text, interval if follow else None, snapshot, options
+    )
     run_job(
         "export",
         spark,

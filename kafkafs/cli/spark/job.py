@@ -39,13 +39,13 @@ def name_and_value(context: click.Context, parameter: click.Parameter, texts: An
 _GIVEN = "kafkafs.spark.given"
 
 
-def _choice(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
-    from kafkafs.spark.jobs.choice import Choice
+def _selection(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
+    from kafkafs.spark.jobs.selection import Selection
 
     given = context.meta[_GIVEN]
     if given is None:
-        return Choice(parsed_places(context, parameter, texts))
-    return Choice(resolve(context, (given, *texts), needs="nothing").places)
+        return Selection(parsed_places(context, parameter, texts))
+    return Selection(resolve(context, (given, *texts), needs="nothing").places)
 
 
 def _checked_location(
@@ -84,7 +84,7 @@ def location_argument(needs: Needs = "partitions", *, topics: bool = True) -> Ca
     """The argument DATA|MOUNT, a data directory or a URI, with its option `--allow-empty`; a
     command's parameter is `data_dir`.
 
-    `topics`: it may be a path below a mount, for `choice_argument`.
+    `topics`: it may be a path below a mount, for `selection_argument`.
     """
     check = partial(_checked_location, needs=needs, topics=topics)
 
@@ -95,9 +95,9 @@ def location_argument(needs: Needs = "partitions", *, topics: bool = True) -> Ca
     return decorate
 
 
-#: The argument `[TOPIC[:PARTITION]]...` behind that; a command's parameter is `choice`.
-choice_argument = click.argument(
-    "choice", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=_choice
+#: The argument `[TOPIC[:PARTITION]]...` behind that; a command's parameter is `selection`.
+selection_argument = click.argument(
+    "selection", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=_selection
 )
 
 _OPTIONS = (

@@ -9,10 +9,10 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.matching import where_option
 from kafkafs.cli.common.types import Duration
-from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
+from kafkafs.cli.spark.job import job_options, location_argument, run_job, selection_argument
 
 if TYPE_CHECKING:
-    from kafkafs.spark.jobs.choice import Choice
+    from kafkafs.spark.jobs.selection import Selection
     from storage.condition.condition import Condition
 
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     ),
 )
 @location_argument()
-@choice_argument
+@selection_argument
 @click.option(
     "--chart",
     metavar="FILE",
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @job_options(times=True, sizes=True)
 def command(
     data_dir: str,
-    choice: Choice,
+    selection: Selection,
     chart: str | None,
     gap_ms: int,
     no_keys: bool,
@@ -73,7 +73,7 @@ def command(
     """
     from kafkafs.spark.jobs import stats
 
-    options = stats.StatsOptions(choice, gap_ms, not no_keys, isolation, where)
+    options = stats.StatsOptions(selection, gap_ms, not no_keys, isolation, where)
     if dry_run:
         zone = spark["settings"].get("spark.sql.session.timeZone", "UTC")
         try:

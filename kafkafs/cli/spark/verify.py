@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.spark.job import choice_argument, job_options, location_argument, run_job
+from kafkafs.cli.spark.job import job_options, location_argument, run_job, selection_argument
 
 if TYPE_CHECKING:
-    from kafkafs.spark.jobs.choice import Choice
+    from kafkafs.spark.jobs.selection import Selection
 
 
 @click.command(
     "verify", epilog=examples("kafkafs spark verify data", "kafkafs spark verify mnt/orders --json")
 )
 @location_argument()
-@choice_argument
+@selection_argument
 @job_options(sizes=True)
-def command(data_dir: str, choice: Choice, dry_run: bool, **spark: Any) -> None:
+def command(data_dir: str, selection: Selection, dry_run: bool, **spark: Any) -> None:
     """Check everything that `kafkafs verify` checks, with Spark, and report it in the same words.
 
     The job checks the CRC of each batch, each record, each index entry, offsets, transactions,
@@ -33,7 +33,7 @@ def command(data_dir: str, choice: Choice, dry_run: bool, **spark: Any) -> None:
     run_job(
         "verify",
         spark,
-        plan=(lambda: verify.plan(data_dir, choice)) if dry_run else None,
-        check=lambda: choice.location_of(data_dir),
-        work=lambda session: verify.run(session, data_dir, choice),
+        plan=(lambda: verify.plan(data_dir, selection)) if dry_run else None,
+        check=lambda: selection.location_of(data_dir),
+        work=lambda session: verify.run(session, data_dir, selection),
     )

@@ -2,7 +2,7 @@
 
 `compact`, `export`, `import_`, `stats` and `verify` are the jobs. `compact_tasks`, `export_state`,
 `import_records`, `range_stats`, `stats_report` and `chart` each belong to one of them. The others
-are shared: `choice` of topics, `splits`, `session`, `progress`, `report`.
+are shared: `selection` of topics, `splits`, `session`, `progress`, `report`.
 
 Importing a job imports neither pyspark nor pyarrow: plans and dry runs work without them.
 """

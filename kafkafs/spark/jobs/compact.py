@@ -25,7 +25,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kafkafs.quantities import Size
-from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_location
 from kafkafs.spark.jobs.compact_tasks import (
     OutputKind,
     TaskOutput,
@@ -38,6 +37,7 @@ from kafkafs.spark.jobs.compact_tasks import (
 )
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport, Table
+from kafkafs.spark.jobs.selection import EVERYTHING, Selection, data_location
 from kafkafs.spark.location.followed_directory import FollowedDirectory
 from kafkafs.spark.location.owner_client import OwnerNotReached, ask_owner, check_owner
 from storage.adopt.staged import parse_name
@@ -74,7 +74,7 @@ _DROPPED = {
 def run(
     session: SparkSession,
     path: str,
-    choice: Choice = EVERYTHING,
+    selection: Selection = EVERYTHING,
     *,
     only_due: bool = False,
     dry_run: bool = False,
@@ -91,7 +91,9 @@ def run(
     started = time.monotonic()
     limits = limits or Limits(parallel=session.sparkContext.defaultParallelism)
     work = Compaction(session, path, dry_run)
-    work.plan(choice, only_due, limits, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    work.plan(
+        selection, only_due, limits, time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    )
     try:
         if work.rounds:
             with working(session, "compacting"):
@@ -102,12 +104,12 @@ def run(
     return _report_of(work, time.monotonic() - started)
 
 
-def check(path: str, choice: Choice) -> Location:
-    """Check the directory and the choice, without Spark. Raises as `run`."""
+def check(path: str, selection: Selection) -> Location:
+    """Check the directory and the selection, without Spark. Raises as `run`."""
     where = data_location(path)
     if not where.is_local:
         raise InvalidConfig(f"{where}: compaction needs a local directory, not an object store")
-    return choice.check(where)
+    return selection.check(where)
 
 
 @dataclass(slots=True)
@@ -137,16 +139,16 @@ class Compaction:
     job: str = field(default_factory=lambda: f"compact.{uuid.uuid4().hex}")
     faults: list[str] = field(default_factory=list)
 
-    def plan(self, choice: Choice, only_due: bool, limits: Limits, now_ms: int) -> None:
+    def plan(self, selection: Selection, only_due: bool, limits: Limits, now_ms: int) -> None:
         """Plan the rounds, all with one secret for the hashes of keys."""
-        where = check(self.path, choice)
+        where = check(self.path, selection)
         self.path = where.path
         if not self.dry_run:
             check_owner(where.path)
         secret = os.urandom(16)
-        with FollowedDirectory(where, choice.wants_topic) as opened:
+        with FollowedDirectory(where, selection.wants_topic) as opened:
             cleaner = LogCleaner(opened.manager)
-            for log in choice.logs(opened.manager):
+            for log in selection.logs(opened.manager):
                 if not log.config.is_compacted:
                     continue
                 why_kept = opened.manager.why_kept(log.topic)

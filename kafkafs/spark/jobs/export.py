@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkafs.quantities import Value
 from kafkafs.spark.jobs import export_state
-from kafkafs.spark.jobs.choice import EVERYTHING, Choice, data_name
 from kafkafs.spark.jobs.export_state import without_scheme
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport, Table
+from kafkafs.spark.jobs.selection import EVERYTHING, Selection, data_name
 from kafkafs.spark.jobs.session import held_signals
 from kafkafs.spark.location.followed_directory import FollowedDirectory
 from kafkafs.spark.location.location import is_uri
@@ -54,7 +54,7 @@ class ExportOptions(NamedTuple):
     `is_snapshot`: a batch query. `source`: more options of the source.
     """
 
-    choice: Choice = EVERYTHING
+    selection: Selection = EVERYTHING
     as_text: bool = False
     interval: str | None = None
     is_snapshot: bool = False
@@ -65,7 +65,7 @@ class ExportOptions(NamedTuple):
         options = (each for each in self.source.items() if each[0].lower() not in _NOT_CONTENT)
         fields = {
             "data": data_name(path),
-            "places": self.choice.chosen,
+            "places": self.selection.places,
             "as_text": self.as_text,
             "options": sorted(options),
         }
@@ -106,7 +106,7 @@ def run(session: SparkSession, path: str, out: str, options: ExportOptions = ALL
 
 def check(path: str, out: str, options: ExportOptions) -> None:
     """Check the arguments of `run`, without Spark. Raises as `run`."""
-    options.choice.location_of(path)
+    options.selection.location_of(path)
     out = without_scheme(out)
     if is_uri(out):
         return
@@ -118,7 +118,7 @@ def check(path: str, out: str, options: ExportOptions) -> None:
 
 def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     """What a run would export, without Spark. OSError, StorageError."""
-    where = options.choice.location_of(path)
+    where = options.selection.location_of(path)
     out = without_scheme(out)
     known: Offsets = {}
     if not is_uri(out) and export_state.check(out, options.content(path)):
@@ -126,8 +126,8 @@ def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     report = JobReport("export", is_dry_run=True)
     table = Table("partitions", ("topic", "partition", "from_offset", "to_offset", "offsets"))
     offsets = 0
-    with FollowedDirectory(where, options.choice.wants_topic) as opened:
-        for log in options.choice.logs(opened.manager):
+    with FollowedDirectory(where, options.selection.wants_topic) as opened:
+        for log in options.selection.logs(opened.manager):
             start = known.get(TopicPartition(log.topic, log.partition), log.log_start_offset)
             end = log.last_stable_offset
             count = max(end - start, 0)
@@ -147,7 +147,7 @@ def _rows(reader: Any, session: SparkSession, path: str, options: ExportOptions)
     from kafkafs.spark.data_source import KafkafsDataSource
 
     session.dataSource.register(KafkafsDataSource)
-    source = {"path": path, "includeHeaders": "true", **_subscription(options.choice)}
+    source = {"path": path, "includeHeaders": "true", **_subscription(options.selection)}
     if not options.is_snapshot:
         source["startingOffsets"] = "earliest"
     source = {**source, **options.source}
@@ -163,14 +163,14 @@ def _rows(reader: Any, session: SparkSession, path: str, options: ExportOptions)
     return rows
 
 
-def _subscription(choice: Choice) -> dict[str, str]:
-    """The option of the source for this choice."""
-    if not choice.chosen:
+def _subscription(selection: Selection) -> dict[str, str]:
+    """The option of the source for this selection."""
+    if not selection.places:
         return {"subscribePattern": ".*"}
-    if all(partition is None for _, partition in choice.chosen):
-        return {"subscribe": ",".join(dict.fromkeys(topic for topic, _ in choice.chosen))}
+    if all(partition is None for _, partition in selection.places):
+        return {"subscribe": ",".join(dict.fromkeys(topic for topic, _ in selection.places))}
     assigned: dict[str, list[int]] = {}
-    for topic, partition in choice.chosen:
+    for topic, partition in selection.places:
         if partition is not None and partition not in assigned.setdefault(topic, []):
             assigned[topic].append(partition)
     return {"assign": json.dumps(assigned)}

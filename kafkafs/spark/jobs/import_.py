@@ -24,11 +24,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.quantities import Size
-from kafkafs.spark.jobs.choice import data_location
 from kafkafs.spark.jobs.export_state import without_scheme
 from kafkafs.spark.jobs.import_records import ImportOptions, records
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport
+from kafkafs.spark.jobs.selection import data_location
 from kafkafs.spark.location.location import is_uri
 from kafkafs.spark.location.owner_client import create_topic, partitions_of
 from storage import paths

@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.quantities import Size, Value
-from kafkafs.spark.jobs.choice import EVERYTHING, Choice
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport
+from kafkafs.spark.jobs.selection import EVERYTHING, Selection
 from kafkafs.spark.jobs.splits import all_splits
 from kafkafs.spark.jobs.stats_report import TopicStats, fill
 from kafkafs.spark.location.followed_directory import FollowedDirectory
@@ -47,7 +47,7 @@ class StatsOptions(NamedTuple):
     offsets are not reported.
     """
 
-    choice: Choice = EVERYTHING
+    selection: Selection = EVERYTHING
     gap_ms: int = 3_600_000
     keys: bool = True
     isolation: Isolation = "read_committed"
@@ -78,7 +78,7 @@ def run(
 
 def check(path: str, options: StatsOptions, chart: str | None) -> None:
     """Check the arguments of `run`, without Spark. Raises as `run`."""
-    options.choice.location_of(path)
+    options.selection.location_of(path)
     if chart is not None:
         from kafkafs.spark.jobs import chart as charts
 
@@ -88,7 +88,7 @@ def check(path: str, options: StatsOptions, chart: str | None) -> None:
 def plan(path: str, options: StatsOptions = ALL) -> JobReport:
     """What `run` would read, without Spark. OSError, StorageError."""
     with _opened(path, options) as opened:
-        logs = options.choice.logs(opened.manager)
+        logs = options.selection.logs(opened.manager)
         splits = all_splits(logs, 1, options.isolation, options.where)
     figures: dict[str, Value] = {
         "partitions": len(logs),
@@ -104,7 +104,7 @@ def count(session: SparkSession, path: str, options: StatsOptions) -> TopicStats
 
     options = in_zone_of(options, str(session.conf.get("spark.sql.session.timeZone")))
     with _opened(path, options) as opened:
-        logs = options.choice.logs(opened.manager)
+        logs = options.selection.logs(opened.manager)
         slots = session.sparkContext.defaultParallelism
         splits = all_splits(logs, slots, options.isolation, options.where)
         log_bytes = {(log.topic, log.partition): log.size for log in logs}
@@ -143,7 +143,7 @@ def in_zone_of(options: StatsOptions, name: str) -> StatsOptions:
 
 
 def _opened(path: str, options: StatsOptions) -> FollowedDirectory:
-    return FollowedDirectory(options.choice.location_of(path), options.choice.wants_topic)
+    return FollowedDirectory(options.selection.location_of(path), options.selection.wants_topic)
 
 
 def _with_hashes(rows: DataFrame) -> DataFrame:

@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kafkafs.quantities import Size
-from kafkafs.spark.jobs.choice import EVERYTHING, Choice
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport
+from kafkafs.spark.jobs.selection import EVERYTHING, Selection
 from kafkafs.spark.jobs.splits import fair_bytes
 from storage import paths
 from storage.errors import SegmentGone
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from kafkafs.spark.location.location import Location
 
 
-def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobReport:
-    """Verify a data directory or a choice of it; the report has its faults.
+def run(session: SparkSession, path: str, selection: Selection = EVERYTHING) -> JobReport:
+    """Verify a data directory or a selection of it; the report has its faults.
 
     OSError, StorageError; Spark's own error where a task cannot read.
     """
-    where = choice.location_of(path)
+    where = selection.location_of(path)
     files = where.files()
     context = session.sparkContext
     segments = 0
@@ -51,7 +51,7 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobRep
             rows = context.parallelize(bundles, len(bundles))
             return rows.flatMap(partial(_read, where)).collect()
 
-    found = verify(where.path, files=files, wanted=_wanted(choice), read_ahead=read_ahead)
+    found = verify(where.path, files=files, wanted=_wanted(selection), read_ahead=read_ahead)
     report = JobReport("verify")
     report.faults = list(map(str, found.faults))
     report.notes = [f"left over: {fault}" for fault in found.left_over]
@@ -66,9 +66,9 @@ def run(session: SparkSession, path: str, choice: Choice = EVERYTHING) -> JobRep
     return report
 
 
-def plan(path: str, choice: Choice = EVERYTHING) -> JobReport:
+def plan(path: str, selection: Selection = EVERYTHING) -> JobReport:
     """What `run` would read, without Spark. OSError, StorageError."""
-    where = choice.location_of(path)
+    where = selection.location_of(path)
     files = where.files()
     report = JobReport("verify", is_dry_run=True)
 
@@ -78,7 +78,7 @@ def plan(path: str, choice: Choice = EVERYTHING) -> JobReport:
         raise _SegmentsCounted
 
     with suppress(_SegmentsCounted):
-        verify(where.path, files=files, wanted=_wanted(choice), read_ahead=count)
+        verify(where.path, files=files, wanted=_wanted(selection), read_ahead=count)
     return report
 
 
@@ -86,8 +86,8 @@ class _SegmentsCounted(Exception):  # noqa: N818 - it is no error
     """Ends `verify` when the segments are counted."""
 
 
-def _wanted(choice: Choice) -> Callable[[str, int], bool] | None:
-    return choice.wants if choice.chosen else None
+def _wanted(selection: Selection) -> Callable[[str, int], bool] | None:
+    return selection.wants if selection.places else None
 
 
 def _size(files: Files, piece: LogPiece) -> int:

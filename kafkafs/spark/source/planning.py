@@ -17,11 +17,11 @@ from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
-from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.conditions import Where, ZoneCheck, say
 from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
 from kafkafs.spark.source.options import SourceOptions
+from kafkafs.spark.source.subscription import SubscribedLogs
 from kafkafs.spark.source.task import SplitPartition
 from storage.log.log import Log
 from storage.split.narrow import bytes_of, narrowed
@@ -41,10 +41,10 @@ def plan_batch(options: SourceOptions) -> list[InputPartition]:
     """
     for remark in options.remarks:
         _log.warning("%s", remark)
-    assigned = Assigned(options)
+    subscribed = SubscribedLogs(options)
     try:
-        start = assigned.resolve(options.starting, is_start=True)
-        end = assigned.resolve(options.ending, is_start=False)
+        start = subscribed.resolve(options.starting, is_start=True)
+        end = subscribed.resolve(options.ending, is_start=False)
         for name in start:
             if start[name] > end[name]:
                 raise InvalidOption(
@@ -53,14 +53,16 @@ def plan_batch(options: SourceOptions) -> list[InputPartition]:
                 )
         ranges = [OffsetRange(name, start[name], end[name]) for name in end if name in start]
         policy = LossPolicy(options.fail_on_data_loss)
-        return plan(options, assigned, ranges, policy, starts_small=options.min_partitions is None)
+        return plan(
+            options, subscribed, ranges, policy, starts_small=options.min_partitions is None
+        )
     finally:
-        assigned.close()
+        subscribed.close()
 
 
 def plan(
     options: SourceOptions,
-    assigned: Assigned,
+    subscribed: SubscribedLogs,
     ranges: Iterable[OffsetRange],
     policy: LossPolicy,
     *,
@@ -72,9 +74,9 @@ def plan(
     `informs`: what `where` has left out goes to the driver's log. `starts_small`: the first tasks
     read little, for queries that want only the first rows.
     """
-    logs = assigned.logs()
+    logs = subscribed.logs()
     readable = [
-        _readable(each, logs.get(each.partition), assigned, policy) for each in sorted(ranges)
+        _readable(each, logs.get(each.partition), subscribed, policy) for each in sorted(ranges)
     ]
     whole = readable
     if options.where is not None:
@@ -88,7 +90,7 @@ def plan(
     if options.where is not None:
         where = Where(options.where, is_checked=not options.has_zone)
     parts: list[InputPartition] = [
-        SplitPartition(assigned.location, split, options.fail_on_data_loss, where)
+        SplitPartition(subscribed.location, split, options.fail_on_data_loss, where)
         for split in _splits(options, logs, readable, _FIRST_BYTES if starts_small else None)
     ]
     if where is not None:
@@ -152,7 +154,7 @@ def _splits(
 
 
 def _readable(
-    wanted: OffsetRange, log: Log | None, assigned: Assigned, policy: LossPolicy
+    wanted: OffsetRange, log: Log | None, subscribed: SubscribedLogs, policy: LossPolicy
 ) -> OffsetRange:
     """The readable part of a range; reports the rest as lost."""
     name, start, end = wanted
@@ -165,7 +167,7 @@ def _readable(
         first = min(log.log_start_offset, end)
         policy.report_offsets(name, start, first, f"the log starts at {log.log_start_offset}")
         start = first
-    last = assigned.end(log)
+    last = subscribed.end(log)
     if end > last:
         first = max(last, start)
         policy.report_offsets(name, first, end, f"the log ends at {last}")

@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping
 from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.source import offsets, planning
-from kafkafs.spark.source.assigned import Assigned
 from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import LATEST, OffsetRange, Offsets, Reached, TopicPartition
 from kafkafs.spark.source.options import Limit, SourceOptions
+from kafkafs.spark.source.subscription import SubscribedLogs
 from storage import clock
 from storage.log.log import Log
 
@@ -37,7 +37,7 @@ class StreamPlan:
     ) -> None:
         self._options = options
         self._monotonic_ms = monotonic_ms
-        self._assigned = Assigned(options)
+        self._subscribed = SubscribedLogs(options)
         self._policy = LossPolicy(options.fail_on_data_loss)
         self._seen: dict[TopicPartition, Log] = {}
         self._ids: dict[str, str] = {}
@@ -52,17 +52,19 @@ class StreamPlan:
         """The ends at the last call of `next_end`."""
 
     def close(self) -> None:
-        self._assigned.close()
+        self._subscribed.close()
 
     # -- where a query starts ------------------------------------------------------------------
 
     def initial(self) -> Reached:
         """The query's start, the same in each call. InvalidOption, UnknownTopicOrPartition."""
         if self._initial is None:
-            self._assigned.refresh()
-            found = self._assigned.resolve(self._options.starting, is_start=True, ends=self._target)
+            self._subscribed.refresh()
+            found = self._subscribed.resolve(
+                self._options.starting, is_start=True, ends=self._target
+            )
             if self._target is not None:
-                now = self._assigned.latest()
+                now = self._subscribed.latest()
                 for name, start in found.items():
                     # A start by time may lie past the target: then there is nothing to read yet.
                     if name not in self._target or self._target[name] < start <= now[name]:
@@ -73,15 +75,15 @@ class StreamPlan:
 
     def stop_at_latest(self) -> None:
         """Plan no further than the present ends of the logs."""
-        self._assigned.refresh(at_once=True)
-        self._target = self._assigned.latest()
+        self._subscribed.refresh(at_once=True)
+        self._target = self._subscribed.latest()
 
     # -- how far a query is ------------------------------------------------------------------------
 
     @property
     def path(self) -> str:
         """The data directory's path within its file system."""
-        return self._assigned.location.path
+        return self._subscribed.location.path
 
     def done(self, start: Reached) -> Offsets:
         """The offsets before which all is read where a batch begins at `start`, of the topics that
@@ -102,10 +104,10 @@ class StreamPlan:
 
         `is_limited`: apply the options' least and most offsets of a batch.
         """
-        self._assigned.refresh()
+        self._subscribed.refresh()
         known = self._seen
         anew = self._look()
-        self.latest = self._assigned.latest()
+        self.latest = self._subscribed.latest()
         if not self._has_begun:
             self._has_begun = True
             if start == self._initial and _moves(self._options.starting):
@@ -139,9 +141,9 @@ class StreamPlan:
 
     def _look(self) -> set[TopicPartition]:
         """Take the present logs; return those recreated since the last call that have no id."""
-        logs, ids = self._assigned.logs(), self._assigned.ids()
+        logs, ids = self._subscribed.logs(), self._subscribed.ids()
         anew = self._made_anew(logs, ids)
-        self._opening, self._seen, self._ids = self._assigned.opening, logs, ids
+        self._opening, self._seen, self._ids = self._subscribed.opening, logs, ids
         return anew
 
     def _made_anew(
@@ -150,7 +152,7 @@ class StreamPlan:
         """Which of these logs are recreated, by their directories: those whose topic has, or had at
         the last `_look`, no id.
         """
-        if self._opening is not self._assigned.opening:
+        if self._opening is not self._subscribed.opening:
             return set()
         seen = self._seen
         return {
@@ -179,8 +181,8 @@ class StreamPlan:
         self._has_begun = True
         if is_first_again and _moves(self._options.starting):
             return []
-        self._assigned.refresh()
-        logs, ids = self._assigned.logs(), self._assigned.ids()
+        self._subscribed.refresh()
+        logs, ids = self._subscribed.logs(), self._subscribed.ids()
         anew = self._made_anew(logs, ids)
         lost = start.offsets.keys() - end.offsets.keys()
         if lost and not is_first_again:
@@ -198,7 +200,7 @@ class StreamPlan:
             ranges.append(self._range(name, begins, behind, log))
         informs = not self._has_informed and any(each.size > 0 for each in ranges)
         self._has_informed |= informs
-        return planning.plan(self._options, self._assigned, ranges, self._policy, informs=informs)
+        return planning.plan(self._options, self._subscribed, ranges, self._policy, informs=informs)
 
     def _range(
         self, name: TopicPartition, start: int | None, end: int, log: Log | None

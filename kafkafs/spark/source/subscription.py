@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _TRIES = 5
 
 
-class Assigned:
+class SubscribedLogs:
     """See the module. For one thread."""
 
     def __init__(self, options: SourceOptions) -> None:

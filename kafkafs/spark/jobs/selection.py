@@ -33,19 +33,19 @@ def data_name(path: str) -> str:
     return f"{where}?endpoint_override={store}" if store else str(where)
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """Topics, or single partitions of topics; empty: everything."""
 
-    chosen: tuple[tuple[str, int | None], ...] = ()
+    places: tuple[tuple[str, int | None], ...] = ()
 
     def wants_topic(self, topic: str) -> bool:
         """Whether any partition of the topic is chosen."""
-        return not self.chosen or any(name == topic for name, _ in self.chosen)
+        return not self.places or any(name == topic for name, _ in self.places)
 
     def wants(self, topic: str, partition: int) -> bool:
         """Whether this partition is chosen."""
-        return not self.chosen or any(
-            name == topic and number in (None, partition) for name, number in self.chosen
+        return not self.places or any(
+            name == topic and number in (None, partition) for name, number in self.places
         )
 
     def check(self, where: Location) -> Location:
@@ -55,7 +55,7 @@ class Choice(NamedTuple):
             for name, is_directory in where.files().scan(where.path)
             if is_directory and (parsed := paths.parse_partition_directory(name)) is not None
         }
-        for topic, partition in self.chosen:
+        for topic, partition in self.places:
             if not any(name == topic and partition in (None, number) for name, number in there):
                 what = f"no topic {topic!r}"
                 if partition is not None:
@@ -73,4 +73,4 @@ class Choice(NamedTuple):
         return sorted(logs, key=lambda log: (log.topic, log.partition))
 
 
-EVERYTHING = Choice()
+EVERYTHING = Selection()
