@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,8 +25,24 @@ class InvalidOption(ValueError):  # noqa: N818 - as the errors of storage
     """An unknown option of the source or the sink, an invalid value, or a contradiction."""
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error message, with the known name that is closest; or ""."""
+    from difflib import get_close_matches
+
+    by_lower = {each.lower(): each for each in sorted(known)}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    return f": did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+def unknown(name: str, known: Iterable[str]) -> InvalidOption:
+    """Return the error of an unknown option: with the closest known one, else with all."""
+    names = list(known)
+    hint = did_you_mean(name, names) or f". There are: {', '.join(names)}"
+    return InvalidOption(f"Unknown option {name!r}{hint}")
+
+
 def parsed(text: str, parser: Callable[[str], T], example: str, name: str) -> T:
-    """What `parser` makes of an option's text. InvalidOption where it raises ValueError."""
+    """Parse an option's text with `parser`. InvalidOption if it raises ValueError."""
     try:
         return parser(text.strip())
     except (ValueError, RecursionError) as error:

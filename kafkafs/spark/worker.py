@@ -1,12 +1,13 @@
-"""What a process of Python, which Spark uses for many tasks, does so that each begins sooner.
+"""Lets tasks begin sooner, with the option `tuneWorkers`: it changes the Python worker.
 
-Spark sends a task in two parts. With its default settings that is through TCP, and the kernel holds
-the second part back until the first one is acknowledged (Nagle's algorithm), which the kernel of
-the receiver does 40 ms later where nobody says otherwise. The first part has the reader, or the
-writer, of the query.
+Spark sends a task to a worker in two parts. By default it sends them through TCP. The kernel delays
+the second part until the first one is acknowledged (Nagle's algorithm), and acknowledges the first
+one 40 ms later. The first part contains the reader or the writer of the query.
 
-After each task `pyspark/daemon.py` collects garbage, and the collector goes through all objects of
-all modules: 25 ms of processor time, as much as reading 60 MB of log takes.
+After each task `pyspark/daemon.py` collects garbage. The collector then visits all objects of all
+modules, which takes about 25 ms of processor time.
+
+Both changes stay in the worker, which runs other tasks later. So they need an option.
 """
 
 from __future__ import annotations
@@ -18,51 +19,52 @@ from typing import Any
 
 _INET = (socket.AF_INET, socket.AF_INET6)
 _LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-# Python then leaves the connection as it is. Else it would have it wait for nothing any more, in a
-# process in which a user's function has set a timeout for all sockets.
-_AS_IT_IS = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+# With this type Python does not change the connection. Otherwise it would set the default timeout
+# of the process, which a user's function may have changed.
+_UNCHANGED = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
 
-_is_spared = False
+_has_frozen = False
 
 
 class SentWithTask:
-    """What Spark pickles into the first part of each task."""
+    """A reader or a writer, which Spark pickles into the first part of each task."""
+
+    tunes_worker = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _acknowledge()
+        if self.tunes_worker:
+            _acknowledge()
+
+    def end_task(self) -> None:
+        """Exclude the loaded modules from later garbage collections, once a process.
+
+        At the end of a task all modules that it needs are imported. Objects are still freed when
+        their last reference is removed. Only garbage that forms a cycle at this moment stays.
+        """
+        global _has_frozen
+        if self.tunes_worker and not _has_frozen:
+            gc.freeze()
+            _has_frozen = True
 
 
 def _acknowledge() -> None:
-    """Acknowledge what has come from this machine, and from now on send without waiting, too."""
+    """Acknowledge the data of Spark's connection now, and from now on send data at once, too."""
     try:
         names = os.listdir("/proc/self/fd")
     except OSError:
-        return  # the task begins later, and no worse
+        return  # the task begins later
     for name in names:
         try:
-            connection = socket.socket(type=_AS_IT_IS, fileno=int(name))
+            connection = socket.socket(type=_UNCHANGED, fileno=int(name))
         except OSError:
-            continue  # no socket, or not there any more
+            continue  # not a socket, or closed
         try:
             # Spark's JVM is on the same machine.
             if connection.family in _INET and connection.getpeername()[0] in _LOOPBACK:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         except OSError:
-            continue  # not of TCP, or not connected
+            continue  # not TCP, or not connected
         finally:
             connection.detach()
-
-
-def spare_collector() -> None:
-    """Leave what is loaded by now out of every later collection, once a process.
-
-    For the end of a task, when all modules that it needs have been imported. What is no longer
-    referred to is freed as before; only a cycle of what is there at that moment stays, also where
-    it is garbage later.
-    """
-    global _is_spared
-    if not _is_spared:
-        gc.freeze()
-        _is_spared = True

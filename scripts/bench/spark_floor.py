@@ -13,6 +13,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from spark_data import KEY_BYTES, VALUE_BYTES
 
+from kafkafs.spark.worker import SentWithTask
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -43,7 +45,9 @@ class Floor(DataSource):
         return _Reader(int(self.options["rows"]), schema)
 
 
-class _Reader(DataSourceReader):
+class _Reader(SentWithTask, DataSourceReader):
+    tunes_worker = True
+
     def __init__(self, rows: int, schema: StructType) -> None:
         self._rows = rows
         self._schema = schema
@@ -57,8 +61,6 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
-
-        from kafkafs.spark.worker import spare_collector
 
         row = {
             "key": b"k" * KEY_BYTES,
@@ -74,4 +76,4 @@ class _Reader(DataSourceReader):
         )
         for first in range(0, partition.value, BATCH_ROWS):
             yield batch[: partition.value - first]
-        spare_collector()
+        self.end_task()

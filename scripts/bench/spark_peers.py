@@ -129,6 +129,7 @@ def from_source(session: SparkSession, topic: Topic, names: list[str], **options
     reader = session.read.format("kafkafs").schema(spark_rows.spark_schema(names))
     return (
         reader.options(**options)
+        .option("tuneWorkers", True)
         .option("path", str(topic.data))
         .option("subscribe", topic.name)
         .load()
@@ -142,7 +143,8 @@ def from_floor(session: SparkSession, rows: int) -> DataFrame:
 
 def from_load(session: SparkSession, topic: Topic, names: list[str]) -> DataFrame:
     schema = spark_rows.spark_schema(names)
-    return load(session, str(topic.data), schema=schema, subscribe=topic.name)
+    data = str(topic.data)
+    return load(session, data, schema=schema, subscribe=topic.name, tuneWorkers=True)
 
 
 def parquet_of(bench: Bench, session: SparkSession, topic: Topic) -> Path:

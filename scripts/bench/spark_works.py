@@ -192,7 +192,7 @@ def sink(bench: Bench, session: SparkSession) -> Found:
     """Keys and values, read from Parquet, into two partitions, durably; and into Parquet."""
     frame = from_parquet(bench, session, bench.all_rows, ["key", "value"])
     out = empty_topic(bench.fresh(), 2)
-    options = {"path": str(out.data), "topic": out.name}
+    options = {"path": str(out.data), "topic": out.name, "tuneWorkers": "true"}
     ours = frame.write.format("kafkafs").mode("append").options(**options)
     found = {SINK: speed(bench.rows, ours.save)}
     check(count_written(out), bench.rows)

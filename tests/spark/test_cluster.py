@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from storage import LogManager
 from tests.mount.mounting import SETTINGS
 from tests.spark.cluster import Cluster
 from tests.spark.driver import PARTITIONS
@@ -23,6 +26,9 @@ from tests.spark.drivers import (
     streaming,
 )
 from tests.spark.processes import kill, tree_of
+from tests.spark.test_readme import blocks
+from tests.spark.test_readme_scripts import environment as scripts_environment
+from tests.storage.logs import append
 
 pytestmark = pytest.mark.soak
 
@@ -69,6 +75,29 @@ def test_an_executor_is_killed_while_it_writes(tmp_path: Path, cluster: Cluster)
         kill(reversed(tree_of(executor)))
         driver.wait()
     check_once(data, {str(task): ROWS for task in range(TASKS)})
+
+
+def test_the_program_of_the_document_runs(tmp_path: Path, cluster: Cluster) -> None:
+    [block] = blocks("A program of your own", "sh")
+    data = make_data(tmp_path)
+    with LogManager.open(str(data)) as manager:
+        append(manager.log(TOPIC, 1), b"a", b"b")
+    places = {
+        "spark://host:7077": cluster.master,
+        "~/kafkafs/bin/python": sys.executable,
+        "/srv/data": str(data),
+        "/srv/counts": str(tmp_path / "counts"),
+    }
+    for place, here in places.items():
+        assert place in block
+        block = block.replace(place, here)
+    variables = scripts_environment(tmp_path)
+    done = subprocess.run(
+        ["bash", "-e", "-c", block], cwd=tmp_path, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-8000:]
+    [counts] = (tmp_path / "counts").glob("part-*.csv")
+    assert counts.read_text() == "1,2\n"
 
 
 def test_a_slow_task_is_run_twice(tmp_path: Path, cluster: Cluster) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from storage import LogManager
 from storage.files import Files
 from storage.follow.follow_directory import DirectoryFollower
 from tests.broker_files import BrokerDirectory
-from tests.storage.logs import NOW_MS, append, remove_head, values
+from tests.storage.logs import NOW_MS, append, opened, remove_head, values
 from tests.storage.transactions import Client
 
 
@@ -37,6 +39,34 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=r"a file, not a data directory: '.*/file'"):
         FollowedDirectory(location_of(str(tmp_path / "file")))
+
+
+# Opens the directory without root's right to read everything.
+OPENING = """
+import sys
+from kafkafs.spark.location.followed_directory import FollowedDirectory
+from kafkafs.spark.location.location import location_of
+
+try:
+    FollowedDirectory(location_of(sys.argv[1]))
+except PermissionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("hidden", ["base", "base/data", "base/data/t-0"])
+def test_a_directory_without_permission(tmp_path: Path, hidden: str) -> None:
+    data = tmp_path / "base/data"
+    data.mkdir(parents=True)
+    with opened(data) as manager:
+        manager.create_topic("t", 1)
+    command = [sys.executable, "-c", OPENING, str(data)]
+    if os.geteuid() == 0:
+        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+    (tmp_path / hidden).chmod(0)
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    (tmp_path / hidden).chmod(0o755)
+    assert found.stdout.startswith("[Errno 13] Permission denied: "), found.stderr
 
 
 def test_a_brokers_directory_is_followed(tmp_path: Path) -> None:

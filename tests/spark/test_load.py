@@ -127,7 +127,7 @@ def test_what_cannot_be_read_is_an_error_at_once(spark: SparkSession, tmp_path: 
     with opened(tmp_path) as manager:
         append(manager.create_topic("t", 1).partitions[0], b"v")
     path = str(tmp_path)
-    with pytest.raises(UnknownTopicOrPartition, match="there is no topic none"):
+    with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'none'"):
         load(spark, path, subscribe="none")
     with pytest.raises(InvalidOption, match="Unknown option 'subscripe'"):
         load(spark, path, subscripe="t")

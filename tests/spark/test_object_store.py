@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from kafkafs.spark.location.arrow_files import ArrowFiles
 from kafkafs.spark.location.followed_directory import FollowedDirectory
 from kafkafs.spark.location.location import location_of
+from kafkafs.spark.option_values import InvalidOption
 from storage import LogManager, Record
 from storage.errors import CorruptRecord, SegmentGone, StorageError
 from storage.files import Files
@@ -381,7 +382,7 @@ def test_what_is_not_there(data: Path, bucket: Bucket) -> None:
     ],
 )
 def test_a_path_that_is_none(option: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(InvalidOption, match=reason):
         location_of(option)
 
 

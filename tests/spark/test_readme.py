@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -34,6 +35,38 @@ def records(*each: tuple[bytes | None, bytes | None, int]) -> bytearray:
 def at(scratch: Path, block: str) -> str:
     """A block whose data and results lie there."""
     return block.replace('"data"', repr(str(scratch / "data"))).replace('"lake', f'"{scratch}/lake')
+
+
+def test_json_values_to_columns(spark: SparkSession, tmp_path: Path) -> None:
+    (block,) = blocks("JSON values to columns", "python")
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data)) as manager:
+        (log,) = manager.create_topic("orders", 1).partitions.values()
+        append(log, b'{"id": 7, "item": "pears", "price": 12.5}', b"no JSON", b'{"price": 9}')
+    names: dict[str, Any] = {"spark": spark}
+    exec(at(tmp_path, block), names)
+    table = spark.read.parquet(str(tmp_path / "lake/large-orders")).collect()
+    assert [tuple(row) for row in table] == [(7, "pears", 12.5, 0, 0)]
+    assert [tuple(row) for row in names["orders"].where("price is null").collect()] == [
+        (None, None, None, 0, 1)
+    ]
+
+
+def test_the_figures_of_a_condition(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, block = blocks("Conditions", "python")
+    data = tmp_path / "data"
+    data.mkdir()
+    with LogManager.open(str(data)) as manager:
+        log = manager.create_topic("orders", 1).partitions[0]
+        log.append(records((b"alice", b"1", 0), (b"bob", b"2", 0)), now_ns=0)
+    exec(at(tmp_path, block), {"spark": spark})
+    spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    shown = capsys.readouterr().out
+    assert "|INFO |where key = 'alice': 1 of 1 partitions in 1 of about 1 tasks;" in shown
+    assert "|INFO |orders-0 from offset 0 to 2: the condition holds for 1 of 2 " in shown
 
 
 def test_a_compacted_topic_to_a_table(spark: SparkSession, tmp_path: Path) -> None:

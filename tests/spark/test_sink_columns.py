@@ -87,13 +87,13 @@ def test_columns_that_are_taken(columns: dict[str, DataType]) -> None:
     ],
 )
 def test_columns_that_are_refused(columns: dict[str, DataType], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(InvalidOption, match=reason):
         check_columns(schema(columns), has_topic_option=False)
 
 
 def test_a_column_that_is_there_twice() -> None:
     fields = [StructField(name, StringType()) for name in ("topic", "value", "value")]
-    with pytest.raises(ValueError, match="'value' is given twice"):
+    with pytest.raises(InvalidOption, match="'value' is given twice"):
         check_columns(StructType(fields), has_topic_option=True)
 
 
@@ -107,7 +107,8 @@ def test_options_of_any_case(tmp_path: Path) -> None:
     [
         ({"path": ""}, "'path' must be specified"),
         ({"path": "s3://bucket/logs"}, "executors share; data directories in s3://.* only be read"),
-        ({"topik": "t"}, "Unknown option 'topik'"),
+        ({"topik": "t"}, r"Unknown option 'topik': did you mean 'topic'\?"),
+        ({"tuneWorkers": "1"}, "'tuneWorkers' must be 'true' or 'false'"),
         ({"topic": "a/b"}, "'a/b' is not a valid topic name"),
         ({"txnId": "a b"}, "Option 'txnId': invalid query name 'a b'"),
         ({"txnId": "x" * 129}, "at most 128"),

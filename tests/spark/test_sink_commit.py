@@ -196,10 +196,12 @@ def test_a_power_cut_before_the_commit(data: Path, streams: StreamWriter, lost: 
 
 def test_a_missing_topic(data: Path) -> None:
     """The driver says so before it begins, or creates it where that is asked for."""
-    with pytest.raises(UnknownTopicOrPartition, match="topicPartitions creates it, or kafkafs cre"):
+    with pytest.raises(UnknownTopicOrPartition, match="'topicPartitions', or kafkafs create "):
         batches(data, topic="new")
     for _ in range(2):
         batches(data, topic="new", topicPartitions="3")
+    with pytest.raises(UnknownTopicOrPartition, match=r"topic 'neww': did you mean 'new'\? To cre"):
+        batches(data, topic="neww")
     with LogManager.open(str(data), read_only=True) as manager:
         assert len(manager.topic("new").partitions) == 3
 

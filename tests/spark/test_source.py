@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kafkafs.spark.data_source import KafkafsDataSource
+from kafkafs.spark.pyspark_version import LEAST
 from kafkafs.spark.sink.sink import BatchWriter, StreamWriter
 from kafkafs.spark.source.reader import BatchReader
 from kafkafs.spark.source.stream_reader import StreamReader
@@ -119,11 +120,20 @@ def test_errors_say_what_is_wrong(spark: SparkSession, data: Path, manager: LogM
         ({"assign": '{"t":[0]}'}, None, "Only one of the following options can be specified"),
         ({}, "ofset bigint", "there is no column 'ofset'"),
         ({"startingOffsets": '{"t":{"0":1}}'}, None, "[1, 2) for topic partition t-0"),
-        ({"subscribe": "other"}, None, "there is no topic other"),
+        ({"subscribe": "other"}, None, "there is no topic 'other'"),
     ):
         with pytest.raises(Exception) as error:  # noqa: PT011 - of several kinds
             load(spark, data, schema, **options).collect()
         assert message in error_of(error.value)
+        assert "/kafkafs/spark/" not in error_of(error.value)
+
+
+def test_options_of_a_stream_are_refused_in_one_line(spark: SparkSession, data: Path) -> None:
+    """Spark's own error would hide that of a method that creates a reader."""
+    with pytest.raises(Exception, match="ending offset not valid in streaming queries") as error:
+        Query(spark, data, endingOffsets="latest").run()
+    text = error_of(error.value)
+    assert ("/kafkafs/spark/" in text, "UnboundLocalError" in text) == (False, False)
 
 
 # -- streaming -------------------------------------------------------------------------------------
@@ -139,6 +149,7 @@ def test_the_extra_asks_for_the_pyspark_that_the_code_needs() -> None:
                 found = re.findall(r"versionadded:: (\d+)\.(\d+)", text)
                 needed |= {(int(major), int(minor)) for major, minor in found}
     version = ".".join(map(str, max(needed)))
+    assert version == LEAST
     root = Path(__file__).parents[2]
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert f"pyspark>={version},<5" in extras["optional-dependencies"]["spark"]

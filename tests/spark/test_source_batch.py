@@ -119,10 +119,14 @@ def test_is_refused(tmp_path: Path, options: dict[str, object], message: str) ->
 def test_what_is_named_must_be_there(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         two_topics(manager)
-        with pytest.raises(UnknownTopicOrPartition, match="no topic c"):
+        with pytest.raises(UnknownTopicOrPartition, match="no topic 'c'"):
             batch_parts(tmp_path, subscribe="a,c")
-        with pytest.raises(UnknownTopicOrPartition, match="no topic c"):
+        with pytest.raises(UnknownTopicOrPartition, match="no topic 'c'"):
             batch_parts(tmp_path, assign='{"b":[0],"c":[0,1]}')
+        manager.create_topic("orders", 1)
+        with pytest.raises(UnknownTopicOrPartition) as error:
+            batch_parts(tmp_path, subscribe="a,Order,c")
+    assert error.value.message == "there is no topic 'Order', 'c': did you mean 'orders'?"
     with pytest.raises(FileNotFoundError, match="no such data directory"):
         batch_parts(tmp_path / "nowhere")
 

@@ -124,12 +124,12 @@ def test_a_topic_that_is_named_must_be_there_at_the_start(tmp_path: Path) -> Non
         topic(manager)
         with (
             Stream(tmp_path, subscribe="t,other") as stream,
-            pytest.raises(UnknownTopicOrPartition, match="there is no topic other"),
+            pytest.raises(UnknownTopicOrPartition, match="there is no topic 'other'"),
         ):
             stream.plan.initial()
         with (
             Stream(tmp_path, assign='{"t":[0],"other":[0]}') as stream,
-            pytest.raises(UnknownTopicOrPartition, match="there is no topic other"),
+            pytest.raises(UnknownTopicOrPartition, match="there is no topic 'other'"),
         ):
             stream.plan.initial()
 

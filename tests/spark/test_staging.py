@@ -281,7 +281,7 @@ GOOD = {"topic": "orders", "partition": 0, "key": b"good", "value": b"v"}
     ("row", "kind", "reason"),
     [
         ({"topic": None}, InvalidRecord, "null topic present in the data"),
-        ({"topic": "nowhere"}, UnknownTopicOrPartition, "option topicPartitions creates it"),
+        ({"topic": "nowhere"}, UnknownTopicOrPartition, "To create it: option 'topicPartitions'"),
         ({"topic": "../x"}, UnknownTopicOrPartition, "no topic"),
         ({"partition": -1}, UnknownTopicOrPartition, "row 4 of task 3.*partition -1.*key b'good'"),
         ({"partition": 3}, UnknownTopicOrPartition, "there is no partition 3"),

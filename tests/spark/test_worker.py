@@ -1,4 +1,4 @@
-"""What a task costs a process of Python beside its rows."""
+"""The option `tuneWorkers`: a task changes its Python worker, and only with this option."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ import gc, sys
 from kafkafs.spark.source import rows
 from kafkafs.spark.source.reader import BatchReader
 
-reader = BatchReader({"path": sys.argv[1], "subscribe": "a"}, rows.full_schema(True))
+options = {"path": sys.argv[1], "subscribe": "a", "tuneWorkers": sys.argv[2]}
+reader = BatchReader(options, rows.full_schema(True))
 first, second = reader.partitions()
 before = len(gc.get_objects())
 assert sum(batch.num_rows for batch in reader.read(first)) == 4
@@ -42,17 +43,24 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_task_does_not_pay_for_what_is_loaded(data: Path) -> None:
-    """Spark collects garbage after each task; and pandas takes longer to import than to read."""
+@pytest.mark.parametrize(
+    ("tunes", "lines"),
+    [("true", ["True True True", "True False"]), ("false", ["True False False", "True False"])],
+)
+def test_a_task_excludes_modules_from_garbage_collection(
+    data: Path, tunes: str, lines: list[str]
+) -> None:
+    """Spark collects garbage after each task. Also, importing pandas takes longer than reading."""
     found = subprocess.run(
-        [sys.executable, "-c", TASKS, data], capture_output=True, text=True, check=True
+        [sys.executable, "-c", TASKS, data, tunes], capture_output=True, text=True, check=True
     )
-    assert found.stdout.splitlines() == ["True True True", "True False"]
+    assert found.stdout.splitlines() == lines
 
 
-def test_a_task_is_not_held_back_by_the_kernel(data: Path) -> None:
-    """Spark sends it in two parts, and the first one has the reader."""
-    pickled = pickle.dumps(batch_reader(data))
+@pytest.mark.parametrize("tunes", [True, False])
+def test_a_task_acknowledges_its_first_part(data: Path, tunes: bool) -> None:
+    """Spark sends a task in two parts, and the first one has the reader."""
+    pickled = pickle.dumps(batch_reader(data, tuneWorkers=tunes))
     unix, other_end = socket.socketpair()
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server = socket.create_server(("127.0.0.1", 0))
@@ -61,17 +69,17 @@ def test_a_task_is_not_held_back_by_the_kernel(data: Path) -> None:
     with unix, other_end, udp, server, sparks, task:
         assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
         pickle.loads(pickled)
-        assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        # Nothing is closed by it.
+        assert task.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == int(tunes)
+        # Nothing is closed.
         task.sendall(b"rows")
         assert sparks.recv(4) == b"rows"
         unix.sendall(b"more")
         assert other_end.recv(4) == b"more"
 
 
-def test_a_task_begins_where_descriptors_cannot_be_listed(data: Path) -> None:
-    """As in a sandbox without /proc, or where there is no descriptor left."""
-    pickled = pickle.dumps(batch_reader(data))
+def test_a_task_begins_if_descriptors_cannot_be_listed(data: Path) -> None:
+    """A sandbox may have no /proc, and a process no descriptor left."""
+    pickled = pickle.dumps(batch_reader(data, tuneWorkers=True))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -81,9 +89,9 @@ def test_a_task_begins_where_descriptors_cannot_be_listed(data: Path) -> None:
     assert len(reader.partitions()) == 2
 
 
-def test_a_timeout_of_the_users_does_not_reach_sparks_connection(data: Path) -> None:
-    """A process that has run a user's function, which has set one, runs other tasks later."""
-    pickled = pickle.dumps(batch_reader(data))
+def test_a_timeout_of_the_user_does_not_reach_sparks_connection(data: Path) -> None:
+    """A function of the user may have set a default timeout in a process that runs later tasks."""
+    pickled = pickle.dumps(batch_reader(data, tuneWorkers=True))
     server = socket.create_server(("127.0.0.1", 0))
     sparks = socket.create_connection(server.getsockname())
     task, _ = server.accept()

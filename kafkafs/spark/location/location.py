@@ -1,4 +1,4 @@
-"""Where a data directory is: what the option `path` says, and the files to read it with.
+"""The place of a data directory, which the option `path` gives, and the files to read it with.
 
 It is a path, `file:///…`, or the URI of a file system that pyarrow knows
 (`s3://bucket/prefix?region=…`, `gs://…`, `abfs://…`, `hdfs://…`). A URI of S3 may have these
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kafkafs.data_directory import find_mistake
+from kafkafs.spark.option_values import InvalidOption
 from storage.files import Files
 
 if TYPE_CHECKING:
@@ -30,34 +31,34 @@ _S3_FLAGS = {"anonymous", "force_virtual_addressing", "allow_bucket_creation"}
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a data directory is. `option`: the user's text; `path`: within its file system."""
+    """The place of a data directory. `option`: the user's text; `path`: in its file system."""
 
     option: str
     path: str
     is_local: bool
 
     def files(self, *, listed: bool = False) -> Files:
-        """Files to read it with, in any process. `listed`: see `ArrowFiles`. OSError."""
+        """Return files to read it with, in any process. `listed`: see `ArrowFiles`. OSError."""
         return Files(self.path) if self.is_local else object_files(self, listed=listed)
 
     def __str__(self) -> str:
-        """The option, without the secrets that a URI may have."""
+        """Return the option, without the secrets that a URI may have."""
         return self.path if self.is_local else _without_secrets(self.option)
 
 
 def is_uri(text: str) -> bool:
-    """Whether the text is a URI, not a path."""
+    """Return whether the text is a URI, not a path."""
     return _URI.match(text) is not None
 
 
 def location_of(option: str) -> Location:
-    """Parse the option `path`. ValueError if it is empty or an unknown URI."""
+    """Parse the option `path`. InvalidOption if it is empty or an unknown URI; OSError."""
     if not option:
-        raise ValueError("the option path is empty: give the data directory, or a URI of one")
+        raise InvalidOption("the option path is empty: give the data directory, or a URI of one")
     if option.startswith("file:"):
         parts = urlsplit(option)
         if parts.netloc not in ("", "localhost"):
-            raise ValueError(f"{option}: the file is on another host; use file:///path")
+            raise InvalidOption(f"{option}: the file is on another host; use file:///path")
         return Location(option, os.path.abspath(unquote(parts.path)), True)
     if not is_uri(option):
         return Location(option, os.path.abspath(option), True)
@@ -67,11 +68,16 @@ def location_of(option: str) -> Location:
 
 
 def check_directory(location: Location, files: Files) -> None:
-    """Raise FileNotFoundError or NotADirectoryError if no data directory can be there."""
+    """Raise an OSError if no data directory can be there: its subclass says why."""
     path = location.path
     mistake = find_mistake(path) if location.is_local else None
-    if mistake is not None and os.path.lexists(path):
-        raise NotADirectoryError(errno.ENOTDIR, mistake.reason, str(location))
+    if mistake is not None:
+        number = errno.ENOTDIR if mistake.number in (None, errno.EINVAL) else mistake.number
+        raise OSError(number, mistake.reason, str(location))
+    if location.is_local:
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(location))
+        return
     if not files.is_directory(path):
         if files.exists(path):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(location))
@@ -79,7 +85,7 @@ def check_directory(location: Location, files: Files) -> None:
 
 
 def object_files(location: Location, *, listed: bool) -> ArrowFiles:
-    """The files of an object store. `listed`: see `ArrowFiles`. OSError."""
+    """Return the files of an object store. `listed`: see `ArrowFiles`. OSError."""
     from kafkafs.spark.location.arrow_files import ArrowFiles
     from kafkafs.spark.location.open_object import ObjectStore
 
@@ -92,14 +98,17 @@ def object_files(location: Location, *, listed: bool) -> ArrowFiles:
 
 
 def _without_secrets(uri: str) -> str:
-    """A URI without user, password and parameters."""
+    """Return a URI without user, password and parameters."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 @functools.lru_cache(maxsize=16)
 def _filesystem(uri: str) -> tuple[Any, str]:
-    """The file system of a URI and the path in it; cached, since each has its own connections."""
+    """Return the file system of a URI and the path in it.
+
+    They are cached, because each file system has its own connections.
+    """
     import pyarrow
     import pyarrow.fs
 
@@ -122,7 +131,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
         filesystem = pyarrow.fs.S3FileSystem(**settings)
         return filesystem, unquote(f"{parts.hostname}{parts.path}").rstrip("/")
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{_without_secrets(uri)}: {error.args[0]}") from None
+        raise InvalidOption(f"{_without_secrets(uri)}: {error.args[0]}") from None
     except OSError as error:
         reason = str(error.args[-1])
         raise OSError(error.errno or errno.EIO, reason, _without_secrets(uri)) from None

@@ -1,8 +1,8 @@
 """Makes `format("kafkafs")` known: Spark registers `DefaultSource` of each package `pyspark_…`.
 
-setup.py installs this as the top-level package `pyspark_kafkafs`, on drivers and executors alike.
-Spark passes over a package that cannot be imported, and then knows no such format. So where
-kafkafs cannot be, its place is taken by a source that says why.
+setup.py installs this as the top-level package `pyspark_kafkafs`, on drivers and executors.
+Spark skips a package that cannot be imported, and then does not find the format. So if kafkafs
+cannot be imported, `DefaultSource` is a source whose error gives the reason.
 """
 
 from __future__ import annotations

@@ -35,10 +35,11 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from kafkafs.spark.one_line import one_line_errors
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.sink.sink_columns import check_columns
 from kafkafs.spark.sink.sink_options import OF_BATCH_QUERIES, SinkOptions, no_topic, parse
-from kafkafs.spark.worker import SentWithTask, spare_collector
+from kafkafs.spark.worker import SentWithTask
 from storage import paths
 from storage.adopt.staged import AdoptRequest, QueryKind, StagedFile, StagedName, parse_name
 from storage.errors import InvalidRecord, StorageError
@@ -149,8 +150,6 @@ def _stage(options: SinkOptions, write: SinkWrite, batches: Iterator[pa.RecordBa
     except BaseException:
         staging.discard()
         raise
-    finally:
-        spare_collector()
     return StagedTask(task, context.attemptNumber(), write, tuple(files), records)
 
 
@@ -261,6 +260,7 @@ class BatchWriter(SentWithTask, DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self.tunes_worker = options.tune_workers
         run = str(uuid.uuid4())
         if options.app is not None and options.version is not None:
             app = options.app
@@ -272,12 +272,16 @@ class BatchWriter(SentWithTask, DataSourceArrowWriter):
         else:
             self._write = SinkWrite(str(uuid.uuid4()), 0, run, QueryKind.ONCE)
 
+    @one_line_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         write = self._write
         if write.kind is QueryKind.RISING:
             write = _of_run(write)
-        return _stage(self._options, write, iterator)
+        staged = _stage(self._options, write, iterator)
+        self.end_task()
+        return staged
 
+    @one_line_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Ask the owner to adopt the staged files."""
         _commit(self._options.path, messages)
@@ -294,11 +298,16 @@ class StreamWriter(SentWithTask, DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self.tunes_worker = options.tune_workers
 
+    @one_line_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage a task's rows."""
-        return _stage(self._options, _write_of_stream(), iterator)
+        staged = _stage(self._options, _write_of_stream(), iterator)
+        self.end_task()
+        return staged
 
+    @one_line_errors
     def commit(
         self,
         messages: list[WriterCommitMessage | None],

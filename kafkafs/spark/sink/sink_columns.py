@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kafkafs.spark.option_values import InvalidOption
 from storage.record.columns._rows import BytesColumn, HeadersColumn, NumbersColumn
 
 if TYPE_CHECKING:
@@ -40,26 +41,26 @@ _LEFT_OUT = frozenset({"offset", "timestampType"})
 
 
 def check_columns(schema: StructType, *, has_topic_option: bool) -> None:
-    """Raise ValueError if the sink does not take these columns."""
+    """Raise InvalidOption if the sink does not take these columns."""
     names = schema.fieldNames()
     for name in names:
         if name not in _TYPES and name not in _LEFT_OUT:
-            raise ValueError(
+            raise InvalidOption(
                 f"Attribute '{name}' is none of a record's: {', '.join(_TYPES)}. Select what to "
                 "write."
             )
         if names.count(name) > 1:
-            raise ValueError(f"Attribute '{name}' is given twice.")
+            raise InvalidOption(f"Attribute '{name}' is given twice.")
     if "topic" not in names and not has_topic_option:
-        raise ValueError(
+        raise InvalidOption(
             "topic option required when no 'topic' attribute is present. Use the topic option for "
             "setting a topic."
         )
     if "value" not in names:
-        raise ValueError("Required attribute 'value' not found.")
+        raise InvalidOption("Required attribute 'value' not found.")
     for field in schema:
         if field.name in _TYPES and not _is_taken(field.name, field.dataType):
-            raise ValueError(
+            raise InvalidOption(
                 f"{field.name} attribute unsupported type {field.dataType.simpleString()}"
             )
 

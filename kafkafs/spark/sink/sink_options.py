@@ -1,11 +1,6 @@
-"""The options of the sink.
+"""Parses the options of the sink; `docs/spark.md` describes each.
 
-`path`: the data directory, which all executors share. `topic`: of all rows, whatever their column
-`topic` says. `topicPartitions`: creates a missing topic, with so many partitions. `txnId` (batch
-queries): the name of the write; a second write of that name appends nothing. `txnAppId`,
-`txnVersion` (batch queries, as Delta Lake has them): who writes, and the number of the write; one
-whose number is not above the last one appends nothing. Options for connections (`kafka.…`) have no
-effect. Any other name is an error.
+Options for connections (`kafka.…`) have no effect. Any other name is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +9,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kafkafs.spark.option_values import InvalidOption, long, positive
+from kafkafs.spark.option_values import (
+    InvalidOption,
+    did_you_mean,
+    flag,
+    long,
+    positive,
+    unknown,
+)
 from storage import paths
 from storage.adopt.staged import check_query
 from storage.errors import InvalidRecord, UnknownTopicOrPartition
@@ -24,8 +26,9 @@ TRANSACTION = "txnId"
 APP, VERSION = "txnAppId", "txnVersion"
 OF_BATCH_QUERIES = (TRANSACTION, APP, VERSION)
 TOPIC_PARTITIONS = "topicPartitions"
-_KNOWN = ("path", "topic", TOPIC_PARTITIONS, *OF_BATCH_QUERIES)
-# Spark's own options, which it hands on.
+_TUNE = "tuneWorkers"
+_KNOWN = ("path", "topic", TOPIC_PARTITIONS, *OF_BATCH_QUERIES, _TUNE)
+# Spark's own options, which it passes on.
 _SPARKS = frozenset(("checkpointlocation", "queryname"))
 _KAFKA = "kafka."
 
@@ -34,7 +37,8 @@ _KAFKA = "kafka."
 class SinkOptions:
     """The checked options.
 
-    `version`: of the application `app`; `topic_partitions`: of a missing topic, None: an error.
+    `version`: the number of the write of the application `app`. `topic_partitions`: create a
+    missing topic with this number; None: a missing topic is an error.
     """
 
     path: str
@@ -43,6 +47,7 @@ class SinkOptions:
     app: str | None = None
     version: int | None = None
     topic_partitions: int | None = None
+    tune_workers: bool = False
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
@@ -51,7 +56,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     known = {name.lower() for name in _KNOWN} | _SPARKS
     for name in options:
         if name not in known and not name.startswith(_KAFKA):
-            raise InvalidOption(f"Unknown option {name!r}. There are: {', '.join(_KNOWN)}")
+            raise unknown(name, _KNOWN)
     topic = options.get("topic")
     if topic is not None and not paths.is_topic_name(topic):
         raise InvalidOption(f"Option 'topic': {topic!r} is not a valid topic name")
@@ -68,20 +73,22 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         app,
         version,
         positive(options, TOPIC_PARTITIONS),
+        flag(options, _TUNE, False),
     )
 
 
 def no_topic(path: str, topic: str) -> UnknownTopicOrPartition:
-    """The error of a topic that is not there, and is not to be created."""
+    """Return the error of a missing topic that no option creates. OSError."""
+    hint = did_you_mean(topic, paths.partitions_in(Files(path).scan(path))) or "."
     return UnknownTopicOrPartition(
-        f"there is no topic {topic!r}; the option {TOPIC_PARTITIONS} creates it, or "
+        f"there is no topic {topic!r}{hint} To create it: option {TOPIC_PARTITIONS!r}, or "
         f"kafkafs create {shlex.quote(path)} {shlex.quote(topic)} --partitions N",
         path=path,
     )
 
 
 def _name(options: Mapping[str, str], option: str) -> str | None:
-    """What a write or who writes is called."""
+    """Return the name that an option gives to the write or to its application."""
     name = options.get(option.lower())
     if name is not None:
         try:
@@ -102,7 +109,7 @@ def _version(options: Mapping[str, str]) -> int | None:
 
 
 def _directory(option: str) -> str:
-    """The absolute path of the data directory, for the driver and executors."""
+    """Return the absolute path of the data directory, for the driver and executors."""
     if not option:
         raise InvalidOption("Option 'path' must be specified: the data directory of the topics")
     from kafkafs.spark.location.location import check_directory, is_uri, location_of

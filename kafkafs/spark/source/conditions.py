@@ -1,19 +1,18 @@
-"""The option `where` of a query: what goes with its tasks, and what is logged of it.
+"""The option `where` of a query, in its tasks.
 
-A time without a zone is in the session's, which Spark tells tasks, but not who plans them. So the
-driver takes its own zone, as a session does that has no other, or that of the option `timeZone`;
-and where the option is missing, each task compares the condition with what it means in the
-session's zone, before it reads. To tasks of an RDD of the rows Spark tells no setting of SQL's.
+A time without a zone is in the session's zone. Spark passes this zone to tasks, but not to the
+process that plans them. So the plan uses the option `timeZone`, else the zone of the driver, which
+is the default of a session. Without the option, each task first parses the condition again in the
+session's zone, and compares. To tasks of an RDD of the rows Spark passes no setting of SQL.
 
-Lines for people go to standard error, which Spark takes into the logs of the driver and of the
-executors: Python's processes there have no handlers, and do not know Spark's log level.
+Spark passes its log level to no Python process. The figures of a condition are logged with level
+INFO, which Python does not print. Spark records them if the session has
+`spark.sql.pyspark.worker.logging.enabled`.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-import time
 
 from pyspark.sql.datasource import InputPartition
 
@@ -36,7 +35,7 @@ class Where:
         self.needs_check = is_checked and condition.is_local
 
     def check_zone(self) -> None:
-        """InvalidOption where the condition means something else in the session's time zone."""
+        """Raise InvalidOption if the session's time zone gives the condition another meaning."""
         if not self.needs_check:
             return
         from pyspark import TaskContext
@@ -58,7 +57,7 @@ class Where:
                 "the time zone of the session",
             )
         else:
-            return  # nobody has set one
+            return  # the session has no zone of its own
         raise InvalidOption(
             f"Option 'where' has a time without a zone: {why}. Set the option 'timeZone' to {zone},"
             " or write the zone: 2026-11-22T08:00Z"
@@ -76,25 +75,21 @@ class Where:
 
 
 class ZoneCheck(InputPartition):
-    """A task that reads nothing, where a condition has left nothing to read."""
+    """A task that only checks the zone: the condition excludes all records."""
 
     def __init__(self, where: Where) -> None:
         super().__init__(None)
         self.where = where
 
 
-def report(split: Split, kept: int, decoded: int) -> None:
-    """Say a task's figures in the executor's log: Python's streaming sources have no metrics."""
-    say(
+def log_task(split: Split, kept: int, decoded: int) -> None:
+    """Log a task's figures: Python's streaming sources have no metrics."""
+    log(
         f"{split.topic}-{split.partition} from offset {split.from_offset} to {split.to_offset}: the"
         f" condition holds for {kept} of {decoded} decoded records"
     )
 
 
-def say(line: str) -> None:
-    """Write a line into the log of the driver, or of the executor."""
-    if _log.hasHandlers():
-        _log.info("%s", line)
-    else:
-        # In one write: the lines of several processes come together there.
-        sys.stderr.write(f"{time.strftime('%y/%m/%d %H:%M:%S')} INFO kafkafs: {line}\n")
+def log(line: str) -> None:
+    """Log a line with level INFO."""
+    _log.info("%s", line)

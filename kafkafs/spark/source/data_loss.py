@@ -1,4 +1,4 @@
-"""Handles records that a query should read and that are gone.
+"""Handles records that a query should read and that were deleted.
 
 Retention may delete records before a query reads them; a user may delete a topic, and create it
 again. Then the query fails or, with `failOnDataLoss=false`, continues with the records that exist
@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 
 from kafkafs.spark.source.offsets import TopicPartition
+from storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
 
 
-class DataLoss(RuntimeError):  # noqa: N818 - as the errors of storage
+class DataLoss(StorageError):  # noqa: N818 - as the errors of storage
     """See the module; the message names partitions and offsets."""
 
 

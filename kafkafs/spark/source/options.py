@@ -1,8 +1,8 @@
 """Parses the options of the source, which are those of Spark's Kafka source. Pure.
 
 `docs/spark.md` describes each. A query starts by `startingTimestamp`, else by
-`startingOffsetsByTimestamp`, else by `startingOffsets`; it ends by the `ending…` ones in the same
-order. Times are in ms since 1970, and mean the first record that is not older.
+`startingOffsetsByTimestamp`, else by `startingOffsets`. It ends by the `ending…` options in the
+same order. Times are in ms since 1970, and select the first record with this or a later time.
 
 Options for connections (`kafka.bootstrap.servers` …) have no effect, so that a pipeline can move
 over by changing its format. Any other name is an error.
@@ -38,7 +38,7 @@ KNOWN = {
         *("failOnDataLoss", "minPartitions", "maxRecordsPerPartition"),
         *STREAMING_ONLY,
         *("includeHeaders", "isolationLevel", "path", "maxPartitionBytes", "untilHighWatermark"),
-        *("where", "timeZone", "group"),
+        *("where", "timeZone", "group", "tuneWorkers"),
     )
 }
 # Only a consumer of brokers needs these.
@@ -107,8 +107,8 @@ class Limit:
 class SourceOptions:
     """The checked options; `remarks` are warnings about options without effect.
 
-    `has_zone`: the option `timeZone` says of which zone the times in `where` are. `group`: the
-    consumer group whose positions are the query's.
+    `has_zone`: the option `timeZone` has the zone of the times in `where`. `group`: the consumer
+    group for which the query commits its offsets. `tune_workers`: see `kafkafs.spark.worker`.
     """
 
     path: str
@@ -128,6 +128,7 @@ class SourceOptions:
     where: Condition | None = None
     has_zone: bool = False
     group: str | None = None
+    tune_workers: bool = False
     remarks: tuple[str, ...] = ()
 
 
@@ -190,6 +191,7 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
         where=_condition(options, mode),
         has_zone="timezone" in options,
         group=_group(options, path, mode),
+        tune_workers=values.flag(options, "tuneWorkers", False),
         remarks=tuple(remarks),
     )
 
@@ -240,9 +242,7 @@ def _check_names(options: Mapping[str, str]) -> list[str]:
         if name in WITHOUT_EFFECT or (name.startswith(KAFKA) and name != KAFKA_ISOLATION):
             ignored.append(name)
         elif name not in KNOWN and name != KAFKA_ISOLATION:
-            raise InvalidOption(
-                f"Unknown option {name!r}. There are: {', '.join(sorted(KNOWN.values()))}"
-            )
+            raise values.unknown(name, sorted(KNOWN.values()))
     if not ignored:
         return []
     return [f"Options without effect, because no broker is used: {', '.join(sorted(ignored))}"]

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets
-from kafkafs.spark.source.conditions import Where, ZoneCheck, say
+from kafkafs.spark.source.conditions import Where, ZoneCheck, log
 from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import OffsetRange, TopicPartition
 from kafkafs.spark.source.options import SourceOptions
@@ -124,7 +124,7 @@ def _inform(
     everything, some = sum(all_sizes), sum(sizes(left))
     # Planning them all would cost as much as the plan does.
     all_tasks = max(tasks, sum(math.ceil(size / task_bytes) for size in all_sizes))
-    say(
+    log(
         f"where {where.condition.text}: {partitions(left)} of {partitions(whole)} partitions in "
         f"{tasks} of about {all_tasks} tasks; the indexes have skipped about {everything - some} "
         f"of {everything} bytes"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from kafkafs.spark.one_line import one_line_errors
 from kafkafs.spark.source import options, rows, task
 from kafkafs.spark.worker import SentWithTask
 
@@ -21,7 +22,9 @@ class BatchReader(SentWithTask, DataSourceReader):
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = options.parse(given, "batch")
         self._schema = rows.chosen(schema)
+        self.tunes_worker = self._options.tune_workers
 
+    @one_line_errors
     def partitions(self) -> list[InputPartition]:
         # A task needs none of what plans.
         from kafkafs.spark.source.planning import plan_batch
@@ -29,4 +32,6 @@ class BatchReader(SentWithTask, DataSourceReader):
         return plan_batch(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return task.read(partition, self._schema)
+        with one_line_errors:
+            yield from task.read(partition, self._schema)
+        self.end_task()

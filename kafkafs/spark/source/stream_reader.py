@@ -19,6 +19,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from kafkafs.spark.one_line import one_line_errors
+from kafkafs.spark.option_values import InvalidOption
 from kafkafs.spark.source import offsets, options, rows, task
 from kafkafs.spark.source.group_commits import GroupCommits
 from kafkafs.spark.source.offsets import Nested
@@ -31,11 +33,45 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# The names of the methods are Spark's.
+# ruff: noqa: N802
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """Return the reader of a streaming query, or one that raises the error of its options.
+
+    Spark 4.3 replaces an exception here by an UnboundLocalError of its own.
+    """
+    try:
+        return StreamReader(given, schema)
+    except (InvalidOption, OSError) as error:
+        return RefusedReader(error)
+
+
+class RefusedReader(DataSourceStreamReader):
+    """Raises `error` in the first call of a query that starts or continues."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @one_line_errors
+    def initialOffset(self) -> Nested:
+        raise self._error
+
+    @one_line_errors
+    def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:
+        raise self._error
+
+    @one_line_errors
+    def partitions(self, start: Nested, end: Nested) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
+
 
 class StreamReader(SentWithTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module. Its names are Spark's."""
-
-    # ruff: noqa: N802
+    """See the module."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = options.parse(given, "stream")
@@ -44,16 +80,18 @@ class StreamReader(SentWithTask, DataSourceStreamReader, SupportsTriggerAvailabl
         self._remarks = self._options.remarks
         self._commits: GroupCommits | None = None
         self._stops = False
+        self.tunes_worker = self._options.tune_workers
 
     def __getstate__(self) -> dict[str, Any]:
-        """Only what tasks need."""
-        return {"_schema": self._schema}
+        """Return only the attributes that tasks need."""
+        return {"_schema": self._schema, "tunes_worker": self.tunes_worker}
 
+    @one_line_errors
     def initialOffset(self) -> Nested:
         return offsets.nested(*self._plan.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark hands this, or the limit of its trigger, to `latestOffset`."""
+        """Return the limit that Spark passes to `latestOffset` if its trigger has none."""
         chosen = self._options
         if chosen.max_offsets is not None:
             return ReadMaxRows(chosen.max_offsets)
@@ -61,10 +99,12 @@ class StreamReader(SentWithTask, DataSourceStreamReader, SupportsTriggerAvailabl
             return ReadMinRows(chosen.min_offsets)
         return ReadAllAvailable()
 
+    @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:
         self._stops = True
         self._plan.stop_at_latest()
 
+    @one_line_errors
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:
         for remark in self._remarks:
             _log.warning("%s", remark)
@@ -82,16 +122,19 @@ class StreamReader(SentWithTask, DataSourceStreamReader, SupportsTriggerAvailabl
     def reportLatestOffset(self) -> Nested | None:
         return offsets.nested(self._plan.latest) if self._plan.latest else None
 
+    @one_line_errors
     def partitions(self, start: Nested, end: Nested) -> list[InputPartition]:
         return self._plan.partitions(offsets.from_nested(start), offsets.from_nested(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return task.read(partition, self._schema)
+        with one_line_errors:
+            yield from task.read(partition, self._schema)
+        self.end_task()
 
     def commit(self, end: Nested) -> None:
-        """Nothing to do: readers keep no state, and retention follows the topic's settings.
+        """Do nothing: readers keep no state, and retention follows the topic's settings.
 
-        `latestOffset` hears of the last batch, too, and commits positions of the option `group`.
+        `latestOffset` commits the offsets of the option `group`, also after the last batch.
         """
 
     def stop(self) -> None:

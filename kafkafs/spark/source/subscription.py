@@ -16,12 +16,13 @@ from collections.abc import Mapping
 
 from kafkafs.spark.location.followed_directory import FollowedDirectory
 from kafkafs.spark.location.location import location_of
-from kafkafs.spark.option_values import InvalidOption
+from kafkafs.spark.option_values import InvalidOption, did_you_mean
 from kafkafs.spark.source import offsets
 from kafkafs.spark.source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from kafkafs.spark.source.options import Limit, SourceOptions
 from storage.errors import SegmentGone, UnknownTopicOrPartition
 from storage.log.log import Log
+from storage.paths import partitions_in
 from storage.state.checkpoint_file import stand_in_topic_id
 
 _log = logging.getLogger(__name__)
@@ -85,9 +86,10 @@ class SubscribedLogs:
         }
 
     def all_logs(self) -> dict[TopicPartition, Log]:
-        """As `logs`; UnknownTopicOrPartition if a topic that the options name does not exist.
+        """Return `logs`, and log one warning if a partition of the option `assign` is missing.
 
-        One warning where it is a partition, which the query goes without, as Kafka's source does.
+        The query reads the other partitions, as with Kafka's source. UnknownTopicOrPartition if a
+        topic is missing.
         """
         found = self.logs()
         assert self._opened is not None
@@ -95,8 +97,11 @@ class SubscribedLogs:
         topics = self._options.subscription.topics or {name.topic for name in partitions}
         missing = topics - {log.topic for log in self._opened.manager.logs()}
         if missing:
+            there = partitions_in(self.location.files().scan(self.location.path))
+            wanted = sorted(missing)
+            hint = next(filter(None, (did_you_mean(name, there) for name in wanted)), "")
             raise UnknownTopicOrPartition(
-                f"there is no topic {', '.join(sorted(missing))}", path=str(self.location)
+                f"there is no topic {', '.join(map(repr, wanted))}{hint}", path=str(self.location)
             )
         left_out = partitions - found.keys()
         if left_out and not self._has_warned:

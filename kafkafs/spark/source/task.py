@@ -12,10 +12,9 @@ from pyspark.sql.datasource import InputPartition
 
 from kafkafs.spark.location.location import Location
 from kafkafs.spark.source import rows
-from kafkafs.spark.source.conditions import Where, ZoneCheck, report
+from kafkafs.spark.source.conditions import Where, ZoneCheck, log_task
 from kafkafs.spark.source.data_loss import LossPolicy
 from kafkafs.spark.source.offsets import TopicPartition
-from kafkafs.spark.worker import spare_collector
 from storage.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from storage.split.split_finder import Split
 
@@ -44,14 +43,11 @@ class SplitPartition(InputPartition):
 
 def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a task. DataLoss, InvalidOption, StorageError, OSError."""
-    try:
-        if isinstance(part, ZoneCheck):
-            part.where.check_zone()
-        elif isinstance(part, SplitPartition):
-            yield from _read_split(part, schema)
-        # Else there are no partitions at all: Spark calls this once then.
-    finally:
-        spare_collector()
+    if isinstance(part, ZoneCheck):
+        part.where.check_zone()
+    elif isinstance(part, SplitPartition):
+        yield from _read_split(part, schema)
+    # Otherwise the query has no partitions, and Spark calls this once.
 
 
 def _read_split(part: SplitPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -65,7 +61,7 @@ def _read_split(part: SplitPartition, schema: pa.Schema) -> Iterator[pa.RecordBa
         yield from _read(part, schema)
         return
     yield from rows.joined(_read(part, schema, left.predicate(), figures))
-    report(split, figures.kept, figures.decoded)
+    log_task(split, figures.kept, figures.decoded)
 
 
 def _read(
