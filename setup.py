@@ -192,7 +192,7 @@ URL = os.environ.get("KAFKAFS_URL", "").rstrip("/")
 setup(
     packages=[
         *find_namespace_packages(
-            include=["kafkafs", "kafkafs.*", "storage", "storage.*"],
+            include=["kafka_client", "kafkafs", "kafkafs.*", "storage", "storage.*"],
             exclude=[SPARK_PACKAGE_PATH.replace("/", ".")],
         ),
         SPARK_PACKAGE,

@@ -198,7 +198,7 @@ def _is_open(fd: int) -> bool:
 
 def _load() -> None:
     """Import what the programs import, but nothing of Spark."""
-    for package in ("storage", "kafkafs"):
+    for package in ("storage", "kafka_client", "kafkafs"):
         for module in pkgutil.walk_packages([str(ROOT / package)], f"{package}."):
             if ".spark" not in module.name and not module.name.endswith("__main__"):
                 importlib.import_module(module.name)

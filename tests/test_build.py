@@ -29,7 +29,7 @@ MADE = ("__pycache__", "build", "dist", "*.egg-info", "*.so", "*.c", "target")
 def clone(tmp_path: Path) -> Path:
     """The project's files, without what was built of them."""
     path = tmp_path / "clone"
-    ours = {"docs", "kafkafs", "storage", "tests", "scripts"}
+    ours = {"docs", "kafka_client", "kafkafs", "storage", "tests", "scripts"}
 
     def left_out(directory: str, names: list[str]) -> set[str]:
         if Path(directory) == ROOT:
@@ -180,7 +180,7 @@ def test_nothing_advises_to_install_what_no_index_has() -> None:
     advice = re.compile(r"pip3? install (-\S+ )*['\"]?kafkafs\b")
     files = [
         path
-        for name in ("docs", "kafkafs", "storage", "scripts")
+        for name in ("docs", "kafka_client", "kafkafs", "storage", "scripts")
         for path in (ROOT / name).rglob("*")
         if path.suffix in (".py", ".md", "") and path.is_file()
     ]

@@ -59,7 +59,9 @@ def test_the_format_names_each_file_of_our_own() -> None:
 )
 def test_files_that_developers_are_led_to_exist(name: str) -> None:
     text = (ROOT / name).read_text()
-    paths = re.findall(r"(?<![\w/.])((?:scripts|tests|storage|kafkafs|docs)/[\w./-]*\w)", text)
+    paths = re.findall(
+        r"(?<![\w/.])((?:scripts|tests|storage|kafka_client|kafkafs|docs)/[\w./-]*\w)", text
+    )
     assert paths
     assert [path for path in paths if "NAME" not in path and not (ROOT / path).exists()] == []
 

@@ -33,7 +33,7 @@ DOCUMENTS = [
     if path.relative_to(ROOT).parts[0]
     in (
         *("README.md", "AGENTS.md", "CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md"),
-        *("SECURITY.md", "docs", "kafkafs", "storage", "tests"),
+        *("SECURITY.md", "docs", "kafka_client", "kafkafs", "storage", "tests"),
     )
 ]
 # Long ones, which have a table of contents.

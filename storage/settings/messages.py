@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -46,11 +47,15 @@ class LaterRecordError(MessageError):
 
 
 class Reader:
-    """What is left of a message's bytes (``ByteBufferAccessor``)."""
+    """What is left of a message's bytes (``ByteBufferAccessor``).
 
-    def __init__(self, data: bytes) -> None:
+    ``most_elements``: the arrays of the message have at most so many elements in all.
+    """
+
+    def __init__(self, data: bytes, most_elements: int = sys.maxsize) -> None:
         self._data = data
         self._at = 0
+        self._elements_left = most_elements
 
     @property
     def remaining(self) -> int:
@@ -83,6 +88,11 @@ class Reader:
             )
         self._at += size
         return self._data[self._at - size : self._at]
+
+    def take_elements(self, count: int) -> None:
+        self._elements_left -= count
+        if self._elements_left < 0:
+            raise MessageError("the arrays have too many elements in all")
 
 
 @dataclass
@@ -163,6 +173,7 @@ class Message:
                     f"Tried to read a collection of size {size}, which exceeds the maximum"
                     f" allowed size of {_LARGEST_ARRAY}."
                 )
+            reader.take_elements(size)
             return [self._read_value(reader, each, version) for _ in range(size)]
         if each.type == "struct" and each.is_nullable:
             present = reader.varint() if each.tag is not None else reader.number(">b") + 1

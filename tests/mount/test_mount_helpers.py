@@ -327,7 +327,7 @@ def test_a_python_that_the_user_cannot_read_is_named_in_one_line(machine: Machin
         chown nobody data mnt
         "$PYTHON" -m venv --without-pip closed/venv
         packages=$(echo closed/venv/lib/python3.*/site-packages)
-        ln -s "$PACKAGES"/* "$PYTHONPATH"/{kafkafs,storage} "$packages"
+        ln -s "$PACKAGES"/* "$PYTHONPATH"/{kafka_client,kafkafs,storage} "$packages"
         rm "$packages"/*.pth
         unset PYTHONPATH
         for start in "" --foreground; do

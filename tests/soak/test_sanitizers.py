@@ -30,7 +30,7 @@ SANITIZE = "-fsanitize=address,undefined"
 FLAGS = ("-O0", "-g1", "-fno-omit-frame-pointer", "-fno-wrapv", "-fno-sanitize-recover=undefined")
 FOUND = 99
 """The exit status of a process in which a sanitizer found something."""
-SOURCES = ("kafkafs", "storage", "tests")
+SOURCES = ("kafka_client", "kafkafs", "storage", "tests")
 TESTS = ("tests/storage/record", "tests/fuzz")
 INPUTS = 1 << 40
 

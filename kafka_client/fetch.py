@@ -1,0 +1,247 @@
+"""Reads batches from one broker: Fetch with an incremental session (KIP-227).
+
+A `Fetcher` sends positions and moves them on by what arrives. Each answer's batches are checked:
+whole, with a right CRC, at the offsets that were asked for, below the high watermark.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from kafka_client.cluster import TopicPartition, by_topic, topic_name
+from kafka_client.connection import Connection
+from kafka_client.errors import BrokerError, ClientError, ProtocolViolation
+from storage.errors import CorruptRecord
+from storage.record._batch import walk_batches
+from storage.record.header import FRAME_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, parse_header
+from storage.settings.messages import Struct
+
+NO_EPOCH: Final = -1
+NO_TOPIC_ID: Final = bytes(16)
+_LAST: Final = 18
+_LAST_WITH_NAMES: Final = 12
+_LAST_EPOCH: Final = 0x7FFFFFFF
+_CONSUMER: Final = -1
+_LEADER_EPOCH: Final = slice(LOG_OVERHEAD, LOG_OVERHEAD + 4)
+# Errors of a session, after which a full request begins another one.
+_SESSION_ERRORS: Final = frozenset({70, 71, 106})
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where to read on. `last_epoch` is the epoch of the last batch: a broker with another history
+    reports the divergence only if it is set. `topic_id` is 16 zeros if the broker has no ids.
+    """
+
+    offset: int
+    last_epoch: int = NO_EPOCH
+    leader_epoch: int = NO_EPOCH
+    topic_id: bytes = NO_TOPIC_ID
+
+
+@dataclass
+class Fetched:
+    """What an answer says of a partition.
+
+    `records` are whole, checked batches, valid until the next `receive`; the first may begin below
+    the position. `next_offset` is the position after them. `aborted` are the producer id and the
+    first offset of aborted transactions (read committed only). `diverging` is (epoch, end offset)
+    if this position is on another history. `error` is why there are none.
+    """
+
+    partition: TopicPartition
+    records: memoryview
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]] = field(default_factory=list)
+    diverging: tuple[int, int] | None = None
+    error: ClientError | CorruptRecord | None = None
+
+
+class Fetcher:
+    """Fetches partitions from one broker. Change `positions` between `receive` and `send` only."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        committed: bool = False,
+        max_bytes: int = 16 << 20,
+        partition_bytes: int = 1 << 20,
+        max_wait_ms: int = 500,
+    ) -> None:
+        assert max_wait_ms < 9000
+        self.connection = connection
+        self.positions: dict[TopicPartition, Position] = {}
+        self._committed = committed
+        self._max_bytes = max_bytes
+        self._partition_bytes = partition_bytes
+        self._max_wait_ms = max_wait_ms
+        self._session_id = self._session_epoch = 0
+        # What the broker has of the session.
+        self._asked: dict[TopicPartition, Position] = {}
+        self._names: dict[bytes, str] = {}
+        self.is_under_way = False
+        self.answered_at = time.monotonic()
+
+    def send(self) -> None:
+        """Ask for records. Errors: those of `Connection.send`."""
+        if not self._session_epoch:
+            self._asked.clear()
+        changed = {
+            partition: position
+            for partition, position in self.positions.items()
+            if self._asked.get(partition) != position
+        }
+        removed = {each: self._asked.pop(each) for each in self._asked.keys() - self.positions}
+        self._asked |= changed
+        self._names = {each.topic_id: name.topic for name, each in self._asked.items()}
+        data = {
+            "replicaId": _CONSUMER,
+            "maxWaitMs": self._max_wait_ms,
+            "minBytes": 1,
+            "maxBytes": self._max_bytes,
+            "isolationLevel": int(self._committed),
+            "sessionId": self._session_id,
+            "sessionEpoch": self._session_epoch,
+            "topics": _by_topic(changed, self._partition_of),
+            "forgottenTopicsData": _by_topic(removed, lambda partition, _: partition.partition),
+        }
+        has_ids = NO_TOPIC_ID not in self._names
+        self.connection.send("Fetch", data, _LAST if has_ids else _LAST_WITH_NAMES)
+        self.is_under_way = True
+
+    def _partition_of(self, partition: TopicPartition, position: Position) -> Struct:
+        return {
+            "partition": partition.partition,
+            "currentLeaderEpoch": position.leader_epoch,
+            "fetchOffset": position.offset,
+            "lastFetchedEpoch": position.last_epoch,
+            "partitionMaxBytes": self._partition_bytes,
+        }
+
+    def receive(self) -> list[Fetched]:
+        """Return what the oldest request got, and move the positions on.
+
+        Errors: those of `Connection.receive`, BrokerError.
+        """
+        self.is_under_way = False
+        answer = self.connection.receive()
+        self.answered_at = time.monotonic()
+        code = answer["errorCode"]
+        if code:
+            self._session_id = self._session_epoch = 0
+            if code in _SESSION_ERRORS:
+                return []
+            raise BrokerError(code, f"broker {self.connection.address}")
+        self._session_id = answer["sessionId"]
+        self._session_epoch = self._session_epoch % _LAST_EPOCH + 1 if self._session_id else 0
+        try:
+            return [
+                self._take(TopicPartition(name, each["partitionIndex"]), each)
+                for name, each in self._partitions_in(answer)
+            ]
+        except ValueError as error:
+            self.connection.close()
+            reason = f"broker {self.connection.address}: its answer to Fetch has {error}"
+            raise ProtocolViolation(reason) from None
+
+    def _partitions_in(self, answer: Struct) -> Iterator[tuple[str, Struct]]:
+        """The partitions that are still wanted from the position that the request had."""
+        for topic in answer["responses"]:
+            named, topic_id = bytes(topic["topic"]), bytes(topic["topicId"])
+            name = topic_name(named) if named else self._names.get(topic_id, "")
+            for each in topic["partitions"]:
+                partition = TopicPartition(name, each["partitionIndex"])
+                if partition not in self._asked:
+                    raise ValueError("a partition that was not asked for")
+                if self._asked[partition] == self.positions.get(partition):
+                    yield name, each
+
+    def _take(self, partition: TopicPartition, each: Struct) -> Fetched:
+        position = self.positions[partition]
+        found = Fetched(
+            partition,
+            memoryview(b""),
+            position.offset,
+            each["highWatermark"],
+            each["lastStableOffset"],
+            each["logStartOffset"],
+        )
+        diverging = each["divergingEpoch"]
+        if each["errorCode"]:
+            found.error = BrokerError(each["errorCode"], str(partition))
+        elif diverging["epoch"] >= 0 or diverging["endOffset"] >= 0:
+            found.diverging = (diverging["epoch"], diverging["endOffset"])
+        elif each["records"]:
+            end = found.last_stable_offset if self._committed else found.high_watermark
+            checked = check_batches(each["records"], position.offset, end)
+            found.records = each["records"][: checked.size]
+            found.next_offset = checked.next_offset
+            found.aborted = [
+                (aborted["producerId"], aborted["firstOffset"])
+                for aborted in each["abortedTransactions"] or ()
+            ]
+            if checked.size:
+                self.positions[partition] = replace(
+                    position, offset=checked.next_offset, last_epoch=checked.last_epoch
+                )
+            elif checked.fault:
+                reason = f"{partition}: a batch from the broker is damaged: {checked.fault}"
+                found.error = CorruptRecord(reason, offset=position.offset)
+        return found
+
+
+def _by_topic(
+    positions: Mapping[TopicPartition, Position], item: Callable[[TopicPartition, Position], Any]
+) -> list[Struct]:
+    topics = by_topic(positions, lambda each: item(each, positions[each]), key="topic")
+    ids = {partition.topic: position.topic_id for partition, position in positions.items()}
+    return [{**topic, "topicId": ids[topic["topic"]]} for topic in topics]
+
+
+class Checked(NamedTuple):
+    """The bytes of sound batches at the start of records, the offset and the leader epoch after
+    them, and why the batch behind them is not sound; "" if only a part of it is there.
+    """
+
+    size: int
+    next_offset: int
+    last_epoch: int
+    fault: str
+
+
+def check_batches(records: memoryview, offset: int, end: int) -> Checked:
+    """Check batches that a broker sent for `offset`: all of them lie below the offset `end`."""
+    size, next_offset, epoch = 0, offset, NO_EPOCH
+    while len(records) - size >= FRAME_SIZE:
+        base = int.from_bytes(records[size : size + 8], "big", signed=True)
+        if not size:
+            # The first batch may begin below the offset.
+            if base < 0 or _last_offset(records, offset) < offset:
+                return Checked(0, offset, epoch, f"its offset {base} is below the one asked for")
+            next_offset = min(base, offset)
+        rest = records[size:]
+        # A walk ends at a batch that is 2**31 offsets away from its first one.
+        taken, last, _, next_offset, fault, _ = walk_batches(
+            rest, len(rest), base, next_offset, end
+        )
+        if not taken:
+            return Checked(size, next_offset if size else offset, epoch, fault)
+        if rest[last + MAGIC_POSITION] == MAGIC:
+            epoch = int.from_bytes(rest[last:][_LEADER_EPOCH], "big", signed=True)
+        size += taken
+    return Checked(size, next_offset, epoch, "")
+
+
+def _last_offset(records: memoryview, unknown: int) -> int:
+    """Return the last offset of the first batch, or `unknown`."""
+    try:
+        return parse_header(records).last_offset
+    except CorruptRecord:
+        return unknown

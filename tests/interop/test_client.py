@@ -1,0 +1,257 @@
+"""Our client and a broker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_client.addresses import parse_brokers
+from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.consume import Consumer
+from kafka_client.errors import BrokerError
+from kafka_client.fetch import Fetched, Position
+from kafka_client.properties import ClientSettings
+from kafka_client.requests import (
+    DYNAMIC_TOPIC_CONFIG,
+    EARLIEST,
+    LATEST,
+    Committed,
+    Offset,
+    commit_offsets,
+    describe_group,
+    describe_topic_configs,
+    end_offsets_of_epochs,
+    fetch_committed,
+    list_groups,
+    list_offsets,
+    produce,
+)
+from storage import Record, encode
+from storage.record.batch import decode
+from storage.record.header import parse_header
+from tests.interop import clients
+from tests.interop.brokers import Broker
+from tests.interop.clients import Sender
+
+T = 1_700_000_000_000
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """With topics of one partition that hold records of all kinds."""
+    broker = Broker(tmp_path_factory.mktemp("client"))
+    try:
+        broker.start()
+        topics = {
+            "orders": {"segment.bytes": 1 << 20, "retention.ms": -1},
+            "tx": {},
+            "started": {},
+            "empty": {},
+        }
+        clients.create_topics(broker, topics)
+        clients.create_topic(broker, "many", 3)
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            Sender(broker, compression_type=codec).send("orders", records(codec.encode(), 20))
+        sender = Sender(broker, transactional_id="t")
+        for commit in (True, False, True):
+            with sender.transaction(commit=commit):
+                sender.send("tx", records(b"tx", 5))
+        Sender(broker).send("started", records(b"s", 10))
+        clients.delete_records(broker, "started", 7)
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    with Cluster(parse_brokers(broker.address), ClientSettings()) as cluster:
+        yield cluster
+
+
+def records(prefix: bytes, count: int) -> list[Record]:
+    return [
+        Record(
+            offset,
+            T + offset,
+            0,
+            None if offset % 3 == 0 else prefix,
+            prefix * offset if offset % 5 else None,
+            (("h", b"x"), ("n", None)) if offset % 2 else (),
+        )
+        for offset in range(count)
+    ]
+
+
+def read(
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, **options: int
+) -> bytes:
+    """The bytes of all batches from one offset up to another."""
+    data = b""
+    with Consumer(cluster, {partition: Position(start)}, {partition: end}, **options) as consumer:
+        while not consumer.is_done:
+            for each in consumer.poll():
+                assert each.error is None, each.error
+                data += each.records
+    return data
+
+
+def stored(broker: Broker, topic: str) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(broker.partition(topic).glob("*.log")))
+
+
+def test_metadata_has_brokers_topics_and_leaders(broker: Broker, cluster: Cluster) -> None:
+    metadata = cluster.refresh()
+    assert [str(each) for each in metadata.brokers.values()] == [broker.address]
+    assert sorted(name for name in metadata.topics if name[0] != "_") == [
+        *("empty", "many", "orders", "started", "tx")
+    ]
+    orders = metadata.topics["orders"]
+    assert (orders.error, len(orders.id), list(orders.partitions)) == (0, 16, [0])
+    assert cluster.leader_of(TopicPartition("many", 2)) == 1
+    assert cluster.refresh(["nope"]).topics["nope"].error == 3
+
+
+def test_a_read_log_is_the_brokers_byte_for_byte(broker: Broker, cluster: Cluster) -> None:
+    log = stored(broker, "orders")
+    assert read(cluster, ORDERS, 0, 100) == log
+    # By small pieces, several of which are no whole batch.
+    assert read(cluster, ORDERS, 0, 100, max_bytes=700, partition_bytes=700) == log
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_every_version_of_fetch_gets_the_same(
+    broker: Broker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr("kafka_client.fetch._LAST", version)
+    monkeypatch.setattr("kafka_client.fetch._LAST_WITH_NAMES", min(version, 12))
+    assert read(cluster, TopicPartition("tx", 0), 0, 18) == stored(broker, "tx")
+
+
+def test_a_range_begins_and_ends_inside_batches(cluster: Cluster) -> None:
+    data = read(cluster, ORDERS, 25, 41)
+    first = parse_header(data)
+    assert first.base_offset <= 25 <= first.last_offset
+    assert [each.offset for each in decode(data)][-1] >= 25
+
+
+def test_read_committed_ends_at_the_last_stable_offset(broker: Broker, cluster: Cluster) -> None:
+    tx = TopicPartition("tx", 0)
+    found: set[tuple[int, int]] = set()
+    with Consumer(cluster, {tx: Position(0)}, {tx: 18}, committed=True) as consumer:
+        while not consumer.is_done:
+            for each in consumer.poll():
+                found.update(each.aborted)
+    assert found == {(parse_header(stored(broker, "tx")).producer_id, 6)}
+    sender = Sender(broker, transactional_id="open")
+    sender.producer.begin_transaction()
+    sender.send("tx", records(b"open", 1))
+    try:
+        assert list_offsets(cluster, {tx: LATEST})[tx] == Offset(19, 0)
+        assert list_offsets(cluster, {tx: LATEST}, committed=True)[tx] == Offset(18, 0)
+    finally:
+        sender.producer.abort_transaction()
+
+
+def test_offsets_are_found_by_time(cluster: Cluster) -> None:
+    started, gone = TopicPartition("started", 0), TopicPartition("gone", 0)
+    found = list_offsets(cluster, {ORDERS: T + 5, started: EARLIEST, gone: LATEST})
+    assert found[ORDERS] == Offset(5, 0, T + 5)
+    assert found[started] == Offset(7, 0)
+    assert isinstance(error := found[gone], BrokerError)
+    assert error.name == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_an_offset_out_of_range_is_an_error_of_its_partition(cluster: Cluster) -> None:
+    started = TopicPartition("started", 0)
+    with Consumer(cluster, {started: Position(3), ORDERS: Position(0)}, {ORDERS: 100}) as consumer:
+        found: list[Fetched] = []
+        while not consumer.is_done:
+            found += consumer.poll()
+    errors = {each.partition: each.error for each in found if each.error}
+    assert list(errors) == [started]
+    assert str(errors[started]) == "started:0: OFFSET_OUT_OF_RANGE"
+
+
+def test_an_epoch_that_the_leader_never_had_is_a_divergence(cluster: Cluster) -> None:
+    end = list_offsets(cluster, {ORDERS: LATEST})[ORDERS]
+    assert end_offsets_of_epochs(cluster, {ORDERS: 0}) == {ORDERS: Offset(100, 0)}
+    assert end == Offset(100, 0)
+    with Consumer(cluster, {ORDERS: Position(120, last_epoch=0)}) as consumer:
+        (each,) = consumer.poll()
+    assert each.diverging == (0, 100)
+
+
+def test_a_session_sends_only_what_has_changed(cluster: Cluster) -> None:
+    """A topic with three partitions of which one gets a record."""
+    parts = [TopicPartition("many", number) for number in range(3)]
+    with Consumer(cluster, dict.fromkeys(parts, Position(0)), max_wait_ms=100) as consumer:
+        assert len(list(consumer.poll())) == 3
+        assert list(consumer.poll()) == []
+        base = produce(cluster, parts[1], encode(records(b"new", 4)))
+        found: list[tuple[TopicPartition, int]] = []
+        while not found:
+            found = [(each.partition, each.next_offset) for each in consumer.poll()]
+    assert found == [(parts[1], base + 4)]
+
+
+def test_a_produced_batch_is_read_by_others(broker: Broker, cluster: Cluster) -> None:
+    empty = TopicPartition("empty", 0)
+    wanted = records(b"mine", 7)
+    assert produce(cluster, empty, encode(wanted)) == 0
+    assert produce(cluster, empty, encode(wanted)) == 7
+    assert clients.consume(broker, "empty")[:7] == wanted
+    with pytest.raises(BrokerError, match="gone: UNKNOWN_TOPIC_OR_PARTITION"):
+        produce(cluster, TopicPartition("gone", 0), encode(wanted))
+    damaged = bytearray(encode(wanted))
+    damaged[-1] ^= 1
+    with pytest.raises(BrokerError, match="empty:0: CORRUPT_MESSAGE"):
+        produce(cluster, empty, bytes(damaged))
+
+
+def test_settings_of_topics(cluster: Cluster) -> None:
+    found = describe_topic_configs(cluster, ["orders", "gone"])
+    assert not isinstance(found["orders"], BrokerError)
+    set_here = {
+        name: setting.value
+        for name, setting in found["orders"].items()  # type: ignore[union-attr]
+        if setting.source == DYNAMIC_TOPIC_CONFIG
+    }
+    assert set_here == {"segment.bytes": "1048576", "retention.ms": "-1"}
+    assert isinstance(found["gone"], BrokerError)
+
+
+def test_offsets_of_groups_are_read_and_committed(broker: Broker, cluster: Cluster) -> None:
+    offsets = {ORDERS: Committed(33, -1, "here"), TopicPartition("tx", 0): Committed(1, 0, "")}
+    assert commit_offsets(cluster, "ours", offsets) == {}
+    assert fetch_committed(cluster, "ours") == offsets
+    assert list_groups(cluster)["ours"] == "Empty"
+    assert describe_group(cluster, "ours") == ("Empty", [])
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_of_groups(broker: Broker, cluster: Cluster, protocol: str) -> None:
+    import confluent_kafka
+
+    options = {"bootstrap.servers": broker.address, "group.id": protocol, "client.id": "c"}
+    consumer = confluent_kafka.Consumer(options | {"group.protocol": protocol, "log_level": 2})
+    with contextlib.closing(consumer):
+        consumer.subscribe(["orders"])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        found = describe_group(cluster, protocol)
+    assert found.state == "Stable"
+    assert [(each.client_id, each.host) for each in found.members] == [("c", "/127.0.0.1")]
+
+
+def test_a_broker_that_restarts_is_found_again(broker: Broker, tmp_path: Path) -> None:
+    broker.stop()
+    with Cluster(parse_brokers(broker.address), ClientSettings()) as cluster:
+        with pytest.raises(Exception, match="Connection refused"):
+            cluster.refresh()
+        broker.start()
+        assert read(cluster, ORDERS, 90, 100)
