@@ -28,12 +28,12 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
 
     Old formats are the message formats v0 and v1 (Kafka 0.8 to 0.10), and the logs of Kafka 0.7.
     Offsets, keys, values, timestamps, codecs and the times of the files do not change. Kafka 0.7
-    has byte positions in place of offsets: they become the offsets.
+    has byte positions in place of offsets. These positions become the offsets.
 
     convert removes the old files when the new files are on the disk, so a kill at any time loses
-    nothing. After a kill, run the command again. It needs free space for the largest segment, or
-    for the largest partition of 0.7. A damaged log stays as it is, and convert names it. Tiered
-    topics of a broker stay as they are.
+    nothing. After a kill, run the command again. convert needs as much free disk space as the
+    largest segment. For logs of Kafka 0.7, it needs as much as the largest partition. A damaged log
+    stays as it is, and convert names it. Tiered topics of a broker stay as they are.
     """
     from storage.convert.convert import convert
     from storage.verify.verify import log_bytes

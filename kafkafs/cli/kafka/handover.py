@@ -68,10 +68,10 @@ def command(
     Records that are written later on one side do not appear on the other side.
 
     With --link, handover does not copy the logs of closed segments. Instead, both directories have
-    a hard link to the same file. They must be on one file system. A log is still copied if another
-    user owns its file, or if its batches have a leader epoch above 0. The leader epoch counts the
-    leaders that a partition has had. --abort writes ABORT markers into DATA, which end its open
-    transactions.
+    a hard link to the same file. Both directories must be on one file system. A log is still copied
+    if another user owns its file, or if its batches have a leader epoch above 0. The leader epoch
+    counts the leaders that a partition has had. --abort writes ABORT markers into DATA, which end
+    its open transactions.
 
     If handover is interrupted, it undoes its changes. If it is killed, the next run undoes them and
     starts again. No broker starts before that.

@@ -56,7 +56,7 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
 
     If the logs are mounted, the daemon compacts them, partition by partition, as
     .control/compaction does. Ctrl-C then cancels this work. If they are not mounted, the directory
-    must not be in use. The old files are then deleted when the command ends. They do not stay for
+    must not be in use. The old files are then deleted when the command ends, without the delay of
     file.delete.delay.ms, which is for readers of a mount.
 
     Exit status 0: all partitions were compacted. After Ctrl-C, the partitions that are not finished

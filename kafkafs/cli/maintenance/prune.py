@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete the segments that retention would delete now.
 
-    Retention goes by retention.ms, retention.bytes and the log start, or by
-    kafkafs.retention.policy. Without TOPIC, prune works on all topics. The output has a line for
-    each partition that loses segments. A second line for each partition has the bytes that each
-    setting frees now, as if it were the only one, and when it frees the next ones. Retention
-    deletes whole segments. Records are counted by their offsets.
+    Retention uses retention.ms, retention.bytes and the log start, or kafkafs.retention.policy.
+    Without TOPIC, prune works on all topics. The output has a line for each partition that loses
+    segments. A second line for each partition has the bytes that each setting alone frees now, and
+    when it frees the next bytes. Retention deletes whole segments. Records are counted by their
+    offsets.
 
     If the logs are mounted, the daemon deletes. Otherwise the directory must not be in use. The
-    files are then deleted when the command ends: file.delete.delay.ms is for readers of a mount.
-    The command works on a full disk.
+    files are then deleted when the command ends, without the delay of file.delete.delay.ms, which
+    is for readers of a mount. The command works on a full disk.
 
     Exit status 1: a partition failed; prune continues with the others. Ctrl-C leaves the other
     partitions as they were.

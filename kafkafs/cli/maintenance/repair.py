@@ -103,13 +103,14 @@ def command(
     then restores the valid batches after it, with their offsets. --accept-loss leaves them in the
     *.cut files.
 
-    A log that ends before its last flushed record takes no appends, because they would get the lost
-    offsets again. After --accept-loss it takes them. If the file of a segment is missing or shorter
-    than it was, reading fails; after --accept-loss readers skip it.
+    If a log ends before its last flushed record, appends to it are refused, because new records
+    would get the offsets of lost records. --accept-loss allows these appends. If the file of a
+    segment is missing or shorter than it was, reading its records fails; after --accept-loss
+    readers skip them.
 
     Tiered topics of a broker stay as they are, and standard error names them. Standard error also
     lists everything that was found. Standard output lists everything that was done, or would be. If
-    a partition cannot be opened, it is named, and the others are repaired.
+    a partition cannot be opened, repair names it, and repairs the others.
 
     --indexes rebuilds the .index, .timeindex and .txnindex files that differ from the logs, and
     producer snapshots that are missing or cannot be read. A mount rebuilds files that are missing

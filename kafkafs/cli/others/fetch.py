@@ -94,9 +94,9 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
     MOUNT/TOPIC/PARTITION:OFFSET:BYTES is accepted, too.
 
     A message is the value of a record. Control records, and the records of aborted and open
-    transactions, are left out. Messages have no offsets. So standard error has the number of
-    messages and the next offset. If OFFSET is outside of the log, the response has error code 1.
-    Standard error then has a line with OffsetOutOfRange, and the exit status is 1.
+    transactions, are left out. Messages have no offsets, so fetch prints the number of messages and
+    the next offset to standard error. If OFFSET is outside of the log, the response has error code
+    1. Standard error then has a line with OffsetOutOfRange, and the exit status is 1.
 
     The directory may be in use. fetch changes nothing in it.
     """

@@ -30,8 +30,8 @@ def command(path: str, out: Output) -> None:
     """Wait until the job of FILE ends. FILE is a control file such as orders/.control/compaction.
 
     The command shows the progress of the job, and at the end its outcome, as lines of a name and a
-    value. If no job runs, it prints the outcome of the last job. Ctrl-C ends the command, but the
-    job continues. To end the job: `echo cancel > FILE`.
+    value. If no job runs, the command prints the outcome of the last job. Ctrl-C ends the command,
+    but the job continues. To end the job: `echo cancel > FILE`.
 
     Exit status 1: the job failed or was cancelled.
     """

@@ -190,13 +190,13 @@ def command(
     Of a topic, tail prints all partitions that it has now. FILE is a file of a partition in the
     mount, in any view: mnt/orders/0, mnt/orders/.jsonl/0, mnt/orders/0@-15m.
 
-    The options are those of tail(1). But each append wakes this command, and tail(1) looks once a
-    second. An open file continues when old records are deleted or compacted: no line is skipped or
-    repeated. Files outside of a mount are refused: use tail(1).
+    The options are those of tail(1). Each append wakes this command, so it prints a line at once,
+    while tail(1) looks once a second. If old records are deleted or compacted, tail skips and
+    repeats no line. Files outside of a mount are refused: use tail(1).
 
-    Exit status 0: all files have an end, as N@START..END and snapshots have, and it is reached.
-    Exit status 1: a topic was deleted or the file system unmounted. With -F, the command waits for
-    them.
+    Exit status 0: all files have an end (N@START..END, snapshots), and tail has reached all ends.
+    Exit status 1: a topic was deleted or the file system unmounted. With -F, tail waits until they
+    are back.
     """
     start = _Start(lines, "lines") if size is None else _Start(size, "bytes")
     try:

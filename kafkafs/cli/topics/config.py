@@ -61,14 +61,14 @@ def command(
     kafkafs.properties, and the defaults. To show settings, the directory may be in use.
 
     To change settings, the directory must be mounted or not in use. All changes are checked
-    together by Kafka's rules, and all of them are made, or none. In a mount they take effect at
-    once. config opens no log. Times may have units (7d, 12h, 30m, 5s), and so may sizes (10GiB,
-    512MiB, 64KiB).
+    together by Kafka's rules. If one of them is wrong, none is made. In a mount the changes take
+    effect at once. config opens no log. Times may have units (7d, 12h, 30m, 5s), and so may sizes
+    (10GiB, 512MiB, 64KiB).
 
     In a broker's directory, the topic settings come from the broker's metadata log. After
     --broker-config has named the broker's file, they also come from that file. If kafkafs does not
-    know what the broker would keep of a topic, it deletes and compacts nothing of that topic. mount
-    and .kafkafs/topics report this.
+    know which records of a topic the broker would keep, it deletes and compacts nothing of that
+    topic. mount and .kafkafs/topics report this.
     """
     address, changes = _parsed(context, words)
     named = {
