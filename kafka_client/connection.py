@@ -126,7 +126,8 @@ class Connection:
         if not self._sent:
             self.check_quiet()
             if time.monotonic() > self._renew_at:
-                self._authenticate()
+                with self._closed_on_error():
+                    self._authenticate()
         self._send(name, version, data)
 
     def _send(self, name: str, version: int, data: Mapping[str, Any]) -> None:
