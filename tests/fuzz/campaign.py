@@ -53,7 +53,7 @@ _OF_BATCHES = (
 )  # fmt: skip
 _OF_LOGS = (
     "log", "log_of_right_crcs", "dumped_log", "dumped_log_of_right_crcs", "dumped", "expanded",
-    "walked", "appended_batches",
+    "walked", "appended_batches", "fetched_batches", "fetched_batches_of_right_crcs",
 )  # fmt: skip
 _OF_LINES = ("appended_lines", "key_value_lines", "json_lines")
 _OF_07 = ("entries_07", "log_07", "log_07_of_right_crcs")

@@ -26,7 +26,7 @@ def main() -> None:
         return
     import atheris
 
-    with atheris.instrument_imports(include=["storage", "kafkafs"]):
+    with atheris.instrument_imports(include=["storage", "kafka_client", "kafkafs"]):
         target, seeds = _find(name)
     corpus = Path(corpora[0]) / name
     corpus.mkdir(parents=True, exist_ok=True)

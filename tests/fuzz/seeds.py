@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
+from kafka_client.messages import encode as encode_message
+from kafka_client.messages import schemas
 from storage.index import txn_index
 from storage.record.batch import Record, encode, encode_records
 from storage.record.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.plain import recompress
+from storage.settings.messages import Field
 from storage.state.producer_state import ProducerEntry
 from storage.state.producer_state import encode as encode_snapshot
 from tests import oracle
@@ -62,6 +66,29 @@ def entries_07() -> Iterator[bytes]:
         yield encode_set([b"hello", b"", b"x" * 100], codec) + encode_entry(b"hello")
 
 
+def answers() -> Iterator[bytes]:
+    """Of each API in its first and its last version, with one element in each array."""
+    names = [name for name in schemas() if name.endswith("Response")]
+    for number, name in enumerate(names):
+        message = schemas()[name]
+        for version in {message.first, message.last}:
+            out = bytearray([number, version - message.first])
+            if version >= message.flexible and name != "ApiVersionsResponse":
+                out += b"\0"
+            encode_message(out, message, version, filled(message.fields))
+            yield bytes(out)
+
+
+def filled(fields: list[Field]) -> dict[str, Any]:
+    found = {}
+    for each in fields:
+        one = filled(each.fields) if each.type == "struct" else each.default_value()
+        if each.is_array:
+            one = [one if each.fields else b"x" if each.type == "string" else 7]
+        found[each.name] = one
+    return found
+
+
 def seeds(name: str) -> list[bytes]:
     """Of the target of this name."""
     logs = [*v2(), *legacy()]
@@ -83,6 +110,8 @@ def seeds(name: str) -> list[bytes]:
         return list(entries_07())
     if name == "set_of_entries_07":
         return [bytes([codec]) + data for codec in (0, 1) for data in entries_07()]
+    if name == "answer_of_a_broker":
+        return list(answers())
     if name == "dumped_coordinator_record":
         return [
             b"\x0b\0\1\0\1g\0\1t\0\0\0\7" + b"\0\4" + bytes(8) + b"\xff" * 4 + b"\1" + bytes(9),
@@ -97,6 +126,8 @@ def seeds(name: str) -> list[bytes]:
 
 
 _OF_LOGS = (
+    "fetched_batches",
+    "fetched_batches_of_right_crcs",
     "log",
     "log_of_right_crcs",
     "dumped_log",

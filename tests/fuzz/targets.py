@@ -20,9 +20,12 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from crc32c import crc32c
 
+from kafka_client.fetch import check_batches
+from kafka_client.messages import encode, read_answer, schemas
 from kafkafs.dump._dump import Walk
 from kafkafs.dump.decoders import topic_decoder
 from kafkafs.views import TextView, json_lines_view, key_value_view
@@ -39,6 +42,7 @@ from storage.record.control import parse_marker
 from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
 from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
+from storage.settings.messages import MessageError
 from storage.settings.setting_files import TOPIC_FILE
 from storage.settings.settings import SETTINGS_FILE, Settings
 from storage.state import checkpoint_file, producer_state
@@ -397,6 +401,61 @@ def dumped_coordinator_record(data: bytes) -> None:
         assert shown is not None
         if not shown.startswith((b"Unknown record type ", b"Error at offset 3, skipping. ")):
             json.loads(shown)
+
+
+# -- what a broker sends --------------------------------------------------------------------------
+
+ANSWERS = [message for name, message in schemas().items() if name.endswith("Response")]
+
+
+@target
+def answer_of_a_broker(data: bytes) -> None:
+    """An answer, of the API and the version that the first two bytes choose."""
+    if len(data) < 2:
+        return
+    message = ANSWERS[data[0] % len(ANSWERS)]
+    version = message.first + data[1] % (message.last - message.first + 1)
+    # Of a view the records of Fetch are views, too.
+    body = memoryview(data)[2:] if message.name == "FetchResponse" else data[2:]
+    try:
+        found = read_answer(message, version, body)
+    except MessageError:
+        return
+    known = _without_unknown_tags(found)
+    out = bytearray()
+    if version >= message.flexible and message.name != "ApiVersionsResponse":
+        out += b"\0"
+    encode(out, message, version, known)
+    assert read_answer(message, version, bytes(out)) == known
+
+
+def _without_unknown_tags(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_unknown_tags(value[name]) for name in value if name}
+    return [_without_unknown_tags(item) for item in value] if isinstance(value, list) else value
+
+
+@target
+def fetched_batches(data: bytes) -> None:
+    """Batches that a broker sends for an offset below a high watermark."""
+    with before_guard_page(data[:ROOM]) as view:
+        for offset, end in ((0, 1 << 62), (3, 100)):
+            checked = check_batches(view, offset, end)
+            assert 0 <= checked.size <= len(view)
+            _assert_crcs(view, 0, checked.size)
+            at, next_offset = 0, offset
+            while at < checked.size:
+                header = parse_header(view, at)
+                assert header.base_offset >= next_offset or not at
+                assert next_offset <= header.last_offset < end
+                at, next_offset = at + header.size, header.last_offset + 1
+            assert checked.next_offset == next_offset
+
+
+@target
+def fetched_batches_of_right_crcs(data: bytes) -> None:
+    """The same where the CRCs tell nothing."""
+    fetched_batches(with_right_crcs(data[:ROOM]))
 
 
 # -- compaction ----------------------------------------------------------------------------------

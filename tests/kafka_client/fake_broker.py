@@ -10,7 +10,8 @@ from typing import Any
 
 from kafka_client.addresses import HostPort
 from kafka_client.messages import encode, schemas
-from kafka_client.properties import ClientSettings
+from storage import Record
+from storage import encode as encode_batch
 from storage.settings.messages import Reader, Struct
 
 #: From a request's version and content to what is sent: fields, a whole frame, or None to hang up.
@@ -106,5 +107,22 @@ class FakeBroker:
                 connection.sendall(answer)
 
 
-def settings(**fields: Any) -> ClientSettings:
-    return ClientSettings(**fields)
+# -- answers to Fetch ------------------------------------------------------------------------------
+
+#: The id of the topic `t`, and the high watermark.
+ID = b"i" * 16
+END = 1000
+
+
+def batch(base: int, count: int = 5, epoch: int = 0) -> bytes:
+    records = [Record(base + number, 1, 0, None, b"v") for number in range(count)]
+    return encode_batch(records, leader_epoch=epoch)
+
+
+def partition(records: bytes | None = None, **fields: Any) -> dict[str, Any]:
+    return {"partitionIndex": 0, "highWatermark": END, "records": records, **fields}
+
+
+def answer(*partitions: Mapping[str, Any], session: int = 0, **fields: Any) -> Struct:
+    topic = {"topic": "t", "topicId": ID, "partitions": list(partitions)}
+    return {"responses": [topic] if partitions else [], "sessionId": session, **fields}

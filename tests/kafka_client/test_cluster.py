@@ -1,0 +1,266 @@
+"""Brokers and leaders: what is done when they move, refuse or go away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from kafka_client import cluster as cluster_module
+from kafka_client import connection as connection_module
+from kafka_client import consume as consume_module
+from kafka_client import requests as requests_module
+from kafka_client.addresses import HostPort
+from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.consume import Consumer
+from kafka_client.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    ClientError,
+    ProtocolViolation,
+    UnknownOutcome,
+)
+from kafka_client.fetch import Position
+from kafka_client.properties import ClientSettings
+from kafka_client.requests import LATEST, Offset, list_offsets, produce
+from storage.settings.messages import Struct
+from tests.kafka_client.fake_broker import ID, FakeBroker, answer, batch, partition
+
+TOPIC = TopicPartition("t", 0)
+
+
+class Pair:
+    """Two brokers, of which one leads partition 0 of the topic `t`."""
+
+    def __init__(self, one: FakeBroker, two: FakeBroker) -> None:
+        self.brokers = [one, two]
+        self.leader = 0
+        for each in self.brokers:
+            each.answers["Metadata"] = lambda *_: self.metadata()
+
+    def metadata(self, **topic: Any) -> Mapping[str, Any]:
+        part = {"partitionIndex": 0, "leaderId": self.leader, "leaderEpoch": 5}
+        return {
+            "brokers": [
+                {"nodeId": node, "host": each.address.host, "port": each.address.port}
+                for node, each in enumerate(self.brokers)
+            ],
+            "topics": [{"name": b"t", "topicId": ID, "partitions": [part], **topic}],
+        }
+
+    def answer(self, name: str, *answers: Callable[..., Any]) -> None:
+        for broker, each in zip(self.brokers, answers, strict=True):
+            broker.answers[name] = each
+
+    def count(self, name: str) -> list[int]:
+        return [[each[0] for each in broker.requests].count(name) for broker in self.brokers]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with FakeBroker() as one, FakeBroker() as two:
+        yield Pair(one, two)
+
+
+@pytest.fixture
+def cluster(pair: Pair) -> Iterator[Cluster]:
+    with Cluster([pair.brokers[0].address], ClientSettings()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit is half a second."""
+    for module in (cluster_module, connection_module, consume_module, requests_module):
+        monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
+
+
+def offsets(code: int = 0, offset: int = 7) -> Callable[..., Struct]:
+    part = {"partitionIndex": 0, "errorCode": code, "offset": offset}
+    return lambda *_: {"topics": [{"name": "t", "partitions": [part]}]}
+
+
+def refuse(pair: Pair, code: int = 6) -> Callable[..., Struct]:
+    """Not the leader any more: the other one is."""
+
+    def moved(*_: object) -> Struct:
+        pair.leader = 1
+        return offsets(code)()
+
+    return moved
+
+
+# -- requests to leaders ---------------------------------------------------------------------------
+
+
+def test_a_leader_that_has_moved_is_found(pair: Pair, cluster: Cluster) -> None:
+    pair.answer("ListOffsets", refuse(pair), offsets())
+    assert list_offsets(cluster, {TOPIC: LATEST}) == {TOPIC: Offset(7, -1)}
+    assert pair.count("ListOffsets") == [1, 1]
+
+
+def test_a_leader_that_is_dead_is_replaced(pair: Pair, cluster: Cluster) -> None:
+    def dead(*_: object) -> None:
+        pair.leader = 1
+
+    pair.answer("ListOffsets", dead, offsets())
+    assert list_offsets(cluster, {TOPIC: LATEST}) == {TOPIC: Offset(7, -1)}
+
+
+def test_a_right_that_is_missing_is_an_error_of_its_topic(pair: Pair, cluster: Cluster) -> None:
+    pair.answer("ListOffsets", offsets(29), offsets())
+    error = list_offsets(cluster, {TOPIC: LATEST})[TOPIC]
+    assert isinstance(error, BrokerError)
+    assert str(error) == "t:0: TOPIC_AUTHORIZATION_FAILED"
+    assert pair.count("ListOffsets") == [1, 0]
+
+
+def test_an_error_that_does_not_pass_is_returned(quick: None, pair: Pair, cluster: Cluster) -> None:
+    pair.answer("ListOffsets", offsets(6), offsets())
+    started = time.monotonic()
+    error = list_offsets(cluster, {TOPIC: LATEST})[TOPIC]
+    assert str(error) == "t:0: NOT_LEADER_OR_FOLLOWER"
+    assert time.monotonic() - started < 3
+
+
+def test_all_brokers_are_gone(quick: None, pair: Pair, cluster: Cluster) -> None:
+    cluster.refresh(["t"])
+    for broker in pair.brokers:
+        broker.__exit__()
+    error = list_offsets(cluster, {TOPIC: LATEST})[TOPIC]
+    assert isinstance(error, BrokerUnreachable)
+
+
+def test_the_next_of_the_bootstrap_servers_is_tried(pair: Pair) -> None:
+    servers = [HostPort("127.0.0.1", 1), pair.brokers[1].address]
+    with Cluster(servers, ClientSettings()) as cluster:
+        assert list(cluster.refresh(["t"]).topics) == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"topics": [{"name": b"../x", "partitions": []}]}, r"the topic name '\.\./x'"),
+        ({"topics": [{"name": b"u", "partitions": []}]}, "a topic that was not asked for"),
+        ({"topics": [{"name": b"t", "partitions": [{"partitionIndex": -1}]}]}, "the partition -1"),
+        (
+            {"brokers": [{"nodeId": 0, "host": b"a b\n", "port": 1}]},
+            r"the address 'a b\\n', port 1",
+        ),
+        ({"brokers": [{"nodeId": 0, "host": b"a", "port": -1}]}, "the address 'a', port -1"),
+    ],
+)
+def test_metadata_that_is_not_valid(
+    pair: Pair, cluster: Cluster, change: Struct, reason: str
+) -> None:
+    pair.brokers[0].answers["Metadata"] = lambda *_: {**pair.metadata(), **change}
+    with pytest.raises(ProtocolViolation, match=f"its answer to Metadata has {reason}"):
+        cluster.refresh(["t"])
+
+
+# -- produce ---------------------------------------------------------------------------------------
+
+
+def produced(code: int = 0) -> Callable[..., Struct]:
+    part = {"index": 0, "errorCode": code, "baseOffset": 3, "errorMessage": b"no\x1b[31m"}
+    return lambda *_: {"responses": [{"name": "t", "partitionResponses": [part]}]}
+
+
+def test_a_batch_goes_to_the_new_leader_after_a_refusal(pair: Pair, cluster: Cluster) -> None:
+    def moved(*_: object) -> Struct:
+        pair.leader = 1
+        return produced(6)()
+
+    pair.answer("Produce", moved, produced())
+    assert produce(cluster, TOPIC, batch(0)) == 3
+    assert pair.count("Produce") == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [lambda *_: None, produced(7), produced(20), lambda *_: b"HTTP/1.1 500", lambda *_: {}],
+)
+def test_an_unknown_outcome_is_never_repeated(
+    pair: Pair, cluster: Cluster, outcome: Callable[..., Any]
+) -> None:
+    pair.answer("Produce", outcome, produced())
+    with pytest.raises(UnknownOutcome, match="t:0: the broker may have stored the record, or not"):
+        produce(cluster, TOPIC, batch(0))
+    assert pair.count("Produce") == [1, 0]
+
+
+def test_a_refusal_has_the_brokers_reason_made_printable(pair: Pair, cluster: Cluster) -> None:
+    pair.answer("Produce", produced(87), produced())
+    with pytest.raises(BrokerError) as error:
+        produce(cluster, TOPIC, batch(0))
+    assert str(error.value) == "t:0: INVALID_RECORD: no\N{REPLACEMENT CHARACTER}[31m"
+
+
+# -- consume ---------------------------------------------------------------------------------------
+
+
+def consume(cluster: Cluster, end: int = 15, **position: Any) -> list[Any]:
+    found = []
+    start = Position(10, **position)
+    with Consumer(cluster, {TOPIC: start}, {TOPIC: end}, max_wait_ms=10) as consumer:
+        while not consumer.is_done:
+            found += [(each.next_offset, each.error) for each in consumer.poll()]
+    return found
+
+
+def got(*found: Any, **fields: Any) -> Callable[..., Struct]:
+    return lambda *_: answer(*found, **fields)
+
+
+@pytest.mark.parametrize("code", [3, 6, 74, 75, 100])
+def test_a_consumer_follows_the_leader(pair: Pair, cluster: Cluster, code: int) -> None:
+    def moved(*_: object) -> Struct:
+        pair.leader = 1
+        return answer(partition(errorCode=code))
+
+    pair.answer("Fetch", moved, got(partition(batch(10))))
+    assert consume(cluster) == [(15, None)]
+
+
+def test_a_consumer_goes_on_at_another_broker_after_a_cut(pair: Pair, cluster: Cluster) -> None:
+    def dies(*_: object) -> None:
+        pair.leader = 1
+
+    pair.answer("Fetch", dies, got(partition(batch(10))))
+    assert consume(cluster) == [(15, None)]
+
+
+def test_a_consumer_ends_when_no_leader_answers(quick: None, pair: Pair, cluster: Cluster) -> None:
+    pair.answer("Fetch", lambda *_: b"", lambda *_: b"")
+    started = time.monotonic()
+    ((_, error),) = consume(cluster)
+    assert isinstance(error, BrokerUnreachable)
+    assert time.monotonic() - started < 3
+
+
+def test_a_topic_that_was_created_again_is_not_the_same(pair: Pair, cluster: Cluster) -> None:
+    ((_, error),) = consume(cluster, topic_id=b"x" * 16)
+    assert isinstance(error, BrokerError)
+    assert error.name == "INCONSISTENT_TOPIC_ID"
+
+
+def test_an_error_of_a_partition_ends_it(pair: Pair, cluster: Cluster) -> None:
+    pair.answer("Fetch", got(partition(errorCode=29)), got())
+    ((_, error),) = consume(cluster)
+    assert isinstance(error, BrokerError)
+    assert error.name == "TOPIC_AUTHORIZATION_FAILED"
+
+
+def test_an_answer_that_is_not_valid_ends_its_partitions(pair: Pair, cluster: Cluster) -> None:
+    pair.answer("Fetch", got(partition(partitionIndex=4)), got())
+    ((_, error),) = consume(cluster)
+    assert isinstance(error, ClientError)
+    assert "a partition that was not asked for" in str(error)
+
+
+def test_nothing_beyond_the_end_is_fetched(pair: Pair, cluster: Cluster) -> None:
+    pair.answer("Fetch", got(partition(batch(10))), got())
+    assert consume(cluster, end=13) == [(15, None)]
+    assert pair.count("Fetch") == [1, 0]
