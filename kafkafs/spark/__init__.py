@@ -1,5 +1,5 @@
 """kafkafs as a Spark source and sink, and maintenance of large logs on Spark.
 
-Neither the mount nor the storage imports it. pyspark and pyarrow come with the extra
-`spark`; importing this package alone imports neither.
+Neither the mount nor the storage package imports this package. Importing it alone imports neither
+pyspark nor pyarrow.
 """

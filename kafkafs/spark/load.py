@@ -1,10 +1,11 @@
-"""`load`: a batch query over topics whose rows take the shorter way into Spark.
+"""The function `load`: a batch query whose rows Spark converts once, not twice.
 
-Spark gives rows of a Python data source to a query by two projections, and starts a Python process
-for each step of planning. `mapInArrow` has one projection, and the driver plans by itself: so a
-scan takes a third less time, and the first query of a session two fifths less.
+Spark converts the rows of a Python data source by two projections, and starts a Python process for
+each step of planning. `mapInArrow` has one projection, and the driver plans by itself. So a scan
+takes a third less time, and the first query of a session two fifths less.
 
-Each row of the DataFrame behind it is the number of a task: Spark gives each task one of them.
+`load` calls `mapInArrow` on a DataFrame of numbers. Each number is that of a task, and Spark gives
+one number to each task.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ def load(
     schema: StructType | str | None = None,
     **given: str | int | bool,
 ) -> DataFrame:
-    """The rows of `spark.read.format("kafkafs").schema(…).options(…).load(path)`, in less time.
+    """Return the rows of `spark.read.format("kafkafs").schema(…).options(…).load(path)`.
 
-    Options and columns are the same. It plans at once, and not when the query runs: each query over
-    the DataFrame reads the records that there were at the call. A time without a zone in `where` is
-    in the session's.
+    Options and columns are the same. `load` plans at once, and not when the query runs: each query
+    over the DataFrame reads the records that existed at the call. A time without a zone in `where`
+    is in the session's zone.
 
-    InvalidOption, UnknownTopicOrPartition, DataLoss, StorageError, OSError. What a task raises is
-    in the message of Spark's PythonException.
+    Errors: InvalidOption, StorageError, OSError. The message of Spark's PythonException has the
+    error of a task.
     """
     texts = {name: text for name, each in given.items() if (text := to_str(each)) is not None}
     named = {name.lower() for name in texts}
@@ -64,7 +65,7 @@ def _columns(schema: StructType | str) -> StructType:
 
 
 class _Tasks:
-    """The rows of tasks with the numbers that it is given."""
+    """Yields the rows of the tasks whose numbers it gets."""
 
     def __init__(self, reader: BatchReader, parts: Sequence[InputPartition]) -> None:
         self._reader = reader

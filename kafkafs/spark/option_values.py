@@ -50,14 +50,14 @@ def parsed(text: str, parser: Callable[[str], T], example: str, name: str) -> T:
 
 
 def long(text: str, expectation: str) -> int:
-    """A whole number of 64 bits. InvalidOption with the `expectation`."""
+    """Parse a whole number of 64 bits. InvalidOption with the `expectation`."""
     if _LONG.fullmatch(text.strip()) is None or not -(1 << 63) <= int(text) < 1 << 63:
         raise InvalidOption(f"{expectation}, got {text!r}")
     return int(text)
 
 
 def positive(options: Mapping[str, str], name: str) -> int | None:
-    """A positive whole number; None: there is no such option. InvalidOption."""
+    """Return a positive whole number, or None without this option. InvalidOption."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -68,7 +68,7 @@ def positive(options: Mapping[str, str], name: str) -> int | None:
 
 
 def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """True or false. InvalidOption."""
+    """Return the value of an option that is true or false. InvalidOption."""
     text = options.get(name.lower())
     if text is None:
         return default
@@ -78,7 +78,7 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
-    """A time in ms, given with or without a unit. InvalidOption."""
+    """Return a time in ms; the text has a unit or none. InvalidOption."""
     text = options.get(name.lower())
     if text is None:
         return default

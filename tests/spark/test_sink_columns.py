@@ -82,8 +82,8 @@ def test_columns_that_are_taken(columns: dict[str, DataType]) -> None:
         ),
         ({**LEAST, "headers": ArrayType(NAMED)}, "headers attribute unsupported type"),
         ({**LEAST, "headers": ArrayType(StringType())}, "headers attribute unsupported type"),
-        ({**LEAST, "user": StringType()}, "Attribute 'user' is none of a record's"),
-        ({"topic": StringType(), "Value": StringType()}, "Attribute 'Value' is none"),
+        ({**LEAST, "user": StringType()}, "Attribute 'user' is not a field of a record"),
+        ({"topic": StringType(), "Value": StringType()}, "Attribute 'Value' is not a field"),
     ],
 )
 def test_columns_that_are_refused(columns: dict[str, DataType], reason: str) -> None:

@@ -1,7 +1,7 @@
-"""Draws what `stats` has counted: rates over time by topic, and sizes by partition.
+"""Draws the figures of `stats`: rates over time by topic, and sizes by partition.
 
-matplotlib draws without a display. Of many topics or partitions the chart shows the largest, and
-the rest as one. It leaves out a few records that lie far away in time, and its title counts them.
+matplotlib draws without a display. The chart shows the largest topics and partitions, and the
+others as one. It leaves out a few records that lie far away in time, and its title counts them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _MOST_LINES = 8
 _MOST_BARS = 32
 _MOST_STEPS = 200
 _LONGEST_NAME = 28
-# The chart leaves out bins at the ends that hold this share of the records or less, where the
-# others span a tenth of the time or less.
+# The chart leaves out bins at the ends with at most this share of the records, if the other bins
+# span at most a tenth of the time.
 _FAR = 0.001
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 
@@ -51,14 +51,14 @@ def draw(counted: TopicStats, path: str) -> None:
         colours = _rates(rates, topics)
         _sizes(sizes, counted, colours)
         if rates.lines:
-            # Below the axes, where it covers nothing.
+            # Below the axes it covers nothing.
             names = rates.get_legend_handles_labels()
             figure.legend(*names, loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path)
 
 
 def _topics(partitions: Sequence[RangeStats]) -> dict[str, RangeStats]:
-    """The figures of each topic, most records first; the topics past the most lines are one."""
+    """Return the figures of each topic, most records first. The last one sums up small topics."""
     from kafkafs.spark.jobs.range_stats import total_of
 
     # They are in the order of topics.
@@ -105,7 +105,7 @@ def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
 
 
 def _range(topics: Sequence[RangeStats], width_ms: int) -> tuple[int, int, int]:
-    """The first and last bin to draw (-1: none), and how many records lie outside of them."""
+    """Return the first and last bin to draw (-1: none), and the number of records outside."""
     bins: Counter[int] = Counter()
     for stats in topics:
         bins.update({start: records for start, (records, _) in stats.bins.items()})

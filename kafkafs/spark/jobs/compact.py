@@ -1,9 +1,9 @@
-"""Compaction on Spark: keeps of each key the latest record, in logs of any size.
+"""Compaction on Spark: keeps the latest record of each key, in logs of any size.
 
-The job writes the bytes that the mount's own cleaner would write at that moment; each record that
-stays keeps its offset. Tasks read segment files and write new ones beside them. Hashes and offsets
-of keys go from task to task, values never do. Then the owner of the directory (the daemon that has
-it mounted, or this process) swaps the new segments in, all of a partition at once. It refuses if
+The job writes the bytes that the daemon's cleaner would write at that moment. Records keep their
+offsets. Tasks read segment files and write new ones beside them. They pass hashes and offsets of
+keys to other tasks, but no values. Then the owner of the directory (the daemon that has it mounted,
+or this process) swaps the new segments in, all of a partition at once. The owner refuses this if
 the log has changed since the tasks read it.
 
 Tasks of three kinds follow each other (`compact_tasks`): they scan ranges of segments, merge keys
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _SEGMENTS = ("segments_before", "segments_after")
 _SIZES = ("bytes_before", "bytes_after")
 _COUNTS = ("records_read", "records_kept")
-# Figures of the report, and where they are in what the owner answers.
+# Figures of the report, and their fields in the owner's answer.
 _DROPPED = {
     "records_dropped": "records_dropped",
     "dropped_superseded": "records_superseded",
@@ -84,9 +84,10 @@ def run(
     """Clean the partitions of compacted topics that can be cleaned.
 
     `only_due`: only those that min.cleanable.dirty.ratio or max.compaction.lag.ms make due.
-    `dry_run`: write nothing. `now_ms`: the time for settings and delete horizons, else the clock's.
-    A partition that cannot be cleaned stays as it is and is a fault of the report. OSError,
-    StorageError, OwnerNotReached if the owner takes no requests; Spark's own errors.
+    `dry_run`: write nothing. `now_ms`: the time for settings and delete horizons; None: now. A
+    partition that cannot be cleaned does not change, and is a fault of the report.
+
+    Errors: OSError, StorageError; OwnerNotReached if the owner takes no requests; Spark's errors.
     """
     started = time.monotonic()
     limits = limits or Limits(parallel=session.sparkContext.defaultParallelism)
@@ -105,7 +106,7 @@ def run(
 
 
 def check(path: str, selection: Selection) -> Location:
-    """Check the directory and the selection, without Spark. Raises as `run`."""
+    """Check the directory and the selection, without Spark. Errors: those of `run`."""
     where = data_location(path)
     if not where.is_local:
         raise InvalidConfig(f"{where}: compaction needs a local directory, not an object store")
@@ -114,7 +115,7 @@ def check(path: str, selection: Selection) -> Location:
 
 @dataclass(slots=True)
 class CompactionRound:
-    """A partition's round, and what the tasks and the owner answer of it.
+    """A partition's round, with the answers of the tasks and of the owner.
 
     `is_asked`: the owner has the request, and has not answered yet.
     """
@@ -169,7 +170,7 @@ class Compaction:
     # -- Spark's part --------------------------------------------------------------------------
 
     def clean(self) -> None:
-        """Run all tasks; the rounds then know what each group has kept."""
+        """Run all tasks. Afterwards the rounds have the number of kept records of each group."""
         from pyspark import StorageLevel
 
         context = self.session.sparkContext
@@ -199,7 +200,7 @@ class Compaction:
         self._take(kept)
 
     def _take(self, outputs: Iterable[TaskOutput]) -> None:
-        """Add what the tasks hand to the driver to the rounds."""
+        """Add the outputs of the tasks to the rounds."""
         for number, kind, at, data in outputs:
             each = self.rounds[number]
             if kind == OutputKind.FAULT:
@@ -212,7 +213,7 @@ class Compaction:
                 each.kept.append(data)
 
     def _openings(self) -> dict[WorkUnit, OpenAtStart]:
-        """What each group has to know of the transactions before it."""
+        """Return the state of transactions at the start of each group."""
         return {
             WorkUnit(number, group): opening
             for number, each in enumerate(self.rounds)
@@ -259,7 +260,7 @@ class Compaction:
             each.is_asked = False
 
     def tidy(self) -> None:
-        """Remove the job's files that are not swapped in: of failed rounds, of extra attempts."""
+        """Remove the files of failed rounds and of extra attempts, which are not swapped in."""
         if self.dry_run:
             return
         for directory in (each.shared.directory for each in self.rounds if not each.is_asked):
@@ -272,7 +273,7 @@ class Compaction:
 
 
 def _same(number: int) -> int:
-    """The partitioner: an output's key is the number of its task."""
+    """Return the partitioner: an output's key is the number of its task."""
     return number
 
 

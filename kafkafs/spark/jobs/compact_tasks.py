@@ -1,10 +1,10 @@
 """The tasks of a compaction: they scan ranges, merge buckets and write groups of segments.
 
-Each kind of task hands `TaskOutput`s to the next. A task has several small ranges, buckets or
-groups, of any rounds. A fault of a log (damage, a replaced file) is an output too: it ends its
+Each kind of task passes `TaskOutput`s to the next. A task has several small ranges, buckets or
+groups, of any rounds. A fault of a log (damage, a replaced file) is an output, too: it ends its
 round and no other.
 
-Not here: the work itself (`storage.compaction.shared.round`), the order of the tasks (`compact`).
+`storage.compaction.shared.round` does the work, and `compact` orders the tasks.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _LEAST_BYTES = 8 << 20
 
 
 class OutputKind(IntEnum):
-    """What the data of an output is."""
+    """The meaning of an output's data."""
 
     DIRTY = 0  # bytes: a bucket's keys; CLEAN too
     CLEAN = 1
     SUPERSEDED = 2  # bytes: offsets in a group
     MET = 3  # by group, the transactions in a range
     KEYS = 4  # the number of a bucket's keys
-    KEPT = 5  # what stays of a group
+    KEPT = 5  # the kept records of a group
     FAULT = 6  # the reason
 
 
 class TaskOutput(NamedTuple):
-    """`number`: of a bucket, range or group of the round."""
+    """The output of a task. `number`: that of a bucket, range or group of the round."""
 
     round: int
     kind: OutputKind
@@ -62,7 +62,7 @@ class WorkUnit(NamedTuple):
 
 
 class WorkPlan(NamedTuple):
-    """The input of all tasks: which `ranges`, `buckets` and `groups` each one has, by number."""
+    """The input of all tasks: the numbers of the `ranges`, `buckets` and `groups` of each."""
 
     rounds: tuple[SharedRound, ...]
     job: str
@@ -89,7 +89,7 @@ def plan_work(rounds: Sequence[SharedRound], job: str) -> WorkPlan:
 
 
 def _bundled(sizes: Iterable[tuple[WorkUnit, int]]) -> tuple[tuple[WorkUnit, ...], ...]:
-    """Bundle (unit, bytes) in order, so that a task has enough to do, or a little more."""
+    """Bundle (unit, bytes) in order, so that each task has enough work."""
     bundles: list[list[WorkUnit]] = []
     weight = _LEAST_BYTES
     for unit, size in sizes:
@@ -106,12 +106,12 @@ def _task_of(bundles: Sequence[Sequence[WorkUnit]]) -> dict[WorkUnit, int]:
 
 
 def _files(shared: SharedRound) -> Files:
-    """The files of the data directory that has the round's partition."""
+    """Return the files of the data directory that has the round's partition."""
     return Files(os.path.dirname(shared.directory))
 
 
 def scan_ranges(broadcast: Broadcast[WorkPlan], task: int) -> Iterator[tuple[int, TaskOutput]]:
-    """Scan the ranges of a task: (merging task, output). One for no bucket goes to any task."""
+    """Scan the ranges of a task: (merging task, output). Any task takes one without a bucket."""
     plan = broadcast.value
     tasks = _task_of(plan.buckets)
     for number, at in plan.ranges[task]:
@@ -134,7 +134,7 @@ def scan_ranges(broadcast: Broadcast[WorkPlan], task: int) -> Iterator[tuple[int
 def merge_buckets(
     broadcast: Broadcast[WorkPlan], outputs: Iterable[tuple[int, TaskOutput]]
 ) -> Iterator[TaskOutput]:
-    """Merge the buckets of a task, and hand on all other outputs."""
+    """Merge the buckets of a task, and pass on all other outputs."""
     rounds = broadcast.value.rounds
     merges: dict[WorkUnit, KeyMerge] = {}
     clean: list[tuple[WorkUnit, bytes]] = []
@@ -165,7 +165,7 @@ def merge_buckets(
 def by_group(
     broadcast: Broadcast[WorkPlan], outputs: Iterable[TaskOutput]
 ) -> Iterator[tuple[int, TaskOutput]]:
-    """The superseded offsets for the groups: (writing task, output)."""
+    """Yield the superseded offsets for the groups: (writing task, output)."""
     tasks = _task_of(broadcast.value.groups)
     for output in outputs:
         if output.kind == OutputKind.SUPERSEDED:

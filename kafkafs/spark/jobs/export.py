@@ -1,14 +1,14 @@
-"""Topics as Parquet files: `OUT/topic=…/date=…/part-….parquet`, date being the record's UTC day.
+"""Topics as Parquet files: `OUT/topic=…/date=…/part-….parquet`; the date is the record's UTC day.
 
-A streaming query reads the source and writes with Spark's own Parquet sink; its checkpoint lies in
-the export (`export_state`). So the job exports each record once, whoever is killed: a run goes on
-where the last one stopped and ends at the log end, or follows the topics until the user stops it.
-A *snapshot* is one batch query instead, into a new directory.
+A streaming query reads the source and writes with Spark's own Parquet sink. Its checkpoint is in
+the export (`export_state`). So the job exports each record once, even if processes are killed. A
+run continues from the end of the last run. It ends at the log end, or follows the topics until the
+user stops it. A *snapshot* is one batch query instead, into a new directory.
 
-Columns are the source's, and `date`; as text, key and value are strings.
+The columns are the source's, and `date`. As text, key and value are strings.
 
-The sink notes in `_spark_metadata` which files count, and Spark reads only those. A killed run may
-leave others beside them, which other readers cannot tell apart.
+The sink lists the valid files in `_spark_metadata`, and Spark reads only those. A killed run may
+leave other files, which other readers read, too.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _NOT_CONTENT = frozenset(
 
 
 class ExportOptions(NamedTuple):
-    """What to export, and how.
+    """The options of an export.
 
-    `as_text`: key and value as strings. `interval`: follow, with a batch so often ("10 seconds").
-    `is_snapshot`: a batch query. `source`: more options of the source.
+    `as_text`: key and value as strings. `interval`: follow, with the time between batches ("10
+    seconds"). `is_snapshot`: a batch query. `source`: more options of the source.
     """
 
     selection: Selection = EVERYTHING
@@ -61,7 +61,7 @@ class ExportOptions(NamedTuple):
     source: Mapping[str, str] = {}
 
     def content(self, path: str) -> str:
-        """What each run into the same export must have in common, as JSON."""
+        """Return the options that all runs into the same export must have in common, as JSON."""
         options = (each for each in self.source.items() if each[0].lower() not in _NOT_CONTENT)
         fields = {
             "data": data_name(path),
@@ -78,8 +78,9 @@ ALL = ExportOptions()
 def run(session: SparkSession, path: str, out: str, options: ExportOptions = ALL) -> JobReport:
     """Export from a data directory to `out`, a directory or a URI that Spark can write to.
 
-    A run that follows ends with its report on KeyboardInterrupt. OSError, StorageError; Spark's own
-    error where it cannot read or write a record.
+    A run that follows ends with its report on KeyboardInterrupt.
+
+    Errors: OSError, StorageError; Spark's error if it cannot read or write a record.
     """
     check(path, out, options)
     out = without_scheme(out)
@@ -105,7 +106,7 @@ def run(session: SparkSession, path: str, out: str, options: ExportOptions = ALL
 
 
 def check(path: str, out: str, options: ExportOptions) -> None:
-    """Check the arguments of `run`, without Spark. Raises as `run`."""
+    """Check the arguments of `run`, without Spark. Errors: those of `run`."""
     options.selection.location_of(path)
     out = without_scheme(out)
     if is_uri(out):
@@ -117,7 +118,7 @@ def check(path: str, out: str, options: ExportOptions) -> None:
 
 
 def plan(path: str, out: str, options: ExportOptions = ALL) -> JobReport:
-    """What a run would export, without Spark. OSError, StorageError."""
+    """Return a report of what a run would export, without Spark. OSError, StorageError."""
     where = options.selection.location_of(path)
     out = without_scheme(out)
     known: Offsets = {}
@@ -164,7 +165,7 @@ def _rows(reader: Any, session: SparkSession, path: str, options: ExportOptions)
 
 
 def _subscription(selection: Selection) -> dict[str, str]:
-    """The option of the source for this selection."""
+    """Return the option of the source for this selection."""
     if not selection.places:
         return {"subscribePattern": ".*"}
     if all(partition is None for _, partition in selection.places):
@@ -185,7 +186,7 @@ def _watched(query: StreamingQuery, *, is_endless: bool) -> JobReport:
             while not (query.awaitTermination(_LOOK_S) or held):
                 progress.update(query)
     finally:
-        query.stop()  # without effect where it has ended
+        query.stop()  # without effect if it has ended
     if held and not is_endless:
         raise KeyboardInterrupt
     progress.update(query)
@@ -193,7 +194,7 @@ def _watched(query: StreamingQuery, *, is_endless: bool) -> JobReport:
 
 
 class _QueryProgress:
-    """What a query reports of its batches."""
+    """Sums up the reports of a query about its batches."""
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
@@ -201,7 +202,7 @@ class _QueryProgress:
         self._ends: Offsets = {}
 
     def update(self, query: StreamingQuery) -> None:
-        """Add the batches that are new in the query's recent progress."""
+        """Add the new batches of the query's recent progress."""
         for batch in query.recentProgress:
             if batch.batchId in self._rows or not batch.numInputRows:
                 continue

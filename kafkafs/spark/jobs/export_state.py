@@ -1,11 +1,11 @@
-"""The files of an export beside its Parquet files: what it exports, and up to which offsets.
+"""The files of an export beside its Parquet files: its options, and the exported offsets.
 
-They lie in `OUT/_kafkafs`; readers of Parquet skip names that begin with an underscore:
+They are in `OUT/_kafkafs`. Readers of Parquet skip names that begin with an underscore.
 
-- `export.json`: the data directory, its topics, the columns. Another run must have the same: with
-  other topics Spark would forget offsets, and export records twice.
+- `export.json`: the data directory, its topics, the columns. Another run must have the same ones:
+  with other topics, Spark would forget offsets and export records twice.
 - `checkpoint/`: the streaming query's checkpoint, with the exported offsets.
-- `lock`: the active run holds it.
+- `lock`: the active run has the lock of this file.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _STATE = "_kafkafs"
 
 
 def without_scheme(path: str) -> str:
-    """The path of a `file:///…`; anything else unchanged."""
+    """Return the path of a `file:///…`; anything else unchanged."""
     return unquote(urlsplit(path).path) if path.startswith("file:/") else path
 
 
 def checkpoint_of(out: str) -> str:
-    """The directory of the query's checkpoint."""
+    """Return the directory of the query's checkpoint."""
     return f"{out.rstrip('/')}/{_STATE}/checkpoint"
 
 
 def check(out: str, content: str) -> bool:
-    """Whether an export of this was begun. InvalidConfig where something else is there."""
+    """Return whether an export of this content exists. InvalidConfig if other files exist."""
     path = os.path.join(out, _STATE, "export.json")
     try:
         with open(path, encoding="utf-8") as file:
@@ -56,9 +56,9 @@ def check(out: str, content: str) -> bool:
 
 @contextlib.contextmanager
 def begun(out: str, content: str) -> Iterator[None]:
-    """Hold the lock of an export, and write `content` down: what each run must have in common.
+    """Take the lock of an export, and write down `content`, which all runs have in common.
 
-    InvalidConfig, OSError; StorageError if another run has the lock.
+    Errors: InvalidConfig, OSError; StorageError if another run has the lock.
     """
     if is_uri(out):
         yield
@@ -79,7 +79,7 @@ def begun(out: str, content: str) -> Iterator[None]:
 
 
 def exported(out: str) -> Offsets:
-    """The offset after the last exported one, by partition; empty before the first run."""
+    """Return the offset after the last exported one, by partition; empty before the first run."""
     checkpoint = checkpoint_of(out)
     try:
         names = os.listdir(os.path.join(checkpoint, "commits"))
@@ -95,5 +95,5 @@ def exported(out: str) -> Offsets:
 
 
 def parse_offsets(text: str | None) -> Offsets:
-    """Parse the offsets that Spark keeps of a query; none for null."""
+    """Parse the offsets in a checkpoint of Spark; none for null."""
     return from_nested(json.loads(text or "null") or {}).offsets

@@ -1,14 +1,14 @@
-"""Files into a topic: text, a record a line, or rows of Parquet, JSON or CSV.
+"""Imports files into a topic: text with a record a line, or rows of Parquet, JSON or CSV.
 
-The sink appends all records as one transaction, under an *import id*: a second run of that id
-appends nothing. Unless the user gives one, the id is a hash of the topic, the files with their
-sizes and times, and how to read them.
+The sink appends all records as one transaction, under an *import id*. A second run with this id
+appends nothing. If the user gives no id, it is a hash of the topic, the files with their sizes and
+times, and the options for reading them.
 
-Records keep the order of lines in a file, and of files on the command line (a directory's by name);
-rows with a column `offset`, as an export has, the order of that. The column `partition` or
-`--partition` chooses the partition, else Kafka's partitioner does by key.
+Records keep the order of lines in a file, and of files on the command line (those of a directory by
+name). Rows with a column `offset`, such as those of an export, are sorted by it. The column
+`partition` or `--partition` chooses the partition, otherwise Kafka's partitioner does by key.
 
-Not here: which columns make a record (`import_records`).
+`import_records` makes records of the columns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SUFFIX = re.compile(r"\.(parquet|json|jsonl|ndjson|csv)(?:\.(?:gz|bz2|zst|lz4|s
 
 
 class _Input(NamedTuple):
-    """What to read: the files in order, the paths to give to Spark, the format."""
+    """The files in order, the paths for Spark, and the format."""
 
     files: list[str]
     sources: list[str]
@@ -55,8 +55,8 @@ def run(
 ) -> JobReport:
     """Import into a data directory or, with `dry_run`, only read the files.
 
-    InvalidConfig, UnknownTopicOrPartition, OwnerNotReached, OSError; Spark's own error where it
-    cannot read a file or a row is no record. After an error nothing is appended.
+    Errors: StorageError, OSError; Spark's error if it cannot read a file, or a row is not a record.
+    After an error nothing is appended.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
@@ -108,7 +108,7 @@ def run(
 
 
 def check(path: str, options: ImportOptions) -> None:
-    """Check the arguments of `run`, without Spark. Raises as `run`."""
+    """Check the arguments of `run`, without Spark. Errors: those of `run`."""
     directory = _directory(path)
     _found(options)
     _partitions(directory, options)
@@ -122,7 +122,7 @@ def _directory(path: str) -> str:
 
 
 def _partitions(directory: str, options: ImportOptions) -> int:
-    """How many partitions the topic has; 0: create the topic."""
+    """Return how many partitions the topic has; 0: create the topic."""
     paths.check_topic_name(options.topic)
     there = partitions_of(directory, options.topic)
     if not there and options.partitions is None:
@@ -137,11 +137,11 @@ def _partitions(directory: str, options: ImportOptions) -> int:
     return there
 
 
-# -- what is read --------------------------------------------------------------------------------
+# -- the files -----------------------------------------------------------------------------------
 
 
 def _found(options: ImportOptions) -> _Input:
-    """The files that the arguments name. FileNotFoundError, InvalidConfig."""
+    """Return the files that the arguments name. FileNotFoundError, InvalidConfig."""
     files: list[str] = []
     sources: list[str] = []
     for text in map(without_scheme, options.inputs):
@@ -160,13 +160,13 @@ def _found(options: ImportOptions) -> _Input:
     if not files:
         raise InvalidConfig("nothing to import: no files found")
     kind = options.format or _format(files)
-    # Text keeps its order, so Spark reads file after file. Rows with columns may lie in a directory
-    # whose subdirectories' names have some of the columns.
+    # Text keeps its order, so Spark reads file after file. Rows with columns may be in a directory
+    # whose subdirectories have some of the columns in their names.
     return _Input(files, files if kind == "text" else sources, kind)
 
 
 def _escaped(name: str) -> str:
-    """A name for Spark, with escapes: Spark takes names for patterns."""
+    """Return a name for Spark, with escapes: Spark reads names as patterns."""
     return name if is_uri(name) else re.sub(r"[][{}*?\\]", r"\\\g<0>", name)
 
 
@@ -183,7 +183,7 @@ def _check_readable(name: str) -> None:
 
 
 def _files_in(name: str) -> Iterator[str]:
-    """A file, or a directory's files by name, without those that Spark skips."""
+    """Yield a file, or a directory's files by name, without those that Spark skips."""
     os.stat(name)
     if not os.path.isdir(name):
         _check_readable(name)
@@ -209,7 +209,7 @@ def _format(files: Sequence[str]) -> str:
 
 
 def _name(options: ImportOptions, found: _Input) -> str:
-    """An import id from what is imported, and how."""
+    """Return an import id: a hash of the files and options."""
     stats = ((file, os.stat(file)) for file in found.files)
     versions = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     how = options._replace(inputs=(), partitions=None, name=None, format=found.format)

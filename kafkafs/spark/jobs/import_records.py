@@ -1,6 +1,6 @@
-"""Chooses which columns of imported rows become key, value, timestamp, headers and partition.
+"""Makes key, value, timestamp, headers and partition of the columns of imported rows.
 
-Structures become JSON, everything else that is not bytes becomes Spark's text of it.
+Structures become JSON. Other values that are not bytes become the text that Spark makes of them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from storage.errors import InvalidConfig
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: As `ImportOptions.value`: all columns without another use, as a JSON object.
+#: A value of `ImportOptions.value`: all columns without another use, as a JSON object.
 ALL = "*"
 _HEADERS = "array<struct<key:string,value:binary>>"
 
 
 class ImportOptions(NamedTuple):
-    """What to import, and how.
+    """The options of an import.
 
     `format`: text, parquet, json or csv; None: by the files' names. `key`, `value`, `timestamp`
     and `order_by` are names of columns. `partition`: for all records. `by_key`: ignore the column
-    `partition`. `partitions`: how many a new topic gets. `name`: the import id.
+    `partition`. `partitions`: the number of a new topic. `name`: the import id.
     """
 
     topic: str
@@ -40,7 +40,10 @@ class ImportOptions(NamedTuple):
 
 
 def records(rows: DataFrame, options: ImportOptions, kind: str) -> DataFrame:
-    """The rows with the sink's columns; `kind` is their format. InvalidConfig if one is missing."""
+    """Return the rows with the sink's columns. `kind`: their format.
+
+    InvalidConfig if a column is missing.
+    """
     from pyspark.sql import functions as sql
 
     names = rows.columns
@@ -78,7 +81,7 @@ def records(rows: DataFrame, options: ImportOptions, kind: str) -> DataFrame:
 
 
 def _chosen(names: Sequence[str], wanted: str | None, usual: str | None) -> str | None:
-    """The wanted column, else the usual one if there is such a column."""
+    """Return the wanted column, else the usual one if there is such a column."""
     if wanted is None:
         return usual if usual in names else None
     if wanted not in names:
@@ -102,7 +105,7 @@ def _as_bytes(rows: DataFrame, name: str) -> Column:
 
 
 def _as_time(rows: DataFrame, name: str) -> Column:
-    """A number counts milliseconds."""
+    """Return a column as a time; numbers are milliseconds."""
     from pyspark.sql import functions as sql
     from pyspark.sql.types import IntegralType
 

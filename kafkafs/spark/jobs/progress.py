@@ -1,8 +1,8 @@
-"""How far Spark is with a job, in tasks (`kafkafs.progress`).
+"""Shows the progress of a job, in tasks (`kafkafs.progress`).
 
-A thread asks the session's status tracker for the tasks of the job's groups. Spark learns stage by
-stage how many there are, so the total grows. A session without a tracker (Spark Connect) shows
-nothing. An exception cancels the groups' tasks, so none runs on after a Ctrl-C.
+A thread asks the session's status tracker for the tasks of the job's groups. Spark creates tasks
+stage by stage, so the total grows. A session without a tracker (Spark Connect) shows nothing. An
+exception cancels the groups' tasks, so that none continues after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from pyspark import SparkContext, StatusTracker
     from pyspark.sql import SparkSession
 
-#: How often the bar moves, in seconds.
+#: The time between two changes of the bar, in seconds.
 BAR_S = 0.2
 _PROPERTIES = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
 class TaskProgress(threading.Thread):
-    """Shows how many tasks of the job groups `groups` are done, and names the work `what`.
+    """Shows the number of finished tasks of the job groups `groups`, and the name of the work.
 
-    The job may change both: a streaming query's group is its run id.
+    The job may change `groups` and `what`: the group of a streaming query is its run id.
     """
 
     def __init__(self, what: str) -> None:
@@ -39,7 +39,7 @@ class TaskProgress(threading.Thread):
         self._ended = threading.Event()
 
     def watch(self, tracker: StatusTracker) -> None:
-        """Begin, as far as the system has a thread for it."""
+        """Begin, unless the system has no thread left."""
         self._tracker = tracker
         self._shown = on_stderr()
         with suppress(NoThread):
@@ -58,7 +58,7 @@ class TaskProgress(threading.Thread):
                 self._shown.show(self.what, done, total, "tasks")
 
     def _count(self) -> tuple[int, int]:
-        """How many tasks are done, and how many Spark knows of so far; each stage once."""
+        """Return the number of finished tasks and of all known tasks; each stage counts once."""
         jobs = [job for group in self.groups for job in self._tracker.getJobIdsForGroup(group)]
         stages = {
             stage
@@ -66,12 +66,12 @@ class TaskProgress(threading.Thread):
             if (info := self._tracker.getJobInfo(job)) is not None
             for stage in info.stageIds
         }
-        # Spark knows nothing of a stage that it skipped, or that ended long ago.
+        # Spark has no information about a stage that it skipped, or that ended long ago.
         known = [found for stage in stages if (found := self._tracker.getStageInfo(stage))]
         return sum(each.numCompletedTasks for each in known), sum(each.numTasks for each in known)
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._ended.set()
         if self.ident is not None:  # it was started
             self.join()
@@ -93,7 +93,7 @@ def working(session: SparkSession, what: str) -> Iterator[TaskProgress]:
         yield progress
     except BaseException:
         for each in progress.groups:
-            with suppress(Exception):  # what it was ended by matters more
+            with suppress(Exception):  # the first exception matters more
                 context.cancelJobGroup(each)
         raise
     finally:
@@ -105,5 +105,5 @@ def working(session: SparkSession, what: str) -> Iterator[TaskProgress]:
 def _context(session: SparkSession) -> SparkContext | None:
     try:
         return session.sparkContext
-    except Exception:  # Spark Connect has none, and says so in a way of its own
+    except Exception:  # Spark Connect has none, and raises errors of its own
         return None

@@ -1,11 +1,11 @@
 """Figures of a range of a partition: counted column by column, and added up over ranges.
 
-Buckets count sizes, exactly up to 255 bytes and within 1 % above, so that a topic's quantiles come
-from the figures of its tasks. Bins count records and bytes over time, and grow wider with the time
-that they cover. Times are in ms.
+Buckets count sizes, exactly up to 255 bytes and within 1 % above. So the driver computes a topic's
+quantiles from the figures of its tasks. Bins count records and bytes over time; they grow wider
+with the time that they cover. Times are in ms.
 
-A *time gap* lies between a record and the newest one before it. A task does not know the newest
-record before its range; so `add` decides about the gaps at the seam of two ranges.
+A *time gap* is the time between a record and the newest record before it. A task does not have the
+newest record before its range. So `add` computes the gaps where two ranges meet.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ WIDTHS_MS = tuple(
     seconds * 1000 for seconds in (1, 10, 60, 300, 1800, 3600, 21_600, 86_400, 604_800)
 )
 _MOST_BINS = 1000
-# How many time gaps a range keeps: the longest.
+# The number of time gaps that a range keeps: the longest ones.
 _MOST_GAPS = 1000
 _EXACT_BITS = 8
 
 
 @dataclass(slots=True)
 class RangeStats:
-    """Of the visible records from `from_offset` to before `to_offset`; -1: none."""
+    """The figures of the visible records from `from_offset` to before `to_offset`; -1: none."""
 
     topic: str
     partition: int
@@ -48,13 +48,13 @@ class RangeStats:
     value_bytes: int = 0
     largest: int = 0
     sizes: Counter[int] = field(default_factory=Counter)
-    """By bucket, how many records have such a size."""
+    """The number of records, by the bucket of their size."""
     first_offset: int = -1
     last_offset: int = -1
     offset_gaps: int = 0
     missing_offsets: int = 0
     gone: int = 0
-    """How many offsets retention deleted between planning and reading."""
+    """The number of offsets that retention deleted between planning and reading."""
     first_ms: int = -1
     """The time of the first record that has one, and its offset."""
     first_ms_offset: int = -1
@@ -65,9 +65,9 @@ class RangeStats:
     more_gaps: int = 0
     width_ms: int = WIDTHS_MS[0]
     bins: dict[int, list[int]] = field(default_factory=dict)
-    """By the time in ms where a bin begins: records, bytes."""
+    """(records, bytes), by the time in ms at which a bin begins."""
     keys: int = 0
-    """How many different keys one task's range has; a sum of ranges has none."""
+    """The number of different keys in one task's range; a sum of ranges has none."""
     batches: list[int] = field(default_factory=lambda: [0] * 8)
     """By the codec's number."""
 
@@ -86,7 +86,7 @@ class RangeStats:
     # -- counting ------------------------------------------------------------------------------
 
     def count(self, columns: Columns, gap_ms: int) -> None:
-        """Add the next columns of the range; their times are in µs."""
+        """Add the next columns of the range. Their times are in µs."""
         rows = columns.rows
         assert columns.keys is not None
         assert columns.values is not None
@@ -120,7 +120,7 @@ class RangeStats:
         self._join_offsets(first, last)
 
     def _join_offsets(self, first: int, last: int) -> None:
-        """Add the gap before `first`; the range goes on to `last`."""
+        """Add the gap before `first`, and extend the range to `last`."""
         if self.first_offset < 0:
             self.first_offset = first
         elif first > self.last_offset + 1:
@@ -162,7 +162,7 @@ class RangeStats:
             self.widen(WIDTHS_MS[WIDTHS_MS.index(self.width_ms) + 1])
 
     def widen(self, width_ms: int) -> None:
-        """Make the bins as wide as this."""
+        """Merge bins until they have this width."""
         self.width_ms = width_ms
         bins, self.bins = self.bins, {}
         for start, (records, size) in bins.items():
@@ -198,7 +198,7 @@ class RangeStats:
         self.newest_ms = max(known, other.newest_ms)
 
     def add_counts(self, other: RangeStats) -> None:
-        """Add the figures that need no order: of any range of any partition."""
+        """Add the figures that need no order, from any range of any partition."""
         for name in (
             *("records", "tombstones", "without_key", "without_time", "key_bytes", "value_bytes"),
             "gone",
@@ -219,7 +219,7 @@ class RangeStats:
     # -- results -------------------------------------------------------------------------------
 
     def quantile(self, part: float) -> int:
-        """The size in bytes that this share of the records does not exceed; within 1 %."""
+        """Return the size in bytes that this share of the records does not exceed, within 1 %."""
         rank = part * self.records
         for bucket in sorted(self.sizes):
             rank -= self.sizes[bucket]
@@ -229,7 +229,7 @@ class RangeStats:
 
     @property
     def peak(self) -> tuple[float, int]:
-        """Records a second in the fullest bin, and the time in ms where it begins."""
+        """Return the records a second in the fullest bin, and the time in ms at its start."""
         if not self.bins:
             return 0.0, -1
         start = max(self.bins, key=lambda start: self.bins[start][0])
@@ -237,7 +237,7 @@ class RangeStats:
 
 
 def total_of(name: str, parts: Iterable[RangeStats]) -> RangeStats:
-    """The sum of the counts of any ranges, as of a topic `name`."""
+    """Return the sum of the counts of any ranges as the figures of a topic `name`."""
     total = RangeStats(name, -1, 0, 0)
     for stats in parts:
         total.add_counts(stats)
@@ -245,7 +245,10 @@ def total_of(name: str, parts: Iterable[RangeStats]) -> RangeStats:
 
 
 def _buckets(sizes: _Longs) -> _Longs:
-    """The bucket of each size: the size, or its eight highest bits and the number of lower ones."""
+    """Return the bucket of each size.
+
+    It is the size itself, or its eight highest bits and the number of lower bits.
+    """
     bits = np.frexp(sizes.astype(np.float64))[1].astype(np.int64)
     below: _Longs = np.maximum(bits - _EXACT_BITS, 0)
     buckets: _Longs = (below << _EXACT_BITS) + (sizes >> below)
@@ -253,6 +256,6 @@ def _buckets(sizes: _Longs) -> _Longs:
 
 
 def _size_of(bucket: int) -> int:
-    """The size in the middle of a bucket."""
+    """Return the size in the middle of a bucket."""
     below, high = bucket >> _EXACT_BITS, bucket & ((1 << _EXACT_BITS) - 1)
     return (high << below) + ((1 << below) >> 1)

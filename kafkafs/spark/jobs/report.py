@@ -1,6 +1,6 @@
 """A job's report: figures, tables, faults. The command prints it.
 
-A figure's name ends in its unit, if it has one that its value does not tell.
+A figure's name ends in its unit, unless the value has the unit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Table:
 class JobReport:
     """The report of one run of a job.
 
-    `faults`: what the job found wrong or could not do, a line each; the command then exits with 1.
-    `notes`: lines for people.
+    `faults`: one line for each fault that the job found, and for each failed part of its work.
+    `notes`: other lines.
     """
 
     job: str

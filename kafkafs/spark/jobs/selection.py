@@ -14,7 +14,7 @@ from storage.log.log import Log
 
 
 def data_location(path: str) -> Location:
-    """Where the data directory `path` is. InvalidConfig, FileNotFoundError, OSError."""
+    """Return the place of the data directory `path`. InvalidConfig, OSError."""
     try:
         where = location_of(path)
     except ValueError as error:
@@ -24,7 +24,7 @@ def data_location(path: str) -> Location:
 
 
 def data_name(path: str) -> str:
-    """A name of the data directory `path` to keep: absolute, and without secrets."""
+    """Return a lasting name of the data directory `path`: absolute, and without secrets."""
     where = data_location(path)
     if where.is_local:
         return os.path.realpath(where.path)
@@ -34,22 +34,22 @@ def data_name(path: str) -> str:
 
 
 class Selection(NamedTuple):
-    """Topics, or single partitions of topics; empty: everything."""
+    """Topics, or single partitions of topics; without `places`, all of them."""
 
     places: tuple[tuple[str, int | None], ...] = ()
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether any partition of the topic is chosen."""
+        """Return whether any partition of the topic is chosen."""
         return not self.places or any(name == topic for name, _ in self.places)
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether this partition is chosen."""
+        """Return whether this partition is chosen."""
         return not self.places or any(
             name == topic and number in (None, partition) for name, number in self.places
         )
 
     def check(self, where: Location) -> Location:
-        """Raise UnknownTopicOrPartition if the directory lacks a chosen one. OSError."""
+        """Raise UnknownTopicOrPartition if a chosen topic or partition is missing. OSError."""
         there = {
             parsed
             for name, is_directory in where.files().scan(where.path)
@@ -64,11 +64,11 @@ class Selection(NamedTuple):
         return where
 
     def location_of(self, path: str) -> Location:
-        """Where the data directory `path` is, after a `check`. Raises as `data_location` too."""
+        """Return the place of the data directory `path`, after `data_location` and `check`."""
         return self.check(data_location(path))
 
     def logs(self, manager: LogManager) -> list[Log]:
-        """The chosen logs, by topic and partition."""
+        """Return the chosen logs, by topic and partition."""
         logs = (log for log in manager.logs() if self.wants(log.topic, log.partition))
         return sorted(logs, key=lambda log: (log.topic, log.partition))
 

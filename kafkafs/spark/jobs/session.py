@@ -1,11 +1,11 @@
-"""The Spark session of a job that was started from the command line, and what its errors say.
+"""The Spark session of a job that was started from the command line, and its errors in one line.
 
-A job uses an active session (a notebook's, a test's) and leaves it open. Else it starts one: on all
-cores of this machine, on the cluster `master`, or, under `spark-submit`, with the options given
-there. `SPARK_HOME` chooses another Spark than pyspark's. Settings of the user come first.
+A job uses an active session (a notebook's, a test's) and leaves it open. Otherwise it starts one:
+on all cores of this machine, on the cluster `master`, or under `spark-submit` with the options
+given there. `SPARK_HOME` chooses another Spark than pyspark's. The user's settings take precedence.
 
-Spark logs to a temporary file, unless the user wants to see it; if the session does not start, the
-error has the log's last lines.
+Spark logs to a temporary file, unless the user wants to see the log. If the session does not start,
+the error has the log's last lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    #: For modules that must not import pyspark, not even for its types.
+    #: For modules that do not import pyspark, not even for its types.
     Session: TypeAlias = SparkSession
 
 _ALWAYS = {
@@ -74,7 +74,7 @@ def check_installed() -> None:
 
 
 def how_to_install() -> str:
-    """The command that installs the extra's packages where this runs."""
+    """Return the command that installs the extra's packages for this Python."""
     if importlib.util.find_spec("pip") is None:
         return (
             "pip install '.[spark]' in a virtual environment and a clone of kafkafs, because this "
@@ -89,7 +89,7 @@ def how_to_install() -> str:
 def job_session(
     name: str, master: str | None, settings: Mapping[str, str], is_verbose: bool
 ) -> Iterator[SparkSession]:
-    """A session for one job, in the main thread; stop it at the end if this started it.
+    """Enter a session for one job, in the main thread; stop it at the end if this started it.
 
     Meanwhile SIGTERM raises KeyboardInterrupt as Ctrl-C does, and `progress.working` then cancels
     the job's tasks. CannotStartError.
@@ -110,14 +110,14 @@ def job_session(
         py4j = logging.getLogger("py4j")
         level = py4j.level
         if not is_verbose:
-            logging.getLogger().addFilter(_is_worth_saying)
-            # Py4J logs the connections that break at an orderly end; for others it raises, too.
+            logging.getLogger().addFilter(_is_worth_logging)
+            # Py4J logs connections that break at a normal end. For others it raises an error, too.
             py4j.setLevel(logging.CRITICAL)
         try:
             yield session
         finally:
             session.stop()
-            logging.getLogger().removeFilter(_is_worth_saying)
+            logging.getLogger().removeFilter(_is_worth_logging)
             py4j.setLevel(level)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -129,10 +129,10 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 @contextmanager
 def held_signals() -> Iterator[list[int]]:
-    """Let the first SIGINT or SIGTERM only join the list; the next one raises KeyboardInterrupt.
+    """Add the first SIGINT or SIGTERM to the list; the next one raises KeyboardInterrupt.
 
     An exception inside a call of Spark breaks Py4J's connection, and the calls after it may fail.
-    In a thread that is not the main one no signal arrives, and the list stays empty.
+    Only the main thread gets signals: in any other thread the list stays empty.
     """
     held: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -152,8 +152,8 @@ def held_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """Whether this is not Py4J's traceback of an interrupted call."""
+def _is_worth_logging(record: logging.LogRecord) -> bool:
+    """Return whether this is not Py4J's traceback of an interrupted call."""
     return not str(record.msg).startswith("KeyboardInterrupt while sending command")
 
 
@@ -174,7 +174,7 @@ def _start(
             gateway = launch(conf, {} if log is None else {"stderr": log})
         context = SparkContext(conf=conf, gateway=gateway)
     except Exception as error:
-        # Py4J and the JVM raise errors of many kinds here.
+        # Py4J and the JVM raise many kinds of errors here.
         why = _last_lines(log) or str(error).strip().partition("\n")[0]
         if "UnsupportedClassVersionError" in why:
             why = "Java is too old for Spark, which needs 17 or later"
@@ -198,14 +198,14 @@ def _configure(conf: SparkConf, name: str, master: str | None, settings: Mapping
     if is_local:
         # The workers run the driver's Python, whatever python3 in PATH is.
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        # They would look for kafkafs's own modules in the working directory first.
+        # Otherwise they look for kafkafs's own modules in the working directory first.
         os.environ.setdefault("PYTHONSAFEPATH", "1")
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _last_lines(log: IO[bytes] | None) -> str:
-    """The line of the JVM's output that says why it ended, else its last ones."""
+    """Return the first line of the JVM's output with an error, else its last lines."""
     if log is None:
         return ""
     log.seek(0)
@@ -218,7 +218,7 @@ def _last_lines(log: IO[bytes] | None) -> str:
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Whether Spark or Py4J raised this."""
+    """Return whether Spark or Py4J raised this."""
     return _package(error) in ("pyspark", "py4j")
 
 
@@ -227,10 +227,10 @@ def _package(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in one line that tells the user what to do.
+    """Return the reason of an error of Spark, in one line.
 
-    Spark wraps a task's exception in the text of a Python traceback, that in a Java one, and that
-    in an exception here. The first line of the innermost message says it.
+    Spark wraps the exception of a task in a Python traceback, this in a Java one, and this in an
+    exception here. The reason is the first line of the innermost message.
     """
     text = str(error)
     traceback = text.partition(_TRACEBACK)[2].splitlines()

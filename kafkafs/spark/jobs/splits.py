@@ -11,21 +11,21 @@ from storage.split.split_finder import Split
 
 LARGEST = 128 << 20
 SMALLEST = 8 << 20
-#: Splits for each of Spark's slots: so many that no slot waits long for the last split.
+#: The number of splits for each of Spark's slots: enough that no slot waits long for the last one.
 A_SLOT = 4
 
 
 def fair_bytes(total: int, slots: int) -> int:
-    """How many of `total` bytes a task reads, so that `slots` tasks at a time end together."""
+    """Return the bytes that a task reads, so that the tasks in all slots end about together."""
     return min(max(total // max(slots * A_SLOT, 1), SMALLEST), LARGEST)
 
 
 def all_splits(
     logs: list[Log], slots: int, isolation: Isolation, where: Condition | None = None
 ) -> list[Split]:
-    """Splits of all records that `isolation` shows, by topic, partition and offset.
+    """Return splits of all records that `isolation` shows, by topic, partition and offset.
 
-    `where`: without those for which it cannot hold.
+    `where`: leave out the records that cannot meet it.
     """
     target_bytes = fair_bytes(sum(log.size for log in logs), slots)
     splits = []

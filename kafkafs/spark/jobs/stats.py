@@ -1,7 +1,7 @@
-"""Counts what topics have: records, bytes, batches, codecs, rates, sizes, keys, gaps.
+"""Counts records, bytes, batches, codecs, rates, sizes, keys and gaps of topics.
 
-A task reads a split once, counts its figures (`range_stats`) and hands on its different keys; Spark
-counts the keys' hashes. The driver adds the figures up in the order of offsets.
+A task reads a split once, counts its figures (`range_stats`) and passes on its different keys.
+Spark counts the hashes of the keys. The driver adds the figures up in the order of offsets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from storage.condition.condition import Condition
     from storage.log.read import Isolation
 
-#: Up to this sum of the splits' different keys the job counts a topic's different keys exactly.
+#: The job counts a topic's different keys exactly up to this sum of the keys of its splits.
 EXACT_KEYS = 20_000_000
 _RELATIVE_ERROR = 0.01
 _KEYS_AT_ONCE = 65536
@@ -40,11 +40,11 @@ _SCHEMA = "topic string, stats string, key binary"
 
 
 class StatsOptions(NamedTuple):
-    """What to count. `gap_ms`: the shortest time gap; `keys`: whether to count different keys.
+    """The options of the job. `gap_ms`: the shortest time gap. `keys`: count different keys.
 
-    `where`: only records for which the condition holds, with times without a zone in the session's.
-    Gaps in time are then between them, and the log's own bytes, batches, codecs and gaps between
-    offsets are not reported.
+    `where`: count only the records that meet the condition; its times without a zone are in the
+    session's. Time gaps are then between these records. The bytes, batches, codecs and offset gaps
+    of the log are not reported.
     """
 
     selection: Selection = EVERYTHING
@@ -60,9 +60,9 @@ ALL = StatsOptions()
 def run(
     session: SparkSession, path: str, options: StatsOptions = ALL, *, chart: str | None = None
 ) -> JobReport:
-    """Count what a data directory has, and draw it into the file `chart` (.png, .svg).
+    """Count the records of a data directory, and draw them into the file `chart` (.png, .svg).
 
-    OSError, StorageError; Spark's own error where a task cannot read.
+    Errors: OSError, StorageError; Spark's error if a task cannot read.
     """
     check(path, options, chart)
     counted = count(session, path, options)
@@ -77,7 +77,7 @@ def run(
 
 
 def check(path: str, options: StatsOptions, chart: str | None) -> None:
-    """Check the arguments of `run`, without Spark. Raises as `run`."""
+    """Check the arguments of `run`, without Spark. Errors: those of `run`."""
     options.selection.location_of(path)
     if chart is not None:
         from kafkafs.spark.jobs import chart as charts
@@ -86,7 +86,7 @@ def check(path: str, options: StatsOptions, chart: str | None) -> None:
 
 
 def plan(path: str, options: StatsOptions = ALL) -> JobReport:
-    """What `run` would read, without Spark. OSError, StorageError."""
+    """Return a report of what `run` would read, without Spark. OSError, StorageError."""
     with _opened(path, options) as opened:
         logs = options.selection.logs(opened.manager)
         splits = all_splits(logs, 1, options.isolation, options.where)
@@ -99,7 +99,7 @@ def plan(path: str, options: StatsOptions = ALL) -> JobReport:
 
 
 def count(session: SparkSession, path: str, options: StatsOptions) -> TopicStats:
-    """The figures of each partition, without a report. Raises as `run`."""
+    """Return the figures of each partition, without a report. Errors: those of `run`."""
     from kafkafs.spark.jobs.range_stats import RangeStats
 
     options = in_zone_of(options, str(session.conf.get("spark.sql.session.timeZone")))
@@ -133,7 +133,7 @@ def count(session: SparkSession, path: str, options: StatsOptions) -> TopicStats
 
 
 def in_zone_of(options: StatsOptions, name: str) -> StatsOptions:
-    """The options with a condition whose times without a zone are in that one."""
+    """Return the options with the condition's times without a zone in the session's zone."""
     if options.where is None or not options.where.is_local:
         return options
     from storage.condition.literals import zone_named
@@ -147,7 +147,7 @@ def _opened(path: str, options: StatsOptions) -> FollowedDirectory:
 
 
 def _with_hashes(rows: DataFrame) -> DataFrame:
-    """The rows with 64-bit hashes in the place of keys."""
+    """Return the rows with 64-bit hashes instead of keys."""
     from pyspark.sql import functions as sql
 
     key = sql.when(sql.col("key").isNotNull(), sql.xxhash64("key")).alias("key")
@@ -170,7 +170,7 @@ def _different_keys(rows: DataFrame, found: list[RangeStats], *, is_exact: bool)
         )
         grouped = rows.where("key is not null").groupBy("topic").agg(count.alias("keys"))
         for row in grouped.collect():
-            # The keys of a single split are exact already.
+            # The keys of a single split are already exact.
             if splits[row.topic] > 1:
                 keys[row.topic] = row.keys
     return dict(keys)
@@ -182,7 +182,7 @@ def _different_keys(rows: DataFrame, found: list[RangeStats], *, is_exact: bool)
 def _count_splits(
     where: Location, splits: list[Split], options: StatsOptions, numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """A row of figures for each split, and one for each of its keys."""
+    """Yield a row of figures for each split, and one for each of its keys."""
     import pyarrow as pa
 
     schema = pa.schema({"topic": pa.string(), "stats": pa.string(), "key": pa.binary()})
@@ -200,7 +200,7 @@ def _count_splits(
 
 
 def _count_split(files: Files, split: Split, options: StatsOptions) -> tuple[RangeStats, pa.Array]:
-    """The figures and the different keys of a split. CorruptRecord, OSError."""
+    """Return the figures and the different keys of a split. CorruptRecord, OSError."""
     import pyarrow as pa
     import pyarrow.compute
 

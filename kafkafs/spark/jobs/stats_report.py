@@ -1,6 +1,6 @@
 """The figures of `stats` as tables: topics, partitions, times, the longest time gaps.
 
-Sizes of records are those of keys and values.
+The size of a record is that of its key and value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TopicStats(NamedTuple):
     """The figures of each partition, by topic and number, and the different keys of each topic.
 
     `is_exact`: the keys are counted, not estimated. `keys` is empty without the option for keys.
-    `is_whole`: of all records; else what is the log's own is left out of the report.
+    `is_whole`: the figures cover all records; otherwise the report omits those of the log itself.
     """
 
     partitions: list[RangeStats]
@@ -83,7 +83,7 @@ def _topics(counted: TopicStats) -> Table:
 
 
 def _codecs(batches: Sequence[int]) -> str:
-    """The codecs in use and, if there are several, the share of batches of each."""
+    """Return the codecs in use and, if there are several, the share of batches of each."""
     names = [*CODECS, *map(str, range(len(CODECS), len(batches)))]
     used = [(count, name) for name, count in zip(names, batches, strict=True) if count]
     if len(used) == 1:
@@ -126,7 +126,7 @@ def _times(counted: TopicStats) -> Table:
 
 
 def _gaps(counted: TopicStats) -> Table:
-    """The longest time gaps of all partitions."""
+    """Return the longest time gaps of all partitions."""
     table = Table("time gaps", ("topic", "partition", "offset", "before", "after", "seconds"))
     gaps = [
         (after - before, stats.topic, stats.partition, offset, before, after)
@@ -139,5 +139,5 @@ def _gaps(counted: TopicStats) -> Table:
 
 
 def _time(time_ms: int) -> TimeMs | None:
-    """None for no time."""
+    """Return a time as text; None for no time."""
     return TimeMs(time_ms) if time_ms >= 0 else None

@@ -1,9 +1,8 @@
 """Checks data directories as `kafkafs verify` does, with the segments read by Spark's tasks.
 
-`storage.verify` says what to check, and words the faults. The driver lists directories, checks
-small files, bundles segments into tasks of about equal size, and puts their results together in
-order. It writes nothing and takes no lock: the directory may be mounted, a running broker's, or in
-an object store.
+`storage.verify` has the checks and the messages. The driver lists directories, checks small files,
+bundles segments into tasks of about equal size, and combines their results in order. It writes
+nothing and takes no lock: the directory may be mounted, a running broker's, or in an object store.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 def run(session: SparkSession, path: str, selection: Selection = EVERYTHING) -> JobReport:
     """Verify a data directory or a selection of it; the report has its faults.
 
-    OSError, StorageError; Spark's own error where a task cannot read.
+    Errors: OSError, StorageError; Spark's error if a task cannot read.
     """
     where = selection.location_of(path)
     files = where.files()
@@ -67,7 +66,7 @@ def run(session: SparkSession, path: str, selection: Selection = EVERYTHING) -> 
 
 
 def plan(path: str, selection: Selection = EVERYTHING) -> JobReport:
-    """What `run` would read, without Spark. OSError, StorageError."""
+    """Return a report of what `run` would read, without Spark. OSError, StorageError."""
     where = selection.location_of(path)
     files = where.files()
     report = JobReport("verify", is_dry_run=True)
@@ -91,7 +90,7 @@ def _wanted(selection: Selection) -> Callable[[str, int], bool] | None:
 
 
 def _size(files: Files, piece: LogPiece) -> int:
-    """How many bytes of log the piece has to read; 0 for a file that has gone."""
+    """Return the bytes of log that the piece reads; 0 for a deleted file."""
     if isinstance(piece, OldLog):
         logs = [f"{piece.directory}/{name}" for name in piece.names]
     else:
@@ -104,7 +103,7 @@ def _size(files: Files, piece: LogPiece) -> int:
 
 
 def _bundles(files: Files, pieces: Sequence[LogPiece], slots: int) -> list[list[LogPiece]]:
-    """The pieces, in order, in a bundle for each task."""
+    """Return the pieces, in order, in a bundle for each task."""
     sizes = [_size(files, piece) for piece in pieces]
     wanted = fair_bytes(sum(sizes), slots)
     bundles: list[list[LogPiece]] = []

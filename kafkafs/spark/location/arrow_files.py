@@ -1,13 +1,13 @@
 """`storage.files.Files` over a `pyarrow.fs.FileSystem`: reads data directories in object stores.
 
 Descriptors are numbers of our own for open objects. Paths are absolute within the file system
-(`/bucket/prefix/topic-0/…`). A directory has what its listing says. Each method that writes raises
-OSError (EROFS).
+(`/bucket/prefix/topic-0/…`). A directory has the names of its listing. Each method that writes
+raises OSError (EROFS).
 
-With `listed`, for planning, it lists each directory once, and takes names, sizes and times from
-that until `forget`; so opening a data directory requests only the bytes that it reads. `confirm`
-checks that they are of the listed objects. Without, for reading a few objects, it requests an
-object's version when it opens the object and after each fetch.
+With `listed`, for planning, it lists each directory once, and uses the names, sizes and times of
+the listing until `forget`. So opening a data directory requests only the bytes that it reads.
+`confirm` checks that these bytes are of the listed objects. Without `listed`, for reading a few
+objects, it requests an object's version when it opens the object and after each fetch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Listing: TypeAlias = dict[str, Version]
 _DIRECTORY = Version(-1, 0)
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-# How many small files stay in memory, by path and version: a log's opening reads checkpoints often.
+# The number of small files in memory, by path and version: opening logs reads checkpoints often.
 _MOST_KEPT = 256
 _LARGEST_KEPT = 64 * 1024
 # The device number of all objects.
@@ -120,7 +120,7 @@ class ArrowFiles(Files):
         return self._stat(path, found)
 
     def born_ns(self, file: str | int) -> int:
-        """0: stores have no birth time, and an object's inode depends on its version."""
+        """Return 0: stores have no birth time, and an object's inode depends on its version."""
         return 0
 
     def listing(self, path: str) -> list[tuple[str, Kind]]:
@@ -150,10 +150,10 @@ class ArrowFiles(Files):
         return None
 
     def is_locked(self, path: str) -> bool:
-        """True: as under a live writer no file is torn, since an object exists whole or not."""
+        """Return True, as for a directory with a writer: no object is ever torn."""
         return True
 
-    # -- what writes ---------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------
 
     def _refuse(self, *given: Any, **_: Any) -> NoReturn:
         file = given[0]
@@ -206,7 +206,7 @@ class ArrowFiles(Files):
         self._store.forget(path)
 
     def _list(self, path: str) -> _Listing | None:
-        """What a directory has; None: no such directory."""
+        """Return the entries of a directory; None: no such directory."""
         if not self._listed:
             return self._ask(path)
         try:
@@ -225,7 +225,7 @@ class ArrowFiles(Files):
         return {info.base_name: _version_of(info) for info in found}
 
     def _find(self, path: str) -> Version | None:
-        """An object's version, or `_DIRECTORY`; None: there is neither."""
+        """Return an object's version, or `_DIRECTORY`; None: nothing has this name."""
         if self._listed and path == self._root:
             return None if self._list(path) is None else _DIRECTORY
         if self._listed and path.startswith(f"{self._root}/"):
@@ -244,14 +244,17 @@ class ArrowFiles(Files):
         return found
 
     def _stat(self, path: str, version: Version) -> os.stat_result:
-        """As for a file, the inode is the name's. A directory's time tells its listings apart."""
+        """Return the state of a name. Its inode belongs to the name, as with a file.
+
+        A directory has the time of its listing.
+        """
         number = _number(path)
         if version != _DIRECTORY:
             mode, size, mtime_ns = stat.S_IFREG | 0o444, version.size, version.mtime_ns
         else:
             mode, size = stat.S_IFDIR | 0o555, 0
             listing = self._list(path) or {}
-            # A time long ago: after a recent one a reader would wait for a second change.
+            # The time is long ago: after a recent time a reader would wait for a second change.
             mtime_ns = _number(repr(sorted(listing.items()))) >> 3
             made = listing.get(paths.PARTITION_METADATA)
             if made is not None:
@@ -273,5 +276,5 @@ def _version_of(info: Any) -> Version:
 
 
 def _number(text: str) -> int:
-    """A 63-bit hash of a text."""
+    """Return a 63-bit hash of a text."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

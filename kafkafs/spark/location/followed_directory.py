@@ -1,9 +1,9 @@
-"""A data directory that is open for planning, and follows what others write.
+"""A data directory that is open for planning, and sees the writes of other processes.
 
-Others are a broker or a mount on a disk, and a copying program in an object store, which has a copy
-of a data directory, all of its files. The copy may grow. A program that copies a segment puts its
-`.log` last: without the `.txnindex` readers would show aborted records. Segments may come in any
-order: records are shown only after those before them.
+On a disk, these are a broker or the daemon of a mount. An object store has a copy of a data
+directory with all its files, and the copy may grow. A program that copies a segment copies the
+`.log` last: without the `.txnindex`, readers would show aborted records. Segments may come in any
+order: records are shown only after the records before them.
 
 It writes nothing and takes no lock, so permission to read is enough.
 """
@@ -24,11 +24,11 @@ from storage.follow.follow_directory import DirectoryFollower
 if TYPE_CHECKING:
     from kafkafs.spark.location.arrow_files import ArrowFiles
 
-# The shortest time between two listings of a store, in seconds: idle queries refresh all the time.
+# The shortest time between two listings of a store, in seconds: idle queries refresh often.
 LISTED_EVERY_S = 1.0
 # The time between two sweeps for unused descriptors and deleted segments, in ms.
 _SWEEP_MS = 10_000
-# How often to open a directory whose objects change meanwhile.
+# The number of attempts to open a directory whose objects change meanwhile.
 _TRIES = 5
 
 
@@ -47,7 +47,7 @@ class FollowedDirectory:
         *,
         until_high_watermark: bool = False,
     ) -> None:
-        """FileNotFoundError, NotADirectoryError, StorageError, OSError."""
+        """Open the directory. Errors: StorageError, OSError."""
         self.location = location
         self._wanted = wanted
         self._until_high_watermark = until_high_watermark
@@ -99,8 +99,8 @@ class FollowedDirectory:
     def refresh(self, *, at_once: bool = False) -> None:
         """Bring partitions, log starts, log ends and last stable offsets up to date.
 
-        Costs two stats a partition on a disk where nothing has changed. Lists all directories of an
-        object store, once a second at most unless `at_once`. StorageError, OSError.
+        On a disk without changes this costs two stats a partition. It lists all directories of an
+        object store, at most once a second unless `at_once`. StorageError, OSError.
         """
         if self._objects is None:
             self._look()
@@ -132,6 +132,6 @@ class FollowedDirectory:
             self._look()
             objects.confirm()
         except SegmentGone:
-            # A writer has replaced an object between two listings: part of it may be in use.
+            # A writer has replaced an object between two listings. Part of it may be in use.
             self.close()
             self._open()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kafkafs.spark.location.arrow_files import ArrowFiles
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# Parameters of pyarrow's S3 that its URIs cannot have; and those that are flags.
+# The parameters of pyarrow's S3 that its URIs cannot have, and those that are flags.
 _S3_MORE = {"anonymous", "session_token", "role_arn", "session_name", "external_id"}
 _S3_FLAGS = {"anonymous", "force_virtual_addressing", "allow_bucket_creation"}
 

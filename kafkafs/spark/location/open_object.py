@@ -1,14 +1,14 @@
-"""One open object of an object store: fetches its bytes, and sees that they are of one version.
+"""One open object of an object store: fetches its bytes, all of one version.
 
-A store has no descriptors: each fetch requests a name, and a writer may replace the object that has
+A store has no descriptors. Each fetch requests a name, and a writer may replace the object that has
 the name. So opening requests the object's *version* (its ETag, or size and time in a store without
-ETags), and so does each fetch of an object that no listing has: one open object never gives bytes
-of two versions. If the object has changed or gone, reading raises SegmentGone, as for a replaced
-segment.
+ETags). Each fetch of an object that is in no listing requests it, too. So one open object never
+returns bytes of two versions. If the object was changed or deleted, reading raises SegmentGone, as
+for a replaced segment.
 
-Logs have read-ahead: the first read fetches little more than its bytes, later ones fetch larger and
-larger blocks, the next of them in the background. All other files are small and fetched whole; of a
-large index first the end, which is all that opening a log reads.
+Logs have read-ahead: the first read fetches little more than its bytes. Later reads fetch larger
+and larger blocks, and the next block in the background. All other files are small, and are fetched
+whole. Of a large index the end is fetched first, because opening a log reads only that.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from storage.threads import submit
 # The smallest first fetch of a log, and the largest block.
 _FIRST_BLOCK = 4 * 1024
 _LARGEST_BLOCK = 8 * 1024 * 1024
-# Read-ahead starts with the second contiguous block of this size: one may be all the caller reads.
+# Read-ahead starts with the second contiguous block of this size: the caller may read only one.
 _AHEAD_FROM = 1024 * 1024
 _SECOND_NS = 1_000_000_000
-# An index up to this size is fetched whole; of a larger one first so much of its end.
+# An index up to this size is fetched whole; of a larger one, this much of its end first.
 _END = 64 * 1024
 
 
@@ -45,7 +45,7 @@ class Version(NamedTuple):
     tag: bytes = b""
 
     def can_be(self, listed: Version) -> bool:
-        """Whether this can be the version of a listing, whose times may be more exact."""
+        """Return whether this can be the version of a listing, whose times may be more exact."""
         same_time = self.mtime_ns // _SECOND_NS == listed.mtime_ns // _SECOND_NS
         return self.size == listed.size and same_time
 
@@ -57,8 +57,9 @@ class ObjectStore:
     """
 
     def __init__(self, filesystem: Any, prefix: str, *, rooted: bool) -> None:
-        """`prefix` makes URIs of the file system's paths, for errors; `rooted`: they begin with a
-        slash, as those of the methods here do.
+        """Use a file system. `prefix` makes URIs of its paths, for errors.
+
+        `rooted`: its paths begin with a slash, as those of the methods here do.
         """
         self._filesystem = filesystem
         self._prefix = prefix
@@ -73,18 +74,18 @@ class ObjectStore:
                 found[0].close()
 
     def keep(self, path: str) -> tuple[Any, Version]:
-        """As `open`; `forget` closes it."""
+        """Open an object until `forget`; return its input file and its version."""
         found = self._kept.get(path)
         if found is None:
             found = self._kept[path] = self.open(path)
         return found
 
     def name(self, path: str) -> str:
-        """The path as users write it: `s3://bucket/…`."""
+        """Return the path as users write it: `s3://bucket/…`."""
         return f"{self._prefix}{self._inner(path)}"
 
     def open(self, path: str) -> tuple[Any, Version]:
-        """An input file and its version. FileNotFoundError, OSError."""
+        """Return an input file and its version. FileNotFoundError, OSError."""
         with self.errors_of(path):
             file = self._filesystem.open_input_file(self._inner(path))
             metadata = file.metadata() or {}
@@ -95,7 +96,7 @@ class ObjectStore:
             return file, Version(file.size(), self.info(path).mtime_ns or 0)
 
     def info(self, path: str, *, is_directory: bool = False) -> Any:
-        """The FileInfo of a path, or those of all that a directory has. OSError."""
+        """Return the FileInfo of a path, or those of a directory's entries. OSError."""
         inner = self._inner(path)
         with self.errors_of(path):
             return self._filesystem.get_file_info(
@@ -131,9 +132,10 @@ class OpenObject:
         ahead: Executor,
         gone: Callable[[str], None],
     ) -> None:
-        """`listed`: the version in a listing; the first read then opens the object. None: open it
-        now, and check the version at each fetch. Calls `gone` with the path if the object has
-        changed. FileNotFoundError, OSError.
+        """Open an object. `gone` is called with the path if the object has changed.
+
+        `listed`: the version in a listing; the first read then opens the object. None: open it now,
+        and check the version at each fetch. OSError.
         """
         self._store = store
         self.path = path
@@ -156,7 +158,7 @@ class OpenObject:
         self.version: Version = listed
 
     def read(self, position: int, size: int) -> bytes | memoryview:
-        """`size` bytes from `position`; fewer only at the end. SegmentGone, OSError."""
+        """Return `size` bytes from `position`; fewer only at the end. SegmentGone, OSError."""
         size = min(size, self.version.size - position)
         if size <= 0:
             return b""
@@ -186,7 +188,7 @@ class OpenObject:
     # -- fetching ------------------------------------------------------------------------------
 
     def _take_small(self, position: int) -> None:
-        """Fetch the object whole; if it is large and the first read is near its end, that end."""
+        """Fetch the whole object, or the end of a large one that is read there first."""
         end = self.version.size - _END
         if not (end > _END and position >= end and not self._data):
             end = 0
@@ -236,7 +238,7 @@ class OpenObject:
         return data
 
     def _opened(self) -> Any:
-        """The input file; the first call opens it, and checks it against the listing."""
+        """Return the input file; the first call opens it, and checks it against the listing."""
         if self._file is None:
             try:
                 file, version = self._store.keep(self.path)
@@ -248,7 +250,7 @@ class OpenObject:
         return self._file
 
     def _check(self) -> None:
-        """Raise SegmentGone if the object has changed or gone."""
+        """Raise SegmentGone if the object was changed or deleted."""
         try:
             file, version = self._store.open(self.path)
         except FileNotFoundError:

@@ -1,14 +1,14 @@
 """Sends requests to the owner of a data directory: a mount's daemon, else this process itself.
 
 The owner is the process that holds `.lock`. If no process does, the client opens the directory,
-carries the request out and closes the directory. If a mount's daemon does
+carries the request out and closes the directory. If a mount's daemon is the owner
 (`storage.state.owner_file`), the client writes a line into `.kafkafs/adopt` of the mount, and reads
 the outcome from that file. While another job has the directory open, or a daemon starts or ends,
-the client tries again; it gives up after `PATIENCE_S` without an owner that takes requests.
+the client tries again. It gives up after `PATIENCE_S` without an owner that takes requests.
 
-The client never guesses an outcome. If the owner dies or unmounts before it tells the outcome, the
-client sends the request again, to the owner of that moment; for that one a batch that is already
-adopted is a duplicate.
+The client never guesses an outcome. If the owner dies or unmounts before it reports the outcome,
+the client sends the request again, to the new owner. For the new owner, a batch that was adopted
+before is a duplicate.
 
 `storage.owner` has the requests. This module needs neither pyspark nor pyarrow.
 """
@@ -53,11 +53,11 @@ _TOPICS = os.path.join(".kafkafs", "topics")
 _TOPIC_MODE = 0o755
 _GROUPS = ".groups"
 PATIENCE_S = 60.0
-"""How long to wait for an owner that takes no requests, in seconds."""
+"""The time to wait for an owner that takes requests, in seconds."""
 CHECK_PATIENCE_S = 5.0
-"""As `PATIENCE_S`, for `check_owner`: longer than another job has the directory for a moment."""
+"""The same time for `check_owner`: longer than the short moment of another job."""
 TOPIC_PATIENCE_S = 10.0
-"""As `PATIENCE_S`, for `create_topic`."""
+"""The same time for `create_topic`."""
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.25
 # The errors of a mount whose daemon has ended, is ending or is starting.
@@ -89,8 +89,8 @@ def ask_owner(
 ) -> A:
     """Ask the owner to carry out a request, and return its answer.
 
-    OwnerNotReached; the errors of `LogManager.open` and of the request's kind. After an OSError the
-    owner may have carried it out or not: ask again, with the same request.
+    Errors: OwnerNotReached; those of `LogManager.open` and of the request's kind. After an OSError
+    it is unknown whether the owner has carried the request out: send the same request again.
     """
     client = _Client(path, patience_s, task or Task())
     return client.retry(lambda: client.ask(kind, request))
@@ -99,39 +99,38 @@ def ask_owner(
 def check_owner(path: str) -> None:
     """Wait for an owner that takes requests, before work that needs one.
 
-    OwnerNotReached if the owner takes none, such as a broker.
+    OwnerNotReached if the owner, such as a broker, takes no requests.
     """
     client = _Client(path, CHECK_PATIENCE_S, Task())
     client.retry(client.find_owner)
 
 
 def create_topic(path: str, topic: str, partitions: int) -> None:
-    """Create the topic unless it exists; when it returns, all of its partitions are there.
+    """Create the topic unless it exists. On return all of its partitions exist.
 
-    A topic's directories come one by one: whoever finds fewer asks the owner, or waits until no
-    process has the data directory open.
+    Another process may be creating the topic, one directory after the other. If this process finds
+    only some of them, it asks the owner, or waits until no process has the data directory open.
 
-    InvalidTopic, PolicyViolation of a reserved name, TopicExists if its name collides with another;
-    OwnerNotReached; OSError.
+    Errors: InvalidTopic, PolicyViolation, TopicExists; OwnerNotReached; OSError.
     """
     client = _Client(path, TOPIC_PATIENCE_S, Task())
     try:
         client.retry(lambda: client.create_topic(topic, partitions))
     except OwnerNotReached as error:
         raise OwnerNotReached(
-            f"process {error.pid} has the data directory open and does not create topics on "
-            "request; stop the process, or create the topic in it",
+            f"process {error.pid} has the data directory open and creates no topics on request. "
+            "Stop the process, or create the topic in it",
             error.pid,
             path=client.directory,
         ) from None
 
 
 def make_group(path: str, group: str) -> None:
-    """Have the daemon that owns the directory make a consumer group, and so what keeps groups at
-    all, before the first request to commit its positions: the daemon would answer nobody else
-    while it carries that request out. Where no daemon is the owner, the request does it.
+    """Create a consumer group in the daemon that owns the directory.
 
-    OwnerNotReached, OSError.
+    Call this before the first request to commit offsets. That request would create the group and
+    the topic of groups, and the daemon would answer no other request meanwhile. If no daemon is the
+    owner, the request creates them. OwnerNotReached, OSError.
     """
     client = _Client(path, TOPIC_PATIENCE_S, Task())
     client.retry(lambda: client.make_group(group))
@@ -171,7 +170,7 @@ class _Client:
             time.sleep(next(pauses_s))
 
     def find_owner(self) -> OwnerProcess | None:
-        """The daemon that owns the directory; None: no process does. _Gone."""
+        """Return the daemon that owns the directory; None: no process does. _Gone."""
         pid = self._files.locked_by(os.path.join(self.directory, paths.LOCK))
         if pid is None:
             return None
@@ -181,7 +180,7 @@ class _Client:
         if owner is None or owner.pid != pid:
             who = f"process {pid}" if pid > 0 else "a process in another container"
             raise _Gone(
-                f"{who} has the data directory open and takes no requests; stop it (a broker, a "
+                f"{who} has the data directory open and takes no requests. Stop it (a broker, a "
                 "long command), or mount the directory with kafkafs mount",
                 pid,
             )
@@ -190,11 +189,11 @@ class _Client:
     # -- requests ------------------------------------------------------------------------------
 
     def ask(self, kind: RequestKind[R, A], request: R) -> A:
-        """Send the request to the present owner. _Gone if there is no outcome."""
+        """Send the request to the present owner. _Gone if it reports no outcome."""
         owner = self.find_owner()
         if owner is not None:
             return self._ask_daemon(owner, kind, request)
-        _have_many_descriptors()
+        _allow_many_descriptors()
         with self._open(lambda adoptions: kind.topics(adoptions, request)) as manager:
             answer = kind.carry_out(manager, request, self._task, time.time_ns)
             wanted = {(file[0], file[1], file[2]) for file in kind.staged(request)}
@@ -203,7 +202,7 @@ class _Client:
         return answer
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Have the present owner create the topic unless it exists. _Gone."""
+        """Ask the present owner to create the topic unless it exists. _Gone."""
         there = partitions_of(self.directory, topic)
         if there >= partitions:
             return
@@ -211,7 +210,7 @@ class _Client:
         owner = self.find_owner()
         if owner is None:
             if there:
-                return  # nobody creates it any more
+                return  # no process creates it any more
             with self._open() as manager:
                 if topic not in manager.topics:
                     manager.create_topic(topic, partitions)
@@ -224,13 +223,13 @@ class _Client:
         except FileExistsError:
             if not partitions_of(self.directory, topic):
                 raise TopicExists(
-                    f"topic {topic!r} collides with another one: '.' and '_' are one in the names "
-                    "of Kafka's metrics",
+                    f"topic {topic!r} collides with another one: '.' and '_' are the same in the "
+                    "names of Kafka's metrics",
                     path=self.directory,
                 ) from None
 
     def make_group(self, group: str) -> None:
-        """Have the present owner make the group, if it is a daemon. _Gone."""
+        """Ask the present owner to create the group, if it is a daemon. _Gone."""
         owner = self.find_owner()
         if owner is not None:
             self._check_mount(owner)
@@ -271,23 +270,23 @@ class _Client:
         return kind.decode_answer(outcome)
 
     def _check_mount(self, owner: OwnerProcess) -> None:
-        """Raise _Gone if by now another directory, or none, is mounted there."""
+        """Raise _Gone if another directory, or none, is mounted there now."""
         with self._reaching(owner):
             if os.getxattr(owner.mount, PID_ATTRIBUTE) != str(owner.pid).encode():
-                raise _Gone(_not_there(owner), owner.pid)
+                raise _Gone(_no_answer(owner), owner.pid)
 
     @contextlib.contextmanager
     def _reaching(self, owner: OwnerProcess) -> Iterator[None]:
-        """Turn errors of the mount into errors that say what to do."""
+        """Turn errors of the mount into errors with a remedy."""
         try:
             yield
         except OSError as error:
             if error.errno in _GONE:
-                raise _Gone(_not_there(owner), owner.pid) from None
+                raise _Gone(_no_answer(owner), owner.pid) from None
             if error.errno in _FORBIDDEN:
                 raise OwnerNotReached(
-                    f"process {owner.pid} has the data directory mounted at {owner.mount!r}, "
-                    "where only the user who has mounted it may ask: run as that user",
+                    f"process {owner.pid} has the data directory mounted at {owner.mount!r}, and "
+                    "takes requests only from the user who has mounted it: run as that user",
                     owner.pid,
                     path=self.directory,
                 ) from None
@@ -300,10 +299,10 @@ class _Client:
             raise
 
 
-def _have_many_descriptors() -> None:
-    """Raise the limit of descriptors: each partition that it writes takes three.
+def _allow_many_descriptors() -> None:
+    """Raise the limit of descriptors: each partition that the owner writes to needs three.
 
-    The limit stays: another thread may own another directory.
+    The limit is not lowered again, because another thread may own another directory.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
@@ -318,7 +317,7 @@ def _pauses_s() -> Iterator[float]:
 
 
 def partitions_of(path: str, topic: str) -> int:
-    """How many partitions a topic has in a data directory; 0: no such topic. OSError."""
+    """Return the number of a topic's partitions in a data directory; 0: no topic. OSError."""
     parsed = (
         paths.parse_partition_directory(name)
         for name, is_directory in Files(path).scan(path)
@@ -327,11 +326,11 @@ def partitions_of(path: str, topic: str) -> int:
     return sum(each is not None and each[0] == topic for each in parsed)
 
 
-def _not_there(owner: OwnerProcess) -> str:
+def _no_answer(owner: OwnerProcess) -> str:
     return (
-        f"process {owner.pid} has the data directory open and does not answer at {owner.mount!r}, "
-        "where it says that it has mounted it; if that is in another container, or was unmounted "
-        "by force, run where the mount can be seen, or stop the process"
+        f"process {owner.pid} has the data directory open, but does not answer at {owner.mount!r}, "
+        "its mount point. If the mount is in another container, run there. If it was unmounted by "
+        "force, stop the process"
     )
 
 
@@ -347,7 +346,7 @@ def _write(path: str, line: bytes) -> None:
 
 
 def _outcome(path: str, request_id: str) -> RequestOutcome | None:
-    """The file's line about a request; None: it has none."""
+    """Return the file's line about a request; None: no such line."""
     with open(path, "rb", buffering=0) as file:
         text = file.read()
     for line in reversed(text.splitlines()):

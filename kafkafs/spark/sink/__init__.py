@@ -1,4 +1,4 @@
-"""The sink: tasks stage rows in files (`staging`); the driver's commit makes records of them.
+"""The sink: tasks stage rows in files (`staging`), and the driver's commit appends these.
 
 `sink` has the writers, `sink_options` their options, `sink_columns` their columns.
 """

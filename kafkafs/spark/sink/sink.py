@@ -1,20 +1,20 @@
 """`df.write` and `df.writeStream` to `format("kafkafs")`: rows become records, each once.
 
 Tasks stage rows (`staging`). The commit, in the driver, asks the owner of the logs to adopt the
-files of the successful tasks, as one Kafka transaction (`owner`, `storage.adopt.adopt`). In a
-partition the tasks' records have the order of the tasks' numbers.
+files of the successful tasks as one Kafka transaction (`storage.adopt.adopt`). In a partition, the
+records are in the order of the tasks' numbers.
 
-A batch query that has an application's id and a version (`txnAppId`, `txnVersion`) is one batch of
-that application: in a `foreachBatch` each is written once.
+A batch query with an application's id and a version (`txnAppId`, `txnVersion`) is one batch of that
+application. So in a `foreachBatch` each batch is written once.
 
-The id of a streaming query, which its checkpoint keeps, identifies its batches: the owner does not
-append a batch again that Spark replays after a restart, and a run of the query that has a batch
-adopted fences off the run before it.
+The id of a streaming query is in its checkpoint, and identifies its batches. If Spark replays a
+batch after a restart, the owner does not append it again. When the owner adopts a batch of a run,
+it fences off the earlier run of the query.
 
-Spark calls commit in another process than the tasks', and abort even after a commit that has
-failed. The owner may still adopt that batch, but whole or not at all, and adopted files are no
-longer staged ones: so abort may remove staged files at any time. Each step runs in a process of its
-own and imports only what it needs.
+Spark calls commit in another process than the tasks, and calls abort even after a commit that has
+failed. The owner may still adopt that batch, as a whole or not at all. Adopted files are not staged
+files any more, so abort may remove staged files at any time. Each step runs in a process of its own
+and imports only the modules that it needs.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A task's local properties that name its batch (StreamExecution, MicroBatchExecution).
+# The local properties of a task that name its batch (StreamExecution, MicroBatchExecution).
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 
-# How often to ask the owner about a batch when a disk's error leaves the outcome open.
+# The number of requests for a batch if an error of the disk leaves the outcome open.
 _TRIES = 3
 
 
@@ -71,9 +71,9 @@ class SinkWrite(NamedTuple):
 
 @dataclass(frozen=True)
 class StagedTask(WriterCommitMessage):
-    """What a task has staged: its number, its batch, its files, how many records they have.
+    """The files that a task has staged, and the number of records in them.
 
-    `tries`: earlier attempts, which may have left unknown files.
+    `tries`: the number of earlier attempts, which may have left unknown files.
     """
 
     task: int
@@ -86,7 +86,7 @@ class StagedTask(WriterCommitMessage):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of `df.write`. InvalidOption, ValueError, OSError."""
+    """Return the writer of `df.write`. InvalidOption, StorageError, OSError."""
     if overwrite:
         raise InvalidOption(
             "SaveMode overwrite is not supported: logs are append-only. Use mode append."
@@ -97,7 +97,7 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """The writer of `df.writeStream`. InvalidOption, ValueError, OSError."""
+    """Return the writer of `df.writeStream`. InvalidOption, StorageError, OSError."""
     if overwrite:
         raise InvalidOption(
             "Output mode complete is not supported: a log is only appended to. Use append or "
@@ -114,12 +114,12 @@ def _options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = parse(given)
     check_columns(schema, has_topic_option=options.topic is not None)
     if options.topic is not None:
-        _have_topic(options.path, options.topic, options.topic_partitions)
+        _ensure_topic(options.path, options.topic, options.topic_partitions)
     return options
 
 
-def _have_topic(path: str, topic: str, partitions: int | None) -> None:
-    """UnknownTopicOrPartition; errors of `create_topic`."""
+def _ensure_topic(path: str, topic: str, partitions: int | None) -> None:
+    """Create a missing topic if the option says so, else raise UnknownTopicOrPartition."""
     from kafkafs.spark.location.owner_client import create_topic, partitions_of
 
     if partitions is not None:
@@ -137,7 +137,7 @@ def _stage(options: SinkOptions, write: SinkWrite, batches: Iterator[pa.RecordBa
     context = TaskContext.get()
     assert context is not None
     task = context.partitionId()
-    # A random number, so that even after a restart no attempt meets the file of another.
+    # A random number keeps the files of all attempts apart, even after a restart.
     attempt = secrets.randbits(62)
     name = StagedName(write.query, write.batch, task, attempt)
     staging = Staging(
@@ -154,7 +154,7 @@ def _stage(options: SinkOptions, write: SinkWrite, batches: Iterator[pa.RecordBa
 
 
 def _properties() -> tuple[str | None, str | None, str | None]:
-    """The query's id, the batch's number and the run's id of this task of a streaming query."""
+    """Return the ids of the query, the batch and the run of this task of a streaming query."""
     context = TaskContext.get()
     assert context is not None
     query, batch, run = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
@@ -162,7 +162,7 @@ def _properties() -> tuple[str | None, str | None, str | None]:
 
 
 def _write_of_stream() -> SinkWrite:
-    """The batch that this task of a streaming query writes."""
+    """Return the batch that this task of a streaming query writes."""
     query, batch, run = _properties()
     if not query or not batch or not run:
         raise InvalidRecord(
@@ -172,7 +172,7 @@ def _write_of_stream() -> SinkWrite:
 
 
 def _of_run(write: SinkWrite) -> SinkWrite:
-    """The write of an application: in a `foreachBatch`, of the run of the streaming query."""
+    """Return the write with the run of the streaming query, if it is in a `foreachBatch`."""
     query, _, run = _properties()
     return write._replace(run=run) if query and run else write
 
@@ -240,9 +240,9 @@ def _abort(path: str, messages: Sequence[WriterCommitMessage | None]) -> None:
 
 
 def _remove_all(path: str, query: str, batch: int) -> None:
-    """Remove the staged files of a query's batches up to this one; nobody adopts them any more.
+    """Remove the staged files of a query's batches up to this one, which are never adopted now.
 
-    A killed task cannot remove its own. Files that stay expire.
+    They are left by killed tasks. Files that cannot be removed expire.
     """
     files = Files(path)
     with contextlib.suppress(OSError):
@@ -264,7 +264,7 @@ class BatchWriter(SentWithTask, DataSourceArrowWriter):
         run = str(uuid.uuid4())
         if options.app is not None and options.version is not None:
             app = options.app
-            # Without a run, unless it is within a streaming query (`_of_run`).
+            # In a streaming query `_of_run` adds the run.
             self._write = SinkWrite(app, options.version, app, QueryKind.RISING)
         elif options.transaction is not None:
             # A second run of a named write is another run of the same query.
@@ -287,7 +287,7 @@ class BatchWriter(SentWithTask, DataSourceArrowWriter):
         _commit(self._options.path, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove the staged files; if no other write has this name, those of killed tasks too."""
+        """Remove the staged files, and those of killed tasks if no other write has this name."""
         _abort(self._options.path, messages)
         if self._write.kind is QueryKind.ONCE:
             _remove_all(self._options.path, self._write.query, self._write.batch)
@@ -313,7 +313,7 @@ class StreamWriter(SentWithTask, DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's
     ) -> None:
-        """Ask the owner to adopt the staged files, even none: the next batch must follow this."""
+        """Ask the owner to adopt the staged files; an empty batch counts, too."""
         for message in messages:
             if isinstance(message, StagedTask) and message.write.batch != batchId:
                 raise StorageError(
@@ -326,5 +326,5 @@ class StreamWriter(SentWithTask, DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's
     ) -> None:
-        """Remove what was staged."""
+        """Remove the staged files."""
         _abort(self._options.path, messages)

@@ -1,9 +1,9 @@
-"""Checks the sink's columns, and hands them from Arrow to the encoder.
+"""Checks the sink's columns, and passes them from Arrow to the encoder.
 
-They are those of Spark's Kafka sink: `topic` (string), `partition` (int), `key` and `value` (string
-or binary), `headers`; only `value` is required. The sink also takes `timestamp`, the record's time;
-null is the same as no column. It ignores `offset` and `timestampType`, which the source gives, and
-refuses any other column, since a record has no field for it.
+The columns are those of Spark's Kafka sink: `topic` (string), `partition` (int), `key` and `value`
+(string or binary), `headers`. Only `value` is required. The sink also accepts `timestamp`, the
+record's time; null is the same as no column. It ignores the source's columns `offset` and
+`timestampType`. It refuses any other column, because a record has no field for it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def check_columns(schema: StructType, *, has_topic_option: bool) -> None:
     for name in names:
         if name not in _TYPES and name not in _LEFT_OUT:
             raise InvalidOption(
-                f"Attribute '{name}' is none of a record's: {', '.join(_TYPES)}. Select what to "
-                "write."
+                f"Attribute '{name}' is not a field of a record ({', '.join(_TYPES)}). Select the "
+                "columns to write."
             )
         if names.count(name) > 1:
             raise InvalidOption(f"Attribute '{name}' is given twice.")
@@ -88,7 +88,7 @@ class EncoderColumns(NamedTuple):
 
 
 def columns_of(batch: pa.RecordBatch) -> EncoderColumns:
-    """The columns of a batch, without a copy."""
+    """Return the columns of a batch, without a copy."""
     found = dict(zip(batch.schema.names, batch.columns, strict=True))
     keys, headers = found.get("key"), found.get("headers")
     timestamps, partitions = found.get("timestamp"), found.get("partition")
@@ -102,7 +102,7 @@ def columns_of(batch: pa.RecordBatch) -> EncoderColumns:
 
 
 def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.Buffer | None]]:
-    """Each topic in a batch, and its rows' numbers as i64; None: all rows are the topic's."""
+    """Yield each topic in a batch with the numbers of its rows as i64; None: all rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -118,7 +118,7 @@ def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.Buffer | No
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
-    """Timestamps as microseconds, which Spark's Arrow form has already."""
+    """Return timestamps as microseconds, which Spark's Arrow form already has."""
     if column.type.unit == "us":
         return column
     import pyarrow as pa
@@ -170,5 +170,5 @@ def _given(buffer: pa.Buffer | None) -> pa.Buffer | bytes:
 
 
 def _positions(buffer: pa.Buffer | None) -> pa.Buffer | bytes:
-    """The positions; Arrow may leave them out for no rows, but the encoder needs the first."""
+    """Return the positions. Arrow may omit them for no rows, but the encoder needs the first."""
     return bytes(8) if buffer is None or not buffer.size else buffer

@@ -1,14 +1,15 @@
 """Stages the rows of one of the sink's tasks: a file for each partition, with finished batches.
 
-A file has v2 batches as the topic's settings want them (compression.type). When `finish` returns,
-the files are closed, so that other machines see them, too. Nothing is flushed to the disk: the
-owner checks every byte before it adopts, and flushes the log. Where a power cut has taken some of a
-file, the owner refuses the batch, and Spark writes it anew. Full buffers go to the files, so memory
-does not grow with the task; with many partitions only some files are open at a time.
+A file has v2 batches according to the topic's settings (compression.type). When `finish` returns,
+the files are closed, so that other machines see them, too. The task does not flush the files: the
+owner checks every byte before it adopts them, and flushes the log. If a power failure has damaged a
+file, the owner refuses the batch, and Spark writes it again. The task writes full buffers to the
+files, so memory does not grow with the task. With many partitions only some files are open at a
+time.
 
-The partitions of a topic are the directories that exist when the task begins. Where there are fewer
+The partitions of a topic are the directories that exist when the task begins. If there are fewer
 than `topic_partitions`, the task first asks the owner to create the topic. A row that the topic
-does not take ends the task with an error that names the row.
+refuses ends the task with an error that names the row.
 
 Invariants: no file existed before; `discard` leaves none.
 """
@@ -45,7 +46,7 @@ _log = logging.getLogger(__name__)
 # Large enough to compress well and to make headers cheap, small enough that reading one record
 # decodes little.
 BATCH_BYTES = 64 * 1024
-# The bytes of rows in memory; with more, batches go out before they are full.
+# The most bytes of rows in memory; with more, batches are written before they are full.
 HELD_BYTES = 64 << 20
 OPEN_FILES = 128
 _KEY_SHOWN = 40
@@ -56,7 +57,7 @@ def _now_ms() -> int:
 
 
 class Staging:
-    """The staged files of one task. `topic`: of all rows, whatever their column `topic` says."""
+    """The staged files of one task. `topic`: overrides the rows' column `topic`."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Staging:
         held_bytes: int = HELD_BYTES,
         open_files: int = OPEN_FILES,
     ) -> None:
-        """StorageError if the settings are invalid; OSError."""
+        """Errors: StorageError if the settings are invalid; OSError."""
         files = files or Files(data_dir)
         self._disk = files
         self._data_dir = data_dir
@@ -89,9 +90,8 @@ class Staging:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a batch.
 
-        InvalidRecord and its subclasses, RecordTooLarge, UnknownTopicOrPartition, ReadOnlyLog for a
-        row that the topic does not take; errors of `create_topic`; OSError. After an error call
-        only `discard`.
+        Errors: a StorageError names the row that the topic refuses; errors of `create_topic`;
+        OSError. After an error call only `discard`.
         """
         if not batch.num_rows:
             return
@@ -117,7 +117,7 @@ class Staging:
             self._flush()
 
     def finish(self) -> tuple[list[StagedFile], int]:
-        """Close the files; return them, and how many records they have. OSError."""
+        """Close the files; return them, and the number of their records. OSError."""
         self._flush()
         self._files.close()
         staged = [
@@ -128,7 +128,7 @@ class Staging:
         return staged, self._rows
 
     def discard(self) -> None:
-        """Remove the files. Raises nothing: files that stay expire."""
+        """Remove the files. It raises nothing: files that cannot be removed expire."""
         self._files.remove()
 
     def _flush(self) -> None:
@@ -151,7 +151,7 @@ class Staging:
         return rows
 
     def _partitions_of(self, topic: str) -> list[int]:
-        """The topic's partitions; it is created first where that is asked for."""
+        """Return the topic's partitions. First create a missing topic if the option says so."""
         found = self._partitions.get(topic, [])
         if self._topic_partitions is None:
             if not found:
@@ -165,7 +165,7 @@ class Staging:
         return found
 
     def _list_partitions(self) -> dict[str, list[int]]:
-        """The partitions that exist, by topic."""
+        """Return the partitions that exist, by topic."""
         found: dict[str, list[int]] = {}
         for directory, is_directory in self._disk.scan(self._data_dir):
             parsed = paths.parse_partition_directory(directory) if is_directory else None
@@ -196,9 +196,9 @@ class Staging:
 
 
 class _TopicRows:
-    """The rows of one topic on their way to its partitions' files.
+    """Encodes the rows of one topic into the files of its partitions.
 
-    `write` adds batches to the file of a partition, and returns its path; `written` has these.
+    `write` adds batches to the file of a partition, and returns its path. `written` has the paths.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class _TopicRows:
         self.topic = topic
         self.partitions = partitions
         self.written: dict[int, str] = {}
-        # Without times of their own (LogAppendTime) the owner stamps records when it appends them.
+        # With LogAppendTime the owner stamps records when it appends them.
         self.has_times = config.message_timestamp_type == "CreateTime"
         limit = config.max_message_bytes
         # The encoder checks the times.
@@ -240,13 +240,13 @@ class _TopicRows:
 
 
 class _StagedFiles:
-    """Files to append to, with their `sizes` by path; only `open_files` are open at a time."""
+    """Files that grow, with their `sizes` by path; only `open_files` are open at a time."""
 
     def __init__(self, files: Files, open_files: int) -> None:
         self._files = files
         self._limit = open_files
         self.sizes: dict[str, int] = {}
-        # The open ones, the last used at the end.
+        # The open files; the one used last is at the end.
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def append(self, path: str, data: memoryview | bytearray) -> None:

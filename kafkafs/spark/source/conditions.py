@@ -48,7 +48,7 @@ class Where:
             if self._means_the_same(name):
                 return
             why, zone = (
-                f"the time zone of the session is {name}, that of the driver is another one",
+                f"the time zone of the session is {name}, and the driver has another one",
                 name,
             )
         elif context.getLocalProperty(_QUERY) is None:

@@ -1,8 +1,8 @@
 """Handles records that a query should read and that were deleted.
 
-Retention may delete records before a query reads them; a user may delete a topic, and create it
-again. Then the query fails or, with `failOnDataLoss=false`, continues with the records that exist
-and logs a warning, once for each partition.
+Retention may delete records before a query reads them. A user may delete a topic and create it
+again. The query then fails. With `failOnDataLoss=false` it continues with the records that exist,
+and logs one warning for each partition.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LossPolicy:
             self._said.add(name)
             _log.warning(
                 "Some data may have been lost because it is not in the log any more, and the query "
-                "goes on without it. If you want it to fail on such cases, set the source option "
+                "continues without it. If you want it to fail on such cases, set the source option "
                 "failOnDataLoss to true. Reason: %s",
                 reason,
             )

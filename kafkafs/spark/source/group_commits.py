@@ -1,12 +1,13 @@
-"""The option `group`: how far a streaming query is, as the positions of a consumer group.
+"""The option `group`: commits the progress of a streaming query for a consumer group.
 
-Spark asks for the next batch when a batch is done: all before the start of the next one is. It
-calls the source's `commit` no earlier, and not at all after the last batch of a query that stops
-by itself.
+Spark requests the next batch when a batch is done. All records before the start of the next batch
+are done then. Spark calls the source's `commit` no earlier, and never after the last batch of a
+query that stops by itself.
 
-A thread asks the owner of the directory, so that Spark does not wait: once a second at most, and a
-tenth of the time where an answer takes longer. A query that stops by itself waits for its last
-commit. What fails is said once, and tried again; it does not end the query.
+A thread sends the commits to the owner of the directory, so that Spark does not wait. It sends one
+a second at most, and uses at most a tenth of the time if the answers take long. A query that stops
+by itself waits for its last commit. A commit that fails is logged once and tried again; it does not
+end the query.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from storage.task import Task
 _log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-"""The time between two commits, in seconds, at least."""
+"""The shortest time between two commits, in seconds."""
 _SHARE = 10
 # How long a commit waits for an owner that takes requests.
 _PATIENCE_S = 10.0
@@ -46,7 +47,7 @@ class GroupCommits:
         self._monotonic_s = monotonic_s
         self._pool = ThreadPoolExecutor(1, "group")
         self._task = Task()
-        # Only the thread has these while it works.
+        # The thread owns these while it works.
         self._running: Future[None] | None = None
         self._committed: Offsets = {}
         self._is_made = False
@@ -54,16 +55,16 @@ class GroupCommits:
         self._due_s = monotonic_s()
 
     def check(self) -> None:
-        """OwnerNotReached where the owner takes no requests, such as a broker."""
+        """Raise OwnerNotReached if the owner, such as a broker, takes no requests."""
         check_owner(self._path)
 
     def close(self) -> None:
-        """Stop; what has begun ends."""
+        """Stop after the commit that is running."""
         self._task.cancel()
         self._pool.shutdown()
 
     def commit(self, offsets: Offsets, *, waits: bool) -> None:
-        """Commit these offsets, or soon those of a later call. `waits`: now."""
+        """Commit these offsets soon, or those of a later call. `waits`: commit them now."""
         if self._running is not None:
             if waits:
                 self._wait()

@@ -1,15 +1,15 @@
-"""Offsets of many partitions, in the JSON of Spark's Kafka source, and arithmetic with them.
+"""Offsets of many partitions: the JSON of Spark's Kafka source, and arithmetic.
 
     {"orders": {"0": 23, "1": -1}, "events": {"0": -2}}
 
 An offset is that of the next record to read; -1 is the end (`LATEST`), -2 the start (`EARLIEST`).
 `nested` sorts topics and partitions, since Spark compares the texts.
 
-What a streaming query keeps in its checkpoint, `Reached`, has the ids of topics too, which tell a
-topic from a later one of the same name: `{"orders": {"0": 23, "id": "Tm2GcYvLQbCNc3w1lYSuIg"}}`.
-In options they are taken and mean nothing.
+The checkpoint of a streaming query (`Reached`) also has the ids of topics, because a later topic
+may have the same name: `{"orders": {"0": 23, "id": "Tm2GcYvLQbCNc3w1lYSuIg"}}`. Options may have
+these ids, which have no effect there.
 
-A limit's and the tasks' shares are those of Spark's Kafka source
+Limits and tasks are divided among partitions as in Spark's Kafka source
 (`KafkaMicroBatchStream.rateLimit`, `KafkaOffsetRangeCalculator`).
 """
 
@@ -44,14 +44,14 @@ _ID = "id"
 
 
 class Reached(NamedTuple):
-    """How far a streaming query is. `ids`: those of the topics, as far as they have one."""
+    """The progress of a streaming query. `ids`: the ids of the topics that have one."""
 
     offsets: Offsets
     ids: Mapping[str, str] = {}
 
 
 def names(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions for people: `[events-0, orders-0, orders-1]`."""
+    """Return partitions as text for messages: `[events-0, orders-0, orders-1]`."""
     return f"[{', '.join(map(str, sorted(partitions)))}]"
 
 
@@ -59,7 +59,7 @@ def names(partitions: Iterable[TopicPartition]) -> str:
 
 
 def nested(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None = None) -> Nested:
-    """The offsets as objects for JSON, in order, with the ids of their topics."""
+    """Return the offsets as objects for JSON, in order, with the ids of their topics."""
     result: Nested = {}
     for (topic, partition), offset in sorted(offsets.items()):
         result.setdefault(topic, {})[str(partition)] = offset
@@ -70,7 +70,7 @@ def nested(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str] | None 
 
 
 def from_nested(value: object) -> Reached:
-    """The offsets and ids of a result of `nested`. ValueError if it is none."""
+    """Parse a result of `nested`. ValueError."""
     result = Reached({}, ids := {})
     if not isinstance(value, dict):
         raise ValueError(f"not an object of topics: {value!r}")
@@ -127,7 +127,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class OffsetRange(NamedTuple):
-    """Offsets from `start` to before `end`; some may be gone."""
+    """Offsets from `start` to before `end`; some of their records may be deleted."""
 
     partition: TopicPartition
     start: int
@@ -141,9 +141,9 @@ class OffsetRange(NamedTuple):
 def limited(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int
 ) -> Offsets:
-    """Ends towards `end` that are about `most` offsets away, each partition by its share.
+    """Return ends with about `most` offsets from `start` to them, divided among partitions.
 
-    Each partition that has offsets gets one at least, so the sum may be a few more.
+    Each partition that has offsets gets at least one, so the sum may be a few more.
     """
     sizes = {name: end[name] - start[name] for name in end if end[name] > start[name]}
     total = sum(sizes.values())
@@ -156,9 +156,9 @@ def limited(
 def divided(
     ranges: Iterable[OffsetRange], *, at_least: int | None = None, most_records: int | None = None
 ) -> list[OffsetRange]:
-    """Divide ranges into about `at_least` of `most_records` offsets or less; drop empty ones.
+    """Divide ranges into about `at_least` ranges with at most `most_records` offsets.
 
-    Larger ranges become more ranges.
+    Larger ranges are divided into more ranges. Empty ranges are dropped.
     """
     wanted = [each for each in ranges if each.size > 0]
     if most_records is not None:

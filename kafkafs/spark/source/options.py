@@ -92,8 +92,10 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Limit:
-    """Where to start or end: at `offset` (`EARLIEST`, `LATEST`) or the time `timestamp` (in ms) of
-    all partitions, or at an offset or a time (in ms) for each.
+    """The start or the end of a query.
+
+    For all partitions: `offset` (`EARLIEST`, `LATEST`) or `timestamp` (in ms). For each partition:
+    `offsets` or `timestamps` (in ms).
     """
 
     offset: int | None = None
@@ -138,7 +140,7 @@ Mode = Literal["batch", "stream", "any"]
 def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
     """Parse options. InvalidOption for an unknown one, an invalid value or a contradiction.
 
-    The mode "any" stands for a kind of query that is not known yet.
+    In the mode "any" the kind of the query is not known yet.
     """
     options = {name.lower(): value for name, value in given.items()}
     for name, reason in BATCH_ONLY.items() if mode == "stream" else ():
@@ -212,8 +214,8 @@ def _condition(options: Mapping[str, str], mode: Mode) -> Condition | None:
         raise InvalidOption(f"Option 'where': {error}") from None
     if found.is_relative and mode == "stream":
         raise InvalidOption(
-            "Option 'where' has a time before now, which a batch that is repeated would not read "
-            f"again as it was: give a time such as 2026-11-22T08:00, got {text!r}"
+            "Option 'where' has a time before now. A repeated batch of a streaming query would "
+            f"read other records: give a time such as 2026-11-22T08:00, got {text!r}"
         )
     return found
 
@@ -311,7 +313,7 @@ def _limit(options: Mapping[str, str], side: str, default: int, *, error: bool) 
 
 
 def _by_partition(text: str, example: str, name: str, *, least: int) -> Offsets:
-    """The offsets or times of an option. InvalidOption if one is below `least`."""
+    """Return the offsets or times of an option. InvalidOption if one is below `least`."""
     found = values.parsed(text, offsets.parse, example, name)
     for each, number in found.items():
         if number < least:

@@ -1,10 +1,10 @@
 """Makes tasks of ranges of offsets.
 
-The option `where` leaves out partitions, and the offsets that the indexes rule out; the rest of it
-goes with each task, which decodes no other records. `conditions` says more.
+The option `where` leaves out partitions, and the offsets that the indexes exclude. Each task gets
+the rest of the condition (`conditions`) and compares it in the decoder.
 
 `minPartitions` and `maxRecordsPerPartition` divide ranges first, then the size of splits does.
-Offsets that are gone are data loss.
+Offsets whose records were deleted are data loss.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from storage.split.split_finder import Split
 
 _log = logging.getLogger(__name__)
 
-# `df.limit(n)` is never passed to a source; Spark runs the first task alone then.
+# Spark passes `df.limit(n)` to no source. It runs the first task alone then.
 _FIRST_BYTES = 1 << 20
 
 
 def plan_batch(options: SourceOptions) -> list[InputPartition]:
-    """The tasks of a batch query over the records that there are now.
+    """Return the tasks of a batch query over the records that exist now.
 
-    InvalidOption, UnknownTopicOrPartition, DataLoss, StorageError, OSError.
+    Errors: InvalidOption, StorageError, OSError.
     """
     for remark in options.remarks:
         _log.warning("%s", remark)
@@ -69,10 +69,10 @@ def plan(
     informs: bool = True,
     starts_small: bool = False,
 ) -> list[InputPartition]:
-    """The tasks for these ranges, by partition and offset. DataLoss.
+    """Return the tasks for these ranges, by partition and offset. DataLoss.
 
-    `informs`: what `where` has left out goes to the driver's log. `starts_small`: the first tasks
-    read little, for queries that want only the first rows.
+    `informs`: log the parts that `where` has left out. `starts_small`: let the first tasks read
+    little, for queries that want only the first rows.
     """
     logs = subscribed.logs()
     readable = [
@@ -109,9 +109,9 @@ def _inform(
     tasks: int,
     task_bytes: int,
 ) -> None:
-    """Say in the driver's log what the indexes have left of the ranges.
+    """Log the part of the ranges that the indexes have left.
 
-    `tasks`: how many read that; `task_bytes`: how much of log a task reads at most.
+    `tasks`: the number of tasks that read this part. `task_bytes`: the most that a task reads.
     """
 
     def partitions(ranges: Iterable[OffsetRange]) -> int:
@@ -137,7 +137,7 @@ def _splits(
     ranges: Iterable[OffsetRange],
     first_bytes: int | None,
 ) -> list[Split]:
-    """`first_bytes`: of the first split of all."""
+    """Return the splits of the ranges. `first_bytes`: the size of the very first split."""
     splits: list[Split] = []
     for name, start, end in offsets.divided(
         ranges, at_least=options.min_partitions, most_records=options.max_records
@@ -156,7 +156,7 @@ def _splits(
 def _readable(
     wanted: OffsetRange, log: Log | None, subscribed: SubscribedLogs, policy: LossPolicy
 ) -> OffsetRange:
-    """The readable part of a range; reports the rest as lost."""
+    """Return the readable part of a range, and report the rest as lost."""
     name, start, end = wanted
     if wanted.size <= 0:
         return wanted

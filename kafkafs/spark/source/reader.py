@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BatchReader(SentWithTask, DataSourceReader):
-    """Plans in one process, and reads in others, to which Spark pickles it; it keeps no state."""
+    """Plans in one process. Spark pickles it to others, which read. It keeps no state."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = options.parse(given, "batch")
@@ -26,7 +26,7 @@ class BatchReader(SentWithTask, DataSourceReader):
 
     @one_line_errors
     def partitions(self) -> list[InputPartition]:
-        # A task needs none of what plans.
+        # Tasks do not need the modules that plan.
         from kafkafs.spark.source.planning import plan_batch
 
         return plan_batch(self._options)

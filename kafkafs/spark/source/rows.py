@@ -1,7 +1,7 @@
-"""Records as rows of Spark: the schema, and Arrow record batches in it.
+"""Records as rows of Spark: the schema, and Arrow record batches.
 
-The columns are those of Spark's Kafka source. A query may choose some of them, in any order, and
-only these are decoded. Arrow takes over the decoder's buffers without a copy:
+The columns are those of Spark's Kafka source. A query may select columns, in any order, and the
+task decodes only these. Arrow uses the decoder's buffers without a copy:
 
     column         Arrow                            from
     key, value     binary, or string                validity, positions, bytes
@@ -13,11 +13,11 @@ only these are decoded. Arrow takes over the decoder's buffers without a copy:
     headers        list<struct<key: string,         positions; of both parts of the struct validity,
                    value: binary>>                  positions, bytes
 
-A record without timestamp has -1 ms, as in Kafka's clients. A key or a value as a string has the
-same bytes, whether they are UTF-8 or not, as Spark's cast gives them: nothing looks at them.
+A record without timestamp has -1 ms, as in Kafka's clients. A key or a value that is read as a
+string keeps its bytes, even if they are not UTF-8. Spark's cast gives the same bytes.
 
-Only reading imports Arrow: a process that plans or writes starts a fifth of a second earlier
-without it. `storage.split.split` reads and decodes.
+Only tasks that read import Arrow: without it, a process that plans or writes starts a fifth of a
+second earlier. `storage.split.split` reads and decodes.
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ _NAMES = {name.lower(): name for name in TYPES}
 
 
 def full_schema(headers: bool) -> StructType:
-    """The schema of `load()` without `.schema(…)`."""
+    """Return the schema of `load()` without `.schema(…)`."""
     return spark_schema(name for name in TYPES if headers or name != HEADERS)
 
 
 def spark_schema(names: Iterable[str]) -> StructType:
-    """The schema of these columns."""
+    """Return a schema with these columns."""
     return StructType([StructField(name, TYPES[name]) for name in names])
 
 
 def chosen(schema: StructType) -> pa.Schema:
-    """The Arrow schema of the user's columns, whose names may have any case, as in Spark.
+    """Return the Arrow schema of the user's columns, whose names may have any case, as in Spark.
 
     InvalidOption for an unknown column, or a column of another type.
     """
@@ -108,7 +108,7 @@ def chosen(schema: StructType) -> pa.Schema:
 
 
 def _is_alike(one: DataType, other: DataType) -> bool:
-    """Whether two types are the same except for what may be null."""
+    """Return whether two types differ at most in the parts that may be null."""
     return one.simpleString() == other.simpleString()
 
 
@@ -116,7 +116,7 @@ def _is_alike(one: DataType, other: DataType) -> bool:
 
 
 class Figures:
-    """Of the records of a split: how many were decoded, and for how many a condition held."""
+    """The number of decoded records of a split, and of those that meet a condition."""
 
     def __init__(self) -> None:
         self.decoded = self.kept = 0
@@ -131,9 +131,9 @@ def record_batches(
     predicate: Predicate | None = None,
     figures: Figures | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a split, in the order of offsets; those for which `predicate` holds.
+    """Yield the records of a split that meet `predicate`, in the order of offsets.
 
-    Errors as `read_split`.
+    Errors: those of `read_split`.
     """
     import pyarrow as pa
 
@@ -166,9 +166,9 @@ def record_batches(
 
 
 def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: each one costs as much as thousands of rows.
+    """Yield the same rows in fewer batches: each batch costs as much as thousands of rows.
 
-    The first row goes on at once. Rows that were read before an error go on before it is raised.
+    The first row is yielded at once. After an error, the rows before it are yielded first.
     """
     import pyarrow as pa
 
@@ -199,7 +199,7 @@ def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _single(type_: pa.DataType, *buffers: bytes) -> pa.Array:
-    """One value. For this `pa.array` would import pandas, as long as Arrow itself takes."""
+    """Return an array of one value. `pa.array` would import pandas, which takes longer."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(type_, 1, [None, *map(pa.py_buffer, buffers)])
@@ -212,7 +212,7 @@ def _fixed(buffer: bytearray | None, rows: int, type_: pa.DataType) -> pa.Array:
 
 
 def bytes_array(type_: pa.DataType, rows: int, column: VariableColumn | None) -> pa.Array:
-    """A decoded column of bytes as an array of Arrow."""
+    """Return a decoded column of bytes as an array of Arrow."""
     import pyarrow as pa
 
     assert column is not None
@@ -237,7 +237,7 @@ def _headers(columns: Columns, type_: pa.DataType) -> pa.Array:
     )
 
 
-# By Spark's column: the decoder's that it needs, and how to make an array of that.
+# For each column of Spark: the decoder's column, and the function that makes an array of it.
 _DECODED: dict[str, tuple[str, Callable[[Columns, Any], pa.Array]]] = {
     "key": ("keys", lambda c, type_: bytes_array(type_, c.rows, c.keys)),
     "value": ("values", lambda c, type_: bytes_array(type_, c.rows, c.values)),

@@ -1,13 +1,13 @@
-"""Plans how far each batch of a streaming query goes, and what it reads.
+"""Plans the end of each batch of a streaming query, and the ranges that it reads.
 
-Spark's checkpoint has the end of each batch, but not the start of the first: Spark requests that
-again if a query stops in its first batch. So where the start depends on the moment (`latest`), the
-first batch is empty and ends at its start: Spark then writes the start down before it reads.
+Spark's checkpoint has the end of each batch, but not the start of the first batch. If a query stops
+in its first batch, Spark requests the start again. So if the start depends on the moment
+(`latest`), the first batch is empty: it ends at its start, which Spark writes down before it reads.
 
-A topic whose id is another one than the start's was recreated: the unread rest of the old log is
-lost, and the query reads the new one from its start. Topics that an old broker made have no ids:
-an end below the start means the same there, and even where the new log is as long as the old one,
-the plan gives such an end, so that a restarted query sees it, too.
+If the id of a topic differs from that of the start, the topic was recreated. The unread rest of the
+old log is lost, and the query reads the new log from its start. Topics of an old broker have no
+ids. For them an end below the start means the same. If the new log is as long as the old one, the
+plan gives such an end, so that a restarted query sees it, too.
 
 The query reads partitions that appear while it runs from their start.
 """
@@ -57,7 +57,7 @@ class StreamPlan:
     # -- where a query starts ------------------------------------------------------------------
 
     def initial(self) -> Reached:
-        """The query's start, the same in each call. InvalidOption, UnknownTopicOrPartition."""
+        """Return the query's start; it is the same in each call. InvalidOption, StorageError."""
         if self._initial is None:
             self._subscribed.refresh()
             found = self._subscribed.resolve(
@@ -66,7 +66,7 @@ class StreamPlan:
             if self._target is not None:
                 now = self._subscribed.latest()
                 for name, start in found.items():
-                    # A start by time may lie past the target: then there is nothing to read yet.
+                    # A start by time may lie past the target: then nothing is new yet.
                     if name not in self._target or self._target[name] < start <= now[name]:
                         self._target[name] = start
             self._look()
@@ -86,8 +86,10 @@ class StreamPlan:
         return self._subscribed.location.path
 
     def done(self, start: Reached) -> Offsets:
-        """The offsets before which all is read where a batch begins at `start`, of the topics that
-        are there at the last call of `next_end`; none where the query begins.
+        """Return the offsets before which all records are read when a batch begins at `start`.
+
+        They are those of the topics that existed at the last call of `next_end`. At the start of
+        the query there are none.
         """
         if start == self._initial:
             return {}
@@ -100,13 +102,13 @@ class StreamPlan:
     # -- how far a batch goes ------------------------------------------------------------------
 
     def next_end(self, start: Reached, *, is_limited: bool) -> Reached:
-        """The end of a batch that begins at `start`; `start` itself if there is nothing to read.
+        """Return the end of a batch that begins at `start`, or `start` if nothing is new.
 
-        `is_limited`: apply the options' least and most offsets of a batch.
+        `is_limited`: apply the options for the number of offsets in a batch.
         """
         self._subscribed.refresh()
         known = self._seen
-        anew = self._look()
+        recreated = self._look()
         self.latest = self._subscribed.latest()
         if not self._has_begun:
             self._has_begun = True
@@ -118,15 +120,15 @@ class StreamPlan:
             if _differ(start.ids, self._ids, name):
                 first[name], end[name] = self._seen[name].log_start_offset, self.latest[name]
                 target[name] = end[name]
-            elif name in anew and 0 < first[name] <= end[name]:
+            elif name in recreated and 0 < first[name] <= end[name]:
                 end[name] = first[name] - 1
             elif (
                 end[name] < first[name]
                 and name in known
-                and name not in anew
+                and name not in recreated
                 and not self._policy.fail
             ):
-                # The log has become shorter: wait until it is as long again.
+                # The log has become shorter: wait until it is as long as before.
                 self._policy.report(name, _changed(name, first[name], end[name]))
                 end[name] = first[name]
         if is_limited:
@@ -140,17 +142,18 @@ class StreamPlan:
         return Reached(end, {**start.ids, **self._ids})
 
     def _look(self) -> set[TopicPartition]:
-        """Take the present logs; return those recreated since the last call that have no id."""
+        """Look at the logs; return those without an id that were recreated since the last call."""
         logs, ids = self._subscribed.logs(), self._subscribed.ids()
-        anew = self._made_anew(logs, ids)
+        recreated = self._recreated_since(logs, ids)
         self._opening, self._seen, self._ids = self._subscribed.opening, logs, ids
-        return anew
+        return recreated
 
-    def _made_anew(
+    def _recreated_since(
         self, logs: Mapping[TopicPartition, Log], ids: Mapping[str, str]
     ) -> set[TopicPartition]:
-        """Which of these logs are recreated, by their directories: those whose topic has, or had at
-        the last `_look`, no id.
+        """Return the logs that were recreated, by their directories.
+
+        This is for topics that have no id now, or had none at the last `_look`.
         """
         if self._opening is not self._subscribed.opening:
             return set()
@@ -162,7 +165,7 @@ class StreamPlan:
         }
 
     def _is_delayed(self, start: Offsets, end: Offsets) -> bool:
-        """Whether to wait for more records: there are too few, and the delay is not over."""
+        """Return whether to wait for more records: there are too few, and the delay is not over."""
         least = self._options.min_offsets
         if least is None or self._target is not None or any(end[n] < start[n] for n in end):
             return False
@@ -176,20 +179,20 @@ class StreamPlan:
     # -- what it reads -------------------------------------------------------------------------
 
     def partitions(self, start: Reached, end: Reached) -> list[InputPartition]:
-        """The tasks of a batch. DataLoss, StorageError, OSError."""
+        """Return the tasks of a batch. DataLoss, StorageError, OSError."""
         is_first_again = not self._has_begun and start == self._initial
         self._has_begun = True
         if is_first_again and _moves(self._options.starting):
             return []
         self._subscribed.refresh()
         logs, ids = self._subscribed.logs(), self._subscribed.ids()
-        anew = self._made_anew(logs, ids)
+        recreated = self._recreated_since(logs, ids)
         lost = start.offsets.keys() - end.offsets.keys()
         if lost and not is_first_again:
             self._policy.report(None, f"Partitions {offsets.names(lost)} have been deleted.")
         ranges = []
         for name, behind in end.offsets.items():
-            if name in anew or _differ(end.ids, ids, name):
+            if name in recreated or _differ(end.ids, ids, name):
                 # Recreated after the batch was planned: the next batch reads it.
                 self._policy.report(name, _recreated(name))
                 continue
@@ -205,7 +208,7 @@ class StreamPlan:
     def _range(
         self, name: TopicPartition, start: int | None, end: int, log: Log | None
     ) -> OffsetRange:
-        """What a batch reads of a partition, after a report of what is lost; it may be nothing."""
+        """Return the range that a batch reads of a partition, and report the lost part."""
         if start is None:
             if log is None:
                 self._policy.report(
@@ -226,7 +229,7 @@ class StreamPlan:
 
 
 def _moves(starting: Limit) -> bool:
-    """Whether a second request for the start may give another one."""
+    """Return whether a second request for the start may have another result."""
     if starting.offset is not None:
         return starting.offset == LATEST
     if starting.offsets is not None:
@@ -235,7 +238,7 @@ def _moves(starting: Limit) -> bool:
 
 
 def _differ(before: Mapping[str, str], now: Mapping[str, str], name: TopicPartition) -> bool:
-    """Whether a partition's topic is another one than before, by their ids."""
+    """Return whether the ids show that a partition's topic was recreated."""
     known, found = before.get(name.topic), now.get(name.topic)
     return None not in (known, found) and known != found
 

@@ -1,11 +1,11 @@
-"""The partitions that a query reads, and where they begin and end at this moment.
+"""The partitions that a query reads, with their present starts and ends.
 
-The first `refresh` opens the data directory with the wanted topics; later ones bring it up to date,
-at almost no cost if nothing has changed.
+The first `refresh` opens the data directory with the wanted topics. Later calls update it, which
+costs almost nothing if nothing has changed.
 
 With isolation read_committed a log ends at its last stable offset, else at its high watermark. A
-partition whose name stays but whose topic id or directory changes is *recreated*; a process knows
-it if it has seen both.
+partition was *recreated* if its topic id or its directory has changed. A process notices this if it
+has seen both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage.state.checkpoint_file import stand_in_topic_id
 
 _log = logging.getLogger(__name__)
 
-# How often to look for a time again in a log whose segments are deleted or replaced meanwhile.
+# The number of further searches for a time if segments are deleted or replaced meanwhile.
 _TRIES = 5
 
 
@@ -46,7 +46,7 @@ class SubscribedLogs:
             self._opened = None
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """Bring the directory up to date, as `FollowedDirectory.refresh`. StorageError, OSError."""
+        """Open or update the directory (`FollowedDirectory.refresh`). StorageError, OSError."""
         if self._opened is None:
             self._opened = FollowedDirectory(
                 self.location,
@@ -62,7 +62,7 @@ class SubscribedLogs:
         return None if self._opened is None else self._opened.manager
 
     def logs(self) -> dict[TopicPartition, Log]:
-        """The logs of the wanted partitions that exist."""
+        """Return the logs of the wanted partitions that exist."""
         if self._opened is None:
             self.refresh()
             assert self._opened is not None
@@ -74,7 +74,7 @@ class SubscribedLogs:
         }
 
     def ids(self) -> dict[str, str]:
-        """The ids of the wanted topics that have one on the disk."""
+        """Return the ids of the wanted topics that have one on the disk."""
         if self._opened is None:
             self.refresh()
             assert self._opened is not None
@@ -111,27 +111,28 @@ class SubscribedLogs:
         return found
 
     def end(self, log: Log) -> int:
-        """The offset up to which the query may read."""
+        """Return the offset up to which the query may read."""
         if self._options.isolation == "read_committed":
             return log.last_stable_offset
         return log.high_watermark
 
     def latest(self) -> Offsets:
-        """The ends of the wanted partitions that exist."""
+        """Return the ends of the wanted partitions that exist."""
         return {name: self.end(log) for name, log in self.logs().items()}
 
     def resolve(
         self, limit: Limit, *, is_start: bool, ends: Mapping[TopicPartition, int] | None = None
     ) -> Offsets:
-        """The offset of `limit` in every partition; `ends` are ends to use instead of `latest`.
+        """Return the offset of `limit` in each partition. `ends`: use these ends, not `latest`.
 
-        InvalidOption if the limit does not name them all, or no record is as young as it says.
+        InvalidOption if the limit does not name all partitions, or a partition has no record at or
+        after its time.
         """
         for _ in range(_TRIES):
             try:
                 return self._resolve(limit, is_start=is_start, ends=ends)
             except SegmentGone:
-                # Where the times lie its writer has deleted or cleaned since the last look.
+                # The writer has deleted or cleaned the segment with this time since the last look.
                 self.refresh(at_once=True)
         return self._resolve(limit, is_start=is_start, ends=ends)
 
@@ -178,7 +179,7 @@ class SubscribedLogs:
         return result
 
 
-# A query asks for the ids all the time.
+# A query needs the ids often.
 _stand_in = functools.lru_cache(maxsize=10_000)(stand_in_topic_id)
 
 _SENTINELS = " Use -1 for latest, -2 for earliest."

@@ -1,4 +1,4 @@
-"""What a task does: it reads one split, without the driver's half of the source.
+"""Reads one split in a task, without the driver's half of the source.
 
 Offsets that retention or compaction has removed since the query was planned are data loss.
 """
@@ -42,7 +42,7 @@ class SplitPartition(InputPartition):
 
 
 def read(part: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a task. DataLoss, InvalidOption, StorageError, OSError."""
+    """Yield the rows of a task. DataLoss, InvalidOption, StorageError, OSError."""
     if isinstance(part, ZoneCheck):
         part.where.check_zone()
     elif isinstance(part, SplitPartition):
@@ -89,7 +89,7 @@ def _read(
 
 
 def _gap(error: OffsetOutOfRange, split: Split) -> tuple[int, int, str]:
-    """The offsets of a split that are gone, and why; the task has read all before them."""
+    """Return the first deleted offsets of a split, from and to, and the reason."""
     assert error.offset is not None
     if error.offset >= split.to_offset:
         return error.log_end, split.to_offset, f"the log ends at {error.log_end}"
