@@ -7,5 +7,5 @@ for control records, `message_json` for the records of Kafka's own topics; `java
 Java does, `faults` collects what is wrong. A dump writes, creates and locks nothing, so a broker or
 a daemon may use the files; an append in progress may show as a partial batch.
 
-Where DumpLogSegments ends in a stack trace, `dump` raises `DumpError` with one line that says why.
+If DumpLogSegments ends in a stack trace, `dump` raises `DumpError` with the reason in one line.
 """

@@ -153,7 +153,7 @@ cdef class Walk:
                 return 0
             wanted = size
             if <int8_t> batch[MAGIC] >= 2 and size < HEADER_SIZE:
-                # Read the rest of the header from the bytes behind it, as DumpLogSegments does.
+                # Read the rest of the header from the next bytes, as DumpLogSegments does.
                 wanted = HEADER_SIZE
                 if file - self.position < HEADER_SIZE:
                     raise self.fault("a batch's header is cut off")

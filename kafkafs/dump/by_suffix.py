@@ -17,7 +17,7 @@ SUFFIXES = ("log", "index", "timeindex", "txnindex", "snapshot", "checkpoint")
 
 
 def suffix_of(path: str) -> str | None:
-    """The suffix of a file of a log, else None."""
+    """Return the suffix of a file of a log, else None."""
     suffix = base_name(path).rpartition(".")[2] if "." in base_name(path) else ""
     return suffix if suffix in SUFFIXES else None
 

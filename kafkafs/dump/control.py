@@ -1,4 +1,4 @@
-"""What a control record says (ControlRecordType.java): the end of a transaction, or KRaft's own."""
+"""Shows control records (ControlRecordType.java): ends of transactions, and those of KRaft."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _messages() -> dict[str, Message]:
 
 
 def control_text(key: bytes | None, value: bytes | None) -> bytes:
-    """The text at the end of a control record's line. CorruptRecord."""
+    """Return the text at the end of a control record's line. CorruptRecord."""
     kind = _type(key)
     if kind in (0, 1):
         epoch = _coordinator_epoch(value)
@@ -41,7 +41,7 @@ def control_text(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def control_fields(key: bytes | None, value: bytes | None) -> dict[str, Any]:
-    """A control record as a JSON object. CorruptRecord."""
+    """Return a control record as a JSON object. CorruptRecord."""
     kind = _type(key)
     if kind in (0, 1):
         return {"type": _ENDS[kind], "coordinatorEpoch": _coordinator_epoch(value)}

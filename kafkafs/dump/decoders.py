@@ -28,7 +28,7 @@ from storage.settings.messages import (
 _PACKAGE: Final = "org.apache.kafka.tools.api."
 _NUMBERS: Final = {"IntegerDecoder": struct.Struct(">i"), "LongDecoder": struct.Struct(">q")}
 _GROUP_METADATA: Final = 2
-# Of a transaction (TransactionState.java), by the number that is stored.
+# The states of a transaction (TransactionState.java), by the stored number.
 _STATES: Final = (
     *("Empty", "Ongoing", "PrepareCommit", "PrepareAbort"),
     *("CompleteCommit", "CompleteAbort", "Dead", "PrepareEpochFence"),
@@ -40,7 +40,7 @@ class DecoderError(Exception):
 
 
 def class_decoder(key_class: str, value_class: str) -> Decode | None:
-    """The decoder of these classes. DecoderError."""
+    """Return the decoder of these classes. DecoderError."""
     classes = [name.removeprefix(_PACKAGE) for name in (key_class, value_class)]
     for name in classes:
         if name != "StringDecoder" and name not in _NUMBERS:
@@ -152,7 +152,7 @@ class MetadataDecoder:
 
 
 def topic_decoder(name: str) -> Decode:
-    """The decoder of an option's name. DecoderError."""
+    """Return the decoder of an option's name. DecoderError."""
     if name == "offsets-decoder":
         return OffsetsDecoder()
     if name == "transaction-log-decoder":

@@ -71,7 +71,7 @@ class Faults:
             for file in map_order(found):
                 pairs = found[file]
                 if fault in (MISMATCH, GAP):
-                    # A file that is named twice shows these once.
+                    # The faults of a file that is given twice are shown once.
                     pairs = sorted(dict(pairs).items(), reverse=fault is MISMATCH)
                 _show(fault, file, pairs, output)
 

@@ -1,4 +1,4 @@
-"""Java's own conventions that show in its programs' output."""
+"""Conventions of Java that are visible in the output of its programs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _LONG = re.compile(r"[+-]?[0-9]+")
 
 
 def file_name(given: str) -> str:
-    """A path as `java.io.File` keeps it: without doubled and trailing slashes."""
+    """Return a path as `java.io.File` keeps it: without doubled and trailing slashes."""
     shortened = re.sub("/+", "/", given)
     return shortened.rstrip("/") or shortened[:1]
 
 
 def absolute(path: str) -> str:
-    """`File.getAbsolutePath`: dots and links stay as they are."""
+    """Return `File.getAbsolutePath`, which keeps dots and links."""
     return path if path.startswith("/") else f"{os.getcwd()}/{path}".rstrip("/")
 
 
@@ -27,14 +27,14 @@ def base_name(path: str) -> str:
 
 
 def parse_long(digits: str, bits: int = 64) -> int:
-    """`Long.parseLong`, or with 32 bits `Integer.parseInt`. ValueError."""
+    """Parse as `Long.parseLong`, or with 32 bits as `Integer.parseInt`. ValueError."""
     if _LONG.fullmatch(digits) is None or not -(1 << bits - 1) <= int(digits) < 1 << bits - 1:
         raise ValueError(f'"{digits}" is not a number of {bits} bits')
     return int(digits)
 
 
 def double_text(number: float) -> str:
-    """`Double.toString` since Java 19: the shortest digits that give this number."""
+    """Return `Double.toString` since Java 19: the shortest digits that give this number."""
     if not math.isfinite(number):
         return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     if number == 0 or 1e-3 <= abs(number) < 1e7:
@@ -46,7 +46,7 @@ def double_text(number: float) -> str:
 
 
 def map_order(keys: Iterable[str]) -> list[str]:
-    """The order of a HashMap's keys after `computeIfAbsent` of each of `keys`.
+    """Return the order of a HashMap's keys after `computeIfAbsent` of each of `keys`.
 
     `computeIfAbsent` puts a key before the others of its bucket.
     """
@@ -59,7 +59,7 @@ def map_order(keys: Iterable[str]) -> list[str]:
 
 
 def _spread(text: str) -> int:
-    """`String.hashCode` as HashMap uses it."""
+    """Return `String.hashCode` as HashMap uses it."""
     hashed = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

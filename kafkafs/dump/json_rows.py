@@ -45,7 +45,7 @@ def _record(row: dict[str, Any], is_control: bool, options: Options) -> dict[str
 
 
 def _content(name: str, data: bytes | None) -> dict[str, Value]:
-    """Bytes as a field of a JSON object."""
+    """Return bytes as a field of a JSON object."""
     if data is None:
         return {name: None}
     try:

@@ -67,7 +67,7 @@ class LogReader:
         return filled
 
     def read(self, position: int, size: int) -> bytes:
-        """The bytes from `position` on, fewer at the file's end. Reads ahead for small reads."""
+        """Return the bytes from `position`, fewer at the file's end. Read ahead for small reads."""
         at = position - self._start
         if at < 0 or at + size > len(self._window):
             # A read right after the last one is likely to continue.
@@ -78,7 +78,7 @@ class LogReader:
         return self._window[at : at + size]
 
     def frame(self, position: int, end: int) -> Frame | None:
-        """The batch at `position`; None: no whole batch before `end`."""
+        """Return the batch at `position`; None: no whole batch before `end`."""
         if position >= end - FRAME_SIZE:
             return None
         header = self.read(position, HEADER_SIZE)
@@ -96,13 +96,13 @@ class LogReader:
         return Frame(position, size, base + delta)
 
     def last_offset(self, frame: Frame) -> int:
-        """The batch's last offset. DumpError where the file ends within its header."""
+        """Return the batch's last offset. DumpError where the file ends within its header."""
         if frame.last_offset is None:
             raise self.fault(frame.position, "a batch's header is cut off")
         return frame.last_offset
 
     def slice_end(self, position: int, size: int) -> int:
-        """The end of a slice of `size` bytes from `position` (FileRecords.slice)."""
+        """Return the end of a slice of `size` bytes from `position` (FileRecords.slice)."""
         if not 0 <= position <= self.size:
             raise DumpError(f"{self.path}: position {position} is outside its {self.size} bytes")
         return min(position + size, self.size)

@@ -16,7 +16,7 @@ _CONTROL: Final = re.compile(r"\\u00[0-9a-f]{2}")
 
 
 def message_json(message: Message, value: Struct, version: int) -> Struct:
-    """A message of `version` as Kafka's converters show it."""
+    """Return a message of `version` as Kafka's converters show it."""
     return _json_struct(message.fields, value, version)
 
 
@@ -46,7 +46,7 @@ def _json_value(each: Field, value: Any, version: int) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """JSON text as Jackson prints it."""
+    """Return JSON text as Jackson prints it."""
     if isinstance(value, dict):
         members = (f"{_quoted(name)}:{as_json(member)}" for name, member in value.items())
         return "{" + ",".join(members) + "}"
@@ -61,11 +61,11 @@ def as_json(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A JSON string with Jackson's escapes: only the necessary ones, in upper-case hexadecimal."""
+    """Return a JSON string with Jackson's escapes: only necessary ones, in upper-case digits."""
     quoted = json.dumps(text, ensure_ascii=False)
     if "\\u00" not in quoted:
         return quoted
-    # A doubled backslash is the text's own, and begins no escape.
+    # A doubled backslash is part of the text, and begins no escape.
     parts = quoted.split("\\\\")
     return "\\\\".join(
         _CONTROL.sub(lambda match: "\\u" + match[0][2:].upper(), part) for part in parts

@@ -12,12 +12,12 @@ from kafkafs.dump.options import Options
 from kafkafs.dump.output import DumpError, Output
 
 _ENTRY: Final = struct.Struct(">ii")
-#: How many entries at the end a lookup tries first (AbstractIndex.warmEntries).
+#: The number of entries at the end that a lookup tries first (AbstractIndex.warmEntries).
 _WARM: Final = 8192 // _ENTRY.size
 
 
 def base_offset(path: str) -> int:
-    """The offset in a file's name, before its first dot. DumpError."""
+    """Return the offset in a file's name, before its first dot. DumpError."""
     try:
         return parse_long(base_name(path).split(".")[0])
     except ValueError as error:
@@ -25,7 +25,7 @@ def base_offset(path: str) -> int:
 
 
 def beside(path: str, suffix: str) -> str:
-    """The path of the same segment's file with this suffix."""
+    """Return the path of the same segment's file with this suffix."""
     directory, slash, name = absolute(path).rpartition("/")
     return directory + slash + name.split(".")[0] + suffix
 
@@ -40,12 +40,12 @@ class OffsetEntries:
         self.count = len(self._data) // _ENTRY.size
 
     def entry(self, number: int) -> tuple[int, int]:
-        """The (offset, position) of an entry."""
+        """Return the (offset, position) of an entry."""
         relative, position = _ENTRY.unpack_from(self._data, number * _ENTRY.size)
         return self.base + relative, position
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """Where to begin the search for an offset, with the steps of OffsetIndex.lookup.
+        """Return the position at which the search for an offset begins (OffsetIndex.lookup).
 
         If the entries do not rise, the result depends on the steps.
         """
@@ -68,7 +68,7 @@ class OffsetEntries:
         return self.entry(low)
 
     def check(self, path: str) -> None:
-        """OffsetIndex.sanityCheck. DumpError."""
+        """Check the file as OffsetIndex.sanityCheck does. DumpError."""
         last = self.entry(self.count - 1)[0]
         if last < self.base:
             raise DumpError(

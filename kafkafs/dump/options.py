@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-#: Java's largest int, the largest size of a log's file.
+#: Java's largest int: the largest size of a log file.
 LARGEST_FILE: Final = 2**31 - 1
 
 #: Takes a record's offset, key and value; returns the text of key and value, None for null.

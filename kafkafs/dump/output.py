@@ -1,4 +1,4 @@
-"""Writes what the files have: as DumpLogSegments' lines, or as JSON, one object a line.
+"""Writes the contents of files: as DumpLogSegments' lines, or as JSON with one object a line.
 
 An event has a type, which is the object's first member, and fields; `_LINES` has DumpLogSegments'
 words for it.
@@ -48,7 +48,7 @@ class DumpError(Exception):
 
 
 class Output:
-    """Where a dump goes. Complaints go to `write_error`, all else to `write`; as JSON all does."""
+    """The output of a dump: `write_error` gets the faults of text, `write` all else."""
 
     def __init__(self, write: Write, write_error: Write, *, is_json: bool = False) -> None:
         self.is_json: Final = is_json
@@ -57,7 +57,7 @@ class Output:
         self._kept: list[bytes] = []
 
     def event(self, kind: str, **fields: Value) -> None:
-        """Write something that a file has."""
+        """Write an event of a file."""
         if self.is_json:
             line = _json({"type": kind, **fields})
         elif kind == "producer":
@@ -74,7 +74,7 @@ class Output:
         self._write(lines)
 
     def complain(self, line: str, kind: str, **fields: Value) -> None:
-        """Write something that is wrong with a file; `line` has DumpLogSegments' words."""
+        """Write a fault of a file; `line` has DumpLogSegments' words."""
         if self.is_json:
             self.event(kind, **fields)
         else:

@@ -1,4 +1,4 @@
-"""Dumps what a broker keeps of producers: `.txnindex` and `.snapshot` files."""
+"""Dumps the files with a broker's producer state: `.txnindex` and `.snapshot` files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def dump_snapshot(path: str, output: Output) -> None:
 
 
 def read_snapshot(data: bytes) -> list[dict[str, Value]]:
-    """The producers. SnapshotError for the fault that ProducerSnapshot's reader meets first."""
+    """Return the producers. SnapshotError has the fault that Kafka's own reader finds first."""
     failed = "Snapshot failed schema validation: "
     if len(data) < 2:
         raise SnapshotError(failed + "null")

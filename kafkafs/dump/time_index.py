@@ -62,7 +62,7 @@ def dump_time_index(path: str, options: Options, output: Output) -> dict[Fault, 
 
 
 def _check(path: str, entries: list[tuple[int, int]], length: int, base: int) -> None:
-    """TimeIndex.sanityCheck. DumpError."""
+    """Check the file as TimeIndex.sanityCheck does. DumpError."""
     corrupt = f"Corrupt time index found, time index file ({absolute(path)}) has non-zero size but"
     if entries and entries[-1][0] < entries[0][0]:
         raise DumpError(
@@ -111,13 +111,13 @@ class _Chain:
             last = offset
 
     def number_at(self, position: int) -> int | None:
-        """The number of the batch that begins there, if one does."""
+        """Return the number of the batch that begins there, if one does."""
         number = bisect_left(self.positions, position)
         found = number < len(self.positions) and self.positions[number] == position
         return number if found else None
 
     def find(self, number: int, offset: int) -> Frame | None:
-        """The first batch from `number` on whose last offset is `offset` or above."""
+        """Return the first batch from `number` on whose last offset is `offset` or above."""
         if self._rises:
             number = bisect_left(self._last_offsets, offset, number)
         while number < len(self.positions):
@@ -137,7 +137,7 @@ class _Batches:
         self._chains: list[_Chain] = []
 
     def find(self, position: int, offset: int) -> Frame | None:
-        """The first batch from `position` on whose last offset is `offset` or above."""
+        """Return the first batch from `position` on whose last offset is `offset` or above."""
         for chain in self._chains:
             number = chain.number_at(position)
             if number is not None:
