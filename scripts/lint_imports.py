@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs import-linter with the compiled modules in its graph.
 
-import-linter reads `.py` files alone: it takes the import of a compiled module for one of the root
-package, and sees nothing of what a `.pyx` or `.pxd` imports. This adds both to its graph, so that
-the contracts in the current directory's pyproject.toml hold for every module. Exit status 1 where
-one is broken.
+import-linter reads only `.py` files. For it, an import of a compiled module is an import of the
+root package, and the imports in `.pyx` and `.pxd` files do not exist. This program adds both to the
+graph, so that the contracts in the current directory's pyproject.toml hold for every module. The
+exit status is 1 if a contract is broken.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def module_of(path: Path) -> str:
 
 
 def imports(path: Path, modules: set[str]) -> Iterator[tuple[str, int, str]]:
-    """Each module that a file imports or cimports, with its line's number and text."""
+    """Yield each module that a file imports or cimports, with its line's number and text."""
     source = path.read_text()
     for match in IMPORT.finditer(source):
         package, names, module = match.groups()
@@ -83,7 +83,7 @@ class Builder(GraphBuilder):
             )
 
     def _correct_imports(self, graph: grimp.ImportGraph, path: Path, compiled: set[str]) -> None:
-        """A Python module imports a compiled one, and not the root package in its place."""
+        """Replace imports of the root package by those of compiled modules."""
         importer = module_of(path)
         found = [each for each in imports(path, compiled) if each[0] in compiled]
         numbers = {number for _, number, _ in found}

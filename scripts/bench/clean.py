@@ -4,23 +4,23 @@
     .venv/bin/python scripts/bench/clean.py [--runs N] [--size MIB] [--segments N] [--only WORK]
                                             [--directory DIR] [--tiny]
 
-Needs scripts/setup test, and Kafka's jars, which the first run of tests/interop fetches. Both sides
-clean the very same segments (hard links), which are in the page cache, one after the other in each
-run; figures are medians over the runs, and a ratio is the median of the runs' ratios. The broker
-has Kafka's own JVM options; the first run of each work is not counted, as it is slow in that one.
+Needs scripts/setup test, and Kafka's jars, which the first run of tests/interop fetches. In each
+run, both cleaners clean the same segments (hard links), which are in the page cache. Figures are
+medians over the runs, and a ratio is the median of the runs' ratios. The broker has Kafka's own JVM
+options. The first run of each work is not counted, because the broker is slow in it.
 
 The works are:
 
 - Compaction of a log of 100-byte values with 10 % distinct keys, until nothing is dirty: MB of log
-  a second. Ours is timed from without (``clean_ours.py``, one thread), the broker's from the line
-  of its log that says that it begins to the one that says that it has done.
-- The same of a log in which no key comes twice, a quarter as large, with a dedupe buffer that is
-  too small by a factor of 20, as the default of 128 MiB is for 100 million keys: in some 20 rounds,
-  each of which goes over all that came before. And how far our memory grows meanwhile.
-- p99 of 4 KiB reads and of one-line appends through a mount whose daemon cleans such a log, and
-  while it is idle.
-- Retention of a log of many segments with one record each: µs for each that is deleted, until all
-  are out of the log; once.
+  a second. For kafkafs this is the time of the process (`clean_ours.py`, one thread). For the
+  broker it is the time between two lines of its log, at the start and at the end.
+- Compaction of a log with different keys only, which is a quarter as large. The dedupe buffer is
+  too small by a factor of 20, as the default of 128 MiB is for 100 million keys. So it takes some
+  20 rounds, and each round reads all earlier segments. The growth of our memory is measured, too.
+- p99 of 4 KiB reads and of one-line appends through a mount, while its daemon cleans such a log and
+  while the daemon is idle.
+- Retention of a log of many segments with one record each: µs a deleted segment, until all are out
+  of the log. This is measured once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from views import Row
 from tests.interop.brokers import Broker
 
 DEFAULT_BUFFER = 128 * MIB
-SMALLEST_BUFFER = MIB + 1  # that a broker takes
+SMALLEST_BUFFER = MIB + 1  # the smallest size that a broker accepts
 SLOT_BYTES = 24
 LOAD_FACTOR = 0.9
 ROUNDS = 20
@@ -69,7 +69,7 @@ WORKS = list(dict.fromkeys(row.work for row in ROWS))
 
 @dataclass
 class Bench:
-    """How much of everything. Sizes in bytes; ``notes`` are printed below the table."""
+    """The amounts to measure. Sizes are in bytes. `notes` are printed below the table."""
 
     directory: Path
     runs: int
@@ -93,7 +93,7 @@ def pressure(bench: Bench, kafka: Kafka, keyed: Keyed) -> Found:
 
 
 def cleaning(bench: Bench, kafka: Kafka, work: str, keyed: Keyed, buffer: int) -> Found:
-    """Both cleaners on the same log, run by run."""
+    """Measure both cleaners on the same log, run by run."""
     found: Found = {}
     warm(keyed.directory)
     kafka.set_dedupe_buffer(buffer)
@@ -124,7 +124,7 @@ def add(found: Found, name: str, figure: float) -> None:
 
 
 def retention(bench: Bench, kafka: Kafka, data: Path) -> Found:
-    """Once: a broker has all segments open from its start on."""
+    """Measure once: a broker has all segments open from its start."""
     count = bench.segments
     found = {name: [f] for name, f in delete(data, bench.directory / "retained", count).items()}
     add(found, "Kafka", kafka.retain("retention", count) / count * 1e6)
@@ -149,7 +149,7 @@ def mount(bench: Bench, client: Path, keyed: Keyed) -> Found:
 
 
 def measure(bench: Bench, works: list[str], kind: type[Broker]) -> dict[str, Found]:
-    """Do these works; those that need the broker share one."""
+    """Do these works. Those that need a broker share one."""
     figures: dict[str, Found] = {}
     few, distinct = bench.directory / "few-keys", bench.directory / "distinct-keys"
     many = bench.directory / "many-segments"
@@ -179,7 +179,7 @@ def measure(bench: Bench, works: list[str], kind: type[Broker]) -> dict[str, Fou
 
 
 def table(figures: dict[str, Found]) -> Iterator[str]:
-    """The lines of the Markdown table."""
+    """Yield the lines of the Markdown table."""
     yield "| work | unit | kafkafs | against | ratio | goal |"
     yield "|---|---|---:|---:|---:|---|"
     for row in ROWS:

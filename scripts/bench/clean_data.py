@@ -1,6 +1,7 @@
-"""Logs for ``clean.py``: keyed records of 100-byte values, written by the library.
+"""Logs for `clean.py`: keyed records of 100-byte values, written by the library.
 
-Keys are 16 digits, drawn at random from so many; values are drawn from a pool of printable text.
+Keys are 16 digits, drawn at random from a given number of keys. Values are drawn from a pool of
+printable text.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Keyed:
 
 
 def write_keyed(data: Path, size: int, distinct: float) -> Keyed:
-    """Make a data directory with one topic, ``keyed``, of about `size` bytes.
+    """Create a data directory with one topic, `keyed`, of about `size` bytes.
 
-    `distinct` is the share of distinct keys; 1 stands for each record with a key of its own.
+    `distinct`: the share of distinct keys; with 1, each record has a key of its own.
     """
     data.mkdir(parents=True)
     records = size // RECORD_BYTES
@@ -56,7 +57,7 @@ def write_keyed(data: Path, size: int, distinct: float) -> Keyed:
         for first in range(0, records, chunk):
             count = min(chunk, records - first)
             if distinct == 1:
-                # Each once, in no order that a map could profit from.
+                # Each key once, in an order that helps no map.
                 drawn = [
                     number * 0x9E3779B97F4A7C15 % 10**16 for number in range(first, first + count)
                 ]
@@ -76,10 +77,10 @@ def write_keyed(data: Path, size: int, distinct: float) -> Keyed:
 
 
 def copy_to(partition: Path, place: Path) -> None:
-    """Have a closed partition at another place too.
+    """Copy a closed partition.
 
-    The two share the sealed segments' logs, which nobody writes to; indexes may be built anew.
-    A topic's id stays what it is there.
+    Both share the sealed segments' logs, which no process writes to. Indexes may be rebuilt. A
+    topic's id at the other place does not change.
     """
     place.mkdir(parents=True, exist_ok=True)
     active = max(int(log.stem) for log in partition.glob("*.log"))
@@ -92,12 +93,12 @@ def copy_to(partition: Path, place: Path) -> None:
 
 
 def mark_clean(data: Path) -> None:
-    """Have the partitions that were copied here taken for whole, so that nothing is recovered."""
+    """Mark the copied partitions as cleanly closed, so that nothing is recovered."""
     (data / CLEAN_SHUTDOWN).touch()
 
 
 def warm(directory: Path) -> None:
-    """Read what is there into the page cache."""
+    """Read the files into the page cache."""
     for log in sorted(directory.glob("*.log")):
         with open(log, "rb", buffering=0) as file:
             while file.read(4 * MIB):

@@ -1,4 +1,4 @@
-"""What readers and writers of a mount notice of a cleaning that goes on in its daemon."""
+"""Measures readers and writers of a mount while its daemon cleans a log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READ, WRITE = "read", "write"
 class Busy:
     """A mount with a topic for each cleaning, a large one to read from and one to append to.
 
-    A context manager. Requests are made by ``client.c``, of which p99 is taken.
+    A context manager. `client.c` makes the requests, and the figure is their p99.
     """
 
     def __init__(self, home: Path, keyed: Keyed, cleanings: int, client: Path) -> None:
@@ -27,7 +27,7 @@ class Busy:
         copy_to(keyed.directory, self._kafkafs.data / "read-0")
         mark_clean(self._kafkafs.data)
         (self._kafkafs.data / "kafkafs.properties").write_text(
-            # Only what is asked for is cleaned.
+            # The daemon cleans a topic only on request.
             f"log.segment.bytes={keyed.segment_bytes}\nlog.initial.task.delay.ms=86400000\n"
         )
 
@@ -38,7 +38,7 @@ class Busy:
             for topic in self._topics:
                 config = self._kafkafs.mount_point / topic / ".config"
                 config.write_bytes(b"cleanup.policy=compact\n")
-            # Measured once, so that reading finds its way.
+            # The view is measured once, so that reads find their positions.
             for topic in ("read", *self._topics):
                 self._measured(self._kafkafs.served(topic)[0])
         except BaseException:
@@ -54,7 +54,7 @@ class Busy:
         subprocess.run(["head", "-c", "1", path], check=True, stdout=subprocess.DEVNULL)
 
     def idle(self, what: str, count: int) -> float:
-        """p99 of so many requests, in µs."""
+        """Return the p99 of the requests, in µs."""
         [place] = self._kafkafs.served("read" if what == READ else "appended")
         arguments = [what, str(count), str(place)]
         if what == READ:
@@ -68,7 +68,7 @@ class Busy:
         return float(words[words.index("p99_us") + 1])
 
     def while_cleaning(self, what: str, count: int) -> tuple[float, float]:
-        """The same while another topic is cleaned; 1 if that took longer than they did, or 0."""
+        """Return the p99 while a topic is cleaned, and 1 if the cleaning ran until their end."""
         topic = self._topics.pop()
         control = self._kafkafs.mount_point / topic / ".control" / "compaction"
         control.write_bytes(b"run\n")

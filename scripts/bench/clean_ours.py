@@ -1,8 +1,8 @@
-"""Cleans the partitions of a data directory until nothing is due, and prints what that took.
+"""Cleans the partitions of a data directory until nothing is due, and prints the time and memory.
 
     clean_ours.py DATA        one line of JSON; sizes in bytes
 
-A program of its own, so that its memory is the cleaner's. Everything is done in one thread.
+It is a program of its own, so that its memory is the cleaner's. It has one thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage.task import Task
 
 
 def memory(name: str) -> int:
-    """VmRSS or VmHWM, the peak."""
+    """Return VmRSS, or the peak VmHWM."""
     found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found
     return int(found[1]) << 10
@@ -29,7 +29,7 @@ def main() -> None:
     with LogManager.open(sys.argv[1]) as manager:
         cleaner = LogCleaner(manager)
         [log] = [log for log in manager.logs() if log.config.is_compacted]
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         before = memory("VmRSS")
         seconds, rounds, kept, largest = 0.0, 0, 0, 0
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""The cleaners that ``clean.py`` measures: ours in a process of its own, and a broker's."""
+"""The cleaners that `clean.py` measures: ours in a process of its own, and a broker's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RATIO = 0.0001  # any dirt is enough
 
 @dataclass(frozen=True)
 class Run:
-    """One cleaning until nothing is dirty. ``records``: what its last round left."""
+    """One cleaning until nothing is dirty. `records`: the records after the last round."""
 
     seconds: float
     rounds: int
@@ -35,7 +35,7 @@ class Run:
 
 
 def our_run(home: Path, keyed: Keyed, dedupe_bytes: int) -> tuple[Run, dict[str, Any]]:
-    """Clean a copy of the partition in a process of its own; its figures too."""
+    """Clean a copy of the partition in a process of its own; return its figures, too."""
     copy_to(keyed.directory, home / "keyed-0")
     mark_clean(home)
     (home / "kafkafs.properties").write_text(
@@ -51,7 +51,7 @@ def our_run(home: Path, keyed: Keyed, dedupe_bytes: int) -> tuple[Run, dict[str,
 
 
 class Fast(Broker):
-    """A broker as Kafka's own scripts start it, where tests want one that starts soon."""
+    """A broker with the options of Kafka's scripts. The brokers of tests start sooner."""
 
     java_options = (
         *("-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=4"),
@@ -61,10 +61,10 @@ class Fast(Broker):
 
 
 class Kafka:
-    """A running broker that has copies of partitions of ours as topics. A context manager.
+    """A running broker with copies of our partitions as topics. A context manager.
 
-    ``partitions``: by the topic's name the partition's directory, closed. Nothing is cleaned or
-    deleted before it is asked for.
+    `partitions`: the closed directory of a partition, by the topic's name. The broker cleans and
+    deletes only on request.
     """
 
     def __init__(self, home: Path, partitions: Mapping[str, Path], kind: type[Broker]) -> None:
@@ -101,11 +101,11 @@ class Kafka:
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """The address for clients."""
         return self._broker.address
 
     def set_dedupe_buffer(self, size: int) -> None:
-        """Let the cleaner's map have so many bytes; it begins anew with it."""
+        """Set the size of the cleaner's map, and restart the cleaner."""
         name = "log.cleaner.dedupe.buffer.size"
         entry = ConfigEntry(name, str(size), incremental_operation=AlterConfigOpType.SET)
         broker = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
@@ -115,7 +115,7 @@ class Kafka:
         self._broker.server.wait_for("Starting the log cleaner", mark)
 
     def clean(self, topic: str, segment_bytes: int) -> Run:
-        """Have a topic cleaned; the time is between lines of the broker's log."""
+        """Clean a topic. The time is that between two lines of the broker's log."""
         server = self._broker.server
         end = max(int(log.stem) for log in self._broker.partition(topic).glob("*.log"))
         set_topic(self._broker, topic, segment_bytes=segment_bytes)
@@ -127,9 +127,9 @@ class Kafka:
         return parse(server.lines[mark:stop], server.times[mark:stop], topic)
 
     def retain(self, topic: str, count: int) -> float:
-        """Have all but the active segment deleted, `count` of them with a record each.
+        """Delete all but the active segment: `count` segments with one record each.
 
-        Seconds from moving the log start to the last one's renaming.
+        Return the seconds between the new log start and the renaming of the last segment.
         """
         server, place = self._broker.server, self._broker.partition(topic)
         mark = len(server.lines)

@@ -1,4 +1,4 @@
-"""Deleting a head of very many segments."""
+"""Measures the deletion of very many segments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLUSHED_AT_ONCE = 500
 
 
 def write_segments(data: Path, count: int) -> None:
-    """A topic of so many sealed segments with a record each."""
+    """Create a topic of `count` sealed segments with a record each."""
     data.mkdir(parents=True)
     (data / "kafkafs.properties").write_text("log.retention.ms=-1\n")
     with LogManager.open(str(data)) as manager:
@@ -26,14 +26,14 @@ def write_segments(data: Path, count: int) -> None:
             log.append(bytearray(batch), now_ns=now_ms * 1_000_000)
             log.roll(now_ms)
             if not number % FLUSHED_AT_ONCE:
-                # Each has three files open until then.
+                # Until then each segment has three open files.
                 log.flush()
                 log.age_descriptors()
                 log.age_descriptors()
 
 
 def delete(data: Path, home: Path, count: int) -> dict[str, float]:
-    """µs a segment until they are out of the log, and until their files are gone."""
+    """Return µs a segment until all are out of the log, and until their files are deleted."""
     shutil.copytree(data, home)
     with LogManager.open(str(home)) as manager:
         log = manager.log(TOPIC, 0)

@@ -3,16 +3,17 @@
 
     scripts/bench/codec.py [--runs N] [--size MIB] [--only WORK] [--tiny]
 
-Needs scripts/setup test. No file and no mount: logs lie in memory. Works are `render` (batches to
-the text of the `values` view), `columns` (offsets, timestamps, keys, values), `encode` (lines to
-batches, compressed where there is a codec), and each with one record a batch. The peers iterate
-over their records and join the values, or collect them in four lists; they append line by line to
-their builders. Neither side checks a CRC where it need not: of a compressed or older batch we do.
+Needs scripts/setup test. There is no file and no mount: logs are in memory. Works are `render`
+(batches to the text of the `values` view), `columns` (offsets, timestamps, keys, values) and
+`encode` (lines to batches, compressed if there is a codec), and each with one record a batch. The
+peers iterate over their records and join the values, or collect them in four lists. They append
+line by line to their builders. No peer checks a CRC unless it must; ours must for compressed and
+older batches.
 
-How: each run does each work with every peer in turn, and a figure is megabytes of text a second of
-the processor's time, so that a busy machine says much the same; medians over the runs, a ratio the
-median of the runs' ratios. Logs are read 2 MiB at a time. Of what kafka-python does only a part is
-done. The peers' text is compared with ours before.
+Each run does each work with every peer in turn. A figure is megabytes of text a second of processor
+time, so that it is about the same on a busy machine. Figures are medians over the runs, and a ratio
+is the median of the runs' ratios. Logs are read 2 MiB at a time. kafka-python does only a part of
+the work. Before the runs, the peers' text is compared with ours.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from collections.abc import Callable
 from codec_peers import KAFKA_PYTHON_SHARE, PEERS, their_render
 from codec_works import CASES, MIB, Case, Data, make_data, our_render, our_work
 
-LEAST_SECONDS = 0.1  # a work that takes less is done again and again
+LEAST_SECONDS = 0.1  # a shorter work is repeated until it has taken this time
 NAMES = ["kafkafs", *(peer.name for peer in PEERS)]
 
 
 def compare(case: Case, data: Data) -> None:
-    """Who does not do the work is not measured."""
+    """Compare the peers' text with ours. A peer without this work is not measured."""
     if case.work == "render":
         shown = [bytes(data.out[: our_render(case, log, data.out)]) for log in data.logs]
         assert b"".join(shown) == data.text
@@ -47,7 +48,7 @@ def compare(case: Case, data: Data) -> None:
 
 
 def seconds(work: Callable[[], object], least: float) -> float:
-    """How long it takes, on the average of as many times as take the `least` seconds."""
+    """Return the mean time of the calls that together take the `least` seconds."""
     start = time.process_time()
     times = 0
     while True:
@@ -59,7 +60,7 @@ def seconds(work: Callable[[], object], least: float) -> float:
 
 
 def measure(case: Case, size: int, runs: int, least: float) -> dict[str, list[float]]:
-    """Megabytes of text a second by peer, one figure a run."""
+    """Return megabytes of text a second by peer, one figure a run."""
     compare(case, make_data(case, size // KAFKA_PYTHON_SHARE))
     whole = make_data(case, size)
     parts = {1: whole}

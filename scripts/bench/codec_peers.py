@@ -1,4 +1,4 @@
-"""The peers that ``codec.py`` measures beside kafkafs: aiokafka and kafka-python."""
+"""The peers that `codec.py` measures beside kafkafs: aiokafka and kafka-python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     import kafka.record.default_records as kafka_default
     import kafka.record.memory_records as kafka_memory
 
-KAFKA_PYTHON_SHARE = 16  # it does so small a part of each work
+KAFKA_PYTHON_SHARE = 16  # it does this fraction of each work
 
 
 def their_render(records: Callable[[bytes], object], log: bytes) -> bytes:
@@ -40,7 +40,7 @@ def their_columns(records: Callable[[bytes], object], log: bytes) -> int:
 
 
 def their_encode(build: Callable[..., object], case: Case, text: bytes) -> int:
-    """A batch is full at the same size as ours."""
+    """Encode lines; a batch is full at the same size as ours."""
     lines = text.split(b"\n")
     lines.pop()
     size = at = 0
@@ -59,7 +59,7 @@ def their_encode(build: Callable[..., object], case: Case, text: bytes) -> int:
         number = 0
         stop = at + 1 if case.one else count
         while at < stop:
-            # Its headers are a list; None is returned when the batch is full.
+            # Headers are a list. A full batch returns None.
             if append(number, T, None, lines[at], []) is None:
                 break
             number += 1
@@ -70,7 +70,7 @@ def their_encode(build: Callable[..., object], case: Case, text: bytes) -> int:
 
 @dataclass(frozen=True)
 class Peer:
-    """How a peer does each work; `share` is how small a part of it it does."""
+    """A peer's functions for each work. It does a fraction of the work: one in `share`."""
 
     name: str
     records: Callable[[bytes], object]

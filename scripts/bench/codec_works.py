@@ -1,4 +1,4 @@
-"""What ``codec.py`` measures: its cases, their data, and how kafkafs does each work."""
+"""The works of `codec.py`: their cases, their data, and the functions of kafkafs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from storage.record.plain import plain, recompress
 MIB = 1 << 20
 BATCH_BYTES = 128 * 1024  # 100 records a batch and more
 ONE_BYTES = 250  # room for a record of 100 bytes, not for two
-LOG_BYTES = MIB  # how much of a log is read at once: the kernel asks for no more
-REQUEST_BYTES = MIB  # and how much text is appended
+LOG_BYTES = MIB  # the part of a log that is read at once: the largest request of the kernel
+REQUEST_BYTES = MIB  # the text that is appended at once
 T = 1_700_000_000_000
 
 
 @dataclass(frozen=True)
 class Data:
-    """Lines, and logs of them: pieces of a long one, as readers take them."""
+    """Lines, and logs of them in pieces, as readers get them."""
 
     lines: list[bytes]
     text: bytes
@@ -76,14 +76,14 @@ CASES = [
 
 @functools.cache
 def words() -> bytes:
-    """Text that compresses as text does; lines are pieces of it."""
+    """Return text that compresses like real text. Lines are pieces of it."""
     rng = random.Random(1)
     known = [b"%x" % rng.getrandbits(rng.choice((12, 24, 40))) for _ in range(3000)]
     return b" ".join(rng.choices(known, k=300_000))
 
 
 def make_lines(values: str, size: int) -> list[bytes]:
-    """Lines of about `size` bytes together."""
+    """Return lines of about `size` bytes together."""
     rng = random.Random(1)
     lengths = {"10 B": [10], "100 B": [100], "1 KiB": [1024]}.get(values, [10, 30, 100, 250, 1024])
     lines = []
@@ -96,7 +96,7 @@ def make_lines(values: str, size: int) -> list[bytes]:
 
 
 def make_logs(case: Case, lines: list[bytes]) -> list[bytes]:
-    """The stored logs that a work reads, of LOG_BYTES of text each."""
+    """Return the stored logs that a work reads, of LOG_BYTES of text each."""
     logs = []
     piece: list[bytes] = []
     size = 0
@@ -110,7 +110,7 @@ def make_logs(case: Case, lines: list[bytes]) -> list[bytes]:
 
 
 def make_log(case: Case, lines: list[bytes]) -> bytes:
-    """In v0 and v1 wrappers of 1000 messages, or messages."""
+    """Return a log. In v0 and v1 it has wrappers of 1000 messages, or messages."""
     if case.magic == 2:
         return b"".join(our_batches(case, b"\n".join(lines) + b"\n"))
     out = []
@@ -124,11 +124,11 @@ def make_log(case: Case, lines: list[bytes]) -> bytes:
     return b"".join(out)
 
 
-# -- what is measured: kafkafs -------------------------------------------------------------------
+# -- the functions of kafkafs --------------------------------------------------------------------
 
 
 def our_batches(case: Case, text: bytes) -> Iterator[bytes | bytearray]:
-    """What appends make of the text; a batch is compressed by itself."""
+    """Return the batches that an append makes of the text, each compressed by itself."""
     at = 0
     while at < len(text):
         end = text.rfind(b"\n", at, at + REQUEST_BYTES) + 1 or len(text)

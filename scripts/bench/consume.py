@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures how many records a second consumers hand on; prints a Markdown table.
+"""Measures the records a second of consumers, and prints a Markdown table.
 
     scripts/bench/consume.py [--records N] [--runs N] [--directory DIR] [--tiny]
 
 The peers are `kafkafs consume` on a mount, and kcat and Kafka's console consumer on a broker, alone
-and in a group. All have the same records, lines of 100 bytes in one partition, uncompressed; all
-write them to a pipe that `cat` empties, or (`--exec cat`) to a command for each batch. In each run
-all take their turn, a group's each with a new group. What printing a single record takes, which is
-to start and to join a group, is taken off. The console consumer prints an eighth.
+and in a group. All have the same records, lines of 100 bytes in one partition, uncompressed. All
+write them to a pipe that `cat` empties, or (`--exec cat`) to a command for each batch. Each run
+measures each peer once, with a new group if it needs one. The time for printing a single record is
+subtracted: it is the time to start and to join a group. The console consumer prints an eighth.
 
 The ratios are those of the medians: ours to the peer that does the same.
 """
@@ -42,12 +42,12 @@ _numbers = itertools.count()
 
 
 def group() -> str:
-    """The name of a new group."""
+    """Return the name of a new group."""
     return f"group{next(_numbers)}"
 
 
 class Peer:
-    """A program that prints records; `command` says what runs it for so many of them."""
+    """A program that prints records. `command` returns its command line for a number of them."""
 
     def __init__(self, name: str, kind: str, command: Callable[[int], list[str]]) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class Peer:
         self.rates: list[float] = []
 
     def measure(self, records: int) -> None:
-        """1,000 records a second."""
+        """Return 1,000 records a second."""
         starting = self._seconds(1)
         self.rates.append(records / max(self._seconds(records) - starting, 1e-6) / 1e3)
 
@@ -120,7 +120,7 @@ def table(mine: Sequence[Peer], others: Sequence[Peer]) -> Iterator[str]:
 
 
 def fill(mounted: Mounted, broker: Broker, base: Path, records: int) -> None:
-    """The same lines to both."""
+    """Append the same lines to both."""
     lines = base / "lines"
     with open(lines, "wb") as file:
         file.writelines(b"%09d %s\n" % (number, b"x" * 89) for number in range(records))
@@ -129,7 +129,7 @@ def fill(mounted: Mounted, broker: Broker, base: Path, records: int) -> None:
         shutil.copyfileobj(file, topic, 1 << 20)
     create_topic(broker, TOPIC)
     send = [require("kcat", "kcat"), "-P", "-b", broker.address, "-t", TOPIC, "-p", "0"]
-    # librdkafka takes so many at once.
+    # The most messages that librdkafka's queue holds.
     queue = ["-X", "queue.buffering.max.messages=1000000", "-X", "linger.ms=50"]
     subprocess.run([*send, *queue, "-l", str(lines)], check=True)
     lines.unlink()

@@ -4,15 +4,15 @@
     scripts/bench/dump.py [--runs N] [--size MIB] [--only WORK] [--directory DIR] [--tiny]
 
 Needs scripts/setup test, a JVM, and Kafka's jars, which the first run of tests/interop fetches.
-Records are of 100 bytes, 16 KiB a batch. Works are the batches alone, the records, and the records
-with their contents, of a log that is not compressed; the same contents in gzip and in format v1, of
-an eighth of the size; and the offset and the time index of a sixteenth, for DumpLogSegments looks
-at much of the log for each entry.
+Records have 100 bytes, and batches 16 KiB. The works print a log without compression: its batches,
+its records, and its records with their contents. They print the contents of logs in gzip and in
+format v1, of an eighth of the size. They print the offset index and the time index of a sixteenth,
+because DumpLogSegments reads much of the log for each entry.
 
-How: each run does each work once with both, output to /dev/null, the files in the page cache;
-figures are medians over the runs, and a ratio is the median of the runs' ratios. Both are also
-started on an empty log; "without the start" has that taken off. That both print the same is checked
-before, on a small log.
+Each run does each work once with both. The output goes to /dev/null, and the files are in the page
+cache. Figures are medians over the runs, and a ratio is the median of the runs' ratios. Both are
+also started on an empty log; "without the start" subtracts that time. Before the runs, the outputs
+of both are compared on a small log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Figures = dict[str, dict[str, list[float]]]  # seconds by work and peer, one a r
 
 @dataclass(frozen=True)
 class Work:
-    """``share``: how many times the log is smaller. ``goal``: whether it should be met here."""
+    """`share`: the log is smaller by this factor. `goal`: the work has a goal."""
 
     key: str
     title: str
@@ -75,7 +75,7 @@ WORKS = [
 
 
 def jars() -> str:
-    """The class path of Kafka's tools."""
+    """Return the class path of Kafka's tools."""
     found = sorted((ROOT / ".cache" / "kafka-jars").glob("*/kafka-tools-*.jar"))
     if not found:
         raise SystemExit("no jars of Kafka here; run .venv/bin/pytest tests/interop once")
@@ -101,7 +101,7 @@ def lines() -> list[bytes]:
 
 
 def legacy_batch() -> bytearray:
-    """Messages of v1, not compressed."""
+    """Return messages of v1, without compression."""
     out = bytearray()
     for number, line in enumerate(lines()):
         body = struct.pack(">bbqii", 1, 0, T + number, -1, len(line)) + line
@@ -110,7 +110,7 @@ def legacy_batch() -> bytearray:
 
 
 def make_log(directory: Path, kind: str, size: int) -> int:
-    """A log of that many bytes of plain records, with its indexes; returns the records."""
+    """Write a log of plain records, with its indexes; return the number of records."""
     plain = encode([Record(n, T + n, 0, None, line) for n, line in enumerate(lines())])
     batch = bytearray(recompress(plain, 1) if kind == "gzip" else plain)
     legacy = legacy_batch()
@@ -166,7 +166,7 @@ def directory_of(base: Path, work: Work) -> Path:
 
 
 def fill(base: Path, works: list[Work], size: int) -> dict[Path, int]:
-    """Make the logs that the works want, and one without records; how many records each has."""
+    """Write the logs of the works, and an empty one; return the number of records of each."""
     counts = {}
     for work in works:
         path = directory_of(base, work)
@@ -188,7 +188,7 @@ def check(base: Path, works: list[Work]) -> None:
 
 
 def measure(base: Path, works: list[Work], runs: int) -> tuple[Figures, Figures]:
-    """The works, and the starts."""
+    """Measure the works, and the starts."""
     figures: Figures = {}
     starts: Figures = {}
     for work in works:
@@ -206,7 +206,7 @@ def measure(base: Path, works: list[Work], runs: int) -> tuple[Figures, Figures]
 
 
 def ratios(figures: dict[str, list[float]], starts: dict[str, list[float]]) -> tuple[float, float]:
-    """How many times as fast we are, with the start and without it; medians of the runs'."""
+    """Return our speed against the peer's, with and without the start; medians of the runs."""
     whole = [b / a for a, b in zip(figures[OURS], figures[THEIRS], strict=True)]
     net = [
         max(b - d, 1e-3) / max(a - c, 1e-3)
@@ -220,7 +220,7 @@ def ratios(figures: dict[str, list[float]], starts: dict[str, list[float]]) -> t
 def table(
     base: Path, works: list[Work], counts: dict[Path, int], figures: Figures, starts: Figures
 ) -> Iterator[str]:
-    """The lines of the Markdown table."""
+    """Yield the lines of the Markdown table."""
     yield f"| work | records | {OURS}, s | {THEIRS}, s | ratio | without the start | M records/s |"
     yield "|---|---:|---:|---:|---:|---:|---:|"
     for work in works:

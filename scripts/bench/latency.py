@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
-"""Measures how soon followers print an append, and what waiting costs; prints Markdown tables.
+"""Measures the latency of followers, and the cost of waiting; prints Markdown tables.
 
     scripts/bench/latency.py [--runs N] [--waiting N] [--rest SECONDS] [--directory DIR] [--tiny]
 
 The peers are `kafkafs tail -f`, `kafkafs consume --follow` without and with a group, and GNU tail
-with -f and -F, each on a partition of its own of one mount; and kcat on a broker, to which
-librdkafka sends, without a pause of its own. In each run all get a line, one behind the other,
-after a pause of up to a second, so that those that look once a second are met anywhere between two
-looks; those of ours and kcat get ten lines in a run, each when the one before was printed. A
-latency is the time from before write() or produce() until the line can be read from the follower's
-output.
+with -f and -F, each on a partition of its own of one mount. Another peer is kcat on a broker, to
+which librdkafka sends without a pause of its own. In each run all peers get a line in turn, after a
+random pause of up to a second, because some look once a second. Our followers and kcat get ten
+lines in a run, each after the line before was printed. A latency is the time from before write() or
+produce() until the line can be read from the follower's output.
 
-The second table is the processor time, user and system, of the daemon in a second without
-appends: with nobody who waits, with many open files that one process waits for in epoll(7), and
-with `tail -f` on as many.
+The second table is the processor time, user and system, of the daemon in a second without appends:
+without waiting processes, with one process that waits for many open files in epoll(7), and with
+`tail -f` on as many.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ COMMANDS = {
 }
 GOALS = [name for name in COMMANDS if name.startswith("kafkafs")]
 KCAT = "kcat on a broker"
-#: Lines in a run, of those that do not look once a second.
+#: Lines in a run for followers that do not look once a second.
 LINES = 10
 PAUSE_S = 0.005
 SETTLE_S = 3.0
@@ -73,7 +72,7 @@ class Mounted:
             time.sleep(0.01)
 
     def topic(self, name: str) -> Path:
-        """The file of its one partition, with a line."""
+        """Create a topic; return the file of its one partition, with a line."""
         (self.path / name).mkdir()
         path = self.path / name / "0"
         with path.open("ab", buffering=0) as file:
@@ -81,7 +80,7 @@ class Mounted:
         return path
 
     def processor_s(self) -> float:
-        """User and system time of the daemon."""
+        """Return the user and system time of the daemon."""
         stat = Path(f"/proc/{self._daemon.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -92,7 +91,7 @@ class Mounted:
 
 
 class Follower:
-    """A program that follows a partition, in which there is a line, and what appends to it."""
+    """A program that follows a partition with a line, and the function that appends to it."""
 
     def __init__(
         self, name: str, command: Sequence[str | Path], write: Callable[[bytes], object]
@@ -111,7 +110,7 @@ class Follower:
         self._write(b"a line\n")
 
     def printed(self) -> float:
-        """When the last line was printed; waits for that."""
+        """Wait for the last line; return the time at which it was printed."""
         os.read(self._output, 1 << 16)
         return time.perf_counter()
 
@@ -124,7 +123,7 @@ class Follower:
 
 
 def follower_of(name: str, path: Path) -> Follower:
-    """One of those of a mount."""
+    """Start a follower of a mount."""
     write = partial(os.write, os.open(path, os.O_WRONLY | os.O_APPEND))
     return Follower(name, [*COMMANDS[name], path], write)
 
@@ -183,7 +182,7 @@ def latency_table(followers: Sequence[Follower]) -> Iterator[str]:
 
 @contextmanager
 def waiting_in_epoll(paths: Sequence[Path]) -> Iterator[None]:
-    """A process that waits for more of each file."""
+    """Run a process that waits for appends to each file."""
     program = (
         "import os, select, sys\n"
         "epoll = select.epoll()\n"
@@ -200,7 +199,7 @@ def waiting_in_epoll(paths: Sequence[Path]) -> Iterator[None]:
 
 @contextmanager
 def started(command: Sequence[str | Path]) -> Iterator[None]:
-    """A program that runs meanwhile, from its first output on."""
+    """Run a program meanwhile, from its first output on."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -212,7 +211,7 @@ def started(command: Sequence[str | Path]) -> Iterator[None]:
 
 
 def rest(mounted: Mounted, seconds: float) -> float:
-    """Milliseconds of processor time that the daemon takes in a second."""
+    """Return the milliseconds of processor time that the daemon takes in a second."""
     time.sleep(min(SETTLE_S, seconds))
     begun, used = time.monotonic(), mounted.processor_s()
     time.sleep(seconds)

@@ -3,18 +3,18 @@
 
     scripts/bench/mount.py [--runs N] [--size MIB] [--only WORK] [--directory DIR] [--tiny]
 
-Needs scripts/setup, and root for the read-ahead of 1 MiB. The peers are the limit (``limit.c``:
-one thread of C on libfuse's low level over a real file), the same in stock pyfuse3
-(``stock_peer.py``), a plain file on the same disk, and timberfs where it is on the PATH.
+Needs scripts/setup, and root for the read-ahead of 1 MiB. The peers are the limit (`limit.c`: one
+thread of C on libfuse's low level over a real file), the same in stock pyfuse3 (`stock_peer.py`), a
+plain file on the same disk, and timberfs if it is on the PATH.
 
-How: all are mounted at once. Each run does each work once with every peer in turn; figures are
-medians over the runs, and a ratio is the median of the runs' ratios, so that a machine that
-slows down for a while slows down both sides. Lines are 100 bytes. Before a cold read the page
-cache of the mount's file is dropped (POSIX_FADV_DONTNEED on it), while what is behind the peers
-is read once more, so that no disk is measured. The limit serves random reads from the very
-segment files that kafkafs reads. Uncached stat is statx() with AT_STATX_FORCE_SYNC, which the
-kernel may not answer from its attributes. Where the scheduler puts client and daemon matters
-much on a few cores: run it under ``taskset`` to fix that.
+All peers are mounted at once. Each run does each work once with every peer in turn. Figures are
+medians over the runs, and a ratio is the median of the runs' ratios: if the machine slows down for
+a while, both sides slow down. Lines have 100 bytes. Before a cold read the page cache of the
+mount's file is dropped (POSIX_FADV_DONTNEED), and the peers' own files are read once more, so that
+no disk is measured. The limit serves random reads from the segment files that kafkafs reads.
+Uncached stat is statx() with AT_STATX_FORCE_SYNC, which the kernel may not answer from its
+attributes. On a few cores the scheduler's placement of client and daemon matters much: fix it with
+`taskset`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Figures = dict[str, dict[str, list[float]]]  # by work and peer, one figure a ru
 
 @dataclass(frozen=True)
 class Goal:
-    """``kafkafs`` against a peer in the same work: speed at least ``factor`` times the peer's."""
+    """A goal for a work: the speed of kafkafs is at least `factor` times the peer's."""
 
     work: str
     peer: str
     factor: float
 
     def judge(self, figures: Figures) -> str | None:
-        """What to print, or None where it was not measured."""
+        """Return the text for the table, or None if the work was not measured."""
         theirs = figures[self.work].get(self.peer)
         if not theirs:
             return None
@@ -76,7 +76,7 @@ GOALS = [
     Goal("read-big", "limit (C)", 0.6),
 ]
 START_GOAL_SECONDS = 0.4
-BIG_P50_GOAL = 1.5  # times the small file's
+BIG_P50_GOAL = 1.5  # times the p50 of the small file
 
 
 def work_named(key: str) -> Work:
@@ -84,7 +84,7 @@ def work_named(key: str) -> Work:
 
 
 def speed_ratio(work: Work, ours: list[float], theirs: list[float]) -> float:
-    """The median over the runs of how many times as fast we are."""
+    """Return our speed against the peer's: the median over the runs."""
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     return statistics.median(1 / r if work.less_is_better else r for r in ratios)
 
@@ -94,7 +94,7 @@ def verdict(ratio: float, met: bool) -> str:
 
 
 def judge(work: Work, figures: Figures) -> str:
-    """The last column: each goal of the work, and whether it is met."""
+    """Return the last column: each goal of the work, and whether it is met."""
     said = [goal.judge(figures) for goal in GOALS if goal.work == work.key]
     ours = figures[work.key]["kafkafs"]
     if work.key == "start":
@@ -108,7 +108,7 @@ def judge(work: Work, figures: Figures) -> str:
 
 
 def table(peers: list[Peer], figures: Figures) -> Iterator[str]:
-    """The lines of the Markdown table."""
+    """Yield the lines of the Markdown table."""
     names = [peer.name for peer in peers]
     yield f"| work | unit | {' | '.join(names)} | goals |"
     yield f"|---|---|{'---:|' * len(names)}---|"
@@ -125,7 +125,7 @@ def table(peers: list[Peer], figures: Figures) -> Iterator[str]:
 
 
 def build(directory: Path) -> tuple[Path, Path]:
-    """Compile ``limit.c`` and ``client.c``."""
+    """Compile `limit.c` and `client.c`."""
     fuse3 = shlex.split(
         subprocess.run(
             ["pkg-config", "--cflags", "--libs", "fuse3"],
@@ -141,7 +141,7 @@ def build(directory: Path) -> tuple[Path, Path]:
 
 
 def make_text(path: Path, size: int) -> Path:
-    """A log of 100-byte lines; after 4 MiB it repeats itself, which no peer can make use of."""
+    """Write a log of 100-byte lines. It repeats itself after 4 MiB, which helps no peer."""
     rng = random.Random(1)
     block = "".join(
         f"2026-11-21T08:{rng.randrange(60):02}:{rng.randrange(60):02}.{rng.randrange(10**6):06}Z"
@@ -158,7 +158,7 @@ def make_text(path: Path, size: int) -> Path:
 
 @contextlib.contextmanager
 def mounted(directory: Path, scale: Scale, limit: Path) -> Iterator[list[Peer]]:
-    """All peers, mounted and with the same texts."""
+    """Mount all peers, with the same texts."""
     text = make_text(directory / "text", scale.text)
     small = make_text(directory / "small", scale.small)
     with contextlib.ExitStack() as stack:
@@ -186,7 +186,7 @@ def mounted(directory: Path, scale: Scale, limit: Path) -> Iterator[list[Peer]]:
 
 
 def warm(work: Work, peers: list[Peer]) -> None:
-    """Read what is behind the peers into the page cache."""
+    """Read the peers' own files into the page cache."""
     for peer in peers:
         if work.warm and isinstance(peer, PlainFile):
             mount_works.read_all(peer.served(work.warm))
@@ -195,7 +195,7 @@ def warm(work: Work, peers: list[Peer]) -> None:
 
 
 def measure(works: list[Work], peers: list[Peer], tools: Tools, runs: int) -> Figures:
-    """Every work with every peer, ``runs`` times in turn. One round before is not counted."""
+    """Do every work with every peer, `runs` times in turn. The first round is not counted."""
     figures: Figures = {}
     for work in works:
         suited = [peer for peer in peers if work.suits(peer)]
@@ -225,7 +225,7 @@ def say(what: str) -> None:
 def arguments(
     parser: argparse.ArgumentParser, keys: list[str], *, runs: int, size: int
 ) -> argparse.Namespace:
-    """Parse the command line. ``runs``, ``size`` in MiB: unless it says otherwise."""
+    """Parse the command line. `runs`, `size` (in MiB): the defaults."""
     parser.add_argument("--runs", type=int, default=runs)
     parser.add_argument("--size", type=int, default=size, metavar="MIB", help="of the text")
     parser.add_argument("--only", action="append", choices=keys)

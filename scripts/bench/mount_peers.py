@@ -1,7 +1,7 @@
-"""The file systems that ``mount.py`` measures, each behind the same few questions.
+"""The file systems that `mount.py` measures, all with the same methods.
 
-A peer is mounted, says by which path its files are reached, and is unmounted. All peers are
-mounted at once; an idle one costs nothing. Nothing here measures but the time to mount.
+A peer can be mounted and unmounted, and returns the paths of its files. All peers are mounted at
+once; an idle one costs nothing. This module measures only the time to mount.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ READY_SECONDS = 60
 
 
 class Peer(ABC):
-    """One file system. ``name`` is its column; ``home`` a directory of its own on the disk."""
+    """One file system. `name`: its column. `home`: a directory of its own on the disk."""
 
     name: str
-    reads = True  # whether the works that read are worth their time with it
+    reads = True  # whether to do the works that read
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -32,7 +32,7 @@ class Peer(ABC):
 
     @abstractmethod
     def start(self) -> float:
-        """Mount; returns the seconds until the root answered."""
+        """Mount; return the seconds until the root answered."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -40,7 +40,7 @@ class Peer(ABC):
 
     @abstractmethod
     def served(self, name: str) -> list[Path]:
-        """The files that together hold the text ``name``."""
+        """Return the files with the text `name`."""
 
     @property
     @abstractmethod
@@ -49,15 +49,15 @@ class Peer(ABC):
 
     @abstractmethod
     def set_read_ahead(self, kib: int) -> None:
-        """Of the kernel, for this mount."""
+        """Set the kernel's read-ahead for this mount."""
 
     @abstractmethod
     def forget(self, name: str, client: Path) -> None:
-        """Drop what the page cache holds of the mount's files, not of the files behind them."""
+        """Drop the page cache of the mount's files, but not of the peer's own files."""
 
 
 class PlainFile(Peer):
-    """No file system of ours: a file on the same disk, in the page cache."""
+    """A file on the same disk, in the page cache, without FUSE."""
 
     name = "plain file"
 
@@ -98,7 +98,7 @@ class Daemon(Peer):
 
     @abstractmethod
     def command(self) -> list[str | Path]:
-        """What mounts at ``mount_point`` and stays."""
+        """Return the command that mounts at `mount_point` and stays in the foreground."""
 
     def start(self) -> float:
         outside = os.stat(self.home).st_dev
@@ -140,7 +140,7 @@ class Daemon(Peer):
         subprocess.run([client, "drop", *self.served(name)], check=True)
 
     def memory(self) -> tuple[int, int]:
-        """The process's RSS, and the anonymous part of it, in bytes."""
+        """Return the process's RSS, and the anonymous part of it, in bytes."""
         assert self.daemon is not None
         status = Path(f"/proc/{self.daemon.pid}/status").read_text()
         fields = dict(re.findall(r"^(VmRSS|RssAnon):\s+(\d+) kB", status, re.MULTILINE))
@@ -148,7 +148,7 @@ class Daemon(Peer):
 
 
 class SmallDaemon(Daemon):
-    """``limit.c`` or its twin: one directory of files that it is told."""
+    """`limit.c` or its twin: one directory with the files of its command line."""
 
     def __init__(self, home: Path, texts: dict[str, list[Path]]) -> None:
         super().__init__(home)
@@ -167,7 +167,7 @@ class SmallDaemon(Daemon):
 
 
 class Limit(SmallDaemon):
-    """``options`` are those of ``limit.c``."""
+    """The limit. `options`: those of `limit.c`."""
 
     name = "limit (C)"
 
@@ -208,18 +208,20 @@ class Kafkafs(Daemon):
         return self.mount_point / "appended" / "0"
 
     def segments(self, name: str) -> list[Path]:
-        """The files that hold a topic's records."""
+        """Return the files that hold a topic's records."""
         return sorted((self.data / f"{name}-0").glob("*.log"))
 
 
 class Timberfs(Daemon):
-    """timberfs, where it is installed: compresses, and holds what was appended in memory for
-    5 s; with its write-ahead log it writes all of it twice."""
+    """timberfs, if it is installed. It compresses, and keeps appended bytes in memory for 5 s.
+
+    With its write-ahead log it writes all bytes twice.
+    """
 
     def __init__(self, home: Path, *, wal: bool) -> None:
         super().__init__(home)
         self.name = "timberfs, WAL" if wal else "timberfs"
-        self.reads = not wal  # the two read alike
+        self.reads = not wal  # both read in the same way
         (home / "backing").mkdir()
         options = ["--wal"] if wal else []
         for name in ("text", "appended"):
@@ -234,7 +236,7 @@ class Timberfs(Daemon):
         return ["timberfs", "--quiet", "mount", self.home / "backing", self.mount_point]
 
     def end(self) -> None:
-        # It does not unmount at SIGTERM.
+        # timberfs does not unmount at SIGTERM.
         subprocess.run(["timberfs", "--quiet", "umount", self.mount_point], check=True)
 
     def served(self, name: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What ``mount.py`` measures: each work is done once by one peer and gives one figure."""
+"""The works of `mount.py`: one peer does a work once, which gives one figure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything. Sizes in bytes; a line is 100 bytes with its newline."""
+    """The amounts to measure. Sizes are in bytes. A line has 100 bytes with its newline."""
 
-    text: int  # what cat reads
-    big: int  # what is read at random positions
-    small: int  # the same, for comparison
-    append: int  # what `cat big >> file` appends
+    text: int  # the file for cat
+    big: int  # the file for reads at random positions
+    small: int  # a smaller one, for comparison
+    append: int  # the bytes that `cat big >> file` appends
     writes: int
     echoes: int
     requests: int  # random reads, stats
@@ -43,14 +43,14 @@ class Scale:
         )
 
     def settle(self) -> None:
-        """Wait until the disk has what was written, so that one peer does not pay for another."""
+        """Wait until the disk has all written bytes: no peer is to slow down another one."""
         if not self.tiny:
             os.sync()
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What the works need beside the peer."""
+    """The programs and files that the works use beside the peer."""
 
     scale: Scale
     client: Path
@@ -58,14 +58,14 @@ class Tools:
 
 
 def seconds_of(command: list[str | Path], output: IO[bytes] | int | None = None) -> float:
-    """Run a command to its end; ``output`` is where its standard output goes."""
+    """Run a command to its end. `output`: its standard output."""
     begun = time.monotonic()
     subprocess.run(command, check=True, stdout=output)
     return time.monotonic() - begun
 
 
 def client(program: Path, *arguments: object) -> dict[str, float]:
-    """Run client.c; its figures by name."""
+    """Run client.c; return its figures by name."""
     command: list[str | Path] = [program, *map(str, arguments)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     return dict(zip(printed[::2], map(float, printed[1::2]), strict=True))
@@ -133,13 +133,13 @@ def start(tools: Tools, peer: Peer) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """``key`` names it on the command line. Figures are rates unless ``less_is_better``."""
+    """A work; `key` is its name on the command line. Figures are rates unless `less_is_better`."""
 
     key: str
     title: str
     unit: str
     measure: Callable[[Tools, Peer], float]
-    warm: str | None = None  # the text that has to be in the page cache behind the peers
+    warm: str | None = None  # the text that has to be in the page cache
     writes: bool = False
     less_is_better: bool = False
 
@@ -187,7 +187,7 @@ WORKS = [
 
 
 def load(kafkafs: Kafkafs, text: Path, copies: dict[str, int], small: Path) -> None:
-    """Make the topics: ``text`` in so many copies for each name, and the small one."""
+    """Create the topics with a number of copies of the text each, and the small one."""
     for name in (*copies, "small", "appended"):
         (kafkafs.mount_point / name).mkdir()
     for name, count in copies.items():

@@ -1,35 +1,35 @@
 #!/usr/bin/env python3
-"""Measures the Spark side beside Spark's own, and prints a Markdown table with ratios.
+"""Measures our source, sink and jobs beside Spark's own, and prints a Markdown table with ratios.
 
     .venv/bin/python scripts/bench/spark.py [--rows N] [--runs N] [--only WORK] [--directory DIR]
                                             [--tiny]
 
-Needs scripts/setup test, and Kafka's jars, which the first run of tests/interop fetches. All is on
-this machine: one JVM with as many threads as there are processors (two at most), and processes of
-Python. Figures are medians over the runs, and a ratio is the median of the runs' ratios; the peers
-of a work take turns, and one round before is not counted. Everything is in the page cache.
+Needs scripts/setup test, and Kafka's jars, which the first run of tests/interop fetches. All
+processes run on this machine: one JVM with a thread for each processor (two at most), and processes
+of Python. Figures are medians over the runs, and a ratio is the median of the runs' ratios. The
+peers of a work take turns, and the first round is not counted. All files are in the page cache.
 
-The works are, each on the same rows for all of its peers (``spark_data.py``):
+The works are, each on the same rows for all of its peers (`spark_data.py`):
 
 - All columns to `noop`; key, value and offset grouped into a hundred; all columns written as
   uncompressed Parquet: from our source, by our function `load`, and from uncompressed Parquet by
   Spark's own reader.
 - The rows from our source, by `load`, and from a local broker by Spark's Kafka source: all columns
   to `noop`, and grouped.
-- Keys and values from Parquet into our sink, and into Parquet. The sink's are on the disk
-  then; Parquet's are after a flush, which is counted apart.
+- Keys and values from Parquet into our sink, and into Parquet. The sink's records are on the disk
+  then. Parquet's are on the disk after a flush, which is counted apart.
 - The rows of an hour of a day, by time and by offset, and one in a thousand by key and by a part
-  of the value: by the source's option `where`, by `.where` behind Parquet and behind Spark's Kafka
-  source, and by a load of only those offsets. Speeds are of all rows that there are.
-- Compaction: the job, from planning to the new segments in their place, and the plain group-by
-  of the latest row of each key, to `noop`; a tenth of the rows are different keys.
-- The job on logs of a tenth, of all and of three times the rows.
+  of the value: by the source's option `where`, by `.where` on Parquet and on Spark's Kafka source,
+  and by a load of only those offsets. Speeds refer to the number of all rows.
+- Compaction: the job, from planning to the swap of the new segments, and the plain group-by of the
+  latest row of each key, to `noop`. A tenth of the rows are different keys.
+- Compaction by the job of logs with a tenth of the rows, all of them, and three times as many.
 - All columns to `noop` with one thread and with two.
 - The first row of a session's first query, in processes of their own.
 
-Spark has its default settings; what reads from Python is measured again with
-`spark.python.unix.domain.socket.enabled`. A source of Python that has nothing to do shows what
-Spark itself takes of the time; `grep -ac` reads the segments' files alone, with one thread.
+Spark has its default settings, and the source has `tuneWorkers`. The works that read from Python
+are measured again with `spark.python.unix.domain.socket.enabled`. A Python source without any work
+shows Spark's own part of the time. `grep -ac` reads only the segment files, with one thread.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ PLAIN = {
     "growth": growth,
     "first": first,
 }
-#: What is measured a second time with Unix sockets between Spark and Python.
+#: The works that are measured a second time with Unix sockets between Spark and Python.
 READING = ("scan", "group", "parquet", "where")
 
 
 def measure(key: str, work: Callable[[], Found], runs: int) -> dict[str, list[float]]:
-    """Do the work so many times, and once before where there are several."""
+    """Do the work `runs` times; if there are several runs, once more before them."""
     found: dict[str, list[float]] = {}
     for run in range(runs + (runs > 1)):
         figures = work()
@@ -137,7 +137,7 @@ def measure(key: str, work: Callable[[], Found], runs: int) -> dict[str, list[fl
 
 
 def scaling(bench: Bench, runs: int) -> dict[str, list[float]]:
-    """With one thread and with two; each in a session of its own."""
+    """Measure with one thread and with two, each in a session of its own."""
     found: dict[str, list[float]] = {}
     for threads in (1, 2):
         with session_of(f"local[{threads}]", bench) as session:
@@ -147,7 +147,7 @@ def scaling(bench: Bench, runs: int) -> dict[str, list[float]]:
 
 
 def plain(bench: Bench, works: list[str], runs: int, *, unix_sockets: bool = False) -> Figures:
-    """What one session does, in turn."""
+    """Do the works of one session in turn."""
     figures: Figures = {}
     with session_of(f"local[{threads()}]", bench, unix_sockets=unix_sockets) as session:
         for key, work in PLAIN.items():
@@ -174,7 +174,7 @@ def threads() -> int:
 
 
 def table(figures: Figures, by_unix: Figures) -> Iterator[str]:
-    """The lines of the Markdown table; `by_unix`: figures with Unix sockets."""
+    """Yield the lines of the Markdown table; `by_unix`: figures with Unix sockets."""
     yield "| work | unit | kafkafs | against | ratio | goal | with Unix sockets | ratio |"
     yield "|---|---|---:|---:|---:|---|---:|---:|"
     for row in ROWS:

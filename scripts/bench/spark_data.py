@@ -1,7 +1,7 @@
-"""Topics for ``spark.py``: rows of 16-byte keys and 100-byte values, encoded as our sink does.
+"""Topics for `spark.py`: rows of 16-byte keys and 100-byte values, encoded as our sink does.
 
-A row is 132 bytes with its offset and timestamp. Keys are drawn at random from so many, as
-hexadecimal digits; values are letters at random, so that no dictionary makes them shorter.
+A row has 132 bytes with its offset and timestamp. Keys are hexadecimal digits, drawn at random from
+a given number of keys. Values are random letters, so that no dictionary makes them shorter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic in a data directory of its own; nobody has it open."""
+    """A topic in a data directory of its own, which no process has open."""
 
     data: Path
     name: str
@@ -40,7 +40,7 @@ class Topic:
     size: int
 
     def copy(self, to: Path) -> Topic:
-        """Another directory with the same: segments are the same files, which nobody writes to."""
+        """Return a copy with the same segment files, which no process writes to."""
         shutil.copytree(self.data, to, copy_function=_link, ignore=shutil.ignore_patterns(".lock"))
         return Topic(to, self.name, self.rows, self.keys, self.size)
 
@@ -55,7 +55,7 @@ def _link(source: str, target: str) -> None:
 def write_topic(
     data: Path, rows: int, keys: int, *, partitions: int = 1, policy: str = "delete"
 ) -> Topic:
-    """Make it, with all but empty active segments sealed."""
+    """Create a topic. All segments are sealed except for empty active ones."""
     data.mkdir(parents=True)
     name = "rows"
     (data / "kafkafs.properties").write_text(
@@ -91,7 +91,7 @@ def write_topic(
 
 
 def made(rows: int, keys: int) -> Iterator[pa.RecordBatch]:
-    """The rows, the same ones each time; each key is there while there are rows enough."""
+    """Yield the rows, the same ones in each call. With enough rows each key occurs."""
     rng = np.random.default_rng(1)
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     for first in range(0, rows, CHUNK_ROWS):
@@ -115,7 +115,7 @@ def _binary(block: bytes, width: int) -> pa.Array:
 
 
 def empty_topic(data: Path, partitions: int) -> Topic:
-    """A topic to write to."""
+    """Create a topic to write to."""
     data.mkdir(parents=True)
     (data / "kafkafs.properties").write_text("log.retention.ms=-1\n")
     with LogManager.open(str(data)) as manager:
@@ -124,14 +124,14 @@ def empty_topic(data: Path, partitions: int) -> Topic:
 
 
 def count_written(topic: Topic) -> int:
-    """Records that were written by one transaction, which has left a marker in each partition."""
+    """Return the number of records of one transaction, which has a marker in each partition."""
     with LogManager.open(str(topic.data), read_only=True) as manager:
         logs = [log for log in manager.logs() if log.topic == topic.name]
         return sum(log.last_stable_offset - 1 for log in logs)
 
 
 def warm(topic: Topic) -> None:
-    """Read its segments into the page cache."""
+    """Read the topic's segments into the page cache."""
     for log in sorted(topic.data.glob("*/*.log")):
         with open(log, "rb", buffering=0) as file:
             while file.read(4 << 20):

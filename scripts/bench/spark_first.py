@@ -1,9 +1,9 @@
-"""The first query of a session, in a process of its own: prints how many seconds it took.
+"""Prints the seconds of the first query of a session, in a process of its own.
 
     spark_first.py FORMAT [NAME=VALUE …]
 
-From `load()` to the first row, which is asked for alone, in a session that has done nothing yet.
-`load` for FORMAT is our function of that name.
+They are the time from `load()` to the first row, in a new session. The query returns only this row.
+FORMAT `load` is our function of that name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A data source that has nothing to do: what Spark itself makes of rows from Python.
+"""A Python data source without any work: it shows Spark's own part of the time.
 
-Each task yields the same Arrow batch again and again; it is as large as those of ours.
+Each task yields the same Arrow batch repeatedly. The batch is as large as those of our source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kafkafs.spark.worker import SentWithTask
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Of a session that this machine has alone.
+#: The settings of a session on this machine alone.
 ALONE: dict[str, bool | float | int | str | None] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -30,7 +30,7 @@ TASKS = 8
 
 
 class Floor(DataSource):
-    """Option `rows`: how many there are."""
+    """The source. Option `rows`: the number of rows."""
 
     @classmethod
     def name(cls) -> str:

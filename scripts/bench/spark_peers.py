@@ -1,6 +1,6 @@
-"""What ``spark.py`` works with: topics that it makes as they are needed, sessions, and readers.
+"""Topics, sessions and readers for `spark.py`; a topic is created when it is needed.
 
-A reader gives the same rows by one of the ways that are compared.
+All readers give the same rows, each in another way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEY_SHARE = 10
 
 @dataclass
 class Bench:
-    """How much of everything, where, and what was made for it so far."""
+    """The amounts to measure, the directory, and the topics that exist so far."""
 
     directory: Path
     rows: int
@@ -60,7 +60,7 @@ class Bench:
         return self.topic("all", self.rows, self.rows // KEY_SHARE)
 
     def fresh(self) -> Path:
-        """A name for a directory that is not there yet."""
+        """Return a name for a new directory."""
         self.scratch += 1
         return self.directory / f"scratch-{self.scratch}"
 
@@ -72,9 +72,9 @@ class Bench:
 def session_of(
     master: str, bench: Bench, *, kafka: bool = False, unix_sockets: bool = False
 ) -> Iterator[SparkSession]:
-    """A session with so many threads and Spark's settings; the JVM stays for the next one.
+    """Enter a session with Spark's default settings; the JVM stays for the next session.
 
-    `unix_sockets`: as jobs have it.
+    `master`: with the number of threads. `unix_sockets`: the setting of our jobs.
     """
     from pyspark.sql import SparkSession
 
@@ -105,7 +105,7 @@ def session_of(
 
 
 def python_mib(session: SparkSession) -> float:
-    """The most memory that one of the session's processes of Python has had."""
+    """Return the largest memory of the session's Python processes."""
     jvm = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     peaks = [0.0]
     for pid in tree_of(jvm):
@@ -137,7 +137,7 @@ def from_source(session: SparkSession, topic: Topic, names: list[str], **options
 
 
 def from_floor(session: SparkSession, rows: int) -> DataFrame:
-    """So many rows from a source of Python that has nothing to do."""
+    """Return rows of a Python source without any work."""
     return session.read.format(Floor.name()).option("rows", rows).load()
 
 
@@ -148,7 +148,7 @@ def from_load(session: SparkSession, topic: Topic, names: list[str]) -> DataFram
 
 
 def parquet_of(bench: Bench, session: SparkSession, topic: Topic) -> Path:
-    """The same rows as uncompressed Parquet, in files as large as Spark makes them of splits."""
+    """Write the same rows as uncompressed Parquet, in a file for each of Spark's splits."""
     path = topic.data.with_name(f"{topic.data.name}.parquet")
     if not path.exists():
         frame = from_load(session, topic, ALL)

@@ -1,7 +1,7 @@
-"""The works of ``spark.py``: each gives figures of one run, by name.
+"""The works of `spark.py`: each gives figures of one run, by name.
 
-All of a work's peers have the same rows, which are in the page cache, and ask for the same columns.
-What comes of it is counted where that can be done afterwards.
+All peers of a work have the same rows, which are in the page cache, and read the same columns. The
+results are counted afterwards, if possible.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ FLOOR, GREP = "a source with nothing to do", "grep"
 FLUSHED = "Parquet, flushed"
 MEMORY = "of Python"
 GROWTH = (1, 10, 30)  # in tenths of the rows
-#: Of a value of a hundred letters out of sixteen: one in seven hundred has it.
+#: A part that one value in seven hundred has; values are a hundred letters out of sixteen.
 PART = "abcd"
 GROUPED = ("key", "value", "offset")
 
 Found = dict[str, float]
 
 
-# -- what is done with them ----------------------------------------------------------------------
+# -- queries over rows ---------------------------------------------------------------------------
 
 
 def to_noop(frame: DataFrame) -> None:
@@ -61,7 +61,7 @@ def to_noop(frame: DataFrame) -> None:
 
 
 def grouped(frame: DataFrame) -> int:
-    """The rows that were in a hundred groups by their keys."""
+    """Group the rows into a hundred groups by their keys; return the number of rows."""
     groups = frame.groupBy((sql.hash("key") % 100).alias("group")).agg(
         *(sql.count("*").alias("rows"), sql.sum(sql.length("value"))),
         sql.max("offset"),
@@ -70,14 +70,14 @@ def grouped(frame: DataFrame) -> int:
 
 
 def speed(rows: int, work: Callable[[], object]) -> float:
-    """Million rows a second."""
+    """Return million rows a second."""
     started = time.perf_counter()
     work()
     return rows / (time.perf_counter() - started) / 1e6
 
 
 def flush(file: Path) -> None:
-    """Have a file on the disk."""
+    """Flush a file to the disk."""
     fd = os.open(file, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -98,7 +98,7 @@ def readers(bench: Bench, session: SparkSession, names: list[str]) -> dict[str, 
 
 
 def scan(bench: Bench, session: SparkSession) -> Found:
-    """All columns to nowhere."""
+    """Read all columns to `noop`."""
     frames = {**readers(bench, session, ALL), FLOOR: from_floor(session, bench.rows)}
     found = {name: speed(bench.rows, partial(to_noop, frame)) for name, frame in frames.items()}
     return {**found, MEMORY: python_mib(session)}
@@ -126,7 +126,7 @@ def write_parquet(bench: Bench, session: SparkSession) -> Found:
 
 
 def hour_of(topic: Topic) -> tuple[tuple[int, int], dict[str, str]]:
-    """The offsets of the twelfth hour of 24, and conditions by what they compare."""
+    """Return the offsets of the twelfth hour of 24, and conditions by what they compare."""
     with LogManager.open(str(topic.data), read_only=True) as manager:
         reader = manager.log(topic.name, 0).reader
         hours = [next(reader.records(topic.rows * hour // 24)) for hour in (11, 12)]
@@ -143,7 +143,7 @@ def hour_of(topic: Topic) -> tuple[tuple[int, int], dict[str, str]]:
 
 
 def where(bench: Bench, session: SparkSession) -> Found:
-    """Some of the rows, by conditions of each kind."""
+    """Read some of the rows, by conditions of each kind."""
     topic = bench.all_rows
     (first, behind), conditions = hour_of(topic)
     only = {
@@ -164,14 +164,14 @@ def where(bench: Bench, session: SparkSession) -> Found:
         counts = [frame.count() for frame in frames.values()]
         check(*counts)
     logs = sorted(topic.data.glob("*/*.log"))
-    # grep stops at the first line that it finds where nobody reads what it prints.
+    # GNU grep would stop at the first match if its output was /dev/null.
     count = ["grep", "-ac", PART, *map(str, logs)]
     found[GREP] = speed(topic.rows, lambda: subprocess.run(count, stdout=subprocess.PIPE))
     return found
 
 
 def first(bench: Bench, session: SparkSession) -> Found:
-    """How long the first row of the first query takes, each in a process of its own."""
+    """Measure the time to the first row of the first query, each in a process of its own."""
     topic = bench.all_rows
     options = {
         SOURCE: ("kafkafs", f"path={topic.data}", f"subscribe={topic.name}"),
@@ -189,7 +189,7 @@ def first(bench: Bench, session: SparkSession) -> Found:
 
 
 def sink(bench: Bench, session: SparkSession) -> Found:
-    """Keys and values, read from Parquet, into two partitions, durably; and into Parquet."""
+    """Write keys and values from Parquet into two partitions, durably, and into Parquet."""
     frame = from_parquet(bench, session, bench.all_rows, ["key", "value"])
     out = empty_topic(bench.fresh(), 2)
     options = {"path": str(out.data), "topic": out.name, "tuneWorkers": "true"}
@@ -209,7 +209,7 @@ def sink(bench: Bench, session: SparkSession) -> Found:
 
 
 def compaction(bench: Bench, session: SparkSession) -> Found:
-    """The latest row of each key: put in by our job, and found by the plain group-by."""
+    """Keep the latest row of each key by our job, and find it by a plain group-by."""
     topic = bench.topic("keyed", bench.rows, bench.rows // KEY_SHARE, "compact")
     seconds, kept = compacted(bench, session, topic)
 
@@ -225,7 +225,7 @@ def compaction(bench: Bench, session: SparkSession) -> Found:
 
 
 def compacted(bench: Bench, session: SparkSession, topic: Topic) -> tuple[float, int]:
-    """How long the job takes on a copy, and how many records are left."""
+    """Return the seconds of the job on a copy, and the number of records that are left."""
     copy = topic.copy(bench.fresh())
     started = time.perf_counter()
     report = compact.run(session, str(copy.data))
@@ -238,7 +238,7 @@ def compacted(bench: Bench, session: SparkSession, topic: Topic) -> tuple[float,
 
 
 def growth(bench: Bench, session: SparkSession) -> Found:
-    """Logs of several sizes, each with a tenth as many keys."""
+    """Compact logs of several sizes; a tenth of the rows are different keys."""
     found = {}
     for tenths in GROWTH:
         rows = bench.rows * tenths // 10
@@ -251,7 +251,7 @@ def growth(bench: Bench, session: SparkSession) -> Found:
 
 
 def kafka(bench: Bench, session: SparkSession, broker: str, topic: Topic) -> Found:
-    """A broker has the same segments; Spark's Kafka source asks for them in as many tasks."""
+    """Read the same segments from a broker by Spark's Kafka source, in as many tasks."""
     options = {
         "kafka.bootstrap.servers": broker,
         "subscribe": topic.name,
@@ -286,7 +286,7 @@ def kafka(bench: Bench, session: SparkSession, broker: str, topic: Topic) -> Fou
 
 @contextmanager
 def with_broker(bench: Bench) -> Iterator[tuple[str, Topic]]:
-    """A broker's address, and the topic that it and a directory of ours have."""
+    """Run a broker; yield its address, and the topic that it shares with a directory of ours."""
     topic = bench.all_rows
     kind: type[Broker] = Broker if bench.tiny else Fast
     partitions = {topic.name: topic.data / f"{topic.name}-0"}
@@ -295,7 +295,7 @@ def with_broker(bench: Bench) -> Iterator[tuple[str, Topic]]:
 
 
 def check(found: int, wanted: int) -> None:
-    """Whatever is fast must be right, too."""
+    """Fail if a result is wrong: a wrong result has no speed."""
     if found != wanted:
         raise RuntimeError(f"{found:,} rows where there are {wanted:,}")
 

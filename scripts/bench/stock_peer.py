@@ -1,10 +1,10 @@
-"""The same file system as ``limit.c`` in stock pyfuse3: the peer that has no session loop of ours.
+"""The same file system as `limit.c` in stock pyfuse3: a peer without our session loop.
 
     stock_peer.py [-t SECONDS] MOUNT_POINT FILE...
 
-FILE is ``+NAME=PATH`` (appended to with pwrite, read with pread) or ``NAME=PATH[,PATH...]``
-(served from the memory-mapped bytes of files, back to back). Stays in the foreground; SIGTERM
-unmounts. It has no flush, no extended attributes and no directories; nothing is checked.
+FILE is `+NAME=PATH` (appended to with pwrite, read with pread) or `NAME=PATH[,PATH...]` (served
+from the memory-mapped bytes of files, back to back). It stays in the foreground; SIGTERM unmounts.
+It has no flush, no extended attributes and no directories, and checks nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def file_of(spec: str) -> tuple[FileNameT, ServedFile | AppendedFile]:
 
 
 class Peer(pyfuse3.Operations):
-    """One directory of files, with inodes counted from ``FIRST``."""
+    """One directory of files, with inodes counted from `FIRST`."""
 
     def __init__(self, files: dict[FileNameT, ServedFile | AppendedFile], timeout: float) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Peer(pyfuse3.Operations):
         return pyfuse3.FileInfo(fh=FileHandleT(inode), keep_cache=reads, direct_io=not reads)
 
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
-        # A memoryview does as well; the declared type is narrower than what is accepted.
+        # The method also accepts a memoryview; its declared type is too narrow.
         return self.files[fh - FIRST].read(off, size)  # type: ignore[return-value]
 
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:

@@ -7,22 +7,21 @@
 Needs scripts/setup test. The tools read one text of 100-byte lines, in order, as
 
 - a plain file on the same disk,
-- the partition's ``.snapshot/0``, which cannot grow, so that the page cache serves it,
-- the same in C: ``limit.c``, with one thread and with several,
-- the partition's own name, which can grow, so that each ``read()`` is a request,
-- the same in C, again with one thread and with several (``limit.c -d``),
-- a file of timberfs, where it is on the PATH.
+- the partition's `.snapshot/0`, which cannot grow, so that the page cache serves it,
+- the same in C: `limit.c`, with one thread and with several,
+- the partition's own name, which can grow, so that each `read()` is a request,
+- the same in C, again with one thread and with several (`limit.c -d`),
+- a file of timberfs, if it is on the PATH.
 
-How: all are mounted at once. Each run does each work with every peer in turn; figures are medians
-over the runs, and a ratio is the median of the runs' ratios. One round before is not counted; in
-it what a tool prints is compared with what it prints of the plain file. Before a cold read the
-page cache of the mount's file is dropped (POSIX_FADV_DONTNEED on it), while what is behind the
-peers is read once more, so that no disk is measured; a warm read follows a cold one. Sequential
-reads are measured where each ``read()`` is a request; their figure is what one takes. The locale
-is C.
+All peers are mounted at once. Each run does each work with every peer in turn. Figures are medians
+over the runs, and a ratio is the median of the runs' ratios. The first round is not counted: it
+compares a tool's output with that for the plain file. Before a cold read the page cache of the
+mount's file is dropped (POSIX_FADV_DONTNEED), and the peers' own files are read once more, so that
+no disk is measured. A warm read follows a cold one. Sequential reads are measured if each `read()`
+is a request; the figure is the time of one. The locale is C.
 
-With ``--beside`` a line is appended every 10 ms all the while. Each look-up of ``.snapshot/0`` then
-leads to a file that nobody has read yet; so the tools read ``0@0..N``, which stays the same file.
+With `--beside`, a line is appended every 10 ms meanwhile. Each lookup of `.snapshot/0` then finds a
+new file. So the tools read `0@0..N`, which stays the same file.
 """
 
 from __future__ import annotations
@@ -60,8 +59,11 @@ Figures = dict[str, dict[str, list[float]]]  # by work and column, one figure a 
 
 @dataclass(frozen=True)
 class Column:
-    """A way to the text. ``cold``: the page cache of the mount's file is dropped before each read;
-    ``direct``: nothing of it is kept there; ``grows``: there may be more in it than the text."""
+    """A file with the text.
+
+    `cold`: drop the page cache of the mount's file before each read. `direct`: the page cache keeps
+    nothing of it. `grows`: the file may have more than the text.
+    """
 
     name: str
     path: Path
@@ -72,8 +74,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Goal:
-    """How the figure of ``ours`` is to compare with that of ``theirs``: as a time at most so long,
-    or else as a speed at least so high."""
+    """A goal for the figure of `ours` against that of `theirs`: the longest time or least speed."""
 
     ours: str
     theirs: str
@@ -111,7 +112,7 @@ GOALS = [
 def mounted(
     directory: Path, size: int, limit: Path, *, beside: bool
 ) -> Iterator[tuple[Kafkafs, list[Column]]]:
-    """All peers, mounted and with the same text."""
+    """Mount all peers, with the same text."""
     text = make_sorted_text(directory / "text", size)
     texts = {"text": [text]}
     with contextlib.ExitStack() as stack:
@@ -159,7 +160,7 @@ def fill(target: Path, text: Path) -> None:
 
 
 def check(tool: Tool, place: Place, columns: list[Column]) -> None:
-    """See that the tool prints the same of each column."""
+    """Check that the tool prints the same for each column."""
     _, expected = tool.run(place, columns[0].path)
     for column in columns[1:]:
         _, printed = tool.run(place, column.path)
@@ -170,7 +171,7 @@ def check(tool: Tool, place: Place, columns: list[Column]) -> None:
 def measure(
     works: list[Work], place: Place, kafkafs: Kafkafs, columns: list[Column], runs: int
 ) -> Figures:
-    """Every work in every column, ``runs`` times in turn."""
+    """Do every work in every column, `runs` times in turn."""
     figures: Figures = {}
     for work in works:
         suited = [column for column in columns if work.page_cache or column.direct]
@@ -193,7 +194,7 @@ def measure(
 
 
 def table(works: list[Work], columns: list[Column], figures: Figures) -> Iterator[str]:
-    """The lines of the Markdown table."""
+    """Yield the lines of the Markdown table."""
     names = [column.name for column in columns]
     goals = [goal for goal in GOALS if {goal.ours, goal.theirs} <= set(names)]
     yield f"| work | unit | {' | '.join(names)} | {' | '.join(goal.title for goal in goals)} |"

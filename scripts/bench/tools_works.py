@@ -1,4 +1,4 @@
-"""What ``tools.py`` measures: each work reads a text of lines once, and takes some time for it."""
+"""The works of `tools.py`: each reads a text of lines once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINE_SIZE = 100
 LAST_LINE = b"999999999999 INFO worker-00 request=0 status=200 took=00000us".ljust(99, b".") + b"\n"
 APPEND_EVERY_S = 0.01
 COLUMNS = 6
-"""Of a line of the text, with spaces between."""
+"""The fields of a line of the text, with spaces between them."""
 
 DUCKDB = f"""import duckdb, sys
 columns = {{f"c{{n}}": "VARCHAR" for n in range({COLUMNS})}}
@@ -36,13 +36,13 @@ print(len(lines), lines[3].max())"""
 
 @dataclass(frozen=True)
 class Work(ABC):
-    """``key`` names it on the command line. Less is better of all figures."""
+    """A work; `key` is its name on the command line. Lower figures are better."""
 
     key: str
     title: str
     unit: ClassVar[str]
     page_cache: ClassVar[bool]
-    """Whether it is measured where the page cache answers."""
+    """Whether the work is also measured if the page cache serves the reads."""
 
     @abstractmethod
     def measure(self, place: Place, path: Path) -> float:
@@ -51,7 +51,7 @@ class Work(ABC):
 
 @dataclass(frozen=True)
 class Place:
-    """``client`` is the program; ``copy`` is written by what writes a file, and not kept."""
+    """The place of the work. `client`: the program. `copy`: a file that tools write, not kept."""
 
     client: Path
     copy: Path
@@ -59,12 +59,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Tool(Work):
-    """A command; FILE and COPY in it are replaced. ``package`` has it, where it may be missing."""
+    """A command with placeholders FILE and COPY. `package`: it has the command."""
 
     command: tuple[str, ...]
     package: str | None = None
     module: str | None = None
-    """Without this Python module the tool is left out."""
+    """The Python module without which the tool is left out."""
     unit = "s"
     page_cache = True
 
@@ -87,9 +87,9 @@ class Tool(Work):
         return self.run(place, path)[0]
 
     def run(self, place: Place, path: Path) -> tuple[float, str]:
-        """Seconds, and what it has printed; the file's name in it is FILE.
+        """Return the seconds, and the output with FILE for the file's name.
 
-        What cat prints is thrown away: most of its time would be that of a pipe.
+        The output of cat is not read, because most of its time would be that of a pipe.
         """
         names = {"FILE": str(path), "COPY": str(place.copy)}
         command = [names.get(word, word) for word in self.command]
@@ -104,7 +104,7 @@ class Tool(Work):
 
 @dataclass(frozen=True)
 class SequentialReads(Work):
-    """``read()`` calls of one size, from the start to the end."""
+    """`read()` calls of one size, from the start to the end."""
 
     size: int
     unit = "µs"
@@ -137,7 +137,7 @@ WORKS: list[Work] = [*TOOLS, *(SequentialReads.of(kib) for kib in (4, 16, 32, 96
 
 
 def runnable(works: list[Work]) -> list[Work]:
-    """Those that can be measured here; exits where a program is missing that can be installed."""
+    """Return the works that can be measured here; exit if an installable program is missing."""
     missing = [work for work in works if isinstance(work, Tool) and not work.installed]
     packages = [tool.package for tool in missing if tool.package]
     if packages:
@@ -146,7 +146,7 @@ def runnable(works: list[Work]) -> list[Work]:
 
 
 def make_sorted_text(path: Path, size: int) -> Path:
-    """Lines of 100 bytes that `sort -c` finds in order, each with a number of its own."""
+    """Write lines of 100 bytes in the order of `sort -c`, each with a number of its own."""
     ends = [
         f" INFO worker-{n % 32:02} request={n * 0x9E3779B97F4A7C15 % (1 << 64):016x}"
         f" status={500 if n % 10 == 0 else 200} took={n * 7919 % 10**5:05}us"
@@ -163,7 +163,7 @@ def make_sorted_text(path: Path, size: int) -> Path:
 
 @contextlib.contextmanager
 def appended_to(path: Path) -> Iterator[None]:
-    """Somebody appends a line every 10 ms meanwhile."""
+    """Append a line every 10 ms meanwhile."""
     ended = threading.Event()
 
     def append() -> None:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures what many topics and partitions cost a mount, and prints a Markdown table with ratios.
+"""Measures the cost of many topics and partitions, and prints a Markdown table with ratios.
 
     scripts/bench/topics.py [--runs N] [--topics N] [--partitions N] [--rest SECONDS]
                             [--directory DIR] [--tiny]
 
-The peer is the same mount with a twentieth of the topics. Both are mounted at once; each run does
+The peer is the same mount with a twentieth of the topics. Both are mounted at once. Each run does
 each work with both in turn, and a ratio is the median of the runs' ratios. A work that changes a
-topic changes 20, one behind the other. ``rest`` is the processor time, user and system, that the
-daemon of all partitions takes in a second while nobody asks for anything. Mounting and unmounting
-are said per partition, after a clean stop, with what the disk has in its cache.
+topic changes 20, one after the other. `rest` is the processor time, user and system, that the
+daemon of all partitions takes in a second without requests. The figures of mounting and unmounting
+are per partition, after a clean stop, with the files in the disk's cache.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTLE_S = 15.0
 
 
 class Unsynced(Files):
-    """For making directories in a moment: nothing waits for the disk."""
+    """Creates directories quickly, without waiting for the disk."""
 
     def fsync(self, fd: int) -> None:
         pass
@@ -100,7 +100,7 @@ class Mounted:
         return self._daemon
 
     def start(self) -> float:
-        """Mount; the seconds until it answered."""
+        """Mount; return the seconds until the mount answered."""
         begun = time.monotonic()
         self._daemon = subprocess.Popen([KAFKAFS, "mount", "-f", self.data, self.path])
         while not os.path.ismount(self.path):
@@ -111,7 +111,7 @@ class Mounted:
         return time.monotonic() - begun
 
     def stop(self) -> float:
-        """Unmount; the seconds until the daemon had ended."""
+        """Unmount; return the seconds until the daemon ended."""
         begun = time.monotonic()
         self.daemon.send_signal(signal.SIGTERM)
         if self.daemon.wait():
@@ -120,31 +120,31 @@ class Mounted:
         return time.monotonic() - begun
 
     def end(self) -> None:
-        """After a failure."""
+        """Unmount after a failure."""
         if self._daemon is not None:
             self._daemon.kill()
             self._daemon.wait()
             subprocess.run([KAFKAFS, "umount", self.path], check=False, capture_output=True)
 
     def processor_s(self) -> float:
-        """User and system time of the daemon."""
+        """Return the user and system time of the daemon."""
         stat = Path(f"/proc/{self.daemon.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory_mib(self) -> float:
-        """What of the daemon is in memory."""
+        """Return the daemon's resident memory."""
         status = Path(f"/proc/{self.daemon.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
     def rest(self, seconds: float) -> float:
-        """The part of a processor that it takes."""
+        """Return the part of a processor that the idle daemon uses."""
         self._settle()
         begun, used = time.monotonic(), self.processor_s()
         time.sleep(seconds)
         return (self.processor_s() - used) / (time.monotonic() - begun)
 
     def _settle(self) -> None:
-        """Until what mounting leaves for the background is done: it takes next to nothing."""
+        """Wait until the background work after mounting is done and the daemon is idle."""
         while True:
             used = self.processor_s()
             time.sleep(SETTLE_S / 3)
@@ -153,7 +153,7 @@ class Mounted:
 
 
 def change_ms(mounted: Mounted, work: Work) -> float:
-    """What a change takes, by the mean of all that one run makes."""
+    """Return the mean time of the changes of one run, in ms."""
     begun = time.monotonic()
     for number in range(CHANGED):
         work.change(mounted.path, number)
@@ -165,7 +165,7 @@ def verdict(figure: float, goal: float) -> str:
 
 
 def table(few: Mounted, many: Mounted, options: argparse.Namespace) -> list[str]:
-    """The lines of the Markdown table."""
+    """Return the lines of the Markdown table."""
     lines = ["| work | unit | few | many | ratio | goal |", "|---|---|---:|---:|---:|---|"]
 
     def add(title: str, unit: str, pairs: Sequence[tuple[float, float]], goal: str = "") -> None:
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.tiny:
         options.runs, options.topics, options.partitions, options.rest = 1, 2 * FEWER, 1, 0.1
     with tempfile.TemporaryDirectory(dir=options.directory) as base:
-        # As many as are changed at least.
+        # At least the number of topics that are changed.
         few = Mounted(Path(base) / "few", max(options.topics // FEWER, CHANGED), options.partitions)
         many = Mounted(Path(base) / "many", options.topics, options.partitions)
         try:

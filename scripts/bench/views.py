@@ -4,22 +4,22 @@
     .venv/bin/python scripts/bench/views.py [--runs N] [--size MIB] [--big MIB] [--only WORK]
                                             [--directory DIR] [--tiny]
 
-Needs scripts/setup test, and root for the read-ahead of 1 MiB; Kafka's jars, which the first run
-of tests/interop fetches, where it prints from a broker. The records are mixed, as printed above
-the table (``views_data.py``).
+Needs scripts/setup test, and root for the read-ahead of 1 MiB. To print from a broker it needs
+Kafka's jars, which the first run of tests/interop fetches. The records are mixed; the lines above
+the table describe them (`views_data.py`).
 
-How: figures are medians over the runs, and a ratio is the median of the runs' ratios, as in
-``mount.py``; one round before is not counted. The works are:
+Figures are medians over the runs, and a ratio is the median of the runs' ratios, as in `mount.py`.
+The first round is not counted. The works are:
 
-- `cat` of a view, cold, beside the limit (``limit.c``), which serves the very same bytes from
-  memory-mapped files. What is behind both is in the page cache.
-- The first stat of a partition that somebody else has written, from `kafkafs mount` on: how fast
-  its view is measured, in bytes of segments. What the same takes where it is known is taken off.
+- `cat` of a view, cold, beside the limit (`limit.c`), which serves the same bytes from
+  memory-mapped files. The files of both are in the page cache.
+- The first stat of a partition of another program, from `kafkafs mount` on: the speed of measuring
+  its view, in bytes of segments. The time of the same stat of a measured view is subtracted.
 - The same records, whose values have no newlines, appended in `write()`s of 64 KiB through each
-  view. The goals count records, of which a line of JSON holds one in far more bytes.
+  view. The goals count records, because a line of JSON has far more bytes than a record.
 - The first 100 bytes of `0@TIME`, open to close, at random times in a large log and in a small one.
 - Records printed to /dev/null by `cat` of a running broker's directory, mounted, and from the
-  broker by kcat and Kafka's console consumer; what printing one takes is taken off. The console
+  broker by kcat and Kafka's console consumer. The time for one record is subtracted. The console
   consumer and `kcat -J` print an eighth. The console consumer has no JSON of whole records.
 """
 
@@ -47,9 +47,9 @@ WORKS = [work for _, works in STAGES for work in works]
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: a figure of a work, and another one that it is divided by.
+    """A line of the table: a figure of a work, and the figure by which it is divided.
 
-    ``at_least`` and ``at_most`` are goals for the ratio, or for the figure where it stands alone.
+    `at_least` and `at_most` are goals for the ratio, or for a figure without a peer.
     """
 
     work: str
@@ -101,7 +101,7 @@ ROWS = [
 
 
 def table(figures: Figures) -> Iterator[str]:
-    """The lines of the Markdown table."""
+    """Yield the lines of the Markdown table."""
     yield "| work | unit | kafkafs | against | ratio | goal |"
     yield "|---|---|---:|---:|---:|---|"
     for row in ROWS:
@@ -110,7 +110,7 @@ def table(figures: Figures) -> Iterator[str]:
 
 
 def measure(key: str, work: Measure, runs: int, *, warm_up: bool) -> dict[str, list[float]]:
-    """Do the work so many times."""
+    """Do the work `runs` times."""
     found: dict[str, list[float]] = {}
     for run in range(runs + warm_up):
         for name, figure in work().items():

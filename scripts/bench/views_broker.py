@@ -1,4 +1,4 @@
-"""A broker with records in it, and the programs that people print them with."""
+"""A broker with records, and the programs that print them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 class Printing:
     """A running broker with `count` records in `topic`, sent by librdkafka, uncompressed.
 
-    Each peer's figure is 1,000 records/s; what it takes to print a single record, which is to
-    start, is taken off. A slow one prints some of the records only.
+    Each peer's figure is 1,000 records/s. The time for a single record, which is the time to start,
+    is subtracted. A slow peer prints only some of the records.
     """
 
     topic = "mixed"
@@ -67,7 +67,7 @@ class Printing:
         )
 
     def _rate(self, command: list[str], share: int) -> float:
-        """The command's last argument is missing: how many records to print."""
+        """Return the rate of a command without its last argument, the number of records."""
         printed = self.count // share
         starting = _seconds([*command, "1"])
         return printed / max(_seconds([*command, str(printed)]) - starting, 1e-6) / 1e3

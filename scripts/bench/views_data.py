@@ -1,8 +1,8 @@
-"""The records that ``views.py`` measures with, and logs of them, written by the library.
+"""The records of `views.py`, and logs of them, written by the library.
 
-They are mixed: what makes text hard to write is in them (quotes, newlines, bytes that are no
-UTF-8, headers), in the shares of the tables below. A block of some 4 MiB is drawn once, and a log
-is this block over and over, with offsets and timestamps that go on.
+The records are mixed: the tables below have the shares of quotes, newlines, bytes that are not
+UTF-8, and headers, which make text slow to write. A block of some 4 MiB is drawn once. A log
+repeats this block with rising offsets and timestamps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEP_MS = 2  # from one record to the next
 AGE_MS = 3 * 24 * 3_600_000  # of the first record, so that no retention deletes it
 
 Drawn = TypeVar("Drawn")
-Table = dict[str, tuple[float, Callable[[random.Random], Drawn]]]  # by name: the share, and one
+Table = dict[str, tuple[float, Callable[[random.Random], Drawn]]]  # by name: share, draw
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -105,16 +105,16 @@ HEADERS: Table[Headers] = {
 
 @dataclass
 class Block:
-    """Records and the batches that hold them, and what they are made of."""
+    """Records, their batches, and their composition."""
 
     records: list[Record]
     batches: list[bytearray]
     counts: Counter[str]
-    lines_only: bool  # whether no value holds a newline or is null
+    lines_only: bool  # no value has a newline or is null
 
     @classmethod
     def draw(cls, size: int = BLOCK_BYTES, *, lines_only: bool = False) -> Block:
-        """About `size` bytes of batches. With `lines_only` each value is one line of text."""
+        """Draw about `size` bytes of batches. `lines_only`: each value is one line of text."""
         rng = random.Random(1)
         block = cls([], [], Counter(), lines_only)
         stored = 0
@@ -140,7 +140,7 @@ class Block:
         return table[name][1](rng)
 
     def composition(self) -> Iterator[str]:
-        """Lines that say what the records are."""
+        """Return lines that describe the records."""
         count = len(self.records)
         stored = sum(map(len, self.batches))
         yield f"records of {stored / count:.0f} bytes in batches of {BATCH_BYTES >> 10} KiB:"
@@ -156,7 +156,7 @@ def _size(record: Record) -> int:
 
 @dataclass(frozen=True)
 class Written:
-    """A topic of one partition: what it holds, and from when to when."""
+    """A topic of one partition: its records, and the times of the first and the last."""
 
     records: int
     size: int  # of its segments, in bytes
@@ -185,7 +185,7 @@ def write_topic(data: Path, topic: str, block: Block, size: int) -> Written:
 
 
 def _set_time(batch: bytearray, first_ms: int) -> int:
-    """Let the batch begin at that time; returns when the next one begins."""
+    """Set the start time of a batch; return that of the next one."""
     last: int = STEP_MS * struct.unpack_from(">i", batch, 23)[0]
     struct.pack_into(">qq", batch, 27, first_ms, first_ms + last)
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
@@ -193,12 +193,12 @@ def _set_time(batch: bytearray, first_ms: int) -> int:
 
 
 def segments(data: Path, topic: str) -> list[Path]:
-    """The files that hold a topic's records."""
+    """Return the files that hold a topic's records."""
     return sorted((data / f"{topic}-0").glob("*.log"))
 
 
 def link_foreign(data: Path, topic: str, to: Path) -> None:
-    """The topic as a broker would leave it: what we know of its views is not there."""
+    """Link the topic as a broker leaves it, without our files about its views."""
     there = to / f"{topic}-0"
     there.mkdir(parents=True)
     for file in (data / f"{topic}-0").iterdir():

@@ -1,7 +1,7 @@
-"""What ``views.py`` measures: stages, each with what it needs mounted, and the works in them.
+"""The works of `views.py`, in stages; each stage has its own mounts.
 
-A stage makes its data, mounts what serves it, and hands out one function for each of its works.
-Such a function does the work once and gives its figures by name.
+A stage creates its data, mounts its peers, and yields one function for each of its works. Such a
+function does the work once and returns its figures by name.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ VIEWS = {"values": "", ".kv": ".kv", ".jsonl": ".jsonl"}
 
 @dataclass(frozen=True)
 class Bench:
-    """How much of everything, and what the works need. Sizes in bytes of segments."""
+    """The amounts to measure, and the tools of the works. Sizes are in bytes of segments."""
 
     directory: Path
     limit: Path
     client: Path
     block: Block
     lines: Block  # of records whose values are a line each
-    size: int  # what cat reads and what is measured
+    size: int  # the log for cat and for measuring views
     append: int
-    big: int  # what is looked into by time; 0: not at all
+    big: int  # the log for searches by time; 0: no search
     small: int
     heads: int
     tiny: bool
 
     def settle(self) -> None:
-        """Wait until the disk has what was written, so that one work does not pay for another."""
+        """Wait until the disk has all written bytes: no work is to slow down another one."""
         if not self.tiny:
             os.sync()
 
     def ask(self, *arguments: object) -> dict[str, float]:
-        """Run client.c; its figures by name."""
+        """Run client.c; return its figures by name."""
         command = [str(self.client), *map(str, arguments)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         words = done.stdout.split()
@@ -63,7 +63,7 @@ class Bench:
 
 
 class Mounted(Kafkafs):
-    """kafkafs over a data directory that is there already, with a cache of its own."""
+    """kafkafs over an existing data directory, with a cache of its own."""
 
     def __init__(self, home: Path, data: Path, *options: str) -> None:
         super().__init__(home)
@@ -76,13 +76,13 @@ class Mounted(Kafkafs):
         return ["env", f"XDG_CACHE_HOME={self.cache}", *super().command(), *self.options]
 
     def view(self, topic: str, view: str) -> Path:
-        """Partition 0 of the topic in that view."""
+        """Return the path of partition 0 of the topic in a view."""
         return self.mount_point / topic / VIEWS[view] / "0"
 
 
 @contextlib.contextmanager
 def started(*peers: Kafkafs | Limit) -> Iterator[None]:
-    """The peers, mounted; as root they all read as far ahead."""
+    """Mount the peers. As root, they all have the same read-ahead."""
     with contextlib.ExitStack() as stack:
         for peer in peers:
             stack.callback(peer.stop)
@@ -93,7 +93,7 @@ def started(*peers: Kafkafs | Limit) -> Iterator[None]:
 
 
 def copy_texts(mounted: Mounted, topic: str, to: Path, views: list[str]) -> dict[str, Path]:
-    """What the views show of the topic, in plain files."""
+    """Copy the topic's views to plain files."""
     texts: dict[str, Path] = {}
     to.mkdir()
     for view in views:
@@ -105,7 +105,7 @@ def copy_texts(mounted: Mounted, topic: str, to: Path, views: list[str]) -> dict
 
 
 def measured_size(path: Path) -> int:
-    """The file's size, however long it takes to be measured."""
+    """Wait until the file's size is measured, and return it."""
     while True:
         try:
             return path.stat().st_size
@@ -116,7 +116,7 @@ def measured_size(path: Path) -> int:
 
 @contextlib.contextmanager
 def reading(bench: Bench) -> Iterator[dict[str, Measure]]:
-    """`cat` of a view beside the limit, which serves the same bytes."""
+    """Measure `cat` of a view beside the limit, which serves the same bytes."""
     base = bench.directory / "reading"
     data = base / "data"
     data.mkdir(parents=True)
@@ -150,7 +150,7 @@ def reading(bench: Bench) -> Iterator[dict[str, Measure]]:
 
 @contextlib.contextmanager
 def indexing(bench: Bench) -> Iterator[dict[str, Measure]]:
-    """The first stat of a partition that nobody has looked at."""
+    """Measure the first stat of a partition."""
     base = bench.directory / "indexing"
     data, foreign = base / "data", base / "foreign"
     data.mkdir(parents=True)
@@ -161,7 +161,7 @@ def indexing(bench: Bench) -> Iterator[dict[str, Measure]]:
     runs = count()
 
     def until_known(kafkafs: Mounted, view: str) -> float:
-        """Seconds from the daemon's start to the answer."""
+        """Return the seconds from the daemon's start to the answer."""
         begun = time.monotonic()
         with started(kafkafs):
             measured_size(kafkafs.view("mixed", view))
@@ -182,10 +182,10 @@ def indexing(bench: Bench) -> Iterator[dict[str, Measure]]:
 
 @contextlib.contextmanager
 def appending(bench: Bench) -> Iterator[dict[str, Measure]]:
-    """The same records appended through each view, each time to a new topic.
+    """Append the same records through each view, each time to a new topic.
 
-    It is gone before the next one comes: memory that has not been written to for long is slow to
-    get on a virtual machine, and the first ones would look faster than the others.
+    The topic is deleted before the next one is created. On a virtual machine, memory that was not
+    written to for long is slow to get. Without the deletion the first views would seem faster.
     """
     base = bench.directory / "appending"
     data = base / "data"
@@ -219,14 +219,14 @@ def appending(bench: Bench) -> Iterator[dict[str, Measure]]:
 
 
 def wait_until_gone(data: Path, topic: str) -> None:
-    """Until a deleted topic's files are, too."""
+    """Wait until the files of a deleted topic are deleted, too."""
     while any(data.glob(f"{topic}-0.*-delete")):
         time.sleep(0.05)
 
 
 @contextlib.contextmanager
 def finding(bench: Bench) -> Iterator[dict[str, Measure]]:
-    """The head of `0@TIME` in a large log and in a small one."""
+    """Measure the head of `0@TIME` in a large log and in a small one."""
     base = bench.directory / "finding"
     data = base / "data"
     data.mkdir(parents=True)
@@ -236,7 +236,7 @@ def finding(bench: Bench) -> Iterator[dict[str, Measure]]:
     rng = random.Random(1)
 
     def at_random(name: str, log: Written) -> list[Path]:
-        # The end is left out, where there may be less than is read.
+        # The end is left out, because it may have too few bytes to read.
         span = (log.last_ms - log.first_ms) * 9 // 10
         times = (log.first_ms + rng.randrange(span) for _ in range(bench.heads))
         return [kafkafs.mount_point / name / f"0@{_iso(at)}" for at in times]
@@ -263,7 +263,7 @@ def _iso(timestamp_ms: int) -> str:
 
 @contextlib.contextmanager
 def printing(bench: Bench) -> Iterator[dict[str, Measure]]:
-    """`cat` beside consumers that print the same records from a running broker."""
+    """Measure `cat` beside consumers that print the same records from a running broker."""
     base = bench.directory / "printing"
     blocks = max(bench.size // BLOCK_BYTES, 1)
     with Printing(base, bench.block.records, blocks) as peers:
@@ -301,7 +301,7 @@ STAGES: list[tuple[Stage, tuple[str, ...]]] = [
 
 
 def clean(directory: Path) -> None:
-    """Remove what a stage has left, so that the disk holds one stage at a time."""
+    """Remove the files of a stage, so that the disk has those of one stage at a time."""
     for left in directory.iterdir():
         if left.is_dir():
             shutil.rmtree(left)
