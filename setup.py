@@ -52,6 +52,7 @@ HOT_LOOPS = (
     "kafkafs/views/_json_records.pyx",
     "kafkafs/views/_key_value.pyx",
     "kafkafs/dump/_dump.pyx",
+    "kafkafs/schemas/_avro.pyx",
 )
 
 

@@ -162,7 +162,7 @@ NOT_RUN = {
     ],
     "docs/dev/architecture.md": [
         "cat, tail, grep, rsyslog          kafkafs COMMAND",
-        "kafkafs   cli > fuse | spark > tree > line_index > views | m",
+        "kafkafs   cli > fuse | spark > tree > line_index > schemas >",
     ],
     "docs/dev/history.md": [
         "kernel ── inode ──▶ ViewFile ──▶ Generation ──▶ Timeline ──",

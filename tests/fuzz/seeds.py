@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from storage.settings.messages import Field
 from storage.state.producer_state import ProducerEntry
 from storage.state.producer_state import encode as encode_snapshot
 from tests import oracle
+from tests.kafkafs.schemas import avro_values
 from tests.storage.old_logs import encode_entry, encode_set
 
 T = 1_700_000_000_000
@@ -117,6 +119,13 @@ def seeds(name: str) -> list[bytes]:
             b"\x0b\0\1\0\1g\0\1t\0\0\0\7" + b"\0\4" + bytes(8) + b"\xff" * 4 + b"\1" + bytes(9),
             b"\5\0\2\0\1g" + b"\0\3\0\bconsumer" + bytes(4) + b"\xff" * 4 + bytes(12),
         ]
+    if name == "avro_value":
+        draw = random.Random(name)
+        return [avro_values.encoded(avro_values.ORDER, avro_values.order(draw)) for _ in range(9)]
+    if name == "avro_schema":
+        draw = random.Random(name)
+        schemas = [avro_values.ORDER, *(avro_values.random_schema(draw) for _ in range(20))]
+        return [json.dumps(schema).encode() for schema in schemas]
     streams = {"gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
     if name.endswith("_stream"):
         codec = streams[name.removesuffix("_stream")]

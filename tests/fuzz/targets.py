@@ -28,6 +28,8 @@ from kafka_client.fetch import check_batches
 from kafka_client.messages import encode, read_answer, schemas
 from kafkafs.dump._dump import Walk
 from kafkafs.dump.decoders import topic_decoder
+from kafkafs.schemas.avro import compiled
+from kafkafs.schemas.errors import SchemaError
 from kafkafs.views import TextView, json_lines_view, key_value_view
 from kafkafs.views._measure import Cursor, Measure
 from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
@@ -49,6 +51,7 @@ from storage.state import checkpoint_file, producer_state
 from tests import oracle
 from tests.fuzz.cleaning import cleaned
 from tests.guard_page import ROOM, before_guard_page
+from tests.kafkafs.schemas.avro_values import ORDER
 from tests.storage.old_logs import encode_entry
 
 Target = Callable[[bytes], None]
@@ -592,6 +595,30 @@ def _json_line(record: Record) -> bytes:
 def _wrapped(number: int) -> int:
     """As Java's numbers of 64 bits."""
     return (number + 2**63) % 2**64 - 2**63
+
+
+AVRO = compiled(json.dumps(ORDER))
+AVRO_JSON = compiled(json.dumps(ORDER), avro_json=True)
+
+
+@target
+def avro_value(data: bytes) -> None:
+    """Any bytes as a value in Avro's encoding: refused, or JSON of a limited length."""
+    with before_guard_page(data[:ROOM]) as view:
+        for avro in (AVRO, AVRO_JSON):
+            with contextlib.suppress(SchemaError):
+                text, end = avro.decode(view)
+                json.loads(text)
+                assert end <= len(view)
+                assert len(text) <= 64 * len(view) + (1 << 20)
+
+
+@target
+def avro_schema(data: bytes) -> None:
+    """Any text as a schema: refused, or it decodes some bytes or refuses them."""
+    with contextlib.suppress(UnicodeDecodeError, SchemaError):
+        avro = compiled(data.decode(), iso_times=True)
+        json.loads(avro.decode(bytes(300))[0])
 
 
 @target
