@@ -34,6 +34,8 @@ FROM_PACKAGE = [
     ("docs/admin.md", "Upgrade"),
     ("docs/admin.md", "Remove a package"),
 ]
+FROM_REPOSITORY = [("docs/admin.md", "An apt repository")]
+FROM_WHEELS = [("docs/admin.md", "Wheels")]
 FROM_CLONE = [
     ("README.md", "From a clone"),
     ("docs/admin.md", "Remove an installation from a clone"),

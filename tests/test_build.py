@@ -208,7 +208,7 @@ def test_all_ways_to_build_it_install_the_same_packages() -> None:
     needed |= packages(" ".join(re.findall(r"missing\+=\((python3 [^)]+)\)", text)))
     assert packages(line) == needed - {"python3"}, "which comes with the others"
     text = (ROOT / "scripts/deb/build").read_text()
-    (built,) = re.findall(r"^apt-get -qq install ((?:.*\\\n)*.*)$", text, re.M)
+    (built,) = re.findall(r"^apt-get -q -y install ((?:.*\\\n)*.*)$", text, re.M)
     assert packages(built) == needed - {"fuse3"} | {"dpkg-dev"}
     (depends,) = re.findall(r"^Depends: (.*)$", text, re.M)
     assert "fuse3" in depends.split(", ")

@@ -23,7 +23,16 @@ from kafkafs.spark.source import options as source_options
 from kafkafs.spark.source.rows import TYPES
 from storage import paths
 from storage.settings.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from tests.pasted import FROM_CLONE, FROM_PACKAGE, RUN_BY, blocks, parts, title
+from tests.pasted import (
+    FROM_CLONE,
+    FROM_PACKAGE,
+    FROM_REPOSITORY,
+    FROM_WHEELS,
+    RUN_BY,
+    blocks,
+    parts,
+    title,
+)
 from tests.pasted import commands as commands_in
 
 ROOT = Path(__file__).parents[1]
@@ -232,7 +241,8 @@ def test_fresh_roots_run_all_blocks_for_root() -> None:
         for part in parts((ROOT / page).read_text())
         if any(block.kind == "sh root" for block in blocks(part))
     ]
-    assert sorted(found) == sorted([*FROM_PACKAGE, *FROM_CLONE])
+    pasted = [*FROM_PACKAGE, *FROM_REPOSITORY, *FROM_WHEELS, *FROM_CLONE]
+    assert sorted(found) == sorted(pasted)
 
 
 def test_the_glossary_has_each_term_once() -> None:

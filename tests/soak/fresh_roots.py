@@ -173,15 +173,16 @@ class Root:
 
 @functools.cache
 def package(clone: Path, release: str) -> Path:
-    """The package of a clone's last commit, made once."""
-    done = subprocess.run(
-        ["scripts/package", "deb", "--output", clone.parent / release, release],
+    """The package of a clone's last commit, made once. The wheels are in the same directory."""
+    output = clone.parent / release
+    subprocess.run(
+        ["scripts/package", "deb", "--wheels", "--output", output, release],
         cwd=clone,
-        stdout=subprocess.PIPE,
-        text=True,
+        stdout=subprocess.DEVNULL,
         check=True,
     )
-    return Path(done.stdout.strip())
+    (package,) = output.glob("*.deb")
+    return package
 
 
 def later(package: Path, version: str) -> Path:

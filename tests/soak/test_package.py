@@ -1,15 +1,16 @@
 """The packages, their unit, and installing from source, in fresh roots of Debian 12, 13 and Ubuntu
-24.04.
+24.04; an apt repository, wheels, and an image.
 
 Each test has a root in which nothing is installed, with processes and mounts of its own. They take
-root, debootstrap, the keys of Ubuntu's archive, systemd-nspawn, the network and an hour. They run
-in scripts/soak, or by
+root, debootstrap, the keys of Ubuntu's archive, systemd-nspawn, dpkg-dev, GnuPG, podman, the
+network and an hour. They run in scripts/soak, or by
 
     .venv/bin/pytest tests/soak/test_package.py -m soak --soak-hours 1
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pasted import FROM_CLONE, FROM_PACKAGE, scripts_of
+from tests.pasted import FROM_CLONE, FROM_PACKAGE, FROM_REPOSITORY, FROM_WHEELS, scripts_of
 from tests.soak.fresh_roots import CACHE, PROJECT, Packages, Root, dpkg_field, later, package
 
 pytestmark = pytest.mark.soak
@@ -198,6 +199,57 @@ def test_a_package_of_another_release_is_refused(
         other.end()
 
 
+# -- other ways to install it ----------------------------------------------------------------------
+
+
+def use(root: Root) -> None:
+    """Mount by mount(8), append, read, unmount."""
+    root.run("mkdir log mnt; mount -t kafkafs log /root/mnt; mkdir mnt/t; echo 1 >> mnt/t/0")
+    assert root.run("cat mnt/t/0; umount mnt") == "1\n"
+
+
+def test_the_blocks_for_an_apt_repository_can_be_pasted(
+    root: Root, packages: Packages, clone: Path, tmp_path: Path
+) -> None:
+    """It is signed, and apt refuses another list of packages."""
+    (tmp_path / "keys").mkdir(mode=0o700)
+    environment = {**os.environ, "GNUPGHOME": str(tmp_path / "keys")}
+    generate = ["gpg", "--batch", "--passphrase", "", "--quick-gen-key", "kafkafs"]
+    subprocess.run(generate, env=environment, check=True)
+    (tmp_path / "dist").mkdir()
+    shutil.copy(packages.old, tmp_path / "dist")
+    make = ["scripts/package", "apt", "--key", "kafkafs", "--output", str(tmp_path / "dist")]
+    subprocess.run(make, cwd=clone, env=environment, check=True)
+    shutil.copytree(tmp_path / "dist/apt", root.path / "srv/apt")
+    (install,) = scripts_of(FROM_REPOSITORY[0], "sh root")
+    root.run(install)
+    use(root)
+    (packages_list,) = root.path.glob("srv/apt/*/Packages")
+    packages_list.write_text(
+        packages_list.read_text().replace("Installed-Size: ", "Installed-Size: 1")
+    )
+    status, printed = root.attempt("apt-get update")
+    assert status != 0
+    assert "Hash Sum mismatch" in printed or "unexpected size" in printed
+
+
+def test_the_blocks_for_wheels_can_be_pasted(
+    root: Root, packages: Packages, figures: Figures
+) -> None:
+    """They need no compiler and no headers."""
+    for wheel in packages.old.parent.glob("*.whl"):
+        shutil.copy(wheel, root.path / "root")
+    (install,) = scripts_of(FROM_WHEELS[0], "sh root")
+    began = time.monotonic()
+    root.run(install)
+    use(root)
+    figures(
+        "s from nothing to a log that was used, from wheels", round(time.monotonic() - began, 1)
+    )
+    assert root.attempt("command -v cc")[0] != 0
+    assert root.run("apt-get install -y --no-install-recommends man-db; man kafkafs-topics")
+
+
 # -- from source -----------------------------------------------------------------------------------
 
 
@@ -223,9 +275,13 @@ def test_the_blocks_for_a_clone_can_be_pasted(root: Root, clone: Path, figures: 
     assert [path for path in root.named if not path.startswith("/var/cache/man/")] == before
 
 
-def test_setup_shows_how_far_it_is(root: Root, clone: Path) -> None:
+def test_the_demo_sets_up_and_shows_how_far_it_is(root: Root, clone: Path) -> None:
+    """It says first what it installs, and its last lines can be pasted."""
     subprocess.run(["git", "clone", "--quiet", clone, root.path / "root/kafkafs"], check=True)
-    printed = root.run("kafkafs/scripts/setup")
+    printed = root.run("kafkafs/scripts/demo")
+    assert printed.startswith("setup: apt-get installs ")
+    assert "\nsetup: Downloading gcc\n" in printed
+    assert "\nsetup: Setting up gcc\n" in printed
     for step in ("Cythonizing", "Compiled"):
         counted = re.findall(rf"^setup: \[ *(\d+)/(\d+)\] {step} ", printed, re.M)
         # Each build counts its own, pyfuse3's one, too; processes side by side in any order.
@@ -235,8 +291,9 @@ def test_setup_shows_how_far_it_is(root: Root, clone: Path) -> None:
             numbers = sorted(int(number) for number, of in counted if int(of) == total)
             assert numbers == list(range(1, total + 1)), printed
     assert "setup: Building wheel for pyfuse3" in printed
-    root.run("mkdir data mnt; kafkafs/.venv/bin/kafkafs mount data mnt")
-    root.run("kafkafs/.venv/bin/kafkafs umount mnt")
+    lines = printed.rpartition("# Try it, in a directory of your own:\n")[2]
+    assert lines.count("\n") == 3
+    assert root.run(lines).endswith("\none order\n")
     assert root.run("kafkafs/scripts/setup") == ""
 
 
