@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tty
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,33 +150,32 @@ def test_a_source_distribution_has_what_a_clone_has(clone: Path, tmp_path: Path)
     subprocess.run(
         [sys.executable, "setup.py", "-q", "sdist", "-d", tmp_path / "dist"],
         cwd=clone,
-        env={**os.environ, "KAFKAFS_URL": "https://example.org/kafkafs/"},
         check=True,
         capture_output=True,
     )
     (archive,) = (tmp_path / "dist").iterdir()
     with tarfile.open(archive) as files:
-        members = {
-            name.partition("/")[2]: member
-            for name, member in zip(files.getnames(), files.getmembers(), strict=True)
-            if member.isfile()
-        }
-        info = files.extractfile(members["PKG-INFO"])
-        assert info is not None
-        text = info.read().decode()
-    assert expected - members.keys() == set()
+        members = {each.name.partition("/")[2] for each in files if each.isfile()}
+    assert expected - members == set()
     made = {"PKG-INFO", "setup.cfg"}
-    assert {name for name in members.keys() - expected - made if ".egg-info/" not in name} == set()
+    assert {name for name in members - expected - made if ".egg-info/" not in name} == set()
 
-    # What an index shows.
-    assert "Project-URL: Source, https://example.org/kafkafs\n" in text
-    linked = re.findall(r"\]\(([^)]+)\)", text.partition("\n\n")[2])
-    assert linked
-    places = [re.fullmatch(r"https://example\.org/kafkafs/blob/v[\d.]+/(.+)", to) for to in linked]
-    assert [to for to, place in zip(linked, places, strict=True) if place is None] == []
-    assert [
-        place[1] for place in places if place and not (ROOT / place[1].split("#")[0]).exists()
-    ] == []
+
+def test_the_extra_for_a_cluster_leaves_its_pyspark_alone(clone: Path, tmp_path: Path) -> None:
+    """An older release than we need, too: the cluster's Spark is of the same one."""
+    info = tmp_path / "site/pyspark-4.0.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark\nVersion: 4.0.1\n")
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--report", tmp_path / "report"]
+    options = ["--quiet", "--no-index", "--no-build-isolation", ".[spark]"]
+    subprocess.run(
+        [*map(str, command), *options],
+        cwd=clone,
+        env={**os.environ, "PYTHONPATH": str(info.parent)},
+        check=True,
+    )
+    report = json.loads((tmp_path / "report").read_text())
+    assert [each["metadata"]["name"] for each in report["install"]] == ["kafkafs"]
 
 
 def test_nothing_advises_to_install_what_no_index_has() -> None:
@@ -349,6 +351,93 @@ def test_setup_unit_needs_no_device_and_no_root(machine: Machine, tmp_path: Path
     )
 
 
+class Terminal:
+    """`scripts/setup test` at a terminal, where apt-get has everything and installs nothing."""
+
+    def __init__(self, base: Path) -> None:
+        self._project = base / "project"
+        (self._project / "scripts").mkdir(parents=True)
+        for name in ("setup", "progress"):
+            shutil.copy(ROOT / "scripts" / name, self._project / "scripts")
+        self._installed = base / "installed"
+        self._programs = base / "bin"
+        names = (
+            "bash",
+            "dirname",
+            "id",
+            "sed",
+            "mkdir",
+            "env",
+            "tee",
+            "stty",
+            "cat",
+            "tail",
+            "gcc",
+        )
+        tools(self._programs, *names)
+        (self._programs / "apt-get").write_text(f'#!/bin/bash\necho "$@" > {self._installed}\n')
+        (self._programs / "apt-get").chmod(0o755)
+
+    def set_up(self, answer: bytes | None) -> tuple[str, str]:
+        """Return what setup printed, and what apt-get was called with, on a terminal or without."""
+        ours, theirs = pty.openpty()
+        tty.setraw(theirs)  # which shows no answers
+        with open(ours, "r+b", buffering=0) as terminal:
+            with open(theirs, "r+b", buffering=0) as shown:
+                done = subprocess.Popen(
+                    ["scripts/setup", "test"],
+                    cwd=self._project,
+                    env={"PATH": str(self._programs), "PYTHON": "/nothing"},
+                    stdin=subprocess.DEVNULL if answer is None else shown,
+                    stderr=shown,
+                )
+            if answer is not None:
+                terminal.write(answer)
+            printed = b""
+            with contextlib.suppress(OSError):  # the other side has ended
+                while read := terminal.read(4096):
+                    printed += read
+        assert done.wait() == 1
+        installed = self._installed.read_text() if self._installed.exists() else ""
+        return printed.decode(), installed
+
+
+@needs_root
+def test_setup_asks_at_a_terminal_before_it_installs_a_service(tmp_path: Path) -> None:
+    """It says first which packages it installs, and how long it takes at most."""
+    terminal = Terminal(tmp_path)
+    printed, installed = terminal.set_up(b"y\nn\n")
+    first, second, third, *_ = printed.splitlines()
+    assert re.fullmatch(r"setup: apt-get installs (\S+ )+openssh-server( \S+)+", first)
+    assert (
+        second == "setup: pip installs packages into .venv, and compiles kafkafs if it has changed"
+    )
+    assert re.fullmatch(
+        r"setup: this takes about \d+ minutes on two cores; its log is build/setup.log", third
+    )
+    for package in ("nginx-light", "openssh-server"):
+        assert f"setup: {package} starts a service on this machine. Install it? [y/N] " in printed
+    assert printed.endswith(
+        "setup: nothing is installed; `scripts/test unit` does not need openssh-server\n"
+    )
+    assert installed == ""
+
+    # Yes to all of them; and without a terminal to ask at.
+    for answer in (b"y\ny\ny\n", None):
+        printed, installed = terminal.set_up(answer)
+        assert {"nginx-light", "openssh-server", "rsyslog"} <= set(installed.split())
+        assert printed.count("Install it?") == (3 if answer else 0)
+
+
+def test_the_times_that_are_printed_are_those_of_the_documents() -> None:
+    lanes = re.findall(
+        r"^\| \w+ \| `scripts/test.*\| ([^|]+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M
+    )
+    printed = re.findall(r"\btime='(.+)'", (ROOT / "scripts/test").read_text())
+    assert len(lanes) == 3
+    assert sorted(printed) == sorted(lanes)
+
+
 # -- packages and releases -------------------------------------------------------------------------
 
 
@@ -403,17 +492,18 @@ class Releaser:
 
 def test_a_release_is_of_a_commit_that_is_tagged_and_in_the_changelog(tmp_path: Path) -> None:
     releaser = Releaser(tmp_path / "repository")
-    url = ("--url", "https://example.org/kafkafs")
-    assert releaser.refused()[0] == 2
-    assert releaser.refused(*url) == (1, "release: this commit is not tagged: git tag v1.2\n")
+    assert releaser.refused("--nosuch")[0] == 2
+    assert releaser.refused() == (1, "release: this commit is not tagged: git tag v1.2\n")
     releaser.git("tag", "v1.2")
-    assert releaser.refused(*url) == (1, "release: CHANGELOG.md has no heading [1.2]\n")
+    assert releaser.refused() == (1, "release: CHANGELOG.md has no heading [1.2]\n")
     (releaser.path / "CHANGELOG.md").write_text("## [1.2] - 2024-01-01\n")
-    assert releaser.refused(*url) == (1, "release: there are changes that are not committed\n")
+    assert releaser.refused() == (1, "release: there are changes that are not committed\n")
     releaser.commit()
-    assert releaser.refused(*url) == (1, "release: this commit is not tagged: git tag v1.2\n")
+    assert releaser.refused() == (1, "release: this commit is not tagged: git tag v1.2\n")
     releaser.git("tag", "--force", "v1.2")
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist/old").touch()
-    refused = releaser.refused(*url, "--output", str(tmp_path / "dist"))
+    refused = releaser.refused("--output", str(tmp_path / "dist"))
     assert refused == (1, f"release: {tmp_path}/dist is not empty\n")
+    refused = releaser.refused("--output", str(tmp_path / "new"))
+    assert refused == (1, "release: pyproject.toml has no [project.urls] with Source\n")

@@ -152,7 +152,7 @@ def test_the_extra_asks_for_the_pyspark_that_the_code_needs() -> None:
     assert version == LEAST
     root = Path(__file__).parents[2]
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    assert f"pyspark>={version},<5" in extras["optional-dependencies"]["spark"]
+    assert f"pyspark>={version},<5" in extras["optional-dependencies"]["spark-local"]
     page = (root / "docs/spark.md").read_text()
     assert re.findall(r"PySpark (\S+) or later", page) == [version]
 

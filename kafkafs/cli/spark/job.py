@@ -167,7 +167,8 @@ def run_job(
         package = (error.name or "").split(".")[0]
         if package not in ("matplotlib", "pyarrow", "pyspark"):
             raise
-        raise fail(f"{package} is not installed. To install: {session.how_to_install()}") from None
+        install = session.how_to_install(package)
+        raise fail(f"{package} is not installed. To install: {install}") from None
     except (OSError, StorageError, session.CannotStartError) as error:
         raise failure(error) from None
     except Exception as error:

@@ -50,7 +50,7 @@ _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*): (.+)$")
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
 _PACKAGES = ("pyspark", "pyarrow", "pandas")
-_EXTRA = re.compile(r"""(\S+) *; *extra *== *["']spark["']""")
+_OPTIONAL = re.compile(r"([\w-]+)(\S*) *; *extra *==.*")
 
 
 class CannotStartError(Exception):
@@ -58,11 +58,11 @@ class CannotStartError(Exception):
 
 
 def check_installed() -> None:
-    """Raise CannotStartError if a package of the extra, or Java, is missing."""
+    """Raise CannotStartError if a package, or Java, is missing."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise CannotStartError(
-            f"not installed: {', '.join(missing)}. To install: {how_to_install()}"
+            f"not installed: {', '.join(missing)}. To install: {how_to_install(*missing)}"
         )
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
@@ -73,15 +73,15 @@ def check_installed() -> None:
         )
 
 
-def how_to_install() -> str:
-    """Return the command that installs the extra's packages for this Python."""
+def how_to_install(*missing: str) -> str:
+    """Return the command that installs these packages for this Python."""
     if importlib.util.find_spec("pip") is None:
         return (
-            "pip install '.[spark]' in a virtual environment and a clone of kafkafs, because this "
-            "installation cannot add packages"
+            "pip install '.[spark-local,charts]' in a virtual environment and a clone of kafkafs, "
+            "because this installation cannot add packages"
         )
-    found = (_EXTRA.fullmatch(line) for line in importlib.metadata.requires("kafkafs") or ())
-    packages = [match[1] for match in found if match]
+    optional = (_OPTIONAL.fullmatch(line) for line in importlib.metadata.requires("kafkafs") or ())
+    packages = [match[1] + match[2] for match in optional if match and match[1] in missing]
     return shlex.join([sys.executable, "-m", "pip", "install", *packages])
 
 
