@@ -63,7 +63,7 @@ _SECTIONS = (
         f"{__name__}.records",
         {
             "cat": "Print records.",
-            "tail": "Print the last lines of partitions, and new lines at once.",
+            "tail": "Print the last lines of partitions; with -f, also new lines.",
             "append": "Append lines or record batches of standard input.",
             "consume": "Read topics as a consumer, alone or in a group.",
         },

@@ -42,7 +42,7 @@ KAFKAFS = Path(__file__).resolve().parents[2] / ".venv" / "bin" / "kafkafs"
 OURS = "kafkafs tail -f"
 CONSUME = [str(KAFKAFS), "consume", "--follow"]
 COMMANDS = {
-    OURS: [str(KAFKAFS), "tail", "-n", "1"],
+    OURS: [str(KAFKAFS), "tail", "-f", "-n", "1"],
     "kafkafs consume --follow": CONSUME,
     "kafkafs consume --follow -g": [*CONSUME, "-g", "followers"],
     "tail -f": ["tail", "-f", "-n", "1"],

@@ -1,4 +1,4 @@
-"""`kafkafs tail`: what tail prints, and what is appended at once; how it ends."""
+"""`kafkafs tail`: what tail prints, and with -f what is appended; how it ends."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def append(path: Path, data: bytes) -> None:
 
 
 class Following(Running):
-    """`kafkafs tail` while it runs."""
+    """`kafkafs tail -f` while it runs."""
 
     def __init__(self, *arguments: str | Path) -> None:
-        super().__init__([*TAIL, *arguments])
+        super().__init__([*TAIL, "-f", *arguments])
 
     def said(self, text: str) -> None:
         """As soon as it has said something on standard error."""
@@ -70,10 +70,19 @@ def test_it_prints_what_tail_prints(snapshots: Path, options: list[str], names: 
     done = subprocess.run([*TAIL, *options, *files], capture_output=True, timeout=HANG_S)
     assert (done.returncode, done.stderr) == (0, b"")
     if "0" in options and len(files) > 1:
-        # Then only `tail -f` names the files.
+        # Then `tail` names the files only with -f.
         assert done.stdout == "\n".join(f"==> {file} <==\n" for file in files).encode()
     else:
         assert done.stdout == expected.stdout
+
+
+def test_it_ends_though_the_files_grow(orders: Path) -> None:
+    append(orders, b"1\n2\n")
+    done = subprocess.run([*TAIL, "-n1", orders], capture_output=True, timeout=HANG_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"2\n", b"")
+    done = subprocess.run([*TAIL, "--pid=1", orders], capture_output=True, timeout=HANG_S)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"--pid requires -f" in done.stderr
 
 
 # -- following -------------------------------------------------------------------------------------
@@ -212,7 +221,7 @@ def test_it_ends_with_the_mount(tmp_path: Path, end: signal.Signals) -> None:
 
 def test_it_ends_with_its_reader_though_nothing_comes(orders: Path) -> None:
     append(orders, b"1\n")
-    tail = subprocess.Popen([*TAIL, orders], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    tail = subprocess.Popen([*TAIL, "-f", orders], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert tail.stdout is not None
     assert tail.stdout.readline() == b"1\n"
     tail.stdout.close()
@@ -243,7 +252,7 @@ def test_it_ends_with_the_process_that_it_is_told(orders: Path) -> None:
         process.stdin.close()
         process.wait(HANG_S)
         assert tail.status() == 0
-    done = subprocess.run([*TAIL, f"--pid={process.pid}", orders], capture_output=True)
+    done = subprocess.run([*TAIL, "-f", f"--pid={process.pid}", orders], capture_output=True)
     assert (done.returncode, done.stdout) == (0, b"1\n2\n")
 
 
@@ -281,8 +290,8 @@ def test_what_it_cannot_wait_for_is_refused_with_what_does(mount: Mount, tmp_pat
     plain = tmp_path / "plain file"
     plain.write_text("1\n")
     for path, reason in (
-        (plain, f"for other files use: tail -f '{plain}'"),
-        (mount / ".kafkafs/log", f"for other files use: tail -f {mount / '.kafkafs/log'}"),
+        (plain, f"for other files use: tail '{plain}'"),
+        (mount / ".kafkafs/log", f"for other files use: tail {mount / '.kafkafs/log'}"),
         (tmp_path, "Is a directory"),
         (orders.parent / ".meta", "Is a directory"),
         (mount / "nowhere", "does not exist"),

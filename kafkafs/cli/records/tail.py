@@ -1,4 +1,4 @@
-"""`kafkafs tail`: prints the last lines of files in a mount, and what is appended, at once.
+"""`kafkafs tail`: prints the last lines of files in a mount, and with `-f` what is appended.
 
 As `tail -f` and `tail -F`, which look once a second; this waits in epoll(7) (the reference,
 "Waiting for more: poll"). An open file goes on with all that is appended, also when the past of the
@@ -77,9 +77,10 @@ class _Start:
 class _File:
     """A file that is followed. `fd` -1: its name leads to nothing at present."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, follow: bool) -> None:
         self.path = path
         self.fd = -1
+        self._follow = follow
         self._inode = 0
         self._position = 0
         self.told = ""
@@ -109,7 +110,7 @@ class _File:
         except OSError as error:
             if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
                 raise
-            instead = f"tail -f {shlex.quote(self.path)}"
+            instead = f"tail {'-f ' if self._follow else ''}{shlex.quote(self.path)}"
             reason = f"not a partition of a kafkafs mount; for other files use: {instead}"
             raise OSError(errno.ENODATA, reason) from None
 
@@ -130,8 +131,8 @@ class _File:
     "tail",
     epilog=examples(
         "kafkafs tail mnt/orders/0",
-        "kafkafs tail mnt orders:0 payments",
-        "kafkafs tail -n +1 mnt/orders/.jsonl/0",
+        "kafkafs tail -f mnt orders:0 payments",
+        "kafkafs tail -f -n +1 mnt/orders/.jsonl/0",
         "kafkafs tail -F -n 0 mnt/orders/* | grep --line-buffered error",
     ),
 )
@@ -148,12 +149,12 @@ class _File:
 @click.option(
     "-c", "--bytes", "size", metavar="[+]N", help="Begin N bytes before the end; +N: at byte N."
 )
-@click.option("-f", "--follow", is_flag=True, help="Print new lines. This is always the case.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines, as they are appended.")
 @click.option(
     *("-F", "--retry", "by_name"),
     is_flag=True,
     help=(
-        "Wait for files that do not exist yet, or whose topic or mount is removed. When the same "
+        "As -f, and wait for files that do not exist yet, or whose topic or mount is removed. When the same "
         "file returns, continue at the same place."
     ),
 )
@@ -171,7 +172,7 @@ class _File:
     is_flag=True,
     help="Always print file names. The default is to print them if there are several files.",
 )
-@click.option("--pid", type=click.IntRange(min=1), help="End when this process ends.")
+@click.option("--pid", type=click.IntRange(min=1), help="With -f: end when this process ends.")
 @click.argument("words", metavar=f"{LOGS}|FILE...", nargs=-1, required=True)
 @click.pass_context
 def command(
@@ -185,7 +186,7 @@ def command(
     pid: int | None,
     words: Sequence[str],
 ) -> None:
-    """Print the last ten lines of partitions in a mount, and new lines at once.
+    """Print the last ten lines of partitions in a mount. With -f, also print new lines.
 
     Of a topic, tail prints all partitions that it has now. FILE is a file of a partition in the
     mount, in any view: mnt/orders/0, mnt/orders/.jsonl/0, mnt/orders/0@-15m.
@@ -194,10 +195,13 @@ def command(
     while tail(1) looks once a second. If old records are deleted or compacted, tail skips and
     repeats no line. Files outside of a mount are refused: use tail(1).
 
-    Exit status 0: all files have an end (N@START..END, snapshots), and tail has reached all ends.
-    Exit status 1: a topic was deleted or the file system unmounted. With -F, tail waits until they
-    are back.
+    With -f, tail ends with status 0 when all files have an end (N@START..END, snapshots) and it has
+    reached all ends. It ends with status 1 when a topic was deleted or the file system unmounted.
+    With -F, it waits until they are back.
     """
+    follow = follow or by_name
+    if pid is not None and not follow:
+        raise click.UsageError("--pid requires -f")
     start = _Start(lines, "lines") if size is None else _Start(size, "bytes")
     try:
         check_paths(words)
@@ -208,15 +212,16 @@ def command(
     with one_line_errors():
         paths = [file for path in paths_of(context, words) for file in files_of(path)]
     has_headers = not quiet and (verbose or len(paths) > 1)
-    tail = _Tail(start, by_name=by_name, has_headers=has_headers)
-    sys.exit(tail.run([_File(path) for path in paths], pid))
+    tail = _Tail(start, follow=follow, by_name=by_name, has_headers=has_headers)
+    sys.exit(tail.run([_File(path, follow=follow) for path in paths], pid))
 
 
 class _Tail:
     """Prints files to standard output until all have ended."""
 
-    def __init__(self, start: _Start, *, by_name: bool, has_headers: bool) -> None:
+    def __init__(self, start: _Start, *, follow: bool, by_name: bool, has_headers: bool) -> None:
         self._start = start
+        self._follow = follow
         self._by_name = by_name
         self._has_headers = has_headers
         self._shown: _File | None = None
@@ -274,8 +279,12 @@ class _Tail:
         self._open[file.fd] = file
         if not file.told:
             self._name(file)
-        if self._print(file, to_end=True):
+        if not self._print(file, to_end=True):
+            return
+        if self._follow:
             self._epoll.register(file.fd, select.EPOLLPRI)
+        else:
+            self._close(file)
 
     def _go_on(self, file: _File, events: int) -> None:
         """Print what has come; end where nothing will come any more."""
