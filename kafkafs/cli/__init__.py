@@ -30,7 +30,7 @@ class Section(NamedTuple):
     package: str
     """Each command is a module of it."""
     helps: Mapping[str, str]
-    """What `--help` says of each command."""
+    """The line of `--help` for each command."""
     is_hidden: bool = False
     """`--help` leaves it out."""
 
@@ -51,7 +51,8 @@ _SECTIONS = (
         "Topics",
         f"{__name__}.topics",
         {
-            "ls": "List topics, with sizes, retention and faults.",
+            "ls": "List topics, or the partitions of a topic.",
+            "describe": "Show the offsets, segments and settings of topics.",
             "create": "Create a topic.",
             "delete": "Delete topics; undelete restores them.",
             "undelete": "Restore a deleted topic.",
@@ -66,6 +67,7 @@ _SECTIONS = (
             "tail": "Print the last lines of partitions; with -f, also new lines.",
             "append": "Append lines or record batches of standard input.",
             "consume": "Read topics as a consumer, alone or in a group.",
+            "groups": "List consumer groups with their lag; reset their offsets.",
         },
     ),
     Section(
@@ -116,7 +118,7 @@ _RENAMED = {
     "topics": "ls",
 }
 
-# What other programs call what a command does.
+# The names that other programs have for a command.
 _CALLED_SO_ELSEWHERE = {
     "grep": "cat",
     "list": "ls",
@@ -138,19 +140,22 @@ _CLOSE = 0.75
 class LazyGroup(click.Group):
     """A group whose commands are modules of the packages of its sections, imported when they run.
 
-    `aliases`: other names of commands, which no help lists.
+    `aliases`: other names of commands, which help does not list. `default`: the command to run if
+    none is named.
     """
 
     def __init__(
         self,
         sections: Sequence[Section],
         aliases: Mapping[str, str] = MappingProxyType({}),
+        default: str | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
         self.sections = sections
         self.helps = {name: text for each in sections for name, text in each.helps.items()}
         self._aliases = aliases
+        self._default = default
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.helps)
@@ -177,6 +182,8 @@ class LazyGroup(click.Group):
                 click.echo(ctx.get_help())
                 ctx.exit()
             args = [*args[1:], "--help"]
+        if self._default is not None and args[0] not in self.helps:
+            args = [self._default, *args]
         given = args[0]
         # An option goes to click, which says what is wrong with it.
         if given[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, given) is None:
@@ -243,7 +250,7 @@ class LazyGroup(click.Group):
 
 
 def examples(*lines: str) -> str:
-    """The `epilog` of a command: lines that can be typed, each perhaps with `  # why` behind it."""
+    """The `epilog` of a command: lines to type, each perhaps followed by `  # why`."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 

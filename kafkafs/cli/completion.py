@@ -187,6 +187,8 @@ def _completions(
         # A path below a mount may be a partition's, which is a file.
         in_mount = "TOPIC" in names and _is_in_mount(incomplete)
         yield CompletionItem(incomplete, type="file" if in_mount else "dir")
+    elif "GROUP" in names:
+        yield from _groups(ctx, incomplete)
     elif "TOPIC" in names[:3] and not (before and _is_below_mount(before[0])):
         if "NAME=" in names and len(before) > 1:
             yield from _settings(incomplete)

@@ -140,7 +140,7 @@ def _command(names: Sequence[str]) -> Iterator[str]:
     if options:  # besides --help
         yield from ("", names_of_columns, rule, *options)
     if isinstance(context.command, LazyGroup):
-        yield from ("", *_command_list(names))
+        yield from _command_list(names)
     if found.examples:
         yield from (
             "",

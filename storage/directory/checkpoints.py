@@ -209,7 +209,7 @@ class Checkpoints:
     def check_log_start(self, item: TopicPartition) -> None:
         """CorruptCheckpoint where the partition's log start is lost."""
         if item in self.lost_starts:
-            name = paths.partition_directory(*item)
+            name = "{}:{}".format(*item)
             raise CorruptCheckpoint(
                 "the log start offset is lost. So that deleted records do not reappear, run "
                 f"`kafkafs repair {self._path} --log-start {name}=OFFSET --apply` ({name}=first if "

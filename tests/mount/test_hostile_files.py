@@ -272,7 +272,7 @@ def test_repair_is_told_where_a_log_begins(mount: Mount, orders: Path) -> None:
     (mount.data / "orders-0/kafkafs.history").unlink()
     mount.start()
     fails(errno.EIO, cat, orders)
-    assert "--log-start orders-0=OFFSET --apply" in mount.events()
+    assert "--log-start orders:0=OFFSET --apply" in mount.events()
     mount.stop()
 
     def repair(*options: str) -> subprocess.CompletedProcess[bytes]:
@@ -282,8 +282,8 @@ def test_repair_is_told_where_a_log_begins(mount: Mount, orders: Path) -> None:
     done = repair()
     assert done.returncode == 1
     assert b"1 partition cannot be opened" in done.stderr
-    assert repair("--log-start", "orders-0=x").returncode == 2
-    assert repair("--log-start", "orders-0=2").returncode == 0
+    assert repair("--log-start", "orders:0=x").returncode == 2
+    assert repair("--log-start", "orders:0=2").returncode == 0
     mount.start()
     assert orders.read_bytes() == b"3\n"
     assert (mount.data / "log-start-offset-checkpoint.bad").exists()

@@ -1,7 +1,8 @@
 """What commands share; no command is here, and nothing here imports one.
 
 What a command is given: `addresses` names logs, `mounted_paths` files of a mount, `views` a view.
-`matching` leaves out records that the option `--where` does not want.
+`matching` leaves out records that the option `--where` does not want. `mount_files` reads files of
+a mount, also where there is none.
 
 What it asks a daemon: `serving` says whether one answers, before a mount is touched; `daemon_jobs`
 has it do work, `refusals` says why it has refused something, `patience` waits while it measures.

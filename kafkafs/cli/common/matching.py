@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kafkafs.cli.common.mount_files import find
 from kafkafs.cli.common.patience import patiently
-from kafkafs.cli.common.views import find, path_in_topic
+from kafkafs.cli.common.views import path_in_topic
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem

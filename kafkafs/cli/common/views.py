@@ -1,25 +1,15 @@
-"""What `kafkafs cat`, `append` and `consume` share: views, and the files of a mount, also where
-there is none.
-
-Without a mount they are those of the tree that a mount would show (`kafkafs.tree`), so that text,
-places and errors are the same.
-"""
+"""Views: the option `--view`, and views in paths of a mount."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from kafkafs.cli.common.addresses import mount_around
-
-if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
-    from kafkafs.tree.inodes import Node
-    from storage.directory.manager import LogManager
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -75,23 +65,3 @@ def taken_from_paths(
 def path_in_topic(view: str, name: str) -> tuple[str, ...]:
     """Where in its topic a file of this view is."""
     return (name,) if view == "values" else (f".{view}", name)
-
-
-def tree_of(manager: LogManager) -> FileSystem:
-    """The tree that a mount of a directory would show."""
-    from kafkafs.mount_options import MountOptions
-    from kafkafs.tree.context import MountContext
-    from kafkafs.tree.filesystem import FileSystem
-
-    return FileSystem(MountContext(manager, MountOptions()))
-
-
-def find(tree: FileSystem, *names: str) -> Node:
-    """The node of a path. OSError, StorageError."""
-    from kafkafs.tree.inodes import Directory
-
-    node: Node = tree.root
-    for name in names:
-        assert isinstance(node, Directory)
-        node = node.lookup(name)
-    return node

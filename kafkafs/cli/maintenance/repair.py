@@ -38,7 +38,7 @@ _NOTHING = "nothing to restore"
         "kafkafs repair data",
         "kafkafs repair --apply data",
         "kafkafs repair --salvage --apply data",
-        "kafkafs repair --log-start orders-0=first --apply data",
+        "kafkafs repair --log-start orders:0=first --apply data",
         "kafkafs repair --indexes --apply data orders:0",
     ),
 )
@@ -68,10 +68,10 @@ _NOTHING = "nothing to restore"
     "--log-start",
     "log_starts",
     multiple=True,
-    metavar="TOPIC-N=OFFSET",
+    metavar="TOPIC:PARTITION=OFFSET",
     help=(
-        "First offset of a partition whose log start is unknown. TOPIC-N=first: its first record. "
-        "first: the first records of all such partitions. May be repeated."
+        "First offset of a partition whose log start is unknown. TOPIC:PARTITION=first: its first "
+        "record. first: the first records of all such partitions. May be repeated."
     ),
 )
 @output_options(
@@ -156,7 +156,7 @@ def command(
         told += map(str, [*manager.faults, *manager.cuts])
         for (topic, partition), start in manager.checkpoints.mended_starts.items():
             starts = "starts" if applies else "would start"
-            say(f"{topic}-{partition}: {starts} at offset {start}")
+            say(f"{topic}:{partition}: {starts} at offset {start}")
         facts: dict[str, Any] = {"applied": applies, "lines": told}
         if applies:
             counts = _apply(manager, wanted, say)
@@ -353,10 +353,10 @@ def _mending(log_starts: tuple[str, ...], *, may_hide: bool) -> Mending:
     starts: dict[tuple[str, int], int] = {}
     for text in log_starts:
         name, _, start = text.rpartition("=")
-        item = paths.parse_partition_directory(name)
+        item = paths.parse_partition_directory(name.replace(":", "-")) if ":" in name else None
         is_offset = start.isascii() and start.isdecimal() and len(start) <= 19
         if text != _FIRST and (item is None or not (is_offset or start == _FIRST)):
-            raise click.BadParameter(f"{text!r} is not TOPIC-N=OFFSET or '{_FIRST}'")
+            raise click.BadParameter(f"{text!r} is not TOPIC:PARTITION=OFFSET or '{_FIRST}'")
         if item is not None:
             starts[item] = int(start) if is_offset else 0
     return Mending(starts, rest_at_first=_FIRST in log_starts, may_hide=may_hide)

@@ -24,15 +24,9 @@ from kafkafs.cli.common.addresses import (
 )
 from kafkafs.cli.common.changes import opened_to_change
 from kafkafs.cli.common.ending import fail, one_line_errors, say
+from kafkafs.cli.common.mount_files import find, tree_of
 from kafkafs.cli.common.refusals import Request
-from kafkafs.cli.common.views import (
-    VIEWS,
-    find,
-    path_in_topic,
-    taken_from_paths,
-    tree_of,
-    view_option,
-)
+from kafkafs.cli.common.views import VIEWS, path_in_topic, taken_from_paths, view_option
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -43,7 +37,7 @@ _WRITE_BYTES = 1 << 19
 # Errors of a line or batch itself: without it, the others can be appended.
 _OF_CONTENT = frozenset({errno.EINVAL, errno.EMSGSIZE})
 _NEWLINE = b"\n"
-# In front of why one is refused, and behind it: its place in a write, and in what was written.
+# Parts of a reason: the place of a line or batch in one write, and in all writes.
 _PLACE = re.compile(
     r"^line \d+: |^batch \d+, at byte \d+: "
     r"|( \(position \d+\))?( \(after the first \d+ bytes written\))?$"
@@ -131,8 +125,8 @@ def _check_input(logs: Address, mount: str | None, view: str) -> None:
 
 
 def _whole_lines() -> Iterator[list[bytes]]:
-    """The lines of standard input as they come, so many as one write takes; the last one gets its
-    newline.
+    """Return the lines of standard input as they arrive, as many as one write takes. The last line
+    gets its newline.
     """
     rest = bytearray()
     while data := os.read(sys.stdin.fileno(), _WRITE_BYTES):
@@ -148,8 +142,10 @@ def _whole_lines() -> Iterator[list[bytes]]:
 
 
 def _whole_batches() -> Iterator[list[bytes]]:
-    """The batches of standard input, as many as one write takes. CorruptRecord for an incomplete
-    one at the end. What does not begin a batch is one, so that it is refused.
+    """Return the batches of standard input, as many as one write takes. Bytes that do not begin a
+    batch are returned as one, so that they are refused.
+
+    Errors: CorruptRecord for an incomplete batch at the end.
     """
     from storage.errors import CorruptRecord
     from storage.record.compression import MAX_DECOMPRESSED_BYTES

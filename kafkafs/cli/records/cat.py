@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import mount_around, mount_to_read, partitions_at, resolve
+from kafkafs.cli.common.addresses import mount_around, partitions_at, resolve
 from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.matching import matching_lines, where_option
+from kafkafs.cli.common.mount_files import Read, opened_files, opened_tree
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.patience import patiently
-from kafkafs.cli.common.progress import opening_shown
-from kafkafs.cli.common.views import (
-    VIEWS,
-    find,
-    path_in_topic,
-    taken_from_paths,
-    tree_of,
-    view_option,
-)
+from kafkafs.cli.common.views import VIEWS, path_in_topic, taken_from_paths, view_option
 
 if TYPE_CHECKING:
-    from kafkafs.tree.filesystem import FileSystem
     from storage.condition.condition import Condition
 
 _READ_BYTES = 1 << 20
-
-_Read = Callable[[int, int], bytes]
-"""At most so many bytes from a position on; none at the end."""
-_Open = Callable[[Sequence[str]], _Read]
-"""Opens a file by its path in the mount, in place of the one before."""
 
 
 @click.command(
@@ -88,15 +74,15 @@ def command(
             for topic, number in partitions_at(address._replace(places=(place,)))
         ]
         if where is not None:
-            with _opened_tree(address.data_dir) as tree, binary_stdout() as out:
+            with opened_tree(address.data_dir) as tree, binary_stdout() as out:
                 for topic, number, point in found:
                     for text in matching_lines(tree, topic, number, view, point, where):
                         out.write(text)
             return
-        with _opener(address.data_dir, mount_to_read(address)) as open_file, binary_stdout() as out:
+        with opened_files(address) as files, binary_stdout() as out:
             for topic, number, point in found:
-                name = f"{number}@{point}"
-                _copy(open_file((topic, *path_in_topic(view, name))), out)
+                with files.opened(topic, *path_in_topic(view, f"{number}@{point}")) as read:
+                    _copy(read, out)
 
 
 def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -126,56 +112,9 @@ def _is_directory(word: str) -> bool:
     return os.path.isdir(word) if mounted is None else path == mounted.path
 
 
-def _copy(read: _Read, out: BinaryIO) -> None:
+def _copy(read: Read, out: BinaryIO) -> None:
     """Write a file, to its end."""
     position = 0
     while data := patiently(partial(read, position, _READ_BYTES)):
         out.write(data)
         position += len(data)
-
-
-@contextmanager
-def _opener(data_dir: str, mount: str | None) -> Iterator[_Open]:
-    """Opens files of the mount or, where there is none, of the tree that one would show."""
-    if mount is None:
-        with _tree_opener(data_dir) as open_file:
-            yield open_file
-        return
-    opened = [-1]
-
-    def close() -> None:
-        file, opened[0] = opened[0], -1
-        if file >= 0:
-            os.close(file)
-
-    def open_path(names: Sequence[str]) -> _Read:
-        close()
-        opened[0] = patiently(lambda: os.open(os.path.join(mount, *names), os.O_RDONLY))
-        return lambda position, size: os.pread(opened[0], size, position)
-
-    try:
-        yield open_path
-    finally:
-        close()
-
-
-@contextmanager
-def _tree_opener(data_dir: str) -> Iterator[_Open]:
-    with _opened_tree(data_dir) as tree:
-
-        def open_node(names: Sequence[str]) -> _Read:
-            handle = patiently(lambda: find(tree, *names).open(os.O_RDONLY))
-            return lambda position, size: bytes(handle.read(position, size))
-
-        yield open_node
-
-
-@contextmanager
-def _opened_tree(data_dir: str) -> Iterator[FileSystem]:
-    from storage.directory.manager import LogManager
-
-    with (
-        opening_shown() as progress,
-        LogManager.open(data_dir, read_only=True, keeps_faulty=True, progress=progress) as manager,
-    ):
-        yield tree_of(manager)

@@ -154,8 +154,8 @@ class _File:
     *("-F", "--retry", "by_name"),
     is_flag=True,
     help=(
-        "As -f, and wait for files that do not exist yet, or whose topic or mount is removed. When the same "
-        "file returns, continue at the same place."
+        "As -f, and wait for files that do not exist yet, or whose topic or mount is removed. When "
+        "the same file returns, continue at the same place."
     ),
 )
 @click.option(

@@ -28,6 +28,7 @@ LINES = [
     ("cat data orders --view kv", "k\told\nk\tnew\nk\told\nk\tnew\n"),
     ("fetch data orders:0:earliest:1000", "4 messages, next offset 4\n"),
     ("ls data", "\norders           1        4 "),
+    ("describe data orders", "orders          0          0        4 "),
     ("config data orders", "cleanup.policy=compact\n"),
     ("compact --dry-run data", "orders:0: nothing to clean\n"),
     ("prune --dry-run data", "would delete 0 segments (0B, 0 records)\n"),
@@ -49,6 +50,8 @@ LINES = [
     ("wait mnt/orders/.control/compaction", "outcome none\n"),
     ("tail -n 1 mnt/orders/0", "new\n"),
     ("umount mnt", ""),
+    ("groups reset -g report --to latest data", "orders:0: offset 4\n"),
+    ("groups data", "report"),
     ("version", "kafkafs "),
 ]
 FAIL = ("handover", "detach")

@@ -44,6 +44,9 @@ TAKE_A_DIRECTORY: dict[str, Arguments] = {
     "detach --undo": lambda data: [data],
     "fetch": lambda data: [data, "orders:0:0:100"],
     "ls": lambda data: [data],
+    "describe": lambda data: [data],
+    "groups ls": lambda data: [data],
+    "groups reset": lambda data: [data, "-g", "report", "--to", "earliest"],
     "handover": lambda data: [data, data],
     "handover --dry-run": lambda data: [data, data],
     "repair": lambda data: [data],
@@ -113,7 +116,7 @@ def all_commands() -> set[str]:
 
 def run(command: str, *arguments: str) -> Result:
     words = command.split()
-    cut = 2 if words[0] == "spark" else 1
+    cut = 2 if words[0] in ("groups", "spark") else 1
     return CliRunner().invoke(main, [*words[:cut], *arguments, *words[cut:]], prog_name="kafkafs")
 
 

@@ -142,8 +142,8 @@ def with_a_bad_file(base: Path) -> None:
             1,
         ),
         (without_end, ["--accept-loss"], "t-0: would give up offsets 9 to 11", 1),
-        (without_log_start, ["--log-start", "t-0=2"], "t-0: would start at offset 2", 1),
-        (without_log_start, ["--log-start", "first"], "t-0: would start at offset 0", 1),
+        (without_log_start, ["--log-start", "t:0=2"], "t:0: would start at offset 2", 1),
+        (without_log_start, ["--log-start", "first"], "t:0: would start at offset 0", 1),
         (with_a_bad_file, ["--purge"], "t-0/partition.metadata.bad: would be removed", 0),
     ],
 )

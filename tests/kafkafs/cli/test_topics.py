@@ -1,4 +1,4 @@
-"""`kafkafs ls`, `create`, `delete`, `undelete`, `cat`, `append`, with and without a mount."""
+"""The commands of topics, `cat` and `append`, with and without a mount."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -95,6 +96,49 @@ def numbers(start: int, end: int) -> str:
     return "".join(f"{n}\n" for n in range(start, end))
 
 
+def listed_topics(way: Way, *options: str) -> dict[str, dict[str, Any]]:
+    listed = json.loads(run_here("ls", "--json", *options, way.root).stdout)
+    return {row["topic"]: row for row in listed["topics"]}
+
+
+@pytest.mark.parametrize("way", [*WAYS, "data"], indirect=True)
+@pytest.mark.programs
+def test_the_partitions_of_a_topic(way: Way) -> None:
+    way.run("create", "orders", "--partitions", 2, "retention.ms=7d")
+    way.run("append", "orders:1", text=numbers(0, 10))
+    listed = json.loads(way.run("ls", "orders", "--json", "--epoch"))
+    empty, filled = listed["partitions"]
+    assert empty == {
+        "topic": "orders",
+        "partition": 0,
+        "records": 0,
+        "size": 0,
+        "last_timestamp": None,
+    }
+    assert (filled["partition"], filled["records"]) == (1, 10)
+    assert abs(filled["last_timestamp"] - time.time() * 1000) < 600_000
+    described = json.loads(way.run("describe", "orders:1", "--json", "--epoch"))
+    (found,) = described["partitions"]
+    assert found == {
+        "topic": "orders",
+        "partition": 1,
+        "log_start": 0,
+        "log_end": 10,
+        "high_watermark": 10,
+        "segments": 1,
+        "size": filled["size"],
+        "first_timestamp": found["first_timestamp"],
+        "last_timestamp": filled["last_timestamp"],
+    }
+    assert described["settings"] == {"orders": {"retention.ms": str(7 * 86_400_000)}}
+    lines = way.run("describe", "orders").splitlines()
+    assert len(lines) == 4
+    assert lines[3] == "orders retention.ms=604800000"
+    assert run_here("ls", way.root, "nope").returncode == 1
+    assert run_here("describe", way.root, "orders:7").returncode == 1
+    way.check()
+
+
 @pytest.mark.parametrize("way", [*WAYS, "data"], indirect=True)
 @pytest.mark.programs
 def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
@@ -103,7 +147,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     way.run("append", "orders:0", text=numbers(0, 1000))
     way.run("append", "orders:1", text=numbers(1000, 1100))
     assert way.run("cat", "orders") == numbers(0, 1100)
-    (row,) = json.loads(way.run("ls", "orders", "--json", "--epoch"))["topics"]
+    row = listed_topics(way, "--epoch")["orders"]
     assert (row["topic"], row["partitions"], row["records"]) == ("orders", 2, 1100)
     assert (row["cleanup_policy"], row["retention"]) == ("delete", "7d")
     assert (row["retention_ms"], row["retention_bytes"]) == (7 * 86_400_000, -1)
@@ -131,7 +175,7 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     undeleted = run_here(*shlex.split(undelete))
     assert (undeleted.stdout, undeleted.stderr) == ("restored orders\n", "")
     assert way.run("cat", "orders") == numbers(0, 1100)
-    (row,) = json.loads(way.run("ls", "orders", "--json"))["topics"]
+    row = listed_topics(way)["orders"]
     assert row["retention"] == "7d"
     again = way.call("undelete", "orders")
     assert again.returncode == 1
@@ -314,7 +358,8 @@ def test_internal_topics_are_asked_for(place: Place, is_mounted: bool) -> None:
 
     assert listed() == ["mine"]
     assert listed("--internal") == ["__consumer_offsets", "mine"]
-    assert listed("__consumer_offsets") == ["__consumer_offsets"]
+    named = run_here("ls", "--json", place.data, "__consumer_offsets").stdout
+    assert len(json.loads(named)["partitions"]) == 50
     compacted = run_here("compact", "--dry-run", "--json", place.data).stdout
     assert {row["topic"] for row in json.loads(compacted)["partitions"]} == {"mine"}
 
@@ -465,4 +510,8 @@ def test_faults_are_listed(place: Place) -> None:
     done = run_here("ls", place.data)
     assert done.returncode == 0
     assert "# bad-0: cannot open: " in done.stdout
+    for command in ("ls", "describe"):
+        done = run_here(command, "--json", place.data, "bad", "good")
+        bad, good = json.loads(done.stdout)["partitions"]
+        assert (bad["size"], good["size"]) == (None, 0)
     assert run_here("create", place.data, "other").returncode == 0

@@ -65,6 +65,12 @@ class Topic:
         assert (done.returncode, done.stderr) == (0, b""), done
         return done.stdout
 
+    def reset(self, start: object, *words: object) -> subprocess.CompletedProcess[str]:
+        """Set the group's committed offsets, in the whole topic or in what is named."""
+        of = map(str, words or [self.path])
+        line = [*KAFKAFS, "groups", "reset", "-g", self.group, "--to", str(start), *of]
+        return subprocess.run(line, capture_output=True, text=True, check=False)
+
     def running(self, *options: object, group: bool = True) -> Running:
         return Running(self.command(*options, group=group))
 

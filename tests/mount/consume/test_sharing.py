@@ -144,16 +144,14 @@ def test_what_is_claimed_is_nobody_elses(topic: Topic) -> None:
         position = topic.mount / ".groups" / topic.group / topic.name / "0"
         fails(errno.EBUSY, position.write_text, "0\n")
         fails(errno.EBUSY, os.unlink, position)
-        done = topic.consume("--reset")
+        done = topic.reset("earliest")
         assert done.returncode == 1
-        text = done.stderr.decode()
-        assert text.startswith(f"kafkafs: {topic.name}/0: claimed by process")
+        text = done.stderr
+        assert text.startswith(f"kafkafs: {topic.name}:0: claimed by process")
         assert f"process {consumer.pid} (" in text
         assert topic.position() == 10
     until(lambda: not topic.claims)
-    assert topic.output("--reset", "--from", 3).decode() == (
-        f"{topic.name}/0 3\n{topic.name}/1 3\n"
-    )
+    assert topic.reset(3).stdout == f"{topic.name}:0: offset 3\n{topic.name}:1: offset 3\n"
     assert topic.position() == topic.position("b") == 3
 
 
@@ -162,22 +160,22 @@ def test_a_reset_sets_all_or_nothing(topic: Topic) -> None:
     only_b = [*topic.command()[:-1], f"{topic.path}/1", "--follow"]
     with Running(only_b) as consumer:
         until(lambda: topic.position("b") == 15)
-        done = topic.consume("--reset")
-        assert (done.returncode, done.stdout) == (1, b"")
-        text = done.stderr.decode()
-        assert text.startswith(f"kafkafs: {topic.name}/1: claimed by process")
+        done = topic.reset("earliest")
+        assert (done.returncode, done.stdout) == (1, "")
+        text = done.stderr
+        assert text.startswith(f"kafkafs: {topic.name}:1: claimed by process")
         assert f"process {consumer.pid} (" in text
         assert topic.position() is None
-        assert subprocess.run([*topic.command()[:-1], f"{topic.path}/0", "--reset"]).returncode == 0
+        assert topic.reset("earliest", topic.path / "0").returncode == 0
         assert topic.position() == 0
     until(lambda: not topic.claims)
-    done = topic.consume("--reset", "--from", "12")
-    expected = f"kafkafs: {topic.name}/0: offset 12 is outside of 0..10; nothing was set\n"
-    assert (done.returncode, done.stdout, done.stderr.decode()) == (1, b"", expected)
+    for start in ("12", "+12"):
+        done = topic.reset(start)
+        expected = f"kafkafs: {topic.name}:0: offset 12 is outside of 0..10; nothing was set\n"
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
     assert (topic.position(), topic.position("b")) == (0, 15)
-    assert topic.output("--reset", "--from", "latest").decode() == (
-        f"{topic.name}/0 latest\n{topic.name}/1 latest\n"
-    )
+    expected = f"{topic.name}:0: offset 10\n{topic.name}:1: offset 15\n"
+    assert topic.reset("latest").stdout == expected
     assert (topic.position(), topic.position("b")) == (10, 15)
 
 
@@ -287,7 +285,6 @@ SKIP = ["--exec", "x", "--on-failure", "skip"]
     [
         (["-g", "G", "--positions", "f", "{topic}"], "-g GROUP or --positions FILE"),
         (["-g", "", "{topic}"], "-g GROUP: the name is empty"),
-        (["--reset", "{topic}"], "--reset requires -g"),
         (["--on-failure", "retry", "{topic}"], "--exec COMMAND"),
         (
             ["--on-failure", "skip", "--exec", "x", "{topic}"],
@@ -297,12 +294,6 @@ SKIP = ["--exec", "x", "--on-failure", "skip"]
             ["--dead-letter", "x", "--exec", "x", "{topic}"],
             "--dead-letter TOPIC require each other",
         ),
-        (["-g", "G", "--reset", "--exec", "x", "{topic}"], "--reset cannot be used with --exec"),
-        (
-            ["-g", "G", "--reset", "--batch-wait", "0", "{topic}"],
-            "--reset cannot be used with --batch-wait",
-        ),
-        (["-g", "G", "--reset", "--follow", "{topic}"], "--reset cannot be used with --follow"),
         ([*SKIP, "--dead-letter", "{name}", "{topic}"], "this topic is being consumed"),
         ([*SKIP, "--dead-letter", "{topic}", "{topic}"], "takes the name of a topic"),
         (["--from", "soon", "{topic}"], "is not earliest, latest"),

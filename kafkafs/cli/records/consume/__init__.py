@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
-from kafkafs.cli.common.ending import fail, one_line_errors, say
+from kafkafs.cli.common.ending import fail, one_line_errors
 from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.cli.common.types import ByteCount, Duration
@@ -36,7 +35,6 @@ _COUNT = click.IntRange(min=1)
         "kafkafs consume -g billing mnt/orders --exec 'load-orders'",
         "kafkafs consume -g billing mnt/orders --follow --exec 'load-orders' --on-failure retry",
         "kafkafs consume mnt/orders --from -15m --follow --view jsonl | jq .value",
-        "kafkafs consume -g billing mnt/orders --reset --from 2026-11-21",
     ),
 )
 @click.option(
@@ -108,7 +106,6 @@ _COUNT = click.IntRange(min=1)
     metavar="TOPIC",
     help="The topic in the same mount to which --on-failure skip appends skipped batches.",
 )
-@click.option("--reset", is_flag=True, help="Set the group's committed offsets to START, and end.")
 @click.argument("words", metavar=LOGS, nargs=-1, required=True)
 @click.pass_context
 def command(
@@ -125,7 +122,6 @@ def command(
     batch_wait: int,
     on_failure: str,
     dead_letter: str | None,
-    reset: bool,
     words: Sequence[str],
 ) -> None:
     """Read topics or partitions of a mount. Without TOPIC, read all topics that exist at the start.
@@ -153,7 +149,7 @@ def command(
     from kafkafs.cli.records.consume.reader import Limits
     from kafkafs.cli.records.consume.sources import Directories, sources_of
 
-    _check(group, file, shell, on_failure, dead_letter, reset=reset)
+    _check(group, file, shell, on_failure, dead_letter)
     plain, view = taken_from_paths(context, words, VIEWS)
     check_paths(plain)
     with one_line_errors():
@@ -163,11 +159,6 @@ def command(
             f"--dead-letter {dead_letter}: this topic is being consumed; give another one"
         )
     point = _point(start)
-    if reset:
-        assert group is not None
-        with one_line_errors():
-            _reset(sources, group, start)
-        return
     keeps = group is not None or file is not None
     rules = Rules(
         view=view,
@@ -206,18 +197,12 @@ def _check(
     shell: str | None,
     on_failure: str,
     dead_letter: str | None,
-    *,
-    reset: bool,
 ) -> None:
     """UsageError for options that do not go together."""
-    if reset:
-        _check_reset()
     if group is not None and file is not None:
         raise click.UsageError("give either -g GROUP or --positions FILE, not both")
     if group == "":
         raise click.UsageError("-g GROUP: the name is empty")
-    if reset and group is None:
-        raise click.UsageError("--reset requires -g GROUP")
     if dead_letter is not None and "/" in dead_letter:
         raise click.UsageError(
             "--dead-letter TOPIC takes the name of a topic in the same mount, not a path"
@@ -226,16 +211,6 @@ def _check(
         raise click.UsageError("--on-failure requires --exec COMMAND")
     if (on_failure == "skip") != (dead_letter is not None):
         raise click.UsageError("--on-failure skip and --dead-letter TOPIC require each other")
-
-
-def _check_reset() -> None:
-    """UsageError for an option that was given beside --reset and has no meaning there."""
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if is_given and name not in ("group", "start", "reset", "words"):
-            raise click.UsageError(f"--reset cannot be used with {parameter.opts[-1]}")
 
 
 def _point(start: str) -> str:
@@ -274,73 +249,3 @@ def _positions(
     if group is not None:
         return GroupPositions(directories, sources, group)
     return Positions(directories)
-
-
-def _reset(sources: Sources, group: str, start: str) -> None:
-    """Set the positions of a group that nobody consumes at present: all, or with what is foreseen
-    none. OSError; click's error.
-    """
-    import os
-    from contextlib import suppress
-
-    from kafkafs.cli.records.consume.sources import Directories
-    from kafkafs.tree.files.group_names import file_name
-
-    path = os.path.join(sources.mount, ".groups", file_name(group))
-    with suppress(FileExistsError):
-        os.mkdir(path)
-    partitions = Directories(sources).present()
-    holders = _holders(path)
-    for partition in partitions:
-        if partition.name in holders:
-            raise _claimed(partition.name, holders)
-        _check_range(path, partition.name, start)
-    for topic, numbers in sources.topics.items():
-        names = [partition.name for partition in partitions if partition.topic == topic]
-        for file in names if numbers is not None else [f"{topic}/.all"] if names else []:
-            _set(path, file, start, sources.mount)
-            for name in names if numbers is None else [file]:
-                say(f"{name} {start}")
-
-
-def _set(path: str, file: str, start: str, mount: str) -> None:
-    """click's error."""
-    import errno
-
-    try:
-        with open(f"{path}/{file}", "w") as position:
-            position.write(f"{start}\n")
-    except OSError as error:
-        name = file.removesuffix("/.all")
-        if error.errno == errno.EBUSY:
-            raise _claimed(name, _holders(path)) from None
-        reason = f"{error.strerror} (see {mount}/.kafkafs/log)"
-        raise fail(f"{name}: cannot set the offset to {start}: {reason}") from None
-
-
-def _check_range(path: str, name: str, start: str) -> None:
-    """click's error where a partition has no such offset."""
-    if not start.isdecimal():
-        return
-    with open(f"{path}/{name}") as file:
-        facts = dict(line.rstrip("\n").split(" ", 1) for line in file if " " in line)
-    first, end = facts["log_start"], facts["log_end"]
-    if not int(first) <= int(start) <= int(end):
-        raise fail(f"{name}: offset {start} is outside of {first}..{end}; nothing was set")
-
-
-def _claimed(name: str, holders: dict[str, str]) -> click.ClickException:
-    whose = holders.get(name)
-    by = f" by {whose}" if whose else ""
-    return fail(f"{name}: claimed{by}; nothing was set")
-
-
-def _holders(path: str) -> dict[str, str]:
-    """By whom partitions are claimed, by their names."""
-    found = {}
-    with open(f"{path}/.claims") as file:
-        for line in file.readlines()[1:]:
-            topic, number, state, whose = line.split(None, 3)
-            if state != "wait":
-                found[f"{topic}/{number}"] = whose.strip()
-    return found

@@ -1,0 +1,119 @@
+"""The files of a mount, also where there is none.
+
+Without a mount they are those of the tree that a mount would show (`kafkafs.tree`), so that text,
+places and errors are the same. The directory is open read-only then, without a lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kafkafs.cli.common.addresses import Address, mount_to_read
+from kafkafs.cli.common.patience import patiently
+from kafkafs.cli.common.progress import opening_shown
+
+if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
+    from kafkafs.tree.inodes import Node
+    from storage.directory.manager import LogManager
+
+_READ_BYTES = 1 << 20
+
+Read = Callable[[int, int], bytes]
+"""Return bytes from a position, at most the given number; none at the end."""
+
+
+def tree_of(manager: LogManager) -> FileSystem:
+    """The tree that a mount of a directory would show."""
+    from kafkafs.mount_options import MountOptions
+    from kafkafs.tree.context import MountContext
+    from kafkafs.tree.filesystem import FileSystem
+
+    return FileSystem(MountContext(manager, MountOptions()))
+
+
+def find(tree: FileSystem, *names: str) -> Node:
+    """The node of a path. OSError, StorageError."""
+    from kafkafs.tree.inodes import Directory
+
+    node: Node = tree.root
+    for name in names:
+        assert isinstance(node, Directory)
+        node = node.lookup(name)
+    return node
+
+
+@contextmanager
+def opened_tree(data_dir: str) -> Iterator[FileSystem]:
+    """The tree of a directory that may be in use."""
+    from storage.directory.manager import LogManager
+
+    with (
+        opening_shown() as progress,
+        LogManager.open(data_dir, read_only=True, keeps_faulty=True, progress=progress) as manager,
+    ):
+        yield tree_of(manager)
+
+
+class MountFiles:
+    """Small files and directories by their paths. The methods raise OSError and StorageError."""
+
+    def __init__(self, root: str | FileSystem) -> None:
+        self._root = root
+
+    @contextmanager
+    def opened(self, *names: str) -> Iterator[Read]:
+        """Open a file."""
+        if isinstance(self._root, str):
+            path = os.path.join(self._root, *names)
+            fd = patiently(lambda: os.open(path, os.O_RDONLY))
+            try:
+                yield lambda position, size: os.pread(fd, size, position)
+            finally:
+                os.close(fd)
+        else:
+            root = self._root
+            handle = patiently(lambda: find(root, *names).open(os.O_RDONLY))
+            yield lambda position, size: bytes(handle.read(position, size))
+
+    def read(self, *names: str) -> str:
+        """The text of a file."""
+        data = b""
+        with self.opened(*names) as read:
+            while more := read(len(data), _READ_BYTES):
+                data += more
+        return data.decode(errors="surrogateescape")
+
+    def table(self, *names: str) -> tuple[list[dict[str, str]], list[str]]:
+        """(the rows of a file that is a table, by the names of its columns; its lines with #)."""
+        # A name may have other blanks and ends of lines.
+        header, *lines = self.read(*names).rstrip("\n").split("\n")
+        columns = header.split()
+        rows = [list(filter(None, line.split(" "))) for line in lines if line[:1] != "#"]
+        notes = [line.removeprefix("# ") for line in lines if line[:1] == "#"]
+        return [dict(zip(columns, row, strict=True)) for row in rows], notes
+
+    def names(self, *names: str) -> list[str]:
+        """The names in a directory."""
+        from kafkafs.tree.inodes import Directory
+
+        if isinstance(self._root, str):
+            return patiently(partial(os.listdir, os.path.join(self._root, *names)))
+        node = find(self._root, *names)
+        assert isinstance(node, Directory)
+        return list(node.names())
+
+
+@contextmanager
+def opened_files(address: Address, needed: str = "") -> Iterator[MountFiles]:
+    """The files of the mount, or of the tree. `needed`: see `mount_to_read`."""
+    mount = mount_to_read(address, needed)
+    if mount is not None:
+        yield MountFiles(mount)
+        return
+    with opened_tree(address.data_dir) as tree:
+        yield MountFiles(tree)

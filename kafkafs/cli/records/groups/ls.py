@@ -1,0 +1,95 @@
+"""`kafkafs groups ls`: lists consumer groups with their lag."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import allow_empty_option, resolve_directory
+from kafkafs.cli.common.ending import did_you_mean, fail, one_line_errors
+from kafkafs.cli.common.mount_files import opened_files
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.quantities import TimeMs, Value
+
+_COLUMNS = ("group", "partitions", "lag", "last_commit")
+_OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "lag", "committed")
+
+
+@click.command(
+    "ls",
+    epilog=examples(
+        "kafkafs groups ls data",
+        "kafkafs groups ls mnt billing",
+        "kafkafs groups ls --json /var/lib/kafka/data",
+    ),
+)
+@click.argument("words", metavar="DATA|MOUNT [GROUP]...", nargs=-1, required=True)
+@allow_empty_option
+@output_options("groups, or with GROUP offsets; and notes", times=True)
+@click.pass_context
+def command(context: click.Context, words: Sequence[str], out: Output) -> None:
+    """List groups: partitions with a committed offset, lag, time of the last commit. Of GROUP, list
+    the partitions: committed offset, high watermark, lag, time of the commit.
+
+    The lag is the high watermark less the committed offset, as kafka-consumer-groups counts it. The
+    directory may be in use, and it may be a broker's. Lines that begin with # say what is missing.
+    """
+    from kafkafs.tree.files.group_names import file_name, group_name
+    from storage.paths import GROUPS
+
+    logs, wanted = resolve_directory(context, words[:1], needs="files"), words[1:]
+    with one_line_errors(), opened_files(logs, os.path.join(GROUPS, ".lag")) as files:
+        # A blank would be the end of the column.
+        known = {name.replace(" ", "%20"): group_name(name) or name for name in files.names(GROUPS)}
+        lags, lines = files.table(GROUPS, ".lag")
+    for group in wanted:
+        if file_name(group).replace(" ", "%20") not in known:
+            raise fail(f"there is no group {group!r}{did_you_mean(group, known.values())}")
+    offsets = [_offset(known.get(each["group"], each["group"]), each) for each in lags]
+    notes = [line for line in lines if not line.startswith("lag ")]
+    if wanted:
+        columns: Sequence[str] = _OFFSET_COLUMNS
+        rows = [each for each in offsets if each["group"] in wanted]
+    else:
+        columns = _COLUMNS
+        rows = [
+            _summary(group, [each for each in offsets if each["group"] == group])
+            for group in sorted(known.values())
+        ]
+    out.json({"offsets" if wanted else "groups": rows, "notes": notes})
+    if not out.as_json:
+        out.table(columns, [[row[name] for name in columns] for row in rows])
+    for note in notes:
+        out.say(f"# {note}")
+
+
+def _offset(group: str, facts: Mapping[str, str]) -> dict[str, Value]:
+    """A committed offset; None for what its log would say and is not here."""
+
+    def number(name: str) -> int | None:
+        return int(facts[name]) if facts[name].lstrip("-").isdecimal() else None
+
+    committed = number("committed")
+    return {
+        "group": group,
+        "topic": facts["topic"],
+        "partition": number("partition"),
+        "offset": number("position"),
+        "high_watermark": number("high_watermark"),
+        "lag": number("lag"),
+        "committed": None if committed is None else TimeMs(committed),
+    }
+
+
+def _summary(group: str, offsets: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    lags = [int(each["lag"]) for each in offsets if each["lag"] is not None]
+    times = [each["committed"] for each in offsets if isinstance(each["committed"], TimeMs)]
+    return {
+        "group": group,
+        "partitions": len(offsets),
+        "lag": sum(lags),
+        "last_commit": max(times, default=None),
+    }

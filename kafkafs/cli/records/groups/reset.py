@@ -1,0 +1,205 @@
+"""`kafkafs groups reset`: sets the committed offsets of a group that nobody consumes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import (
+    LOGS,
+    Address,
+    check_address,
+    mount_to_change,
+    partitions_at,
+    resolve,
+)
+from kafkafs.cli.common.changes import opened_to_change
+from kafkafs.cli.common.ending import fail, one_line_errors
+from kafkafs.cli.common.mount_files import MountFiles, find, tree_of
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.refusals import Request
+from kafkafs.quantities import Value
+from storage.paths import GROUPS, INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from kafkafs.tree.groups.positions import Wanted
+    from storage.directory.manager import LogManager
+
+_Partition = tuple[str, int]
+
+
+@click.command(
+    "reset",
+    epilog=examples(
+        "kafkafs groups reset -g billing --to earliest mnt/orders",
+        "kafkafs groups reset -g billing --to 2026-11-21 data orders:0 payments",
+    ),
+)
+@click.argument("words", metavar=LOGS, nargs=-1, required=True)
+@click.option("-g", "--group", metavar="GROUP", required=True, help="The group. It may be new.")
+@click.option(
+    "--to",
+    "start",
+    metavar="START",
+    required=True,
+    help="earliest, latest, an offset, a number of records (+100, -100), or a time (-15m).",
+)
+@output_options("a list of objects with topic, partition and offset")
+@click.pass_context
+def command(
+    context: click.Context, words: Sequence[str], group: str, start: str, out: Output
+) -> None:
+    """Set the committed offsets of a group in topics or partitions. Without a name, set those in
+    all topics.
+
+    Nothing is set if a consumer of the group runs, or if a partition has no such offset. DATA must
+    be mounted, or not in use. A directory of a broker is refused.
+    """
+    logs = resolve(context, words, needs="files")
+    try:
+        wanted = _parsed(start)
+    except OSError as error:
+        raise click.BadParameter(str(error.strerror)) from None
+    if not group:
+        raise click.UsageError("-g GROUP: the name is empty")
+    with one_line_errors():
+        check_address(logs)
+        _refuse_brokers(logs)
+        mount = mount_to_change(logs)
+        given = [
+            each for each in partitions_at(logs) if logs.places or each[0] not in INTERNAL_TOPICS
+        ]
+        if mount is not None:
+            offsets = _reset_through(mount, group, start, wanted, logs, given)
+        else:
+            with opened_to_change(logs.data_dir) as manager:
+                offsets = _reset_here(manager, group, wanted, given)
+    rows: list[dict[str, Value]] = [
+        {"topic": topic, "partition": number, "offset": offset}
+        for (topic, number), offset in offsets.items()
+    ]
+    out.json(rows)
+    for row in rows:
+        out.say(f"{row['topic']}:{row['partition']}: offset {row['offset']}")
+
+
+def _parsed(start: str) -> Wanted:
+    """OSError"""
+    from kafkafs.tree.groups.positions import parse
+
+    return parse(start, time.time_ns() // 1_000_000)
+
+
+def _refuse_brokers(logs: Address) -> None:
+    from storage.files import Files
+    from storage.settings.broker_settings import is_brokers
+
+    if is_brokers(Files(logs.data_dir), logs.data_dir):
+        raise fail(
+            f"{logs.data_dir}: this is a broker's directory. To set offsets, start the broker and "
+            "use: kafka-consumer-groups --reset-offsets"
+        )
+
+
+def _reset_here(
+    manager: LogManager, group: str, wanted: Wanted, given: Sequence[_Partition]
+) -> dict[_Partition, int]:
+    """Commit in a directory that nobody has open. OSError, StorageError: nothing was set, unless a
+    topic's commit failed after that of another."""
+    from kafkafs.tree.files.view_file import ViewFile
+    from kafkafs.tree.groups.positions import offset_of
+    from storage.groups.offset_records import Committed
+
+    tree = tree_of(manager)
+    found = manager.groups.find(group)
+    committed = {} if found is None else found.committed
+    offsets: dict[_Partition, int] = {}
+    for topic, number in given:
+        node = find(tree, topic, str(number))
+        assert isinstance(node, ViewFile)
+        known = committed.get((topic, number))
+        before = None if known is None else known.position
+        offsets[topic, number] = offset_of(wanted, node.partition, before)
+    manager.groups.prepare()
+    for topic in dict(given):
+        of = {number: Committed(each) for (name, number), each in offsets.items() if name == topic}
+        manager.groups.commit(group, topic, of)
+    return offsets
+
+
+def _reset_through(
+    mount: str,
+    group: str,
+    start: str,
+    wanted: Wanted,
+    logs: Address,
+    given: Sequence[_Partition],
+) -> dict[_Partition, int]:
+    """Have the daemon commit. click's error, OSError."""
+    from kafkafs.tree.files.group_names import file_name
+
+    files = MountFiles(mount)
+    directory = os.path.join(GROUPS, file_name(group))
+    with suppress(FileExistsError):
+        os.mkdir(os.path.join(mount, directory))
+
+    def facts(partition: _Partition) -> dict[str, str]:
+        topic, number = partition
+        lines = files.read(directory, topic, str(number)).splitlines()
+        return dict(line.split(" ", 1) for line in lines if " " in line)
+
+    holders = _holders(files, directory)
+    for topic, number in given:
+        if (topic, number) in holders:
+            raise _claimed(f"{topic}:{number}", holders[topic, number])
+        _check_range(f"{topic}:{number}", facts((topic, number)), wanted)
+    places = logs.places or [(topic, None) for topic, _ in given]
+    whole = {topic for topic, number in places if number is None}
+    names = dict.fromkeys(
+        os.path.join(directory, topic, ".all" if topic in whole else str(number))
+        for topic, number in given
+    )
+    for name in names:
+        request = Request(mount, name)
+        try:
+            with open(os.path.join(mount, name), "w") as file:
+                file.write(f"{start}\n")
+        except OSError as error:
+            raise fail(f"{mount}: cannot set the offset: {request.refusal(error)}") from None
+    return {each: int(facts(each)["position"]) for each in given}
+
+
+def _check_range(name: str, facts: Mapping[str, str], wanted: Wanted) -> None:
+    """click's error where a partition has no such offset."""
+    from kafkafs.tree.groups.positions import Change, Fixed
+
+    offset = None
+    if isinstance(wanted.where, Fixed):
+        offset = wanted.where.offset
+    elif isinstance(wanted.where, Change):
+        if facts["position"] == "none":
+            raise fail(f"{name}: no offset is committed; nothing was set")
+        offset = int(facts["position"]) + wanted.where.offsets
+    first, end = facts["log_start"], facts["log_end"]
+    if offset is not None and not int(first) <= offset <= int(end):
+        raise fail(f"{name}: offset {offset} is outside of {first}..{end}; nothing was set")
+
+
+def _claimed(name: str, whose: str) -> click.ClickException:
+    return fail(f"{name}: claimed by {whose}; nothing was set")
+
+
+def _holders(files: MountFiles, directory: str) -> dict[_Partition, str]:
+    """The consumers that have claimed partitions, by partition."""
+    found = {}
+    for line in files.read(directory, ".claims").splitlines()[1:]:
+        topic, number, state, whose = line.split(None, 3)
+        if state != "wait":
+            found[topic, int(number)] = whose.strip()
+    return found

@@ -1,0 +1,62 @@
+"""`kafkafs describe`: the partitions of topics, and the settings that are set on them."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from kafkafs.cli import examples
+from kafkafs.cli.common.addresses import Address, check_address, logs_argument
+from kafkafs.cli.common.ending import one_line_errors
+from kafkafs.cli.common.mount_files import opened_files
+from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.topics.facts import notes_of, partitions, settings_of
+from storage.paths import INTERNAL_TOPICS
+
+_COLUMNS = (
+    *("topic", "partition", "log_start", "log_end", "high_watermark", "segments", "size"),
+    *("first_timestamp", "last_timestamp"),
+)
+
+
+@click.command(
+    "describe",
+    epilog=examples(
+        "kafkafs describe data orders",
+        "kafkafs describe mnt/orders/0",
+        "kafkafs describe --json data orders:0 payments",
+    ),
+)
+@logs_argument(needs="files")
+@output_options("partitions, settings (of each topic) and notes", times=True, sizes=True)
+def command(logs: Address, out: Output) -> None:
+    """Show the partitions of topics, and the settings that are set on the topics.
+
+    log_start is the offset of the first record, log_end the offset of the next record. All in-sync
+    replicas have the log up to high_watermark. Without TOPIC, describe shows all topics except
+    Kafka's own. The directory may be in use.
+
+    After the table, a line TOPIC NAME=VALUE is printed for each setting that is set on a topic.
+    Lines that begin with # are those of `kafkafs ls`.
+    """
+    with one_line_errors():
+        check_address(logs)
+        with opened_files(logs, os.path.join(".kafkafs", "topics")) as files:
+            found = [
+                each
+                for each in partitions(files, logs)
+                if logs.places or each["topic"] not in INTERNAL_TOPICS
+            ]
+            topics = dict.fromkeys(str(each["topic"]) for each in found)
+            settings = {topic: settings_of(files, topic)[1] for topic in topics}
+            notes = notes_of(logs, files.table(".kafkafs", "topics")[1])
+    rows = [{name: each[name] for name in _COLUMNS} for each in found]
+    out.json({"partitions": rows, "settings": settings, "notes": notes})
+    if not out.as_json:
+        out.table(_COLUMNS, [list(row.values()) for row in rows])
+    for topic, given in settings.items():
+        for name, value in given.items():
+            out.say(f"{topic} {name}={value}")
+    for note in notes:
+        out.say(f"# {note}")

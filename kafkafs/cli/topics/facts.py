@@ -1,0 +1,77 @@
+"""Facts of topics and partitions for `ls` and `describe`, from the files of a mount."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from kafkafs.cli.common.addresses import Address, partitions_at
+from kafkafs.cli.common.mount_files import MountFiles
+from kafkafs.quantities import Size, TimeMs, Value
+
+# Of a line of a deleted topic, which names the command for the file it stands in.
+_TO_UNDELETE = re.compile(r"(?<=: )undelete (\S+) (\S+)$")
+_SETTING = re.compile(r"(# )?([a-z.]+)=(\S*)")
+
+
+def notes_of(logs: Address, lines: Sequence[str]) -> list[str]:
+    """The lines of `.kafkafs/topics` with `#`, with what to type in a shell."""
+    where = shlex.quote(logs.mount or logs.data_dir)
+    undelete = f"kafkafs undelete {where}"
+    return [
+        _TO_UNDELETE.sub(lambda found: f"{undelete} {found[1]} --id {found[2]}", line)
+        for line in lines
+    ]
+
+
+def partitions(files: MountFiles, logs: Address) -> list[dict[str, Value]]:
+    """The facts of the partitions that are named; None for those of one that cannot be read."""
+    from storage.errors import StorageError
+
+    found: list[dict[str, Value]] = []
+    for topic, number in partitions_at(logs):
+        facts: Mapping[str, Value] = {}
+        try:
+            facts = _facts(files, topic, str(number))
+        except (OSError, StorageError):
+            facts = dict.fromkeys(_FACTS)
+        found.append({"topic": topic, "partition": number, **facts})
+    return found
+
+
+_FACTS = (
+    *("log_start", "log_end", "high_watermark", "records", "segments", "size"),
+    *("first_timestamp", "last_timestamp"),
+)
+
+
+def _facts(files: MountFiles, topic: str, number: str) -> dict[str, Value]:
+    """OSError, StorageError."""
+    lines = files.read(topic, ".meta", number, "offsets").splitlines()
+    offsets = {name: int(value) for name, value in (line.split() for line in lines)}
+    segments, _ = files.table(topic, ".meta", number, "segments")
+    kept = [each for each in segments if each["state"] != "being_deleted"]
+    times = [[int(each[name]) for each in kept] for name in _FACTS[-2:]]
+    first = min((time for time in times[0] if time >= 0), default=None)
+    last = max((time for time in times[1] if time >= 0), default=None)
+    return {
+        "log_start": offsets["log_start"],
+        "log_end": offsets["log_end"],
+        "high_watermark": offsets["high_watermark"],
+        "records": offsets["log_end"] - offsets["log_start"],
+        "segments": len(kept),
+        "size": Size(sum(int(each["bytes"]) for each in kept)),
+        "first_timestamp": None if first is None else TimeMs(first),
+        "last_timestamp": None if last is None else TimeMs(last),
+    }
+
+
+def settings_of(files: MountFiles, topic: str) -> tuple[dict[str, str], dict[str, str]]:
+    """(the settings in force; those that are set on the topic). OSError, StorageError."""
+    in_force, given = {}, {}
+    for match in filter(None, map(_SETTING.match, files.read(topic, ".config").splitlines())):
+        in_force[match[2]] = match[3]
+        if not match[1]:
+            given[match[2]] = match[3]
+    return in_force, given

@@ -1,0 +1,100 @@
+"""`kafkafs groups`, without a mount, beside one, through it, and for a broker's directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import LogManager
+from tests.kafkafs.cli.conftest import Place, kafkafs
+from tests.kafkafs.cli.test_mount_mistakes import tree
+from tests.storage.logs import append
+
+GROUPS = ["odd name", "report"]
+
+
+@pytest.fixture
+def filled(place: Place) -> Place:
+    """Topic `orders`, with ten records in each partition, and committed offsets of two groups."""
+    with LogManager.open(str(place.data)) as manager:
+        topic = manager.create_topic("orders", 2)
+        for log in topic.partitions.values():
+            for number in range(10):
+                append(log, b"%d" % number)
+    assert reset(place.data, "report", "earliest", "orders:0").returncode == 0
+    assert reset(place.data, "report", "7", "orders:1").returncode == 0
+    assert reset(place.data, "odd name", "latest", "orders:0").returncode == 0
+    return place
+
+
+def reset(directory: Path, group: str, start: str, *words: str) -> Any:
+    return kafkafs("groups", "reset", "-g", group, "--to", start, directory, *words)
+
+
+def listed(directory: Path, *groups: str) -> list[dict[str, Any]]:
+    done = kafkafs("groups", "--json", directory, *groups)
+    assert (done.returncode, done.stderr) == (0, "")
+    found: list[dict[str, Any]] = json.loads(done.stdout)["offsets" if groups else "groups"]
+    return found
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("way", ["data", "brokers", "beside a mount", "mount"])
+def test_groups_are_listed_with_their_lag(filled: Place, way: str) -> None:
+    if way == "brokers":
+        (filled.data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    if "mount" in way:
+        filled.mount()
+    before = tree(filled.data)
+    directory = filled.path if way == "mount" else filled.data
+    assert [(each["group"], each["partitions"], each["lag"]) for each in listed(directory)] == [
+        ("odd name", 1, 0),
+        ("report", 2, 13),
+    ]
+    first, second = listed(directory, "report")
+    assert (first["topic"], first["partition"], first["offset"]) == ("orders", 0, 0)
+    assert (second["offset"], second["high_watermark"], second["lag"]) == (7, 10, 3)
+    assert [each["offset"] for each in listed(directory, "odd name")] == [10]
+    if "mount" not in way:
+        assert tree(filled.data) == before
+    done = kafkafs("groups", "ls", directory, "repot")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "kafkafs: there is no group 'repot': did you mean 'report'?\n"
+    lines = kafkafs("groups", directory).stdout.splitlines()
+    assert [line.split()[:-1] for line in lines[1:]] == [
+        ["odd", "name", "1", "0"],
+        ["report", "2", "13"],
+    ]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("is_mounted", [False, True])
+def test_a_reset(filled: Place, is_mounted: bool) -> None:
+    if is_mounted:
+        filled.mount()
+    done = reset(filled.data, "report", "-3", "orders:1")
+    assert (done.returncode, done.stdout) == (0, "orders:1: offset 4\n")
+    for start, words in (("11", ()), ("-5", ("orders",)), ("earliest", ("orders:7",))):
+        done = reset(filled.data, "report", start, *words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.count("\n") == 1
+    assert [each["offset"] for each in listed(filled.data, "report")] == [0, 4]
+    done = reset(filled.data, "new", "1970-01-02", "orders")
+    assert done.stdout == "orders:0: offset 0\norders:1: offset 0\n"
+    assert (
+        reset(filled.data, "new", "latest").stdout == "orders:0: offset 10\norders:1: offset 10\n"
+    )
+    assert reset(filled.data, "new", "soon").returncode == 2
+
+
+@pytest.mark.programs
+def test_a_reset_of_what_is_a_brokers(filled: Place) -> None:
+    (filled.data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    before = tree(filled.data)
+    done = reset(filled.data, "report", "earliest")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"kafkafs: {filled.data}: this is a broker's directory. ")
+    assert tree(filled.data) == before
