@@ -5,23 +5,23 @@ Not thread-safe. A thread that waits for its own answers has a cluster of its ow
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from kafka_client.addresses import HostPort, is_host, is_topic
 from kafka_client.connection import TIMEOUT_S, Connection
-from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError, ProtocolViolation
+from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError
 from kafka_client.properties import ClientSettings
 from storage.settings.messages import Struct
 
 UNKNOWN_TOPIC: Final = 3
 LEADER_NOT_AVAILABLE: Final = 5
-_PAUSE_S: Final = 0.1
-
-V = TypeVar("V")
-R = TypeVar("R")
+#: Between two attempts.
+PAUSE_S: Final = 0.1
+_SHORTEST_S: Final = 0.1
 
 
 class TopicPartition(NamedTuple):
@@ -81,27 +81,28 @@ class Cluster:
             connection.close()
         self._connections.clear()
 
-    def connection(self, address: HostPort) -> Connection:
+    def connection(self, address: HostPort, connect_s: float | None = None) -> Connection:
         """Return the open connection to a broker, or connect. Errors: those of `Connection`."""
         connection = self._connections.get(address)
         if connection is None or not connection.is_usable():
-            connection = self._connections[address] = Connection(address, self.settings)
+            connection = Connection(address, self.settings, connect_s)
+            self._connections[address] = connection
         return connection
 
     def any_connection(self) -> Connection:
         """Return a connection to the first broker that answers. Errors: the last one's."""
-        failed: ClientError | None = None
         known = [*self._connections, *self._bootstrap, *self.metadata.brokers.values()]
+        addresses = list(dict.fromkeys(known))
         deadline = time.monotonic() + TIMEOUT_S
-        for address in dict.fromkeys(known):
-            if failed is not None and time.monotonic() > deadline:
-                break
+        while True:
+            address = addresses.pop(0)
+            # A broker that is silent leaves time for the others.
+            left_s = max(deadline - time.monotonic(), _SHORTEST_S)
             try:
-                return self.connection(address)
-            except BrokerUnreachable as error:
-                failed = error
-        assert failed is not None
-        raise failed
+                return self.connection(address, left_s / (len(addresses) + 1))
+            except BrokerUnreachable:
+                if not addresses:
+                    raise
 
     # -- metadata ----------------------------------------------------------------------------------
 
@@ -121,9 +122,7 @@ class Cluster:
             if wanted is not None and not found.topics.keys() <= set(wanted):
                 raise ValueError("a topic that was not asked for")
         except ValueError as error:
-            connection.close()
-            reason = f"broker {connection.address}: its answer to Metadata has {error}"
-            raise ProtocolViolation(reason) from None
+            raise connection.violation(f"its answer to Metadata has {error}") from None
         if wanted is not None:
             found.topics = self.metadata.topics | found.topics
         self.metadata = found
@@ -144,71 +143,73 @@ class Cluster:
     # -- requests to leaders -----------------------------------------------------------------------
 
     def at_leaders(
-        self,
-        name: str,
-        wanted: Mapping[TopicPartition, V],
-        request: Callable[[Mapping[TopicPartition, V]], Mapping[str, Any]],
-        results: Callable[[Struct], Iterator[tuple[TopicPartition, int, R]]],
-    ) -> dict[TopicPartition, R | ClientError]:
+        self, name: str, wanted: Mapping[TopicPartition, Struct], common: Struct, names: Names
+    ) -> dict[TopicPartition, Struct | ClientError]:
         """Send a request that may be repeated to the leaders of partitions.
 
-        `request` makes the message for some of them; `results` gives partition, error code and
-        result from an answer. For 10 seconds a partition is tried again after an error that may
-        pass. The returned value of a partition is its result or its last error.
+        `wanted` has the fields of each partition, `common` those of the request. Returned are the
+        fields of the answer, or the error. An error that may pass is tried again for 10 seconds.
         """
         deadline = time.monotonic() + TIMEOUT_S
-        found: dict[TopicPartition, R | ClientError] = {}
+        found: dict[TopicPartition, Struct | ClientError] = {}
         left = dict(wanted)
-        while left:
-            failed: dict[TopicPartition, ClientError] = {}
-            for node, part in self._by_leader(left, failed).items():
+        while True:
+            for address, part in self._by_leader(left, found, names).items():
                 try:
-                    answer = self.connection(self.metadata.brokers[node]).request(
-                        name, request(part)
-                    )
+                    connection = self.connection(address)
+                    topics = by_topic(part, part.__getitem__, names)
+                    answer = connection.request(name, {**common, names.topics: topics})
+                    answered = dict(results(connection, answer, names))
+                    if answered.keys() != part.keys():
+                        raise connection.violation(f"its answer to {name} has other partitions")
                 except ClientError as error:
-                    failed |= dict.fromkeys(part, error)
+                    found |= dict.fromkeys(part, error)
                     continue
-                unanswered = dict(part)
-                for partition, code, result in results(answer):
-                    if unanswered.pop(partition, None) is None:
-                        raise ProtocolViolation(f"{partition} was not asked for")
-                    if code:
-                        failed[partition] = BrokerError(code, str(partition))
-                    else:
-                        found[partition] = result
-                        del left[partition]
-                failed |= {each: ClientError(f"{each}: no answer") for each in unanswered}
-            is_late = time.monotonic() > deadline
-            for partition, failure in failed.items():
-                if is_late or not may_pass(failure):
-                    found[partition] = failure
-                    del left[partition]
-            if left:
-                time.sleep(_PAUSE_S)
-                try:
-                    self.refresh({partition.topic for partition in left})
-                except BrokerUnreachable as error:
-                    if time.monotonic() > deadline:
-                        return found | dict.fromkeys(left, error)
-        return found
+                found |= {
+                    each: BrokerError(fields["errorCode"], str(each))
+                    if fields["errorCode"]
+                    else fields
+                    for each, fields in answered.items()
+                }
+            left = {each: left[each] for each in left if may_pass(found[each])}
+            if not left or time.monotonic() > deadline:
+                return found
+            time.sleep(PAUSE_S)
+            with contextlib.suppress(BrokerUnreachable):
+                self.refresh({partition.topic for partition in left})
 
     def _by_leader(
-        self, wanted: Mapping[TopicPartition, V], failed: dict[TopicPartition, ClientError]
-    ) -> dict[int, dict[TopicPartition, V]]:
+        self,
+        wanted: Mapping[TopicPartition, Struct],
+        failed: dict[TopicPartition, Struct | ClientError],
+        names: Names,
+    ) -> dict[HostPort, dict[TopicPartition, Struct]]:
         missing = {partition.topic for partition in wanted} - self.metadata.topics.keys()
         if missing:
             self.refresh(missing)
-        parts: dict[int, dict[TopicPartition, V]] = {}
-        for partition, value in wanted.items():
+        parts: dict[HostPort, dict[TopicPartition, Struct]] = {}
+        for each, fields in wanted.items():
             try:
-                parts.setdefault(self.leader_of(partition), {})[partition] = value
+                leader = self.leader_of(each)
             except BrokerError as error:
-                failed[partition] = error
+                failed[each] = error
+                continue
+            epoch = self.metadata.topics[each.topic].partitions[each.partition].leader_epoch
+            part = parts.setdefault(self.metadata.brokers[leader], {})
+            part[each] = {names.partition: each.partition, "currentLeaderEpoch": epoch, **fields}
         return parts
 
 
-def may_pass(error: ClientError) -> bool:
+class Names(NamedTuple):
+    """How an API calls its arrays and their keys."""
+
+    topic: str = "name"
+    partition: str = "partitionIndex"
+    topics: str = "topics"
+    partitions: str = "partitions"
+
+
+def may_pass(error: object) -> bool:
     """Return whether the same request may succeed a moment later."""
     return isinstance(error, BrokerUnreachable) or (
         isinstance(error, BrokerError) and error.is_retriable
@@ -216,17 +217,26 @@ def may_pass(error: ClientError) -> bool:
 
 
 def by_topic(
-    partitions: Iterable[TopicPartition],
-    item: Callable[[TopicPartition], Any],
-    *,
-    key: str = "name",
-    items: str = "partitions",
-) -> list[dict[str, Any]]:
+    partitions: Iterable[TopicPartition], item: Callable[[TopicPartition], Any], names: Names
+) -> list[Struct]:
     """Return the array of topics of a request, with an item for each partition."""
     topics: dict[str, list[Any]] = {}
     for each in partitions:
         topics.setdefault(each.topic, []).append(item(each))
-    return [{key: topic, items: values} for topic, values in topics.items()]
+    return [{names.topic: topic, names.partitions: values} for topic, values in topics.items()]
+
+
+def results(
+    connection: Connection, answer: Struct, names: Names
+) -> Iterator[tuple[TopicPartition, Struct]]:
+    """Yield the partitions of an answer. Errors: ProtocolViolation; the connection is closed."""
+    for topic in answer[names.topics]:
+        try:
+            name = topic_name(topic[names.topic])
+        except ValueError as error:
+            raise connection.violation(f"an answer has {error}") from None
+        for each in topic[names.partitions]:
+            yield TopicPartition(name, each[names.partition]), each
 
 
 def topic_name(data: bytes) -> str:

@@ -64,9 +64,11 @@ class _Sent(NamedTuple):
 class Connection:
     """A connection on which the client has authenticated itself."""
 
-    def __init__(self, address: HostPort, settings: ClientSettings) -> None:
-        """Connect. Errors: BrokerUnreachable, ProtocolViolation, AuthenticationFailed, and
-        OSError or InvalidConfig of files of `settings`.
+    def __init__(
+        self, address: HostPort, settings: ClientSettings, connect_s: float | None = None
+    ) -> None:
+        """Connect, within `connect_s` seconds. Errors: BrokerUnreachable, ProtocolViolation,
+        AuthenticationFailed; OSError and InvalidConfig of files that `settings` name.
         """
         self.address = address
         self._settings = settings
@@ -78,7 +80,7 @@ class Connection:
         self._records = bytearray()
         self._is_new = True
         context = tls_context(settings.tls) if settings.tls else None
-        self._socket = self._connect(context)
+        self._socket = self._connect(context, TIMEOUT_S if connect_s is None else connect_s)
         try:
             self._ask_versions()
             self._authenticate()
@@ -157,7 +159,7 @@ class Connection:
         with self._closed_on_error():
             size, correlation_id = self._read_head(sent)
             if correlation_id != sent.correlation_id:
-                raise ProtocolViolation(self._of_broker("it answers a request that was not sent"))
+                raise self.violation("it answers a request that was not sent")
             body: bytes | memoryview
             if sent.name == "Fetch":
                 if len(self._records) < size:
@@ -174,8 +176,7 @@ class Connection:
             try:
                 answer = read_answer(sent.message, version, body)
             except MessageError as error:
-                reason = f"its answer to {sent.name} is not valid: {error}"
-                raise ProtocolViolation(self._of_broker(reason)) from None
+                raise self.violation(f"its answer to {sent.name} is not valid: {error}") from None
         throttle_ms = answer.get("throttleTimeMs", 0)
         if throttle_ms > 0:
             self._not_before = time.monotonic() + throttle_ms / 1000
@@ -195,7 +196,7 @@ class Connection:
             except (BlockingIOError, ssl.SSLWantReadError):
                 return
             if data:
-                raise ProtocolViolation(self._of_broker("it sends bytes without a request"))
+                raise self.violation("it sends bytes without a request")
             raise self._unreachable("it has closed the connection")
 
     def _read_head(self, sent: _Sent) -> tuple[int, int]:
@@ -208,7 +209,7 @@ class Connection:
             reason = f"its answer has {size} bytes; {limit} are allowed. Is it a Kafka broker?"
             if int.from_bytes(head[:2], "big") == _ALERT_OF_TLS:
                 reason = "its listener wants TLS: set security.protocol=SSL or SASL_SSL"
-            raise ProtocolViolation(self._of_broker(reason))
+            raise self.violation(reason)
         return size, int.from_bytes(head[4:], "big", signed=True)
 
     def _read_into(self, view: memoryview) -> None:
@@ -229,13 +230,13 @@ class Connection:
 
     # -- connecting --------------------------------------------------------------------------------
 
-    def _connect(self, context: ssl.SSLContext | None) -> socket.socket:
-        deadline = time.monotonic() + TIMEOUT_S
+    def _connect(self, context: ssl.SSLContext | None, limit_s: float) -> socket.socket:
+        deadline = time.monotonic() + limit_s
         host, port = self.address
         found: list[tuple[Any, ...]]
         reason = "its name has no address"
         try:
-            found = within(TIMEOUT_S, lambda: socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+            found = within(limit_s, lambda: socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
         except OSError as error:
             raise self._unreachable(reason_of(error)) from None
         for left, (family, kind, protocol, _, place) in zip(
@@ -300,6 +301,11 @@ class Connection:
         self._is_new = True
 
     # -- errors ------------------------------------------------------------------------------------
+
+    def violation(self, reason: str) -> ProtocolViolation:
+        """Close the connection, and return the error for an answer that is not valid."""
+        self.close()
+        return ProtocolViolation(self._of_broker(reason))
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Iterator[None]:

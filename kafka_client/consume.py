@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kafka_client.addresses import HostPort
-from kafka_client.cluster import Cluster, TopicPartition, may_pass
+from kafka_client.cluster import PAUSE_S, Cluster, TopicPartition, may_pass
 from kafka_client.connection import TIMEOUT_S, Connection
 from kafka_client.errors import BrokerError, BrokerUnreachable, ClientError
 from kafka_client.fetch import NO_TOPIC_ID, Fetched, Fetcher, Position
 
-_PAUSE_S: Final = 0.1
 # Besides the retriable ones: a topic that the broker has not heard of yet, or not any more.
 _INCONSISTENT_TOPIC_ID: Final = 103
 _NOT_HERE: Final = frozenset({3, 100})
@@ -115,7 +114,7 @@ class Consumer:
         if not self._waiting:
             return
         if self._failing:
-            time.sleep(_PAUSE_S)
+            time.sleep(PAUSE_S)
         failure: ClientError | None = None
         try:
             self._cluster.refresh({partition.topic for partition in self._waiting})

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from kafka_client.cluster import TopicPartition, by_topic, topic_name
+from kafka_client.cluster import Names, TopicPartition, by_topic, topic_name
 from kafka_client.connection import Connection
-from kafka_client.errors import BrokerError, ClientError, ProtocolViolation
+from kafka_client.errors import BrokerError, ClientError
 from storage.errors import CorruptRecord
 from storage.record._batch import walk_batches
 from storage.record.header import FRAME_SIZE, LOG_OVERHEAD, MAGIC, MAGIC_POSITION, parse_header
 from storage.settings.messages import Struct
 
+_NAMES: Final = Names("topic")
 NO_EPOCH: Final = -1
 NO_TOPIC_ID: Final = bytes(16)
 _LAST: Final = 18
@@ -147,9 +148,7 @@ class Fetcher:
                 for name, each in self._partitions_in(answer)
             ]
         except ValueError as error:
-            self.connection.close()
-            reason = f"broker {self.connection.address}: its answer to Fetch has {error}"
-            raise ProtocolViolation(reason) from None
+            raise self.connection.violation(f"its answer to Fetch has {error}") from None
 
     def _partitions_in(self, answer: Struct) -> Iterator[tuple[str, Struct]]:
         """The partitions that are still wanted from the position that the request had."""
@@ -200,7 +199,7 @@ class Fetcher:
 def _by_topic(
     positions: Mapping[TopicPartition, Position], item: Callable[[TopicPartition, Position], Any]
 ) -> list[Struct]:
-    topics = by_topic(positions, lambda each: item(each, positions[each]), key="topic")
+    topics = by_topic(positions, lambda each: item(each, positions[each]), _NAMES)
     ids = {partition.topic: position.topic_id for partition, position in positions.items()}
     return [{**topic, "topicId": ids[topic["topic"]]} for topic in topics]
 

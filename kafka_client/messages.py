@@ -95,17 +95,11 @@ def _put_struct(
 def _put_field(out: bytearray, each: Field, version: int, flexible: bool, value: Any) -> None:
     if value is None:
         assert each.is_nullable, each.name
+        assert each.is_array or each.type != "struct", "no request has such a field"
     if each.is_array:
         _put_size(out, ">i", flexible, value)
         for item in value or ():
             _put_value(out, each, version, flexible, item)
-    elif each.type == "struct" and each.is_nullable:
-        if each.tag is not None:
-            put_varint(out, value is not None)
-        else:
-            out += b"\xff" if value is None else b"\1"
-        if value is not None:
-            _put_value(out, each, version, flexible, value)
     else:
         _put_value(out, each, version, flexible, value)
 

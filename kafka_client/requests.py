@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from kafka_client.cluster import (
+    PAUSE_S,
     Cluster,
+    Names,
     TopicPartition,
     by_topic,
     may_pass,
-    topic_name,
+    results,
 )
 from kafka_client.connection import ANY, TIMEOUT_S, Connection
 from kafka_client.errors import (
+    COORDINATOR_ERRORS,
     BrokerError,
     BrokerUnreachable,
     ClientError,
@@ -37,11 +40,10 @@ _ALL_IN_SYNC: Final = -1
 _TIMEOUT_MS: Final = 9000
 # After these a record may be stored.
 _UNKNOWN: Final = frozenset({-1, 7, 20})
-# The last versions in which these requests name topics. Later ones have ids.
 _GROUP_ID_NOT_FOUND: Final = 69
+# The last versions in which these requests name topics. Later ones have ids.
 _NAMES_IN_OFFSETS: Final = 9
 _NAMES_IN_PRODUCE: Final = 12
-_PAUSE_S: Final = 0.1
 
 
 class Offset(NamedTuple):
@@ -59,22 +61,10 @@ def list_offsets(
 
     `committed`: the latest is the last stable offset. Errors: ClientError.
     """
-
-    def request(part: Mapping[TopicPartition, int]) -> dict[str, Any]:
-        topics = by_topic(part, lambda each: _asked(cluster, each, timestamp=part[each]))
-        return {
-            "replicaId": _CONSUMER,
-            "isolationLevel": int(committed),
-            "topics": topics,
-            "timeoutMs": _TIMEOUT_MS,
-        }
-
-    def result(each: Struct) -> Offset:
-        return Offset(each["offset"], each["leaderEpoch"], each["timestamp"])
-
-    return cluster.at_leaders(
-        "ListOffsets", wanted, request, lambda answer: _results(answer, result)
-    )
+    common = {"replicaId": _CONSUMER, "isolationLevel": int(committed), "timeoutMs": _TIMEOUT_MS}
+    asked = {each: {"timestamp": wanted[each]} for each in wanted}
+    found = cluster.at_leaders("ListOffsets", asked, common, Names())
+    return {each: _offset(value, "offset") for each, value in found.items()}
 
 
 def end_offsets_of_epochs(
@@ -84,53 +74,16 @@ def end_offsets_of_epochs(
 
     Errors: ClientError.
     """
-
-    def request(part: Mapping[TopicPartition, int]) -> dict[str, Any]:
-        topics = by_topic(
-            part,
-            lambda each: {
-                "partition": each.partition,
-                "currentLeaderEpoch": _epoch(cluster, each),
-                "leaderEpoch": part[each],
-            },
-            key="topic",
-        )
-        return {"replicaId": _CONSUMER, "topics": topics}
-
-    def result(each: Struct) -> Offset:
-        return Offset(each["endOffset"], each["leaderEpoch"])
-
-    def results(answer: Struct) -> Iterator[tuple[TopicPartition, int, Offset]]:
-        return _results(answer, result, topic_key="topic", key="partition")
-
-    return cluster.at_leaders("OffsetForLeaderEpoch", wanted, request, results)
+    asked = {each: {"leaderEpoch": wanted[each]} for each in wanted}
+    names = Names("topic", "partition")
+    found = cluster.at_leaders("OffsetForLeaderEpoch", asked, {"replicaId": _CONSUMER}, names)
+    return {each: _offset(value, "endOffset") for each, value in found.items()}
 
 
-def _epoch(cluster: Cluster, partition: TopicPartition) -> int:
-    return cluster.metadata.topics[partition.topic].partitions[partition.partition].leader_epoch
-
-
-def _asked(cluster: Cluster, partition: TopicPartition, **fields: int) -> dict[str, int]:
-    epoch = _epoch(cluster, partition)
-    return {"partitionIndex": partition.partition, "currentLeaderEpoch": epoch, **fields}
-
-
-def _results(
-    answer: Struct,
-    result: Any,
-    *,
-    topics: str = "topics",
-    topic_key: str = "name",
-    partitions: str = "partitions",
-    key: str = "partitionIndex",
-) -> Iterator[tuple[TopicPartition, int, Any]]:
-    for topic in answer[topics]:
-        try:
-            name = topic_name(topic[topic_key])
-        except ValueError as error:
-            raise ProtocolViolation(f"an answer has {error}") from None
-        for each in topic[partitions]:
-            yield TopicPartition(name, each[key]), each["errorCode"], result(each)
+def _offset(found: Struct | ClientError, name: str) -> Offset | ClientError:
+    if isinstance(found, ClientError):
+        return found
+    return Offset(found[name], found["leaderEpoch"], found.get("timestamp", -1))
 
 
 # -- produce ---------------------------------------------------------------------------------------
@@ -143,14 +96,11 @@ def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> int:
     UnknownOutcome if it may be stored.
     """
     deadline = time.monotonic() + TIMEOUT_S
+    part = {"index": partition.partition, "records": batch}
     data = {
         "acks": _ALL_IN_SYNC,
         "timeoutMs": _TIMEOUT_MS,
-        "topicData": by_topic(
-            [partition],
-            lambda each: {"index": each.partition, "records": batch},
-            items="partitionData",
-        ),
+        "topicData": [{"name": partition.topic, "partitionData": [part]}],
     }
     while True:
         try:
@@ -161,32 +111,25 @@ def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> int:
         except (BrokerUnreachable, BrokerError) as error:
             if not may_pass(error) or time.monotonic() > deadline:
                 raise
-        time.sleep(_PAUSE_S)
+        time.sleep(PAUSE_S)
 
 
 def _produce(connection: Connection, partition: TopicPartition, data: Struct) -> int:
-    reason = "the broker may have stored the record, or not"
+    reason = f"{partition}: the broker may have stored the record, or not"
+    names = Names("name", "index", "responses", "partitionResponses")
     try:
         answer = connection.request("Produce", data, _NAMES_IN_PRODUCE)
-        found = list(
-            _results(
-                answer,
-                lambda each: each,
-                topics="responses",
-                partitions="partitionResponses",
-                key="index",
-            )
-        )
+        found = dict(results(connection, answer, names))
     except (BrokerUnreachable, ProtocolViolation) as error:
-        raise UnknownOutcome(f"{partition}: {reason}: {error}") from None
-    if len(found) != 1 or found[0][0] != partition:
-        raise UnknownOutcome(f"{partition}: {reason}: its answer is about other partitions")
-    [(_, code, each)] = found
+        raise UnknownOutcome(f"{reason}: {error}") from None
+    if found.keys() != {partition}:
+        raise UnknownOutcome(f"{reason}: its answer is about other partitions")
+    code = found[partition]["errorCode"]
     if code in _UNKNOWN:
-        raise UnknownOutcome(f"{partition}: {reason}: {BrokerError(code, 'its answer')}")
+        raise UnknownOutcome(f"{reason}: {BrokerError(code, 'its answer')}")
     if code:
-        raise BrokerError(code, str(partition), each["errorMessage"])
-    return int(each["baseOffset"])
+        raise BrokerError(code, str(partition), found[partition]["errorMessage"])
+    return int(found[partition]["baseOffset"])
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -247,35 +190,40 @@ def at_coordinator(
 ) -> Struct:
     """Send a request that may be repeated to a group's coordinator, for at most 10 seconds.
 
-    Errors: ClientError.
+    Return the group's part of the answer. Errors: ClientError.
     """
     deadline = time.monotonic() + TIMEOUT_S
+    asked = {"key": group, "keyType": _GROUP, "coordinatorKeys": [group]}
     while True:
         try:
-            node = _coordinator(cluster, group)
-            if node not in cluster.metadata.brokers:
+            found = _only(cluster.any_connection(), "FindCoordinator", asked, group)
+            if found["nodeId"] not in cluster.metadata.brokers:
                 cluster.refresh(())
-            address = cluster.metadata.brokers.get(node)
+            address = cluster.metadata.brokers.get(found["nodeId"])
             if address is None:
-                raise BrokerUnreachable(f"broker {node}, the coordinator of {group}, is unknown")
-            answer = cluster.connection(address).request(name, data, last)
-            for each in (answer, *answer.get("groups", ())):
-                if each.get("errorCode"):
-                    raise BrokerError(each["errorCode"], f"group {group}")
-            return answer
+                raise BrokerUnreachable(f"the coordinator of group {group} is not available")
+            return _only(cluster.connection(address), name, data, group, last)
         except (BrokerUnreachable, BrokerError) as error:
             if not may_pass(error) or time.monotonic() > deadline:
                 raise
-        time.sleep(_PAUSE_S)
+        time.sleep(PAUSE_S)
 
 
-def _coordinator(cluster: Cluster, group: str) -> int:
-    asked = {"key": group, "keyType": _GROUP, "coordinatorKeys": [group]}
-    answer = cluster.any_connection().request("FindCoordinator", asked)
-    [found] = answer["coordinators"] or [answer]
-    if found["errorCode"]:
-        raise BrokerError(found["errorCode"], f"group {group}", found["errorMessage"])
-    return int(found["nodeId"])
+def _only(connection: Connection, name: str, data: Struct, group: str, last: int = ANY) -> Struct:
+    """Send a request about one group; later versions answer with an array."""
+    answer = connection.request(name, data, last)
+    parts = answer.get("groups") or answer.get("coordinators") or [answer]
+    if len(parts) != 1:
+        raise connection.violation(f"its answer to {name} has other groups")
+    found: Struct = parts[0]
+    codes = [found.get("errorCode"), answer.get("errorCode")]
+    if "topics" in found:
+        found["topics"] = dict(results(connection, found, Names()))
+        # OffsetCommit has the coordinator's errors at the partitions.
+        codes += {each["errorCode"] for each in found["topics"].values()} & COORDINATOR_ERRORS
+    for code in filter(None, codes):
+        raise BrokerError(code, f"group {group}", found.get("errorMessage"))
+    return found
 
 
 class Committed(NamedTuple):
@@ -295,16 +243,16 @@ def fetch_committed(cluster: Cluster, group: str) -> dict[TopicPartition, Commit
         "groups": [{"groupId": group, "topics": None}],
         "requireStable": True,
     }
-    answer = at_coordinator(cluster, group, "OffsetFetch", data, _NAMES_IN_OFFSETS)
-    part = answer["groups"][0] if answer["groups"] else answer
-
-    def result(each: Struct) -> Committed:
-        metadata = _text(each["metadata"] or b"")
-        return Committed(each["committedOffset"], each["committedLeaderEpoch"], metadata)
-
+    found = at_coordinator(cluster, group, "OffsetFetch", data, _NAMES_IN_OFFSETS)["topics"]
     return {
-        partition: BrokerError(code, str(partition)) if code else committed
-        for partition, code, committed in _results(part, result)
+        each: BrokerError(fields["errorCode"], str(each))
+        if fields["errorCode"]
+        else Committed(
+            fields["committedOffset"],
+            fields["committedLeaderEpoch"],
+            _text(fields["metadata"] or b""),
+        )
+        for each, fields in found.items()
     }
 
 
@@ -315,21 +263,21 @@ def commit_offsets(
 
     Errors: ClientError.
     """
-    topics = by_topic(
-        offsets,
-        lambda each: {
+
+    def item(each: TopicPartition) -> Struct:
+        return {
             "partitionIndex": each.partition,
             "committedOffset": offsets[each].offset,
             "committedLeaderEpoch": offsets[each].leader_epoch,
             "committedMetadata": offsets[each].metadata,
-        },
-    )
-    data = {"groupId": group, "topics": topics}
-    answer = at_coordinator(cluster, group, "OffsetCommit", data, _NAMES_IN_OFFSETS)
+        }
+
+    data = {"groupId": group, "topics": by_topic(offsets, item, Names())}
+    found = at_coordinator(cluster, group, "OffsetCommit", data, _NAMES_IN_OFFSETS)["topics"]
     return {
-        partition: BrokerError(code, str(partition))
-        for partition, code, _ in _results(answer, lambda _: None)
-        if code
+        each: BrokerError(fields["errorCode"], str(each))
+        for each, fields in found.items()
+        if fields["errorCode"]
     }
 
 
@@ -347,13 +295,12 @@ class Group(NamedTuple):
 def describe_group(cluster: Cluster, group: str) -> Group:
     """Describe a group of either protocol. Errors: ClientError."""
     try:
-        answer = at_coordinator(cluster, group, "DescribeGroups", {"groups": [group]})
+        found = at_coordinator(cluster, group, "DescribeGroups", {"groups": [group]})
     except BrokerError as error:
         if error.code != _GROUP_ID_NOT_FOUND:
             raise
         # A group of the consumer protocol (KIP-848).
-        answer = at_coordinator(cluster, group, "ConsumerGroupDescribe", {"groupIds": [group]})
-    [found] = answer["groups"]
+        found = at_coordinator(cluster, group, "ConsumerGroupDescribe", {"groupIds": [group]})
     members = [
         Member(_text(each["memberId"]), _text(each["clientId"]), _text(each["clientHost"]))
         for each in found["members"]

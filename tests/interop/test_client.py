@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kafka_client.addresses import parse_brokers
+from kafka_client.addresses import HostPort, parse_brokers
 from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.connection import Connection
 from kafka_client.consume import Consumer
-from kafka_client.errors import BrokerError
-from kafka_client.fetch import Fetched, Position
+from kafka_client.errors import BrokerError, BrokerUnreachable
+from kafka_client.fetch import Fetched, Fetcher, Position
 from kafka_client.properties import ClientSettings
 from kafka_client.requests import (
     DYNAMIC_TOPIC_CONFIG,
@@ -33,6 +34,7 @@ from storage import Record, encode
 from storage.record.batch import decode
 from storage.record.header import parse_header
 from tests.interop import clients
+from tests.interop.bad_proxy import BadProxy
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender
 
@@ -246,6 +248,47 @@ def test_members_of_groups(broker: Broker, cluster: Cluster, protocol: str) -> N
         found = describe_group(cluster, protocol)
     assert found.state == "Stable"
     assert [(each.client_id, each.host) for each in found.members] == [("c", "/127.0.0.1")]
+
+
+# -- a connection that is bad ----------------------------------------------------------------------
+
+
+def fetched(connection: Connection, position: Position) -> tuple[bytes, Position]:
+    """The records up to offset 100, or to an error of the connection, and the position there."""
+    fetcher = Fetcher(connection, partition_bytes=600)
+    fetcher.positions[ORDERS] = position
+    data = b""
+    with contextlib.closing(connection), contextlib.suppress(BrokerUnreachable):
+        while fetcher.positions[ORDERS].offset < 100:
+            fetcher.send()
+            (each,) = fetcher.receive()
+            assert each.error is None, each.error
+            data += each.records
+    return data, fetcher.positions[ORDERS]
+
+
+@pytest.mark.parametrize("fault", ["cut", "truncate", "stall"])
+def test_a_bad_connection_shows_nothing_wrong(
+    broker: Broker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """What was fetched before the fault is right, and the rest follows over another connection."""
+    monkeypatch.setattr("kafka_client.connection.TIMEOUT_S", 0.3)
+    log, address = stored(broker, "orders"), parse_brokers(broker.address)[0]
+    start = Position(0, topic_id=cluster.refresh(["orders"]).topics["orders"].id)
+    lengths = set()
+    for limit in (3, 500, 900, 1500, 2000, 2500, 3000, 3333):
+        data, position = b"", start
+        with (
+            BadProxy(broker.address, fault, limit) as proxy,
+            contextlib.suppress(BrokerUnreachable),
+        ):
+            connection = Connection(HostPort("127.0.0.1", proxy.port), ClientSettings())
+            data, position = fetched(connection, start)
+        assert len(data) < limit
+        rest, _ = fetched(Connection(address, ClientSettings()), position)
+        assert data + rest == log
+        lengths.add(len(data))
+    assert len(lengths) > 2, lengths
 
 
 def test_a_broker_that_restarts_is_found_again(broker: Broker, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kafka_client.addresses import HostPort
@@ -14,10 +14,15 @@ from storage import Record
 from storage import encode as encode_batch
 from storage.settings.messages import Reader, Struct
 
-#: From a request's version and content to what is sent: fields, a whole frame, or None to hang up.
-Answer = Callable[[int, Struct], Mapping[str, Any] | bytes | None]
+#: From a request's version and content to what is sent: fields, bytes, pieces of bytes, or None to
+#: hang up.
+Answer = Callable[[int, Struct], Mapping[str, Any] | bytes | Iterator[bytes] | None]
 
 HANG_S = 30.0
+
+
+class Body(bytes):
+    """An answer without its size and its correlation id."""
 
 
 def answer_frame(name: str, version: int, correlation_id: int, data: Mapping[str, Any]) -> bytes:
@@ -102,9 +107,12 @@ class FakeBroker:
                 answer = self.answers[name](version, data)
                 if answer is None:
                     return
-                if not isinstance(answer, bytes):
+                if isinstance(answer, Body):
+                    answer = (len(answer) + 4).to_bytes(4, "big") + frame[4:8] + answer
+                if isinstance(answer, Mapping):
                     answer = answer_frame(name, version, int.from_bytes(frame[4:8], "big"), answer)
-                connection.sendall(answer)
+                for piece in [answer] if isinstance(answer, bytes) else answer:
+                    connection.sendall(piece)
 
 
 # -- answers to Fetch ------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ def test_an_address(text: str, expected: Address) -> None:
         ("kafka://h:65536", "'h:65536' is not the address"),
         ("kafka://h:9092,", "'' is not the address"),
         ("kafka://h h", "'h h' is not the address"),
+        ("kafka://a..b", "'a..b' is not the address"),
+        (f"kafka://{'a' * 64}.b", "is not the address"),
         ("kafka://me:secret@h/t", "credentials do not belong into an address: .* -F FILE"),
         ("kafka://h/..", "'..' is not a valid topic name"),
         ("kafka://h/a/b", "'a/b' is not a valid topic name"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -24,7 +25,15 @@ from kafka_client.errors import (
 )
 from kafka_client.fetch import Position
 from kafka_client.properties import ClientSettings
-from kafka_client.requests import LATEST, Offset, list_offsets, produce
+from kafka_client.requests import (
+    LATEST,
+    Committed,
+    Offset,
+    commit_offsets,
+    fetch_committed,
+    list_offsets,
+    produce,
+)
 from storage.settings.messages import Struct
 from tests.kafka_client.fake_broker import ID, FakeBroker, answer, batch, partition
 
@@ -139,6 +148,14 @@ def test_the_next_of_the_bootstrap_servers_is_tried(pair: Pair) -> None:
         assert list(cluster.refresh(["t"]).topics) == ["t"]
 
 
+def test_a_silent_broker_leaves_time_for_the_next(quick: None, pair: Pair) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.socket() as first:
+        silent = HostPort(*full.getsockname())
+        first.connect(silent)  # nobody accepts: the next one waits
+        with Cluster([silent, pair.brokers[1].address], ClientSettings()) as cluster:
+            assert list(cluster.refresh(["t"]).topics) == ["t"]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -158,6 +175,36 @@ def test_metadata_that_is_not_valid(
     pair.brokers[0].answers["Metadata"] = lambda *_: {**pair.metadata(), **change}
     with pytest.raises(ProtocolViolation, match=f"its answer to Metadata has {reason}"):
         cluster.refresh(["t"])
+
+
+# -- the coordinator of a group --------------------------------------------------------------------
+
+
+def coordinator(*_: object) -> Struct:
+    return {"coordinators": [{"key": "g", "nodeId": 1}]}
+
+
+def test_a_commit_waits_for_the_coordinator(pair: Pair, cluster: Cluster) -> None:
+    """Its errors stand at each partition."""
+    codes = [0, 16, 14]
+
+    def committed(*_: object) -> Struct:
+        part = {"partitionIndex": 0, "errorCode": codes.pop()}
+        return {"topics": [{"name": "t", "partitions": [part]}]}
+
+    pair.answer("FindCoordinator", coordinator, coordinator)
+    pair.answer("OffsetCommit", committed, committed)
+    cluster.refresh(["t"])
+    assert commit_offsets(cluster, "g", {TOPIC: Committed(3, -1, "")}) == {}
+    assert pair.count("OffsetCommit") == [0, 3]
+
+
+def test_an_answer_about_other_groups_is_refused(pair: Pair, cluster: Cluster) -> None:
+    pair.answer("FindCoordinator", coordinator, coordinator)
+    cluster.refresh(["t"])
+    pair.answer("OffsetFetch", *[lambda *_: {"groups": [{}, {}]}] * 2)
+    with pytest.raises(ProtocolViolation, match="its answer to OffsetFetch has other groups"):
+        fetch_committed(cluster, "g")
 
 
 # -- produce ---------------------------------------------------------------------------------------

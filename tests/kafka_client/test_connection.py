@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -150,26 +150,21 @@ def test_a_broker_that_falls_silent_is_an_error(quick: None, sent: int) -> None:
 def test_a_byte_from_time_to_time_is_no_progress(quick: None) -> None:
     """The limit is for 64 KiB, not for a byte."""
     frame = answer_frame("ListGroups", 5, 2, {"groups": [{"groupId": b"x" * 1000}] * 30})
-    with FakeBroker(ListGroups=lambda *_: b"") as broker:
+    ended = threading.Event()
+
+    def drip(*_: object) -> Iterator[bytes]:
+        for byte in frame:
+            if ended.wait(0.02):
+                return
+            yield bytes([byte])
+
+    with FakeBroker(ListGroups=drip) as broker:
         connection = connect(broker)
-        connection.send("ListGroups", {})
-        (peer,) = broker._open
         started = time.monotonic()
-        ended = threading.Event()
-
-        def drip() -> None:
-            for byte in frame:
-                peer.send(bytes([byte]))
-                if ended.wait(0.02):
-                    return
-
-        thread = threading.Thread(target=drip)
-        thread.start()
         with pytest.raises(BrokerUnreachable, match="no progress for"):
-            connection.receive()
+            connection.request("ListGroups", {})
         assert time.monotonic() - started < 5
         ended.set()
-        thread.join()
 
 
 def test_a_connection_that_the_broker_has_closed_is_found_before_it_is_used() -> None:
