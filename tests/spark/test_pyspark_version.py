@@ -22,9 +22,25 @@ except ImportError as error:
 """
 
 
-def imported(version: str, module: str) -> str:
-    command = [sys.executable, "-c", PROGRAM, version, module]
+JOB = """
+import sys, pyspark
+pyspark.__version__ = sys.argv[1]
+from kafkafs.spark.jobs.session import CannotStartError, job_session
+try:
+    with job_session("job", None, {}, False):
+        pass
+except CannotStartError as error:
+    print(error)
+"""
+
+
+def printed(program: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def imported(version: str, module: str) -> str:
+    return printed(PROGRAM, version, module)
 
 
 @pytest.mark.parametrize("module", IMPORTS)
@@ -32,6 +48,7 @@ def test_an_old_pyspark_is_refused(module: str) -> None:
     message = f"kafkafs needs PySpark {LEAST} or later; this is 4.0.1"
     assert imported("4.0.1", module) == message
     assert imported("4.1.0.dev2", module).endswith("this is 4.1.0.dev2")
+    assert printed(JOB, "4.0.1") == message
 
 
 @pytest.mark.parametrize("version", [f"{LEAST}.0", f"{LEAST}.0.dev1", "4.10.0", "5.0.0"])

@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from kafkafs.spark.pyspark_version import check_pyspark
+
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
@@ -94,6 +96,10 @@ def job_session(
     Meanwhile SIGTERM raises KeyboardInterrupt as Ctrl-C does, and `progress.working` then cancels
     the job's tasks. CannotStartError.
     """
+    try:
+        check_pyspark()
+    except ImportError as error:
+        raise CannotStartError(str(error)) from None
     from pyspark.sql import SparkSession
 
     there = SparkSession.getActiveSession()
