@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+HIDE_TRACEBACK = "spark.sql.execution.pyspark.udf.hideTraceback.enabled"
 NOW = datetime.datetime.fromtimestamp(NOW_MS / 1000, datetime.UTC).replace(tzinfo=None)
 
 
@@ -126,6 +127,13 @@ def test_errors_say_what_is_wrong(spark: SparkSession, data: Path, manager: LogM
             load(spark, data, schema, **options).collect()
         assert message in error_of(error.value)
         assert "/kafkafs/spark/" not in error_of(error.value)
+    spark.conf.set(HIDE_TRACEBACK, "true")
+    try:
+        with pytest.raises(Exception, match="did you mean 'subscribe'") as error:
+            load(spark, data, subscribeTo="t")
+    finally:
+        spark.conf.unset(HIDE_TRACEBACK)
+    assert "Traceback" not in error_of(error.value)
 
 
 def test_options_of_a_stream_are_refused_in_one_line(spark: SparkSession, data: Path) -> None:
