@@ -58,9 +58,9 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
 
     Retention uses retention.ms, retention.bytes and the log start, or kafkafs.retention.policy.
     Without TOPIC, prune works on all topics. The output has a line for each partition that loses
-    segments. A second line for each partition has the bytes that each setting alone frees now, and
-    when it frees the next bytes. Retention deletes whole segments. Records are counted by their
-    offsets.
+    segments. A second line shows for each setting how many bytes it would free now without the
+    other settings, and when it will free more. Retention deletes whole segments. Records are
+    counted by their offsets.
 
     If the logs are mounted, the daemon deletes. Otherwise the directory must not be in use. The
     files are then deleted when the command ends, without the delay of file.delete.delay.ms, which
