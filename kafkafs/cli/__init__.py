@@ -82,7 +82,7 @@ _SECTIONS = (
     ),
     Section(
         "Kafka brokers",
-        f"{__name__}.kafka",
+        f"{__name__}.brokers",
         {
             "detach": "Make a broker's directory one of kafkafs' own.",
             "handover": "Hand topics over to a stopped broker.",

@@ -202,7 +202,7 @@ FAULTS = [
         "    with alone(path) as files:\n",
         "    with contextlib.nullcontext(Files(path)) as files:\n",
         "kafkafs config beside a daemon: one of the two settings is lost.",
-        (MANAGER, "tests/kafkafs/cli/test_config.py"),
+        (MANAGER, "tests/kafkafs/cli/topics/test_config.py"),
     ),
     # -- names and modes -----------------------------------------------------------------------
     Fault(

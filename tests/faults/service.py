@@ -19,7 +19,7 @@ TRANSACTIONS = "tests/storage/compaction/test_transactions.py"
 MOUNT_POINT = "tests/kafkafs/fuse/test_mount_point.py"
 MOUNTING = "tests/mount/contract/test_mounting.py"
 EVENTS = "tests/kafkafs/tree/test_events.py"
-MOUNT_MISTAKES = "tests/kafkafs/cli/test_mount_mistakes.py"
+MOUNT_MISTAKES = "tests/kafkafs/cli/mounting/test_mount_mistakes.py"
 
 FAULTS = [
     Fault(
@@ -166,7 +166,9 @@ FAULTS = [
         'was not closed cleanly: {error}")\n            return 1\n',
         'was not closed cleanly: {error}")\n            return 0\n',
         "systemd and scripts take a daemon for well ended that could not write.",
-        ("tests/kafkafs/cli/test_mount.py::test_a_directory_that_cannot_be_closed_cleanly",),
+        (
+            "tests/kafkafs/cli/mounting/test_mount.py::test_a_directory_that_cannot_be_closed_cleanly",
+        ),
     ),
     Fault(
         "open-at-the-end-is-not-released",
@@ -198,7 +200,7 @@ FAULTS = [
         "    if os.path.commonpath([data, path]) in (data, path):",
         "    if data == path:",
         "A daemon that reads its data through itself hangs.",
-        ("tests/kafkafs/cli/test_mount.py::test_what_cannot_be_mounted",),
+        ("tests/kafkafs/cli/mounting/test_mount.py::test_what_cannot_be_mounted",),
     ),
     Fault(
         "umount-of-a-stopped-daemon-waits",
@@ -207,7 +209,7 @@ FAULTS = [
         "        if pid is not None and pid < 0:\n",
         "umount of a mount whose daemon is stopped does not say what to do.",
         (
-            "tests/kafkafs/cli/test_mount.py::test_neither_mount_nor_umount_waits_for_a_stopped_daemon",
+            "tests/kafkafs/cli/mounting/test_mount.py::test_neither_mount_nor_umount_waits_for_a_stopped_daemon",
         ),
     ),
     Fault(
@@ -464,7 +466,7 @@ FAULTS = [
         "            elif why_unknown is not None:\n",
         "            elif why_unknown == 1:\n",
         "The broker is told retention.ms=unknown.",
-        ("tests/kafkafs/cli/test_handover.py",),
+        ("tests/kafkafs/cli/brokers/test_handover.py",),
     ),
     Fault(
         "cleaner-reads-any-size",

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -88,6 +90,26 @@ def shown_by(mount: Mount) -> Lags:
         for group, topic, number, position, end, lag, _ in rows
         # The tool prints a name with a blank as two columns.
         if "%20" not in group
+    }
+
+
+def listed(data: Path) -> Lags:
+    """The same, of `kafkafs groups`."""
+
+    def of(*groups: str) -> dict[str, list[dict[str, Any]]]:
+        done = kafkafs("groups", "--json", data, *groups)
+        assert (done.returncode, done.stderr) == (0, "")
+        found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+        return found
+
+    names = [each["group"] for each in of()["groups"]]
+    return {
+        (each["group"], each["topic"], each["partition"]): (
+            *(each["offset"], each["high_watermark"]),
+            each["lag"],
+        )
+        for each in of(*names)["offsets"]
+        if " " not in each["group"]
     }
 
 
@@ -300,6 +322,8 @@ def test_a_mount_shows_a_brokers_groups_and_commits_for_them(
     """Beside the running broker; when it was killed; in its place, and it goes on from there."""
     broker = served
     until(lambda: described(broker))
+    assert listed(broker.data) == described(broker)
+    assert kafkafs("groups", "reset", "-g", "x", "--to", "0", broker.data).returncode == 1
     (tmp_path / "data").symlink_to(broker.data)
     with mount_of(tmp_path, "ro") as mount:
         member = consumer(broker, "beside")

@@ -20,7 +20,7 @@ from kafkafs.cli import main
 from storage import LogManager
 from tests.fork_server import KAFKAFS
 from tests.kafkafs.cli.conftest import Place, kafkafs
-from tests.kafkafs.cli.test_mount_mistakes import fill, tree
+from tests.kafkafs.cli.mounting.test_mount_mistakes import fill, tree
 
 Arguments = Callable[[str], list[str]]
 

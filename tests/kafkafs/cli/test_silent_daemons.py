@@ -17,7 +17,7 @@ import pytest
 from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
-from tests.kafkafs.cli.test_mount import stopped
+from tests.kafkafs.cli.mounting.test_mount import stopped
 
 pytestmark = pytest.mark.programs
 

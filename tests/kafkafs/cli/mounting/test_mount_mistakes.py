@@ -11,7 +11,7 @@ import pytest
 
 from storage import LogManager
 from tests.kafkafs.cli.conftest import Place, kafkafs
-from tests.kafkafs.cli.test_mount import failed, misconfigured
+from tests.kafkafs.cli.mounting.test_mount import failed, misconfigured
 from tests.storage.logs import append
 
 pytestmark = pytest.mark.programs

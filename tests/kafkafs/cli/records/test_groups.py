@@ -10,7 +10,7 @@ import pytest
 
 from storage import LogManager
 from tests.kafkafs.cli.conftest import Place, kafkafs
-from tests.kafkafs.cli.test_mount_mistakes import tree
+from tests.kafkafs.cli.mounting.test_mount_mistakes import tree
 from tests.storage.logs import append
 
 GROUPS = ["odd name", "report"]

@@ -35,7 +35,7 @@ util.find_spec = lambda name, package=None: (
 from kafkafs.cli import main
 main()
 """
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 INSTALL = how_to_install("pyspark", "pyarrow", "pandas")
 EXTRA = ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kafkafs.cli.conftest import Place, ending, kafkafs
-from tests.kafkafs.cli.test_mount import stopped
+from tests.kafkafs.cli.mounting.test_mount import stopped
 
 pytestmark = pytest.mark.programs
 
