@@ -157,6 +157,7 @@ def shells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shells]:
         (f"kafkafs consume mnt/orders --dead-letter pay{TAB}", "kafkafs consume mnt/orders "
          "--dead-letter payments"),
         (f"kafkafs tail mnt pay{TAB}", "kafkafs tail mnt payments"),
+        (f"kafkafs groups ls mnt bil{TAB}", "kafkafs groups ls mnt billing"),
     ],
 )  # fmt: skip
 @pytest.mark.programs

@@ -86,6 +86,7 @@ TAKES_EMPTY = {
     name
     for name in TAKE_A_DIRECTORY
     if name.split()[0] not in ("detach", "fetch", "handover")
+    and name != "groups reset"
     # These would start Spark.
     and name not in ("spark compact", "spark import")
 }

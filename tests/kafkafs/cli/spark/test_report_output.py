@@ -32,7 +32,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         [],
         ["times"],
         ["topic", "oldest"],
-        ["a\\nb", local_time(AT)],
+        ["a\\nb", local_time(AT, "seconds")],
         [],
         ["records", "1234567"],
         ["bytes", "1.5KiB"],
@@ -68,4 +68,4 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     text = terminal.getvalue()
     assert "1,234,567" in text
     assert "1.5KiB" in text
-    assert local_time(AT) in text
+    assert local_time(AT, "seconds") in text
