@@ -128,11 +128,11 @@ def test_it_is_a_child(tmp_path: Path) -> None:
     ("arguments", "output", "status"),
     [
         (["version"], os.devnull, (0, "")),
-        (["version"], "/dev/full", (1, "kafkafs: standard output: No space left on device\n")),
+        (["version"], "/dev/full", (3, "kafkafs: standard output: No space left on device\n")),
         (
             ["cat", "/nowhere"],
             os.devnull,
-            (1, "kafkafs: /nowhere: no such data directory\n"),
+            (3, "kafkafs: /nowhere: no such data directory\n"),
         ),
     ],
 )

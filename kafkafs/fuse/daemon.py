@@ -164,7 +164,7 @@ class Daemon:
         except BaseException:
             # A bug of ours: the daemon still flushes what it has acknowledged.
             self._tree.mount.events("the daemon failed", traceback.format_exc())
-            status = 1
+            status = 3
         finally:
             try:
                 self._tell_end()
@@ -183,7 +183,7 @@ class Daemon:
             self._tree.mount.manager.close()
         except (OSError, StorageError) as error:
             self._tree.mount.events(f"the data directory was not closed cleanly: {error}")
-            return 1
+            return 3
         finally:
             is_mounted = mount_table.find(self._mount.path) is not None
             pyfuse3.close()

@@ -45,7 +45,7 @@ class MountError(Exception):
     """A file system cannot be mounted or unmounted; the message has one line."""
 
     #: Of `kafkafs mount`.
-    exit_status = 1
+    exit_status = 3
 
 
 class ConfigurationError(MountError):

@@ -163,7 +163,7 @@ FAULTS = [
     Fault(
         "unclean-end-is-a-clean-one",
         "kafkafs/fuse/daemon.py",
-        'was not closed cleanly: {error}")\n            return 1\n',
+        'was not closed cleanly: {error}")\n            return 3\n',
         'was not closed cleanly: {error}")\n            return 0\n',
         "systemd and scripts take a daemon for well ended that could not write.",
         (

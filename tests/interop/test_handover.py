@@ -371,7 +371,7 @@ def test_settings_are_printed_as_commands(handed: Handed) -> None:
 
 
 def test_what_is_not_ours_is_refused(handed: Handed) -> None:
-    assert handed.refused.returncode == 1
+    assert handed.refused.returncode == 3
     assert "there is no topic 'its-own'" in handed.refused.stderr
     assert (handed.again.returncode, handed.again.stderr) == (0, "")
 

@@ -185,7 +185,7 @@ def test_it_ends_with_its_topics(mount: Mount) -> None:
         append(two, b"3\n")
         tail.read_until(b"3\n")
         two.parent.rmdir()
-        assert tail.status() == 1
+        assert tail.status() == 3
         assert tail.errors().endswith(f"kafkafs: {two}: deleted\n")
 
 
@@ -209,7 +209,7 @@ def test_it_ends_with_the_mount(tmp_path: Path, end: signal.Signals) -> None:
         with Following(orders) as tail:
             tail.read_until(b"1\n")
             os.kill(mount.pid, end)
-            assert tail.status() == 1
+            assert tail.status() == 3
             again = f"kafkafs mount {mount.data} {mount.path}"
             said = [f"its daemon has exited. To mount it again: {again}"]
             if end == signal.SIGTERM:  # it unmounts behind its end as a daemon
@@ -297,7 +297,7 @@ def test_what_it_cannot_wait_for_is_refused_with_what_does(mount: Mount, tmp_pat
         (mount / "nowhere", "does not exist"),
     ):
         done = subprocess.run([*TAIL, path], capture_output=True, text=True, timeout=HANG_S)
-        assert (done.returncode, done.stdout) == (1, "")
+        assert (done.returncode, done.stdout) == (3, "")
         assert done.stderr.startswith(f"kafkafs: {path}: ")
         assert done.stderr.endswith(f"{reason}\n")
         assert done.stderr.count("\n") == 1

@@ -63,7 +63,7 @@ def test_a_mount_of_another_user(machine: Machine) -> None:
             as_nobody "$PYTHON" -c "$PROGRAM" umount mnt
             """
         )
-        assert (done.returncode, done.stdout) == (0, "status 1\n"), done
+        assert (done.returncode, done.stdout) == (0, "status 3\n"), done
         assert done.stderr == (
             f"kafkafs: {mount}: only the user who mounted it may use it. Try: "
             f"sudo -u nobody kafkafs {words}\n"

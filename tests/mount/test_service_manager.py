@@ -134,7 +134,7 @@ def test_why_it_does_not_begin(tmp_path: Path, manager: Manager) -> None:
     try:
         mount.start()
         status, said = refused(mount.data)
-        assert (status, "in use by process" in said) == (1, True)
+        assert (status, "in use by process" in said) == (3, True)
         missing = tmp_path / "missing"
         assert refused(missing) == (
             os.EX_CONFIG,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, directory_to_open, logs_argument
-from kafkafs.cli.common.ending import one_line_errors, say
+from kafkafs.cli.common.ending import end, one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import reading_shown
 from storage.plural import counted
@@ -62,5 +60,4 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
             "tiered": outcome.tiered,
         }
     )
-    if outcome.faults:
-        sys.exit(1)
+    end(found=bool(outcome.faults), failed=bool(outcome.faults) and not dry_run)

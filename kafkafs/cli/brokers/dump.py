@@ -13,7 +13,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import check_paths, mount_around
-from kafkafs.cli.common.ending import fail
+from kafkafs.cli.common.ending import fail, failure
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.types import ByteCount
 
@@ -34,14 +34,8 @@ _TOPIC_DECODERS = (
 )
 
 
-class _WrongUsage(click.UsageError):
-    """Exits with the status of DumpLogSegments."""
-
-    exit_code = 1
-
-
 class _Dump(click.Command):
-    """Raises `_WrongUsage` instead of click's own error, which exits with status 2."""
+    """Exits with the status of DumpLogSegments where something is wrong: 1."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _like_kafkas():
@@ -56,8 +50,12 @@ class _Dump(click.Command):
 def _like_kafkas() -> Iterator[None]:
     try:
         yield
-    except click.UsageError as error:
-        raise _WrongUsage(error.format_message(), error.ctx) from None
+    except BrokenPipeError:
+        raise
+    except (click.ClickException, OSError) as error:
+        failed = failure(error) if isinstance(error, OSError) else error
+        failed.exit_code = 1  # type: ignore[misc]  # which click looks up in the instance
+        raise failed from None
 
 
 @click.command(

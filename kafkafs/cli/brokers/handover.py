@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import checked_directory, directory_to_open, resolve
-from kafkafs.cli.common.ending import one_line_errors, say
+from kafkafs.cli.common.ending import end, one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
 from storage.plural import counted
 
@@ -96,7 +95,7 @@ def command(
     if outcome.refusals:
         for refusal in outcome.refusals:
             say(f"kafkafs: {refusal}", err=True)
-        sys.exit(1)
+        end(found=dry_run, failed=not dry_run)
 
 
 def _report(outcome: HandoverOutcome, *, would: bool) -> Iterator[str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
-from kafkafs.cli.common.ending import did_you_mean, fail, say
+from kafkafs.cli.common.ending import did_you_mean, fail, note_typed, say
 
 if TYPE_CHECKING:
     from kafkafs.mount_table import Mounted
@@ -123,6 +123,7 @@ def checked_directory(
 
     _refuse_empty(text)
     path = os.path.realpath(text)
+    note_typed(text, path)
     found = contents_or_mistake(text)
     if isinstance(found, Mistake):
         instead = _as_data_and_place(text) if found.is_missing else (found.instead,)

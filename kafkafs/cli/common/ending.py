@@ -1,5 +1,10 @@
 """How commands end: with a line that says what is wrong and a status, and with no traceback.
 
+    0    done, and nothing is wrong
+    1    done, and something was found
+    2    the command line is wrong; nothing was done
+    3    not done, or only in part; also if something was found
+
 A command raises `fail`, or works within `one_line_errors`; the group of all commands runs each
 within `ended_in_order`. Errors of standard output have its name for a path, and who reads it no
 more ends a command silently.
@@ -19,8 +24,12 @@ import click
 
 from kafkafs.printable import one_line
 
+FOUND = 1
+NOT_DONE = 3
+
 #: What errors of standard output have for a path.
 _STANDARD_OUTPUT = "standard output"
+_TYPED = "kafkafs.typed"
 
 
 def say(line: object, *, err: bool = False, wrong: bool = False) -> None:
@@ -40,11 +49,42 @@ class _Failure(click.ClickException):
         say(f"kafkafs: {self.message}", err=True, wrong=True)
 
 
-def fail(message: str, status: int = 1) -> click.ClickException:
+def fail(message: str, status: int = NOT_DONE) -> click.ClickException:
     """An exception that prints one line on standard error and exits with this status."""
     failure = _Failure(message)
     failure.exit_code = status  # type: ignore[misc]  # which click looks up in the instance
     return failure
+
+
+def wrong_usage(error: click.UsageError) -> click.ClickException:
+    """An error of click's parser as one line, with what to type."""
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    if message[1:2].islower():
+        message = message[0].lower() + message[1:]
+    is_enough = error.ctx is None or "Try: " in message or message.endswith("?")
+    hint = "" if is_enough or error.ctx is None else f"{error.ctx.command_path} --help"
+    return fail(f"{message}. Try: {hint}" if hint else message, error.exit_code)
+
+
+def end(*, found: bool = False, failed: bool = False) -> None:
+    """Exit unless all is well. `failed`: something was not done."""
+    if found or failed:
+        sys.exit(NOT_DONE if failed else FOUND)
+
+
+def as_typed(path: str) -> str:
+    """A path as the command line has it, if it leads there."""
+    context = click.get_current_context(silent=True)
+    known = {} if context is None else context.meta.get(_TYPED, {})
+    for real, typed in known.items():
+        if path == real or path.startswith(f"{real}/"):
+            return os.path.join(typed, path.removeprefix(real).lstrip("/")).rstrip("/")
+    return path
+
+
+def note_typed(typed: str, real: str) -> None:
+    """Note how the command line has a path."""
+    click.get_current_context().meta.setdefault(_TYPED, {})[real] = typed
 
 
 def failure(error: Exception) -> click.ClickException:
@@ -60,7 +100,9 @@ def failure(error: Exception) -> click.ClickException:
             return fail("the working directory was deleted")
     reason = refusal_of(error)
     where = getattr(error, "filename" if isinstance(error, OSError) else "path", None)
-    return fail(reason if where is None or str(where) in reason else f"{where}: {reason}")
+    if where is None or str(where) in reason:
+        return fail(reason)
+    return fail(f"{as_typed(str(where))}: {reason}")
 
 
 @contextmanager
@@ -93,6 +135,10 @@ def ended_in_order() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         cancelled()
+    except click.UsageError as error:
+        if not error.message:  # click shows the help
+            raise
+        raise wrong_usage(error) from None
     except BrokenPipeError:
         _unread()
     except OSError as error:

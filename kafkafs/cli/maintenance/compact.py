@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from kafkafs.cli.common.addresses import (
     mount_to_change,
     partitions_at,
 )
-from kafkafs.cli.common.ending import one_line_errors, say
+from kafkafs.cli.common.ending import end, one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
 from kafkafs.quantities import Value
@@ -71,8 +70,7 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
         else:
             _have_compacted(mount, logs, report)
     out.json({"dry_run": dry_run, "partitions": report.partitions})
-    if report.has_failed:
-        sys.exit(1)
+    end(failed=report.has_failed)
 
 
 class _Report:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 import click
@@ -14,7 +13,7 @@ from kafkafs.cli.common.addresses import (
     partitions_at,
     resolve,
 )
-from kafkafs.cli.common.ending import one_line_errors, say
+from kafkafs.cli.common.ending import end, one_line_errors, say
 from kafkafs.cli.common.output import Output
 from kafkafs.cli.common.progress import reading_shown
 from storage.plural import counted
@@ -68,6 +67,8 @@ def rebuild(context: click.Context, words: Sequence[str], out: Output, *, applie
             "tiered": outcome.tiered,
         }
     )
-    is_refused = outcome.tiered and not outcome.segments
-    if outcome.damaged or is_refused or (outcome.different and not applies):
-        sys.exit(1)
+    is_refused = bool(outcome.tiered) and not outcome.segments
+    end(
+        found=bool(outcome.different or outcome.damaged),
+        failed=is_refused or (applies and bool(outcome.damaged)),
+    )

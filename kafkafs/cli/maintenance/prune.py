@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from kafkafs.cli.common.addresses import (
     partitions_at,
     tiered_topics,
 )
-from kafkafs.cli.common.ending import one_line_errors, say
+from kafkafs.cli.common.ending import end, one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import long_work, opening_shown, work_shown
 from kafkafs.quantities import Size, Value
@@ -66,7 +65,7 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
     files are then deleted when the command ends, without the delay of file.delete.delay.ms, which
     is for readers of a mount. The command works on a full disk.
 
-    Exit status 1: a partition failed; prune continues with the others. Ctrl-C leaves the other
+    Exit status 3: a partition failed; prune continues with the others. Ctrl-C leaves the other
     partitions as they were.
     """
     report = _Report(out)
@@ -152,7 +151,7 @@ class _Report:
         self._records += records
 
     def end(self, *, dry_run: bool) -> None:
-        """Print the sums and the faults; exit with 1 where there are some."""
+        """Print the sums and the faults; exit if there are some."""
         done = "would delete" if dry_run else "deleted"
         for each in self._frees:
             self._out.say(f"{each['topic']}:{each['partition']}: {each['frees']}")
@@ -170,8 +169,7 @@ class _Report:
         )
         for line in self._faults:
             say(f"kafkafs: {line}", err=True)
-        if self._faults:
-            sys.exit(1)
+        end(failed=bool(self._faults))
 
 
 def _prune_here(logs: Address, report: _Report, *, dry_run: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,7 @@ from kafkafs.cli.common.addresses import (
     directory_to_open,
     resolve_directory,
 )
-from kafkafs.cli.common.ending import fail, one_line_errors
+from kafkafs.cli.common.ending import end, fail, one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import opening_shown
 from kafkafs.cli.maintenance.indexes import NOTHING_CHANGED, rebuild
@@ -118,10 +117,10 @@ def command(
     repair the log first. FILE is a file of a segment, and DATA may be the directory of one
     partition.
 
-    Exit status 1: something was cut, or would be; or --salvage left records that the log does not
-    have. It is also 1 if a log is damaged, if it lacks a part and the loss is not accepted, or if
-    a partition cannot be opened. Cuts of an earlier repair count only with --salvage. With
-    --indexes: a log is damaged, there are only tiered topics, or without --apply something differs.
+    Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index.
+    Cuts of an earlier repair count only with --salvage. Exit status 3: a partition cannot be
+    opened, or --apply has left damage or a loss that is not accepted. With --indexes: --apply has
+    left the indexes of a damaged log, or there are only tiered topics.
     """
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:
@@ -161,19 +160,20 @@ def command(
         if applies:
             counts = _apply(manager, wanted, say)
             out.json(facts | counts)
-            is_well = not (manager.cuts or counts["lacking"])
+            found = bool(manager.cuts or counts["lacking"])
+            is_left = any(log.lost_ranges or _is_uncut(manager, log) for log in _writable(manager))
         else:
             plan = _Plan(manager, say)
-            is_well = plan.end(wanted)
+            found, is_left = not plan.end(wanted), False
             if not told:
                 out.say("nothing to repair")
             elif plan.changes:
                 out.say(NOTHING_CHANGED)
             out.json(facts)
-    if applies and counts["cannot_be_opened"]:
-        raise fail(f"{counted(counts['cannot_be_opened'], 'partition')} cannot be opened")
-    if not is_well:
-        sys.exit(1)
+    faulty = len(manager.topics.faulty)
+    if faulty:
+        raise fail(f"{counted(faulty, 'partition')} cannot be opened")
+    end(found=found, failed=is_left)
 
 
 class _Wanted(NamedTuple):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
-from kafkafs.cli.common.ending import one_line_errors
+from kafkafs.cli.common.ending import end, one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import reading_shown
 from kafkafs.quantities import Size
@@ -73,5 +71,4 @@ def command(logs: Address, out: Output) -> None:
             "left_over": [asdict(fault) for fault in found.left_over],
         }
     )
-    if found.faults:
-        sys.exit(1)
+    end(found=bool(found.faults))

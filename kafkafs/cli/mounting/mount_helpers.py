@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import click
 
-from kafkafs.cli.common.ending import failure, open_standard_streams
+from kafkafs.cli.common.ending import failure, open_standard_streams, wrong_usage
 from kafkafs.cli.mounting.mount import MountCommand, options_option, parsed_options
 from kafkafs.cli.mounting.mount import mount as start
 from kafkafs.cli.mounting.umount import unmount
@@ -45,9 +45,9 @@ def _run(command: click.Command) -> NoReturn:
     """Run a program to its end, with mount(8)'s exit statuses."""
     open_standard_streams()
     try:
-        command.main(standalone_mode=False)
+        command.main(prog_name=command.name, standalone_mode=False)
     except click.UsageError as error:
-        error.show()
+        wrong_usage(error).show()
         sys.exit(_WRONG_COMMAND_LINE)
     except click.ClickException as error:
         error.show()

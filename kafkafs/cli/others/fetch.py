@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +10,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Place, check_address, number, resolve
-from kafkafs.cli.common.ending import one_line_errors, say
+from kafkafs.cli.common.ending import end, one_line_errors, say
 from kafkafs.cli.common.output import binary_stdout
 from storage.plural import counted
 
@@ -118,8 +117,7 @@ def command(context: click.Context, reset: str | None, words: Sequence[str]) -> 
     data = responses[0] if len(responses) == 1 else encode_multi_response(responses)
     with binary_stdout() as out:
         out.write(data)
-    if not whole:
-        sys.exit(1)
+    end(found=not whole)
 
 
 def _respond(log: Log, request: _Request, reset: str | None) -> tuple[bytes, bool]:

@@ -9,7 +9,7 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import check_paths
 from kafkafs.cli.common.daemon_jobs import last_facts, wait_for
-from kafkafs.cli.common.ending import fail, say
+from kafkafs.cli.common.ending import end, fail, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import work_shown
 from kafkafs.cli.common.serving import has_gone, why_gone
@@ -33,7 +33,7 @@ def command(path: str, out: Output) -> None:
     value. If no job runs, the command prints the outcome of the last job. Ctrl-C ends the command,
     but the job continues. To end the job: `echo cancel > FILE`.
 
-    Exit status 1: the job failed or was cancelled.
+    Exit status 3: the job failed or was cancelled.
     """
     check_paths([path])
     try:
@@ -48,8 +48,7 @@ def command(path: str, out: Output) -> None:
         sys.exit(130)
     outcome = facts.get("last_outcome", "none")
     out.facts({name: _typed(name, value) for name, value in last_facts(facts).items()})
-    if outcome not in ("done", "none"):
-        sys.exit(1)
+    end(failed=outcome not in ("done", "none"))
 
 
 def _typed(name: str, value: str) -> Value:

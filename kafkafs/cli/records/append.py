@@ -76,7 +76,7 @@ def command(context: click.Context, words: Sequence[str], view: str) -> None:
     there is one. When the command ends, they are on the disk.
 
     If a line or a batch is refused, all before it are in the log, and none after it. Standard error
-    has its number and the reason, and the exit status is 1.
+    has its number and the reason, and the exit status is 3.
     """
     plain, view = taken_from_paths(context, words, VIEWS)
     logs = resolve(context, plain)

@@ -57,7 +57,7 @@ def command(
     timestampType, key, value and header('NAME'). X'61' is a value in bytes. Times without a time
     zone are local.
 
-    The directory may be in use. If cat reaches damaged records, it ends with exit status 1.
+    The directory may be in use. If cat reaches damaged records, it ends with exit status 3.
     """
     plain, points = _divided(words)
     plain, view = taken_from_paths(context, plain, VIEWS)

@@ -24,7 +24,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
-from kafkafs.cli.common.ending import fail, naming_output, one_line_errors, say
+from kafkafs.cli.common.ending import NOT_DONE, fail, naming_output, one_line_errors, say
 from kafkafs.cli.common.mounted_paths import files_of, paths_of
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.common.patience import patiently
@@ -196,7 +196,7 @@ def command(
     repeats no line. Files outside of a mount are refused: use tail(1).
 
     With -f, tail ends with status 0 when all files have an end (N@START..END, snapshots) and it has
-    reached all ends. It ends with status 1 when a topic was deleted or the file system unmounted.
+    reached all ends. It ends with status 3 when a topic was deleted or the file system unmounted.
     With -F, it waits until they are back.
     """
     follow = follow or by_name
@@ -329,7 +329,7 @@ class _Tail:
         if waits:
             self._missing.append(file)
         else:
-            self._status = 1
+            self._status = NOT_DONE
 
     def _close(self, file: _File) -> None:
         if self._open.pop(file.fd, None) is not None:

@@ -46,7 +46,7 @@ def command(
     are not compacted yet. If DATA is mounted, the daemon puts the new segments into the log. The
     same records stay as after compaction by the daemon, at the same offsets.
 
-    Exit status 1: a partition could not be compacted. It is unchanged.
+    Exit status 3: a partition could not be compacted. It is unchanged.
     """
     from kafkafs.spark.jobs import compact
 

@@ -6,7 +6,6 @@ arguments, 130 where a signal has ended it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kafkafs.cli.common.addresses import Needs, allow_empty_option, parsed_places, resolve
-from kafkafs.cli.common.ending import cancelled, fail, failure
+from kafkafs.cli.common.ending import cancelled, end, fail, failure
 from kafkafs.cli.common.output import output_options
 
 if TYPE_CHECKING:
@@ -176,5 +175,7 @@ def run_job(
             raise
         raise fail(session.reason(error)) from None
     print_report(report, spark["out"])
-    if report.faults:
-        sys.exit(1)
+    end(
+        found=name == "verify" and bool(report.faults),
+        failed=name != "verify" and bool(report.faults),
+    )

@@ -92,7 +92,7 @@ def test_an_offset_outside_of_the_log(data: Path) -> None:
 def test_what_cannot_be_fetched(data: Path) -> None:
     for place in ("orders:9:0:1", "nothing:0:0:1"):
         done = run("fetch", data, place)
-        assert (done.returncode, done.stdout) == (1, b"")
+        assert (done.returncode, done.stdout) == (3, b"")
         assert done.stderr.startswith(b"kafkafs: ")
         assert done.stderr.count(b"\n") == 1
     for place in (
@@ -104,7 +104,7 @@ def test_what_cannot_be_fetched(data: Path) -> None:
         "orders",
     ):
         assert run("fetch", data, place).returncode == 2
-    assert run("fetch", data / "nothing", "orders:0:0:1").returncode == 1
+    assert run("fetch", data / "nothing", "orders:0:0:1").returncode == 3
 
 
 def test_a_mounted_directory_is_read(place: Place) -> None:
@@ -141,13 +141,13 @@ def test_a_log_is_appended_to_another(data: Path) -> None:
 def test_what_is_refused_is_told_with_its_position(data: Path) -> None:
     good = bytes(batch([b"good"]))
     done = run("append", "--view", "batches", data, "orders:1", stdin=good + good[:-1])
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.decode() == (
         f"kafkafs: batch 2 of standard input: incomplete, {len(good) - 1} bytes; "
         "all batches before it were appended\n"
     )
     assert stored(data, 1) == [b"good"]
-    assert run("append", "--view", "batches", data, "nothing:0", stdin=good).returncode == 1
+    assert run("append", "--view", "batches", data, "nothing:0", stdin=good).returncode == 3
     assert run("append", "--view", "batches", data, "orders", stdin=good).returncode == 2
 
 
@@ -163,7 +163,7 @@ def test_a_log_is_not_appended_to_itself(data: Path) -> None:
             timeout=HANG_S,
         )
     assert (done.returncode, done.stderr) == (
-        1,
+        3,
         b"kafkafs: standard input is a file of the same partition\n",
     )
     assert path.read_bytes() == before
@@ -183,7 +183,7 @@ def test_what_is_mounted_is_appended_to_by_the_daemon(place: Place) -> None:
     assert (place.path / "orders" / "0").read_text() == "x\ny\n" * 3
     for wrong in (good[:-1], good[:-1] + b"!"):
         done = run("append", "--view", "batches", place.path / "orders" / "0", stdin=good + wrong)
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert done.stderr.startswith(b"kafkafs: batch 2 of standard input: ")
         assert done.stderr.endswith(b"; all batches before it were appended\n")
     own = place.path / "orders" / ".batches" / "0"
@@ -198,7 +198,7 @@ def test_what_is_mounted_is_appended_to_by_the_daemon(place: Place) -> None:
                 timeout=HANG_S,
             )
         assert (done.returncode, done.stderr) == (
-            1,
+            3,
             b"kafkafs: standard input is a file of the same partition\n",
         )
     assert own.stat().st_size == size
@@ -244,7 +244,7 @@ def test_verify_names_faults_and_changes_nothing(data: Path) -> None:
     assert lines[0] == f"{path}: position {position}: offset 1: the CRC is wrong"
     assert lines[1].endswith("B: 1 fault")
     assert content(data) == before
-    assert kafkafs("verify", data / "nothing").returncode == 1
+    assert kafkafs("verify", data / "nothing").returncode == 3
 
 
 def test_verify_beside_a_mount(place: Place) -> None:
@@ -275,7 +275,7 @@ def test_convert(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"{directory}/{5:020}.log: 100 records, 5 batches, ")
     assert kafkafs("convert", tmp_path).stdout == "0 files converted\n"
     assert kafkafs("verify", tmp_path).returncode == 0
-    assert kafkafs("convert", tmp_path, "v").returncode == 1
+    assert kafkafs("convert", tmp_path, "v").returncode == 3
 
 
 def test_convert_names_what_is_damaged(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_convert_names_what_is_damaged(tmp_path: Path) -> None:
     path = directory / f"{0:020}.kafka"
     path.write_bytes(path.read_bytes().replace(b"one", b"0ne", 1))
     done = kafkafs("convert", tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert str(path) in done.stderr
     assert done.stdout == "0 files converted\n"
 
@@ -303,11 +303,11 @@ def test_reindex(data: Path) -> None:
     assert done.stdout.endswith("files differ\nnothing was changed; to do this, add --apply\n")
     assert not times.exists()
     done = kafkafs("repair", "--indexes", "--apply", data)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.endswith("2 segments read, 2 files rebuilt\n")
     assert (index.read_bytes(), times.read_bytes()) == (b"", before)
     assert kafkafs("repair", "--indexes", index).stdout == "1 segment read, 0 files differ\n"
-    assert kafkafs("repair", "--indexes", data / "nothing").returncode == 1
+    assert kafkafs("repair", "--indexes", data / "nothing").returncode == 3
 
 
 def test_reindex_names_what_is_damaged(data: Path) -> None:
@@ -323,7 +323,7 @@ def test_what_is_mounted_is_neither_converted_nor_reindexed(place: Place) -> Non
     (place.path / "orders").mkdir()
     for words in (["convert"], ["repair", "--indexes", "--apply"]):
         done = kafkafs(*words, place.data)
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert done.stderr.startswith("kafkafs: the data directory is in use by process")
 
 

@@ -125,7 +125,7 @@ def refused(command: str, directory: str) -> str:
     """Why a command does not take a directory: one line."""
     done = run(command, *TAKE_A_DIRECTORY[command](directory))
     assert isinstance(done.exception, SystemExit), done.exception
-    assert done.exit_code == 1, done.output
+    assert done.exit_code == 3, done.output
     assert done.stdout == ""
     assert done.stderr.startswith(f"kafkafs: {directory}: "), done.stderr
     assert done.stderr.count("\n") == 1
@@ -176,7 +176,7 @@ def test_a_mount_of_what_must_not_be_mounted(mounted: Place, command: str) -> No
     words = TAKE_A_DIRECTORY[command](str(mounted.data))
     for given in (mounted.data, mounted.path):
         done = run(command, str(given), *words[1:])
-        assert done.exit_code == 1
+        assert done.exit_code == 3
         if command != "config --broker-config x":
             assert f"in use by process {mounted.pid}" in done.stderr
             assert (
@@ -317,7 +317,7 @@ def test_a_name_that_is_not_there(tmp_path: Path, words: list[str]) -> None:
     before = tree(tmp_path / "orders-0")
     done = CliRunner().invoke(main, [word.replace("DATA", str(tmp_path)) for word in words])
     assert isinstance(done.exception, SystemExit), done.exception
-    assert done.exit_code == 1
+    assert done.exit_code == 3
     assert done.stderr.count("\n") == 1, done.stderr
     assert "(file" not in done.stderr
     assert "Errno" not in done.stderr
@@ -328,7 +328,7 @@ def test_a_name_that_is_not_there(tmp_path: Path, words: list[str]) -> None:
 def test_umount_of_what_is_no_mount_point(mounted: Place) -> None:
     for path in (mounted.data, mounted.path / "orders", mounted.path / "orders" / "0"):
         done = kafkafs("umount", path)
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert done.stderr == (
             f"kafkafs: {path}: not a kafkafs mount. Try: kafkafs umount {mounted.path}\n"
         )
@@ -346,7 +346,7 @@ def test_a_copy_of_one_partition_under_any_name(tmp_path: Path) -> None:
 def test_wait_for_what_is_no_job(mounted: Place, given: str) -> None:
     done = run("wait", f"{mounted.path}{given}")
     assert (done.exit_code, done.stderr) == (
-        1,
+        3,
         f"kafkafs: {mounted.path}{given}: not the control file of a job, "
         "such as TOPIC/.control/compaction\n",
     )
@@ -386,7 +386,7 @@ def test_umount_by_another_user(mounted: Place, monkeypatch: pytest.MonkeyPatch)
     for options in ("", " --lazy", " --force"):
         done = run(f"umount{options}", str(mounted.path))
         assert (done.exit_code, done.stderr) == (
-            1,
+            3,
             f"kafkafs: {mounted.path}: mounted by user {user}; only that user and root "
             "may unmount it\n",
         )
@@ -404,7 +404,7 @@ def test_an_empty_name(command: str) -> None:
     """… of a variable that is not set, say, does not mean the working directory."""
     words = TAKE_A_DIRECTORY[command]("") if command in TAKE_A_DIRECTORY else [""]
     done = run(command, *words, *(["mnt"] if command == "mount" else []))
-    assert done.exit_code == (os.EX_CONFIG if command == "mount" else 1)
+    assert done.exit_code == ({"mount": os.EX_CONFIG, "dump": 1}.get(command, 3))
     assert done.stdout == ""
     what = "DATA is empty" if command == "mount" else "empty path"
     assert done.stderr == f"kafkafs: {what} (is a shell variable unset?)\n"
@@ -436,7 +436,7 @@ def test_settings_of_which_several_are_wrong(tmp_path: Path, command: str) -> No
     fill(tmp_path)
     topic = "orders" if command == "config" else "made"
     done = run(command, str(tmp_path), topic, "a=b", "retention.ms=7d", "segment.ms=x", "c=d")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (3, "")
     first, second, third = done.stderr.removeprefix("kafkafs: ").split("; ")
     assert (first, third) == ("there is no setting 'a'", "there is no setting 'c'\n")
     assert second.startswith("segment.ms=x is not ")

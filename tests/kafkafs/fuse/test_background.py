@@ -70,14 +70,14 @@ def test_the_caller_returns_when_the_daemon_is_ready(tmp_path: Path) -> None:
 
 def test_what_keeps_it_from_starting_is_one_line() -> None:
     done = start("raise MountError('it rains')")
-    assert (done.returncode, done.stderr) == (1, "not started: it rains\n")
+    assert (done.returncode, done.stderr) == (3, "not started: it rains\n")
     done = start("raise ConfigurationError('it never rains')")
     assert (done.returncode, done.stderr) == (os.EX_CONFIG, "not started: it never rains\n")
 
 
 def test_a_bug_shows_its_traceback_too() -> None:
     done = start("1 / 0")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "Traceback" in done.stderr
     assert done.stderr.endswith(
         "not started: unexpected error: ZeroDivisionError('division by zero')\n"
@@ -95,7 +95,7 @@ def test_no_process_can_be_started() -> None:
     program = LIMITED + START.format(body="return 0")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     refused = f"cannot start the daemon: {os.strerror(errno.EAGAIN)}\n"
-    assert (done.returncode, done.stderr) == (1, f"not started: {refused}")
+    assert (done.returncode, done.stderr) == (3, f"not started: {refused}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

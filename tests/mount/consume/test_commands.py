@@ -157,7 +157,7 @@ def test_dead_letters_that_were_deleted_meanwhile_are_not_passed_over(topic: Top
         *("--view", "batches", "--on-failure", "skip", "--dead-letter", dead.name),
         *("--exec", f"[ $KAFKAFS_PARTITION = 1 ] || {{ {delete}; }}"),
     )
-    assert done.returncode == 1, done
+    assert done.returncode == 3, done
     assert b"/0: 0..9: deleted before it was copied to the dead-letter topic\n" in done.stderr
     assert topic.position() is None
 
@@ -165,11 +165,11 @@ def test_dead_letters_that_were_deleted_meanwhile_are_not_passed_over(topic: Top
 def test_dead_letters_that_are_refused_leave_the_batch(topic: Topic) -> None:
     options = ("--on-failure", "skip", "--dead-letter", "nowhere", "--exec", "false")
     done = topic.consume(*options)
-    assert (done.returncode, b"the dead-letter topic does not exist" in done.stderr) == (1, True)
+    assert (done.returncode, b"the dead-letter topic does not exist" in done.stderr) == (3, True)
     dead = topic.mount.topic("nowhere").parent
     topic.mount.run("echo max.message.bytes=100 >> nowhere/.config")
     done = topic.consume(*options)
-    assert done.returncode == 1, done
+    assert done.returncode == 3, done
     assert topic.position() is topic.position("b") is None
     assert (dead / "0").read_bytes() == b""
 

@@ -155,7 +155,7 @@ def test_more_partitions_than_descriptors(mount: Mount) -> None:
         ["prlimit", "--nofile=40:40", *topic.command(group=False)], capture_output=True, check=False
     )
     expected = "kafkafs: the limit of 40 open files is too low for 60 partitions (see ulimit -n)"
-    assert (done.returncode, done.stderr.decode()) == (1, f"{expected}\n")
+    assert (done.returncode, done.stderr.decode()) == (3, f"{expected}\n")
 
 
 # -- what a transaction, a cleaner, and retention leave --------------------------------------------
@@ -352,7 +352,7 @@ def test_an_unmount_ends_it(tmp_path: Path) -> None:
         with topic.running("--follow") as consumer:
             consumer.wait(lambda data: len(data) == 60)
             mount.kill()
-            assert consumer.status() == 1
+            assert consumer.status() == 3
             assert consumer.errors() == (
                 f"kafkafs: {mount.path}: its daemon has exited. To mount it again: "
                 f"kafkafs mount {mount.data} {mount.path}\n"

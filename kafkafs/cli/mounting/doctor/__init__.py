@@ -7,7 +7,6 @@ Each check runs in a process of its own, all side by side, and none is waited fo
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.ending import fail
+from kafkafs.cli.common.ending import end, fail
 from kafkafs.cli.common.output import Output, output_options
 from storage.plural import counted
 
@@ -80,8 +79,7 @@ def command(place: str | None, out: Output) -> None:
     rows = [*(("ok", name, None, None) for name in fine), *states]
     facts = {"wrong": wrong, "hints": len(states) - wrong}
     out.json({**facts, "checks": [dict(zip(names, row, strict=True)) for row in rows]})
-    if wrong:
-        sys.exit(1)
+    end(found=wrong > 0)
 
 
 def _checks(place: str | None) -> Sequence[Check]:

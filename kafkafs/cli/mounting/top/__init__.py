@@ -70,7 +70,7 @@ def command(
     takes long. top then reads less often, so that it needs at most a twentieth of the daemon's
     time. A rate is the mean over the time since the last reading.
 
-    Exit status 1: MOUNT is not mounted, or the mount does not answer when top starts.
+    Exit status 3: MOUNT is not mounted, or the mount does not answer when top starts.
     """
     from kafkafs.cli.mounting.top.table import Table
     from kafkafs.cli.mounting.top.watcher import Watcher, resolved

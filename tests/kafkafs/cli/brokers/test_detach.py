@@ -58,13 +58,13 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(data: Path) -> No
 
 def test_a_dry_run_says_what_is_in_the_way(data: Path) -> None:
     done = kafkafs("detach", "--dry-run", "--undo", data)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "was not detached from a broker" in done.stderr
     kafkafs("detach", data)
     with opened(data) as manager:
         manager.create_topic("new", 1)
     done = kafkafs("detach", "--dry-run", "--undo", data)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert (
         "the broker would delete partitions that were created after the detach: new-0"
         in done.stderr

@@ -53,7 +53,7 @@ def test_a_dry_run_and_then_the_handover(tmp_path: Path) -> None:
     assert "--config retention.ms=5000" in sent
     assert content(broker) == before
     refused = kafkafs("handover", data, broker)
-    assert (refused.returncode, refused.stdout) == (1, "")
+    assert (refused.returncode, refused.stdout) == (3, "")
     assert refused.stderr.startswith(
         f"kafkafs: {broker}: the broker has no topic sent in this directory"
     )
@@ -76,7 +76,7 @@ def test_transactions_and_links(tmp_path: Path) -> None:
     leave_open(data)
     write_broker(broker)
     done = kafkafs("handover", data, broker)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "sent:0 has an open transaction of producer 99. To abort it: --abort" in done.stderr
     done = kafkafs("handover", data, broker, "--abort", "--link")
     assert (done.returncode, done.stderr) == (0, "")
@@ -96,7 +96,7 @@ def test_a_directory_in_use(tmp_path: Path) -> None:
         done = kafkafs("handover", data, broker)
     finally:
         files.unlock(fd)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "the data directory is in use by process" in done.stderr
 
 
@@ -108,7 +108,7 @@ def test_settings_that_are_not_known(tmp_path: Path) -> None:
     write_broker(broker, {"orders": 1})
     for option in ([], ["--dry-run"]):
         done = kafkafs("handover", data, broker, "orders", *option)
-        assert done.returncode == 1
+        assert done.returncode == (1 if option else 3)
         assert "unknown" not in done.stdout
         assert (
             "orders: the values of cleanup.policy, retention.ms, retention.bytes are unknown: "

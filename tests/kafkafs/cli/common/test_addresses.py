@@ -91,7 +91,7 @@ def test_through_a_symbolic_link(mounted: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_what_is_not_there(mounted: Place) -> None:
+def test_what_is_not_there(mounted: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (
         (mounted.data, "order"),
         (mounted.path, "order"),
@@ -99,14 +99,16 @@ def test_what_is_not_there(mounted: Place) -> None:
         (mounted.path / "order" / "0",),
     ):
         assert refused(*words) == (
-            1,
+            3,
             f"kafkafs: {mounted.data}: there is no topic 'order': did you mean 'orders'?",
         )
     for words in ((mounted.data, "orders:7"), (mounted.path / "orders" / "7",)):
         code, line = refused(*words)
-        assert (code, line.endswith("topic 'orders' has no partition 7")) == (1, True)
+        assert (code, line.endswith("topic 'orders' has no partition 7")) == (3, True)
+    monkeypatch.chdir(mounted.data.parent)
+    assert refused("data", "order")[1].startswith("kafkafs: data: there is no topic 'order'")
     code, line = refused(mounted.data, "orders/1")
-    assert (code, line.endswith("did you mean 'orders:1'?")) == (1, True)
+    assert (code, line.endswith("did you mean 'orders:1'?")) == (3, True)
 
 
 @pytest.mark.programs
@@ -120,7 +122,7 @@ def test_a_path_where_a_topic_is_wanted(mounted: Place, monkeypatch: pytest.Monk
         (("data", "data/orders"), "data orders"),
         (("data", "data/orders/1"), "data orders:1"),
     ):
-        assert refused(*words) == (1, wrong.format(words[1], instead))
+        assert refused(*words) == (3, wrong.format(words[1], instead))
         assert records(*instead.split()) == (2 if "1" in instead else 7)
 
 
@@ -135,11 +137,11 @@ def test_a_path_of_a_topic_in_a_data_directory(
         ("data/orders/", "data orders"),
         ("data/orders/2", "data orders:2"),
     ):
-        assert refused(path) == (1, f"{missing.format(path)}: kafkafs verify {instead}")
+        assert refused(path) == (3, f"{missing.format(path)}: kafkafs verify {instead}")
         assert records(*instead.split()) == (4 if "2" in instead else 7)
-    assert refused("data/order") == (1, missing.format("data/order"))
+    assert refused("data/order") == (3, missing.format("data/order"))
     monkeypatch.chdir(mounted.data)
-    assert refused("orders") == (1, missing.format("orders") + ": kafkafs verify . orders")
+    assert refused("orders") == (3, missing.format("orders") + ": kafkafs verify . orders")
 
 
 @pytest.mark.programs
@@ -154,7 +156,7 @@ def test_what_is_neither_topic_nor_partition(mounted: Place) -> None:
         (".kafkafs", ""),
     ):
         assert refused(mounted.path / path) == (
-            1,
+            3,
             f"kafkafs: {mounted.path}/{path}: not a topic or partition. Try: "
             f"kafkafs verify {mounted.path}{instead}",
         )

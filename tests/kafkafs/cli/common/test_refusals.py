@@ -26,7 +26,7 @@ def refusal(*words: object, stdin: str = "") -> str:
         cwd=ROOT,
         timeout=HANG_S,
     )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1), done
     return done.stderr.removeprefix("kafkafs: ").removesuffix("\n")
 
 

@@ -100,7 +100,7 @@ def test_a_dry_run_changes_nothing_and_wants_no_lock(data: Path, tmp_path: Path)
     with LogManager.open(str(data)):
         assert kafkafs("compact", data, "--dry-run").returncode == 0
         done = kafkafs("compact", data)
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert f"in use by process {os.getpid()}" in done.stderr
 
 
@@ -111,12 +111,12 @@ def test_what_it_cannot_do(data: Path) -> None:
         (["plain"], "the cleanup.policy of topic 'plain' does not include compact"),
     ):
         done = kafkafs("compact", data, "orders:0", *places)
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert why in done.stderr
         assert done.stdout == ""
     assert held(data)["orders:0"] == OLD + NEW
     assert kafkafs("compact", data, "orders:x").returncode == 2
-    assert kafkafs("compact", data / "nowhere").returncode == 1
+    assert kafkafs("compact", data / "nowhere").returncode == 3
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_what_is_mounted_is_cleaned_by_the_daemon(data: Path, mounted: Place) ->
     ]
     for refused in ([data, "plain"], [mounted.path / "plain"]):
         done = kafkafs("compact", *refused)
-        assert (done.returncode, done.stdout) == (1, "")
+        assert (done.returncode, done.stdout) == (3, "")
         assert "cleanup.policy of topic 'plain' does not include compact" in done.stderr
     mounted.umount()
     left = held(data)
@@ -162,7 +162,7 @@ def test_a_damaged_log_of_a_mount_is_named(data: Path, mounted: Place) -> None:
     damaged[at] ^= 1
     path.write_bytes(damaged)
     done = kafkafs("compact", mounted.path)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.startswith("kafkafs: orders:0: ")
     assert done.stdout.count(TOLD) == 3
 
@@ -174,7 +174,7 @@ def test_a_damaged_log_is_named_and_the_others_are_cleaned(data: Path) -> None:
     damaged[at] ^= 1
     path.write_bytes(damaged)
     done = kafkafs("compact", data)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.splitlines()[-1].startswith("kafkafs: orders:0: ")
     assert path.read_bytes() == damaged
     damaged[at] ^= 1

@@ -161,7 +161,7 @@ def test_what_the_daemon_does_not_know_keeps_no_other_from_its_turn(place: Place
     done = kafkafs("prune", place.path)
     (place.data / "ghost-0").rmdir()
     place.umount()
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr == "kafkafs: ghost:0: No such file or directory\n"
     assert done.stdout.splitlines()[-1].startswith("deleted 6 segments (")
     assert left(place) == [b"0 days"]
@@ -173,12 +173,12 @@ def test_a_job_that_fails_in_the_daemon(place: Place) -> None:
     log = place.data / "orders-0" / f"{0:020}.log"
     log.unlink()
     done = kafkafs("compact", place.path / "orders")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "does not include compact" in done.stderr
     kafkafs("config", place.path / "orders", "cleanup.policy=compact")
     done = kafkafs("compact", "--json", place.path / "orders")
     place.umount()
-    assert done.returncode == 1
+    assert done.returncode == 3
     first, second = json.loads(done.stdout)["partitions"]
     assert done.stderr == f"kafkafs: {first['error']}\n"
     assert first["error"].startswith("orders:0: ")
@@ -191,7 +191,7 @@ def test_through_a_read_only_mount_nothing_is_deleted(place: Place) -> None:
     assert kafkafs("prune", "--dry-run", place.path).returncode == 0
     done = kafkafs("prune", place.path / "orders")
     assert (done.returncode, done.stdout, done.stderr) == (
-        1,
+        3,
         "",
         f"kafkafs: {place.path}: mounted read-only. Try: kafkafs prune {place.data} orders\n",
     )
@@ -212,11 +212,11 @@ def test_a_broken_policy_is_said_and_the_others_have_their_turn(
     settings = place.data / "a-0" / "kafkafs-topic.properties"
     settings.write_text(settings.read_text() + "kafkafs.retention.policy=faulty:x\n")
     done = kafkafs("prune", place.data)
-    assert done.returncode == 1
+    assert done.returncode == 3
     reason = f"{settings}, topic a: unknown retention policy 'faulty'; available: kafka, "
     assert done.stderr.startswith(f"kafkafs: {reason}")
     done = kafkafs("prune", place.data, python_path=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.splitlines() == [
         f"kafkafs: a-{partition}: retention policy faulty:x failed, so it deletes nothing: "
         "ValueError: not "

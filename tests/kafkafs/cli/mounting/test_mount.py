@@ -27,7 +27,7 @@ from tests.storage.directory.test_taking_over import described
 pytestmark = pytest.mark.programs
 
 
-def failed(done: subprocess.CompletedProcess[str], status: int = 1) -> str:
+def failed(done: subprocess.CompletedProcess[str], status: int = 3) -> str:
     """The one line that a failed command has for the user."""
     assert done.returncode == status
     assert done.stdout == ""
@@ -434,7 +434,7 @@ def test_a_directory_that_cannot_be_closed_cleanly(place: Place) -> None:
         checkpoint.mkdir()
         process.send_signal(signal.SIGTERM)
         _, lines = process.communicate(timeout=HANG_S)
-        assert process.returncode == 1
+        assert process.returncode == 3
         assert "was not closed cleanly" in lines
     assert not place.was_closed_cleanly()
     assert mount_table.find(str(place.path)) is None

@@ -241,6 +241,6 @@ def test_a_mount_inside_a_mount(place: Place, options: tuple[str, ...]) -> None:
 def test_an_empty_name(place: Place, words: list[str], what: str) -> None:
     """… of a variable that is not set, say, does not mean the working directory."""
     names = {"DATA": place.data, "MNT": place.path}
-    status = os.EX_CONFIG if words[0] == "mount" else 1
+    status = os.EX_CONFIG if words[0] == "mount" else 3
     line = failed(kafkafs(*(names.get(word, word) for word in words)), status)
     assert line == f"kafkafs: {what} (is a shell variable unset?)"

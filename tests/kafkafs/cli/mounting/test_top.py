@@ -358,7 +358,7 @@ def test_once(mounted: Place) -> None:
 @pytest.mark.programs
 def test_where_there_is_nothing_to_see(place: Place) -> None:
     done = kafkafs("top", "--once", place.path)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == f"kafkafs: {place.path}: not a kafkafs mount\n"
     place.mount()
     done = kafkafs("top", place.path)
@@ -378,7 +378,7 @@ def test_where_there_is_nothing_to_see(place: Place) -> None:
         done.stderr
         == f"kafkafs: {place.path}: the daemon has exited. To remove the dead mount: {clear}\n"
     )
-    assert done.returncode == 1
+    assert done.returncode == 3
 
 
 @pytest.mark.programs
@@ -389,7 +389,7 @@ def test_a_daemon_that_does_not_answer_is_said(mounted: Place) -> None:
         done = kafkafs("top", "--once", mounted.path)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert f"its daemon, process {pid}, is stopped. To continue it: kill -CONT {pid}" in done.stderr
 
 
@@ -406,7 +406,7 @@ def test_who_may_not_see_it(place: Place) -> None:
         text=True,
         cwd=ROOT,
     )
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "only the user who mounted it" in done.stderr
     assert done.stderr.endswith(f": sudo kafkafs top --once {place.path}\n")
     assert done.stderr.count("\n") == 1
@@ -660,4 +660,4 @@ def test_a_terminal_that_can_do_nothing(mounted: Place, here: Terminal) -> None:
     begin(here, mounted, env="TERM=nonsense")
     lines = here.wait_for("To print the figures once: --once")
     assert not any("Traceback" in line for line in lines)
-    ends_with(here, mounted, 1)
+    ends_with(here, mounted, 3)

@@ -33,7 +33,7 @@ QUEUED = "state queued\ncommand run\nbegun_by command\nstarted 0\nlast_outcome f
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status"), [("done", 0), ("none", 0), ("failed", 1), ("cancelled", 1)]
+    ("outcome", "status"), [("done", 0), ("none", 0), ("failed", 3), ("cancelled", 3)]
 )
 def test_the_last_outcome_where_nothing_runs(tmp_path: Path, outcome: str, status: int) -> None:
     file = tmp_path / "compaction"
@@ -117,7 +117,7 @@ def test_a_job_that_is_cancelled(served: Served) -> None:
     with waiting(served.path) as process:
         served.show(RUNNING.format(900))
         served.show(IDLE.format("cancelled"))
-        assert process.wait(HANG_S) == 1
+        assert process.wait(HANG_S) == 3
 
 
 def test_a_bar_on_a_terminal(served: Served) -> None:
@@ -151,11 +151,11 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("one\n")
     done = kafkafs("wait", other)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.startswith(f"kafkafs: {other}: not the control file of a job")
     done = kafkafs("wait", tmp_path / "nothing")
     assert (done.returncode, done.stderr) == (
-        1,
+        3,
         f"kafkafs: {tmp_path}/nothing: No such file or directory\n",
     )
 

@@ -61,7 +61,7 @@ def test_groups_are_listed_with_their_lag(filled: Place, way: str) -> None:
     if "mount" not in way:
         assert tree(filled.data) == before
     done = kafkafs("groups", "ls", directory, "repot")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "kafkafs: there is no group 'repot': did you mean 'report'?\n"
     lines = kafkafs("groups", directory).stdout.splitlines()
     assert [line.split()[:-1] for line in lines[1:]] == [
@@ -79,7 +79,7 @@ def test_a_reset(filled: Place, is_mounted: bool) -> None:
     assert (done.returncode, done.stdout) == (0, "orders:1: offset 4\n")
     for start, words in (("11", ()), ("-5", ("orders",)), ("earliest", ("orders:7",))):
         done = reset(filled.data, "report", start, *words)
-        assert (done.returncode, done.stdout) == (1, "")
+        assert (done.returncode, done.stdout) == (3, "")
         assert done.stderr.count("\n") == 1
     assert [each["offset"] for each in listed(filled.data, "report")] == [0, 4]
     done = reset(filled.data, "new", "1970-01-02", "orders")
@@ -95,6 +95,6 @@ def test_a_reset_of_what_is_a_brokers(filled: Place) -> None:
     (filled.data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
     before = tree(filled.data)
     done = reset(filled.data, "report", "earliest")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith(f"kafkafs: {filled.data}: this is a broker's directory. ")
     assert tree(filled.data) == before

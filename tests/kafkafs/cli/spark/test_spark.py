@@ -86,7 +86,7 @@ def test_help_of_a_job_needs_nothing(job: str) -> None:
 def test_without_the_extra_a_job_says_what_to_install(data: Path) -> None:
     for arguments in (["verify", data], ["stats", data], ["export", data, data / "out"]):
         told = run(*arguments)
-        assert told.returncode == 1
+        assert told.returncode == 3
         assert (
             told.stderr
             == f"kafkafs: not installed: pyspark, pyarrow, pandas. To install: {INSTALL}\n"
@@ -110,7 +110,7 @@ def test_what_a_job_says_to_install_has_the_versions_of_the_extras() -> None:
 def test_where_no_package_can_be_added_a_job_says_where_it_can(data: Path) -> None:
     """An environment without pip, such as that of the Debian package."""
     told = run("verify", data, without=(*EXTRA, "pip"))
-    assert told.returncode == 1
+    assert told.returncode == 3
     assert told.stderr.endswith(
         "To install: pip install '.[spark-local,charts]' in a virtual environment and a clone of "
         "kafkafs, because this installation cannot add packages\n"
@@ -120,7 +120,7 @@ def test_where_no_package_can_be_added_a_job_says_where_it_can(data: Path) -> No
 @pytest.mark.programs
 def test_without_java_a_job_says_what_to_install(data: Path) -> None:
     told = run("verify", data, without=(), PATH="/nothing", JAVA_HOME="")
-    assert told.returncode == 1
+    assert told.returncode == 3
     assert told.stderr.startswith("kafkafs: Spark needs Java 17 or later")
     assert told.stderr.count("\n") == 1
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_is_said_before_spark_starts(data: Path) -> None:
         (["export", data, data, "--dry-run"], "is neither empty nor an export"),
     ):
         told = run(*arguments, without=("pyspark",))
-        assert (told.returncode, told.stdout) == (1, "")
+        assert (told.returncode, told.stdout) == (3, "")
         assert told.stderr.startswith("kafkafs: ")
         assert reason in told.stderr
     wrong: list[list[object]] = [
@@ -188,6 +188,6 @@ def test_no_java_is_started_for_what_cannot_be(data: Path, tmp_path: Path) -> No
     )
     for arguments, reason in cases:
         told = run(*arguments, without=(), JAVA_HOME=str(tmp_path))
-        assert (told.returncode, told.stdout) == (1, ""), told.stderr
+        assert (told.returncode, told.stdout) == (3, ""), told.stderr
         assert reason in told.stderr
     assert not (tmp_path / "started").exists()

@@ -63,7 +63,7 @@ def test_all_changes_or_none(place: Place, changes: list[str], reason: str) -> N
     made(place)
     before = config(place, "orders")
     done = kafkafs("config", place.data, "orders", *changes)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("kafkafs: ")
     assert reason in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -82,10 +82,10 @@ def test_what_is_not_there(place: Place) -> None:
     made(place)
     for arguments in ([place.data, "others"], [place.data, "others", "segment.ms=1"]):
         done = kafkafs("config", *arguments)
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert done.stderr.startswith(f"kafkafs: {place.data}: there is no topic 'others'")
     done = kafkafs("config", place.data / "none")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "no such data directory" in done.stderr
 
 
@@ -101,7 +101,7 @@ def test_what_is_mounted_is_changed_by_the_daemon(place: Place, given: str) -> N
     assert shown[:2] == ["retention.ms=5", "segment.ms=604800000"]
     assert kafkafs("config", *words).stdout.splitlines() == shown
     done = kafkafs("config", *words, "retention.ms=6", "segment.ms=x")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert "segment.ms=x is not a whole number" in done.stderr
     assert kafkafs("config", *words, "segment.ms=").returncode == 0
     assert (place.path / "orders" / ".config").read_text().startswith("retention.ms=5\n# ")
@@ -113,7 +113,7 @@ def test_through_a_read_only_mount_nothing_is_set(place: Place) -> None:
     place.mount("-o", "ro")
     done = kafkafs("config", place.path / "orders", "segment.ms=5")
     assert (done.returncode, done.stderr) == (
-        1,
+        3,
         f"kafkafs: {place.path}: mounted read-only. Try: kafkafs config {place.data} orders\n",
     )
     assert kafkafs("config", place.path / "orders").stdout.startswith("# ")
@@ -149,7 +149,7 @@ def test_a_directory_that_another_process_has_open_is_left_as_it_is(place: Place
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("orders", 1)
         done = kafkafs("config", place.data, "orders", "retention.ms=1")
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert "the data directory is in use by process" in done.stderr
     done = kafkafs("config", place.data, "orders", "retention.ms=1")
     assert done.returncode == 0
