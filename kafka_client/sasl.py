@@ -92,6 +92,7 @@ def fetch_token(settings: Sasl, timeout_s: float) -> str:
 
 
 def _request_token(settings: Sasl, timeout_s: float) -> str:
+    import urllib.error
     import urllib.request
 
     form = {"grant_type": "client_credentials"} | (
@@ -118,5 +119,8 @@ def _request_token(settings: Sasl, timeout_s: float) -> str:
         with opener.open(request, timeout=timeout_s) as answer:
             found: Any = json.loads(answer.read(_LONGEST_TOKEN))
         return str(found["access_token"])
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise AuthenticationFailed(f"the token endpoint answers with status {error.code}") from None
     except (KeyError, TypeError, ValueError):
         raise AuthenticationFailed("the token endpoint's answer has no access_token") from None

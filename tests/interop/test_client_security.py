@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import http.server
 import json
 import re
+import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -240,6 +243,68 @@ def test_the_wrong_protocol_is_named(
         connect("PLAINTEXT", f"security.protocol=SSL\n{ca}")
     with pytest.raises(AuthenticationFailed, match=r"ILLEGAL_SASL_STATE|UNSUPPORTED"):
         connect("PLAINTEXT", f"security.protocol=SASL_PLAINTEXT\n{plain}")
+
+
+class QuietServer(http.server.HTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client may end the handshake."""
+
+
+class TokenEndpoint(http.server.BaseHTTPRequestHandler):
+    """Gives a token to one client; other clients are sent elsewhere, with their secret."""
+
+    def do_POST(self) -> None:
+        form = self.rfile.read(int(self.headers["Content-Length"]))
+        expected = base64.b64encode(b"me:client-secret").decode()
+        if self.headers["Authorization"] != f"Basic {expected}":
+            self.send_response(307)
+            self.send_header("Location", "https://127.0.0.1:1/")
+            self.end_headers()
+            return
+        assert form == b"grant_type=client_credentials&scope=kafka"
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"access_token": token()}).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint(certificates: Certificates) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.base / "broker.pem")
+    with QuietServer(("127.0.0.1", 0), TokenEndpoint) as server:
+        # The handler's first read does the handshake.
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"https://127.0.0.1:{server.server_port}/token"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_token_is_fetched_for_a_client_and_its_secret(
+    connect: Callable[..., Connection],
+    certificates: Certificates,
+    endpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = f"""
+security.protocol=SASL_PLAINTEXT
+sasl.mechanism=OAUTHBEARER
+sasl.oauthbearer.token.endpoint.url={endpoint}
+sasl.jaas.config={JAAS.format("oauthbearer.OAuthBearer")} \\
+    clientId="me" clientSecret="client-secret" scope="kafka";
+"""
+    with pytest.raises(OSError, match="certificate verify failed"):
+        connect("OPEN", text)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.ca))
+    connect("OPEN", text).close()
+    with pytest.raises(AuthenticationFailed, match="the token endpoint answers with status 307"):
+        connect("OPEN", text.replace("client-secret", "wrong-secret"))
 
 
 # -- TLS -------------------------------------------------------------------------------------------

@@ -1,0 +1,117 @@
+"""Our client and three brokers, of which the leader of a partition is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from kafka_client.addresses import parse_brokers
+from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.consume import Consumer
+from kafka_client.fetch import Position
+from kafka_client.properties import ClientSettings
+from kafka_client.requests import LATEST, Offset, list_offsets, produce
+from storage import Record, encode
+from storage.record.batch import decode
+from tests.hang import HANG_S
+from tests.interop import clients
+from tests.interop.brokers import Broker
+
+pytestmark = pytest.mark.soak
+
+MOVED = TopicPartition("moved", 0)
+COUNT = 100
+
+
+class Member(Broker):
+    """A broker of a cluster whose controller is the first node."""
+
+    def __init__(self, base: Path, node: int, first: Broker | None) -> None:
+        super().__init__(base)
+        self.node = node
+        self._first = first
+
+    def format(self) -> None:
+        """As the first node, with a node id of its own."""
+        super().format()
+        path = self.data / "meta.properties"
+        lines = [line for line in path.read_text().splitlines() if "directory.id" not in line]
+        path.write_text("\n".join(lines).replace("node.id=1", f"node.id={self.node}") + "\n")
+
+    def _properties(self) -> dict[str, object]:
+        given = super()._properties()
+        replicated = {
+            "node.id": self.node,
+            "replica.lag.time.max.ms": 1000,
+            "replica.fetch.wait.max.ms": 100,
+            "controlled.shutdown.enable": "false",
+        }
+        if self._first is None:
+            return given | replicated
+        voters = self._first._properties()["controller.quorum.voters"]
+        return (
+            given
+            | replicated
+            | {
+                "process.roles": "broker",
+                "controller.quorum.voters": voters,
+                "listeners": f"PLAINTEXT://{self.address}",
+            }
+        )
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[list[Member]]:
+    first = Member(tmp_path / "1", 1, None)
+    members = [first, Member(tmp_path / "2", 2, first), Member(tmp_path / "3", 3, first)]
+    try:
+        for member in members:
+            member.start()
+        yield members
+    finally:
+        for member in members:
+            member.kill()
+
+
+def batch(number: int) -> bytes:
+    return encode([Record(0, 1, 0, None, b"%d" % number)])
+
+
+def values(data: bytes) -> list[bytes | None]:
+    found = []
+    while data:
+        records = decode(data)
+        found += [record.value for record in records]
+        data = data[int.from_bytes(data[8:12], "big") + 12 :]
+    return found
+
+
+def test_reading_and_writing_go_on_at_the_next_leader(members: list[Member]) -> None:
+    admin = clients.admin(members[0])
+    (done,) = admin.create_topics([NewTopic("moved", 1, replica_assignment=[[2, 3, 1]])]).values()
+    done.result(HANG_S)
+    addresses = parse_brokers(",".join(member.address for member in members))
+    with (
+        Cluster(addresses, ClientSettings()) as cluster,
+        Cluster(addresses, ClientSettings()) as writer,
+        Consumer(cluster, {MOVED: Position(0)}, {MOVED: COUNT}, max_wait_ms=100) as consumer,
+    ):
+        data = b""
+        for number in range(COUNT):
+            if number == COUNT // 2:
+                assert cluster.leader_of(MOVED) == 2
+                members[1].kill()
+            assert produce(writer, MOVED, batch(number)) == number
+            for each in consumer.poll():
+                assert each.error is None
+                data += each.records
+        while not consumer.is_done:
+            for each in consumer.poll():
+                assert each.error is None
+                data += each.records
+        assert cluster.leader_of(MOVED) == 3
+        assert values(data) == [b"%d" % number for number in range(COUNT)]
+        assert list_offsets(writer, {MOVED: LATEST}) == {MOVED: Offset(COUNT, 1)}
