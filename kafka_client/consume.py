@@ -66,7 +66,7 @@ class Consumer:
         """Yield what the leaders have sent, within `max_wait_ms` if there is nothing new.
 
         The records are valid until the next poll. A partition whose leader cannot be reached for
-        10 seconds has the reason as its error. Errors: AuthenticationFailed, OSError.
+        10 seconds has the reason as its error. Errors: ClientError, OSError.
         """
         yield from self._find_leaders()
         for fetcher in list(self._fetchers.values()):

@@ -190,8 +190,10 @@ class Fetcher:
                 self.positions[partition] = replace(
                     position, offset=checked.next_offset, last_epoch=checked.last_epoch
                 )
-            elif checked.fault:
-                reason = f"{partition}: a batch from the broker is damaged: {checked.fault}"
+            else:
+                # A broker sends the first batch whole, whatever its size is.
+                fault = checked.fault or "a part of it is missing"
+                reason = f"{partition}: a batch from the broker is damaged: {fault}"
                 found.error = CorruptRecord(reason, offset=position.offset)
         return found
 

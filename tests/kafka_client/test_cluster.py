@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -124,6 +125,35 @@ def test_a_right_that_is_missing_is_an_error_of_its_topic(pair: Pair, cluster: C
     assert isinstance(error, BrokerError)
     assert str(error) == "t:0: TOPIC_AUTHORIZATION_FAILED"
     assert pair.count("ListOffsets") == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("topic", "number", "reason"),
+    [
+        ("../x", 0, r"an answer has the topic name '\.\./x'"),
+        ("t", 1, "its answer to ListOffsets has other partitions"),
+    ],
+)
+def test_an_answer_about_other_partitions_is_refused(
+    pair: Pair, cluster: Cluster, topic: str, number: int, reason: str
+) -> None:
+    found = {"topics": [{"name": topic, "partitions": [{"partitionIndex": number}]}]}
+    pair.answer("ListOffsets", lambda *_: found, offsets())
+    error = list_offsets(cluster, {TOPIC: LATEST})[TOPIC]
+    assert isinstance(error, ProtocolViolation)
+    assert re.search(reason, str(error))
+
+
+def test_a_partition_that_does_not_exist_or_has_no_leader(
+    quick: None, pair: Pair, cluster: Cluster
+) -> None:
+    other = TopicPartition("t", 7)
+    pair.leader = -1
+    found = list_offsets(cluster, {TOPIC: LATEST, other: LATEST})
+    assert [str(found[each]) for each in (TOPIC, other)] == [
+        "t:0: LEADER_NOT_AVAILABLE",
+        "t:7: UNKNOWN_TOPIC_OR_PARTITION",
+    ]
 
 
 def test_an_error_that_does_not_pass_is_returned(quick: None, pair: Pair, cluster: Cluster) -> None:
@@ -285,6 +315,20 @@ def test_a_consumer_ends_when_no_leader_answers(quick: None, pair: Pair, cluster
     ((_, error),) = consume(cluster)
     assert isinstance(error, BrokerUnreachable)
     assert time.monotonic() - started < 3
+
+
+def test_a_consumer_ends_when_all_brokers_are_gone(
+    quick: None, pair: Pair, cluster: Cluster
+) -> None:
+    pair.answer("Fetch", got(partition()), got(partition()))
+    with Consumer(cluster, {TOPIC: Position(10)}, max_wait_ms=10) as consumer:
+        assert [each.error for each in consumer.poll()] == [None]
+        for broker in pair.brokers:
+            broker.__exit__()
+        found: list[Any] = []
+        while not consumer.is_done:
+            found += consumer.poll()
+    assert isinstance(found[-1].error, BrokerUnreachable)
 
 
 def test_a_topic_that_was_created_again_is_not_the_same(pair: Pair, cluster: Cluster) -> None:

@@ -16,11 +16,12 @@ from kafka_client import connection as module
 from kafka_client.addresses import HostPort
 from kafka_client.connection import Connection
 from kafka_client.errors import (
+    AuthenticationFailed,
     BrokerUnreachable,
     ClientError,
     ProtocolViolation,
 )
-from kafka_client.properties import ClientSettings
+from kafka_client.properties import ClientSettings, Sasl, Secret
 from storage.settings.messages import Struct
 from tests.kafka_client.fake_broker import FakeBroker, all_versions, answer_frame
 
@@ -115,6 +116,18 @@ def test_bytes_without_a_request_close_the_connection() -> None:
         with pytest.raises(ProtocolViolation, match="it sends bytes without a request"):
             connection.send("ListGroups", {})
         assert not connection.is_open
+
+
+def test_a_mechanism_that_the_broker_lacks_is_named() -> None:
+    refused = {"errorCode": 33, "mechanisms": [b"GSSAPI", b"PL\x1bAIN"]}
+    settings = ClientSettings(sasl=Sasl("SCRAM-SHA-256", "u", Secret("p")))
+    with FakeBroker(SaslHandshake=lambda *_: refused) as broker:
+        with pytest.raises(AuthenticationFailed) as error:
+            Connection(broker.address, settings)
+        assert str(error.value) == (
+            f"broker {broker.address}: it does not allow SCRAM-SHA-256, but"
+            " GSSAPI, PL\N{REPLACEMENT CHARACTER}AIN"
+        )
 
 
 # -- a broker that goes away -----------------------------------------------------------------------

@@ -126,6 +126,22 @@ def test_a_damaged_batch_is_an_error_of_its_partition(broker: FakeBroker, fetche
     assert (found.records, fetcher.positions[TOPIC].offset) == (b"", 10)
 
 
+def test_a_part_of_a_batch_alone_is_damage(broker: FakeBroker, fetcher: Fetcher) -> None:
+    """Asked for again and again, it would never end."""
+    (found,) = fetch(broker, fetcher, answer(partition(batch(10)[:-1])))
+    assert "a part of it is missing" in str(found.error)
+
+
+def test_an_answer_of_many_pieces(broker: FakeBroker, fetcher: Fetcher) -> None:
+    large = batch(10, 100_000)
+    end = {"highWatermark": 1 << 40}
+    (found,) = fetch(broker, fetcher, answer(partition(large, **end)))
+    assert (found.error, bytes(found.records)) == (None, large)
+    # The next answer is in the same memory.
+    (found,) = fetch(broker, fetcher, answer(partition(batch(100_010), **end)))
+    assert (found.error, bytes(found.records)) == (None, batch(100_010))
+
+
 def test_records_above_the_last_stable_offset_are_not_committed(broker: FakeBroker) -> None:
     fetcher = Fetcher(Connection(broker.address, ClientSettings()), committed=True)
     fetcher.positions[TOPIC] = Position(10, topic_id=ID)
