@@ -26,31 +26,26 @@ from kafkafs.schemas.json_lines import LineBuffer, bytes_of, headers_of, parse_l
 _BETWEEN: Final = len(',"value":') + len(',"headers":') + len("}")
 
 
-class DecodeOptions(NamedTuple):
-    """How keys and values are decoded."""
-
-    key: Choice = Choice("auto")
-    value: Choice = Choice("auto")
-    value_only: bool = False
-
-
 class LineDecoder:
     """Decodes the lines of a topic. `failed` counts the records with an error."""
 
     def __init__(
         self,
         topic: str,
-        options: DecodeOptions,
+        key: Choice,
+        value: Choice,
         schemas: Schemas,
         read_file: Callable[[str], str],
+        *,
+        value_only: bool = False,
     ) -> None:
         """Errors: SchemaError, OSError."""
         self.failed = 0
         self._schemas = schemas
-        self._value_only = options.value_only
+        self._value_only = value_only
         self._lines = LineBuffer()
-        self._key = FieldDecoder("key", topic, options.key, schemas, read_file)
-        self._value = FieldDecoder("value", topic, options.value, schemas, read_file)
+        self._key = FieldDecoder("key", topic, key, schemas, read_file)
+        self._value = FieldDecoder("value", topic, value, schemas, read_file)
 
     def feed(self, data: bytes) -> bytes:
         """Decode a piece of the view's text. Return the lines that it completes."""

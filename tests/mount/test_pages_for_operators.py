@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import os
 import subprocess
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from storage.paths import META_PROPERTIES
 from tests import metadata_log as made
+from tests.kafkafs.schemas.avro_values import encoded
+from tests.kafkafs.schemas.registries import Topic, framed, lines_of
 from tests.metadata_log import MetadataLog
+from tests.mount.contract.writing import append
 from tests.mount.mounting import mounted
 from tests.pasted import commands, environment, is_like, scripts
 
 DATA = "/var/lib/kafka/data"
+PAYMENT = {
+    "type": "record", "name": "Payment", "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "amount", "type": {
+            "type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2,
+        }},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+    ],
+}  # fmt: skip
 
 
 def run(line: str, directory: Path) -> list[str]:
@@ -90,9 +104,22 @@ def test_looking_into_a_brokers_directory(broker: Path, tmp_path: Path, heading:
     assert files == {path: path.read_bytes() for path in broker.rglob("*") if path.is_file()}
 
 
+def test_values_in_avro(tmp_path: Path) -> None:
+    registry = Topic()
+    registry.register("payments-value", 1, 7, PAYMENT)
+    payment = encoded(PAYMENT, {"id": 1, "amount": Decimal("12.50"), "day": date(2026, 11, 28)})
+    payments = [(b"p1", framed(7, payment)), (b"p2", framed(7, payment[:1]))]
+    with mounted(tmp_path) as mount:
+        mount.run("mkdir payments _schemas")
+        append(mount / "_schemas/.jsonl/0", registry.text)
+        append(mount / "payments/.jsonl/0", lines_of(*payments))
+        script = scripts("docs/kafka.md")["Reading Avro"].replace(DATA, str(tmp_path / "data"))
+        assert paste(script, tmp_path) == 3
+
+
 def test_a_broker_is_named_and_its_directory_detached(broker: Path, tmp_path: Path) -> None:
     assert scripts("docs/kafka.md").keys() == {
-        *("Finding one order", "Groups, lag and offsets"),
+        *("Finding one order", "Reading Avro", "Groups, lag and offsets"),
         *("Settings", "Detaching from the broker"),
     }
     (broker.parent / "server.properties").write_text("log.retention.hours=24\n")

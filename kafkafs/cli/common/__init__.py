@@ -2,7 +2,7 @@
 
 What a command is given: `addresses` names logs, `mounted_paths` files of a mount, `views` a view.
 `matching` leaves out records that the option `--where` does not want. `mount_files` reads files of
-a mount, also where there is none.
+a mount, also where there is none. `decoding` decodes records for the option `--decode`.
 
 What it asks a daemon: `serving` says whether one answers, before a mount is touched; `daemon_jobs`
 has it do work, `refusals` says why it has refused something, `patience` waits while it measures.

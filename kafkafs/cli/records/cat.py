@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import mount_around, partitions_at, resolve
+from kafkafs.cli.common.decoding import (
+    Decoding,
+    decode_options,
+    topic_decoders,
+    view_to_decode,
+)
 from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.matching import matching_lines, where_option
-from kafkafs.cli.common.mount_files import Read, opened_files, opened_tree
+from kafkafs.cli.common.mount_files import MountFiles, Read, opened_files, opened_tree
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.views import VIEWS, path_in_topic, taken_from_paths, view_option
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 20
 
+_Write = Callable[[str, bytes], object]
+"""Writes a piece of a topic's text."""
+
 
 @click.command(
     "cat",
@@ -32,6 +42,8 @@ _READ_BYTES = 1 << 20
         "kafkafs cat mnt/orders/0@-10",
         "kafkafs cat data orders:0@08:00..09:00 --view kv",
         "kafkafs cat data orders@-15m --view jsonl",
+        "kafkafs cat data orders@-10 --decode",
+        "kafkafs cat data orders --decode --value-schema order.avsc --value-only",
         "kafkafs cat data orders --where \"key = 'alice' and value like '%apples%'\"",
     ),
 )
@@ -40,9 +52,14 @@ _READ_BYTES = 1 << 20
 )
 @view_option(VIEWS)
 @where_option
+@decode_options
 @click.pass_context
 def command(
-    context: click.Context, words: Sequence[str], view: str, where: Condition | None
+    context: click.Context,
+    words: Sequence[str],
+    view: str,
+    where: Condition | None,
+    decoding: Decoding | None,
 ) -> None:
     """Print the records of partitions. Of a topic, print one partition after the other.
 
@@ -57,10 +74,17 @@ def command(
     timestampType, key, value and header('NAME'). X'61' is a value in bytes. Times without a time
     zone are local.
 
+    --decode prints JSON lines with keys and values decoded by their Avro schemas. With auto, a key
+    or a value names its schema: by a frame (a zero and a schema id), or by a header. The ids are
+    those of the topic _schemas in the same directory, where a Confluent Schema Registry stores its
+    schemas. A value that cannot be decoded is printed as by --view jsonl, with valueError.
+
     The directory may be in use. If cat reaches damaged records, it ends with exit status 3.
     """
     plain, points = _divided(words)
     plain, view = taken_from_paths(context, plain, VIEWS)
+    if decoding is not None:
+        view = view_to_decode(context, view)
     address = resolve(context, plain)
     if not address.places:
         raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")
@@ -74,15 +98,29 @@ def command(
             for topic, number in partitions_at(address._replace(places=(place,)))
         ]
         if where is not None:
-            with opened_tree(address.data_dir) as tree, binary_stdout() as out:
+            with (
+                opened_tree(address.data_dir) as tree,
+                _writer(decoding, MountFiles(tree)) as write,
+            ):
                 for topic, number, point in found:
                     for text in matching_lines(tree, topic, number, view, point, where):
-                        out.write(text)
+                        write(topic, text)
             return
-        with opened_files(address) as files, binary_stdout() as out:
+        with opened_files(address) as files, _writer(decoding, files) as write:
             for topic, number, point in found:
                 with files.opened(topic, *path_in_topic(view, f"{number}@{point}")) as read:
-                    _copy(read, out)
+                    _copy(read, partial(write, topic))
+
+
+@contextmanager
+def _writer(decoding: Decoding | None, files: MountFiles) -> Iterator[_Write]:
+    """Writes text to standard output, decoded if that is asked for."""
+    if decoding is None:
+        with binary_stdout() as out:
+            yield lambda topic, text: out.write(text)
+        return
+    with topic_decoders(decoding, files) as decoders, binary_stdout() as out:
+        yield lambda topic, text: out.write(decoders.decoder_of(topic).feed(text))
 
 
 def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -112,9 +150,9 @@ def _is_directory(word: str) -> bool:
     return os.path.isdir(word) if mounted is None else path == mounted.path
 
 
-def _copy(read: Read, out: BinaryIO) -> None:
+def _copy(read: Read, write: Callable[[bytes], object]) -> None:
     """Write a file, to its end."""
     position = 0
     while data := patiently(partial(read, position, _READ_BYTES)):
-        out.write(data)
+        write(data)
         position += len(data)

@@ -13,7 +13,7 @@ import pytest
 
 from kafkafs.schemas.choice import Choice, Schemas, parse_choice
 from kafkafs.schemas.errors import SchemaError
-from kafkafs.schemas.lines import DecodeOptions, LineDecoder
+from kafkafs.schemas.lines import LineDecoder
 from tests.kafkafs.schemas.avro_values import ORDER, Oracle, encoded, order
 from tests.kafkafs.schemas.registries import Topic, framed, lines_of
 
@@ -41,9 +41,15 @@ def topic() -> Topic:
 def decoder(
     topic: Topic | None, *, value: str = "auto", key: str = "auto", **more: Any
 ) -> LineDecoder:
-    options = DecodeOptions(parse_choice(key), parse_choice(value), more.pop("value_only", False))
-    schemas = Schemas(None if topic is None else topic.opened(), **more)
-    return LineDecoder("names", options, schemas, lambda path: Path(path).read_text())
+    value_only = more.pop("value_only", False)
+    return LineDecoder(
+        "names",
+        parse_choice(key),
+        parse_choice(value),
+        Schemas(None if topic is None else topic.opened(), **more),
+        lambda path: Path(path).read_text(),
+        value_only=value_only,
+    )
 
 
 def shown(topic: Topic | None, data: bytes | None, key: bytes | None = None, **more: Any) -> Any:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import LOGS, check_paths
+from kafkafs.cli.common.decoding import (
+    Decoding,
+    decode_options,
+    topic_decoders,
+    view_to_decode,
+)
 from kafkafs.cli.common.ending import fail, one_line_errors
+from kafkafs.cli.common.mount_files import MountFiles
 from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.cli.common.types import ByteCount, Duration
@@ -35,6 +43,7 @@ _COUNT = click.IntRange(min=1)
         "kafkafs consume -g billing mnt/orders --exec 'load-orders'",
         "kafkafs consume -g billing mnt/orders --follow --exec 'load-orders' --on-failure retry",
         "kafkafs consume mnt/orders --from -15m --follow --view jsonl | jq .value",
+        "kafkafs consume mnt/orders --from -15m --decode --value-only | jq .total",
     ),
 )
 @click.option(
@@ -52,6 +61,7 @@ _COUNT = click.IntRange(min=1)
     ),
 )
 @view_option(VIEWS)
+@decode_options
 @click.option(
     "--from",
     "start",
@@ -113,6 +123,7 @@ def command(
     group: str | None,
     file: str | None,
     view: str,
+    decoding: Decoding | None,
     start: str,
     follow: bool,
     max_records: int | None,
@@ -145,12 +156,14 @@ def command(
     """
     from kafkafs.cli.records.consume.consumer import Consumer, Rules
     from kafkafs.cli.records.consume.dead_letters import DeadLetters
-    from kafkafs.cli.records.consume.outputs import Command, Output, StandardOutput
+    from kafkafs.cli.records.consume.outputs import Command, Decoded, Output, StandardOutput
     from kafkafs.cli.records.consume.reader import Limits
     from kafkafs.cli.records.consume.sources import Directories, sources_of
 
     _check(group, file, shell, on_failure, dead_letter)
     plain, view = taken_from_paths(context, words, VIEWS)
+    if decoding is not None:
+        view = view_to_decode(context, view)
     check_paths(plain)
     with one_line_errors():
         sources = sources_of(paths_of(context, plain))
@@ -170,7 +183,7 @@ def command(
         on_failure=on_failure,
         with_offsets=keeps or shell is not None or max_records is not None,
     )
-    with one_line_errors():
+    with one_line_errors(), ExitStack() as stack:
         letters = None
         if dead_letter is not None:
             letters = DeadLetters(sources.mount, dead_letter, group or "")
@@ -178,6 +191,10 @@ def command(
         output: Output = (
             StandardOutput(is_taken=keeps) if shell is None else Command(shell, descriptors)
         )
+        if decoding is not None:
+            files = MountFiles(sources.mount)
+            decoders = stack.enter_context(topic_decoders(decoding, files))
+            output = Decoded(output, decoders)
         directories = Directories(sources)
         positions = _positions(directories, sources, group, file)
         try:

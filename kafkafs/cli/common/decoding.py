@@ -1,0 +1,198 @@
+"""The option `--decode` of `kafkafs cat` and `consume`, and those that go with it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from kafkafs.cli.common.ending import end, fail, say
+from kafkafs.cli.common.mount_files import MountFiles
+from kafkafs.cli.common.patience import patiently
+from kafkafs.cli.common.views import path_in_topic
+from storage.plural import counted
+
+if TYPE_CHECKING:
+    from kafkafs.schemas.choice import Choice, Schemas
+    from kafkafs.schemas.lines import LineDecoder
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_SCHEMA_HELP = (
+    "The schema of {0}: auto, none, a file with an Avro schema, id:ID, or subject:NAME[:VERSION]."
+)
+
+
+_OPTIONS = (
+    click.option("--decode", is_flag=True, help="Print JSON lines with decoded keys and values."),
+    click.option("--value-only", is_flag=True, help="With --decode: print the values alone."),
+    click.option(
+        "--value-schema",
+        metavar="SCHEMA",
+        default="auto",
+        show_default=True,
+        help=_SCHEMA_HELP.format("values"),
+    ),
+    click.option(
+        "--key-schema",
+        metavar="SCHEMA",
+        default="auto",
+        show_default=True,
+        help="The same for keys.",
+    ),
+    click.option(
+        "--decode-times",
+        type=click.Choice(["number", "iso"]),
+        default="number",
+        show_default=True,
+        help="Format of decoded dates and times.",
+    ),
+    click.option(
+        "--avro-json",
+        is_flag=True,
+        help="Print the JSON of Avro's specification: unions with type names, bytes as strings.",
+    ),
+    click.option(
+        "--strict", is_flag=True, help="End with exit status 1 if a record cannot be decoded."
+    ),
+)
+
+
+class Decoding(NamedTuple):
+    """The options."""
+
+    key: Choice
+    value: Choice
+    value_only: bool
+    iso_times: bool
+    avro_json: bool
+    strict: bool
+
+    @property
+    def asks_registry(self) -> bool:
+        """Whether a schema may come from the topic `_schemas`."""
+        return any(choice.kind in ("auto", "id", "subject") for choice in (self.key, self.value))
+
+
+def decode_options(function: _F) -> _F:
+    """Add the options. The parameter of the command is `decoding`, a Decoding or None."""
+
+    @functools.wraps(function)
+    def with_decoding(
+        *arguments: Any,
+        decode: bool,
+        value_only: bool,
+        value_schema: str,
+        key_schema: str,
+        decode_times: str,
+        avro_json: bool,
+        strict: bool,
+        **options: Any,
+    ) -> Any:
+        decoding = None
+        if decode:
+            decoding = Decoding(
+                _choice("key", key_schema),
+                _choice("value", value_schema),
+                value_only,
+                decode_times == "iso",
+                avro_json,
+                strict,
+            )
+        else:
+            _check_not_given()
+        return function(*arguments, decoding=decoding, **options)
+
+    for option in reversed(_OPTIONS):
+        with_decoding = option(with_decoding)
+    return with_decoding  # type: ignore[return-value]
+
+
+def _choice(field: str, text: str) -> Choice:
+    from kafkafs.schemas.choice import parse_choice
+    from kafkafs.schemas.errors import SchemaError
+
+    try:
+        return parse_choice(text)
+    except SchemaError as error:
+        raise click.BadParameter(str(error), param_hint=f"--{field}-schema") from None
+
+
+def _check_not_given() -> None:
+    """UsageError for an option that requires --decode."""
+    context = click.get_current_context()
+    for name in ("value_only", "value_schema", "key_schema", "decode_times", "avro_json", "strict"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} requires --decode")
+
+
+def view_to_decode(context: click.Context, view: str) -> str:
+    """Return the view whose lines are decoded. UsageError if another view was asked for."""
+    is_given = context.get_parameter_source("view") is not ParameterSource.DEFAULT
+    if view != "jsonl" and (is_given or view != "values"):
+        raise click.UsageError(f"--decode prints lines of jsonl, not of {view}")
+    return "jsonl"
+
+
+class TopicDecoders:
+    """Decodes the `jsonl` lines of topics."""
+
+    def __init__(self, decoding: Decoding, schemas: Schemas) -> None:
+        self._decoding = decoding
+        self._schemas = schemas
+        self._decoders: dict[str, LineDecoder] = {}
+
+    def decoder_of(self, topic: str) -> LineDecoder:
+        """Errors: SchemaError, OSError."""
+        from kafkafs.schemas.lines import LineDecoder
+
+        found = self._decoders.get(topic)
+        if found is None:
+            key, value, value_only = self._decoding[:3]
+            found = self._decoders[topic] = LineDecoder(
+                topic, key, value, self._schemas, _read_schema, value_only=value_only
+            )
+        return found
+
+    @property
+    def failed(self) -> int:
+        """How many records have an error."""
+        return sum(decoder.failed for decoder in self._decoders.values())
+
+
+@contextmanager
+def topic_decoders(decoding: Decoding, files: MountFiles) -> Iterator[TopicDecoders]:
+    """Yield the decoders. At the end, say how many records have an error; `--strict` exits.
+
+    The topic `_schemas` is read from `files`. Errors: OSError, SchemaError.
+    """
+    from kafkafs.schemas.choice import Schemas
+    from kafkafs.schemas.registry_topic import REGISTRY_TOPIC, RegistryTopic
+
+    with ExitStack() as stack:
+        registry = None
+        if decoding.asks_registry:
+            with suppress(FileNotFoundError):
+                file = files.opened(REGISTRY_TOPIC, *path_in_topic("jsonl", "0"))
+                read = stack.enter_context(file)
+                registry = RegistryTopic(
+                    lambda position, size: patiently(lambda: read(position, size))
+                )
+        schemas = Schemas(registry, iso_times=decoding.iso_times, avro_json=decoding.avro_json)
+        decoders = TopicDecoders(decoding, schemas)
+        yield decoders
+    if decoders.failed:
+        say(f"kafkafs: {counted(decoders.failed, 'record')} could not be decoded", err=True)
+        end(found=decoding.strict)
+
+
+def _read_schema(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise fail(f"{path}: not UTF-8, so it is not an Avro schema") from None
