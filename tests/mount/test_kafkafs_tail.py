@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from storage import LogManager
 from tests.fork_server import KAFKAFS
 from tests.hang import HANG_S
 from tests.mount.line_writer import Writers
@@ -289,6 +290,7 @@ def test_what_it_cannot_wait_for_is_refused_with_what_does(mount: Mount, tmp_pat
     orders = mount.topic()
     plain = tmp_path / "plain file"
     plain.write_text("1\n")
+    (tmp_path / "unmounted").mkdir()
     for path, reason in (
         (plain, f"for other files use: tail '{plain}'"),
         (mount / ".kafkafs/log", f"for other files use: tail {mount / '.kafkafs/log'}"),
@@ -301,6 +303,17 @@ def test_what_it_cannot_wait_for_is_refused_with_what_does(mount: Mount, tmp_pat
         assert done.stderr.startswith(f"kafkafs: {path}: ")
         assert done.stderr.endswith(f"{reason}\n")
         assert done.stderr.count("\n") == 1
+    with LogManager.open(str(tmp_path / "unmounted")) as manager:
+        manager.create_topic("orders", 1)
+    data = tmp_path / "unmounted"
+    for options, instead in (
+        ([], f"To print the last records: kafkafs cat {data} orders:0@-10"),
+        (["-f"], f"To mount it: kafkafs mount {data} MOUNT"),
+    ):
+        words = [*TAIL, *options, str(data), "orders:0"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=HANG_S)
+        expected = f"kafkafs: {data}: not mounted. {instead}\n"
+        assert (done.returncode, done.stdout, done.stderr) == (3, "", expected)
     for option in ("-n", "-c"):
         done = subprocess.run([*TAIL, option, "some", orders], capture_output=True, text=True)
         assert done.returncode == 2

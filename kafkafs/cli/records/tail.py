@@ -210,10 +210,29 @@ def command(
             raise
         error.show()
     with one_line_errors():
-        paths = [file for path in paths_of(context, words) for file in files_of(path)]
+        found = paths_of(context, words)
+        if found == list(words):
+            _refuse_unmounted(words, follow=follow)
+        paths = [file for path in found for file in files_of(path)]
     has_headers = not quiet and (verbose or len(paths) > 1)
     tail = _Tail(start, follow=follow, by_name=by_name, has_headers=has_headers)
     sys.exit(tail.run([_File(path, follow=follow) for path in paths], pid))
+
+
+def _refuse_unmounted(words: Sequence[str], *, follow: bool) -> None:
+    """Raise click's error, with the line to type, for a data directory that is not mounted."""
+    from kafkafs.data_directory import contents_or_mistake
+    from storage.directory.contents import Contents
+
+    data_dir, *places = words
+    if contents_or_mistake(data_dir) is not Contents.PARTITIONS:
+        return
+    if follow:
+        instead = f"To mount it: kafkafs mount {shlex.quote(data_dir)} MOUNT"
+    else:
+        last = [f"{place}@-10" for place in places or ["TOPIC"]]
+        instead = f"To print the last records: {shlex.join(['kafkafs', 'cat', data_dir, *last])}"
+    raise fail(f"{data_dir}: not mounted. {instead}")
 
 
 class _Tail:
