@@ -250,6 +250,36 @@ def test_the_blocks_for_wheels_can_be_pasted(
     assert root.run("apt-get install -y --no-install-recommends man-db; man kafkafs-topics")
 
 
+#: podman sets limits and cgroups that a container or a virtual machine may not have.
+PODMAN = """
+umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup
+exec podman run --rm --cgroups=disabled --ulimit nofile=1024:4096 --ulimit nproc=1000:2000 \\
+    --network none --device /dev/fuse --cap-add SYS_ADMIN "$@" """
+
+
+def test_an_image_is_built_of_a_root_and_mounts(clone: Path, tmp_path: Path) -> None:
+    """Nothing but the program and its packages is left of the build."""
+    make = ["scripts/package", "image", "--output", str(tmp_path), "trixie"]
+    subprocess.run(make, cwd=clone, stdout=subprocess.DEVNULL, check=True)
+    (image,) = tmp_path.iterdir()
+    load = ["podman", "load", "--quiet", "--input", str(image)]
+    name = subprocess.check_output(load, text=True).strip().rpartition("Loaded image: ")[2]
+    script = """
+        kafkafs mount /data /mnt
+        mkdir /mnt/orders
+        echo 'one order' >> /mnt/orders/0
+        cat /mnt/orders/0
+        kafkafs umount /mnt
+        ! ls -d /source /tmp/* /run/pip/*
+    """
+    inside = ["--entrypoint", "sh", name, "-euc", script]
+    printed = subprocess.check_output(
+        ["unshare", "--mount", "sh", "-euc", PODMAN, "sh", *inside], text=True
+    )
+    assert printed == "mounted /data on /mnt, 0 topics, read-write\none order\n"
+    subprocess.run(["podman", "rmi", "--force", name], stdout=subprocess.DEVNULL, check=True)
+
+
 # -- from source -----------------------------------------------------------------------------------
 
 
