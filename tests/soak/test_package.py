@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -228,7 +229,7 @@ def test_the_blocks_for_an_apt_repository_can_be_pasted(
     packages_list.write_text(
         packages_list.read_text().replace("Installed-Size: ", "Installed-Size: 1")
     )
-    status, printed = root.attempt("apt-get update")
+    status, printed = root.attempt("rm -r /var/lib/apt/lists/*; apt-get update")
     assert status != 0
     assert "Hash Sum mismatch" in printed or "unexpected size" in printed
 
@@ -247,7 +248,56 @@ def test_the_blocks_for_wheels_can_be_pasted(
         "s from nothing to a log that was used, from wheels", round(time.monotonic() - began, 1)
     )
     assert root.attempt("command -v cc")[0] != 0
-    assert root.run("apt-get install -y --no-install-recommends man-db; man kafkafs-topics")
+    assert root.run("apt-get install -y --no-install-recommends man-db; man kafkafs-ls")
+
+
+def test_a_release_has_all_files(clone: Path, tmp_path: Path) -> None:
+    """Of one release of a distribution; an index shows links that lead to the source."""
+    tree, dist = tmp_path / "tree", tmp_path / "dist"
+    subprocess.run(["git", "clone", "--quiet", clone, tree], check=True)
+    with (tree / "pyproject.toml").open("a") as settings:
+        settings.write('\n[project.urls]\nSource = "https://example.org/kafkafs"\n')
+    changes = tree / "CHANGELOG.md"
+    changes.write_text(changes.read_text().replace("[Unreleased]", "[0.1.0] - 2024-01-01"))
+    subprocess.run(
+        """
+        set -e
+        git -c user.name=test -c user.email=test@localhost commit --quiet --all --message all
+        git tag v0.1.0
+        scripts/release --output "$DIST" bookworm
+        cd "$DIST"
+        sha256sum --quiet --check SHA256SUMS
+        """,
+        shell=True,
+        cwd=tree,
+        env={**os.environ, "DIST": str(dist)},
+        check=True,
+    )
+    found = sorted(str(path.relative_to(dist)) for path in dist.rglob("*") if path.is_file())
+    wanted = (
+        r"SHA256SUMS",
+        r"apt/debian12/Packages",
+        r"apt/debian12/Release",
+        r"apt/debian12/kafkafs_0\.1\.0~debian12_amd64\.deb",
+        r"kafkafs-0\.1\.0-cp311-cp311-manylinux\S+_x86_64\.whl",
+        r"kafkafs-0\.1\.0\.tar\.gz",
+        r"kafkafs_0\.1\.0~debian12_amd64\.deb",
+        r"pyfuse3-3\.\d+\.\d+-cp311-cp311-manylinux\S+_x86_64\.whl",
+    )
+    assert len(found) == len(wanted)
+    assert all(map(re.fullmatch, wanted, found)), found
+
+    with tarfile.open(dist / "kafkafs-0.1.0.tar.gz") as files:
+        info = files.extractfile("kafkafs-0.1.0/PKG-INFO")
+        assert info is not None
+        text = info.read().decode()
+    assert "Project-URL: Source, https://example.org/kafkafs\n" in text
+    links = re.findall(r"\]\(([^)]+)\)", text.partition("\n\n")[2])
+    assert links
+    below = "https://example.org/kafkafs/blob/v0.1.0/"
+    assert [link for link in links if not link.startswith(below)] == []
+    paths = [link.removeprefix(below).partition("#")[0] for link in links]
+    assert [path for path in paths if not (tree / path).exists()] == []
 
 
 #: podman sets limits and cgroups that a container or a virtual machine may not have.
