@@ -10,7 +10,7 @@ import json
 import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -173,26 +173,24 @@ class Registry:
 
     def written(
         self, schema: Schema | Any, value: Any, **options: Any
-    ) -> tuple[bytes, list[tuple[str, bytes | None]]]:
+    ) -> tuple[bytes, list[tuple[str, bytes]]]:
         """A value of the topic `orders` as AvroSerializer writes it, and its headers."""
         if not isinstance(schema, Schema):
             schema = Schema(json.dumps(schema), "AVRO")
         serialize = AvroSerializer(self.client, schema, conf=options)
-        headers: list[tuple[str, bytes | None]] = []
+        headers: list[tuple[str, str | bytes | None]] = []
         context = SerializationContext("orders", MessageField.VALUE, headers)
         data = serialize(value, context)
         assert data is not None
-        return data, headers
+        return data, [(name, text) for name, text in headers if isinstance(text, bytes)]
 
-    def decoded(
-        self, data: bytes, headers: list[tuple[str, bytes | None]] | None = None
-    ) -> dict[str, Any]:
+    def decoded(self, data: bytes, headers: Sequence[tuple[str, bytes]] = ()) -> dict[str, Any]:
         """The line of a record with this value."""
         schemas = Schemas(self.topic.opened())
         auto = Choice("auto")
         decoder = LineDecoder("orders", auto, auto, schemas, lambda _: "")
         line: dict[str, Any] = json.loads(
-            decoder.feed(lines_of((None, data), headers=tuple(headers or ())))
+            decoder.feed(lines_of((None, data), headers=tuple(headers)))
         )
         return line
 
