@@ -175,6 +175,13 @@ class Node:
     def xattr_names(self) -> Sequence[str]:
         return ()
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the next lookup of its name makes another node with the same number, since its
+        topic was deleted and undeleted.
+        """
+        return False
+
     def is_current(self) -> bool:
         """Whether a lookup that has just found it may find it again."""
         return True
@@ -249,9 +256,10 @@ class InodeTable:
 
     def get(self, inode: int) -> Node:
         """The node of a number that the kernel sent. ESTALE where the table has none."""
-        node = self.nodes.get(inode)
+        node = self.find(inode)
         if node is None:
-            raise OSError(errno.ESTALE, "the kernel was not given this inode")
+            reason = "the kernel was not given this inode, or its topic was deleted and restored"
+            raise OSError(errno.ESTALE, reason)
         return node
 
     def directory(self, inode: int) -> Directory:
@@ -262,15 +270,23 @@ class InodeTable:
         return node
 
     def find(self, inode: int) -> Node | None:
-        """The node of a number that the kernel knows, else None."""
-        return self.nodes.get(inode)
+        """The node of a number that the kernel knows; None: a lookup has to make one."""
+        node = self.nodes.get(inode)
+        return None if node is None or node.is_replaced else node
 
     def remember(self, node: Node) -> Node:
         """Count one lookup; returns the node that the table has for its number."""
         known = self.nodes.setdefault(node.inode, node)
+        earlier = 0
+        if known is not node and known.is_replaced:
+            # The kernel counts the lookups of a number, and not of a node.
+            earlier = known.lookups
+            known.forgotten()
+            known = self.nodes[node.inode] = node
         known.lookups += 1
         if known.lookups == 1:
             known.remembered()
+        known.lookups += earlier
         if known.is_passing:
             self._pass(known)
         return known

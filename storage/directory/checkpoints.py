@@ -28,6 +28,7 @@ from storage.directory.topics import TopicPartition
 from storage.errors import CorruptCheckpoint
 from storage.files import Files, unusable
 from storage.state import checkpoint_file, history
+from storage.state.deletion_file import Deletion
 
 CHECKPOINTS = (
     paths.RECOVERY_POINTS,
@@ -125,6 +126,28 @@ class Checkpoints:
     def look_at_cleaner_offsets(self) -> None:
         """Read up to where each partition has been cleaned, before partitions are loaded."""
         self.cleaned_before, _ = self.read(paths.CLEANER_OFFSETS)
+
+    def at_open(self, item: TopicPartition) -> tuple[int | None, int | None]:
+        """The recovery point and the log start of a partition when the directory was opened."""
+        points, starts = (self._at_open[name] for name in (paths.RECOVERY_POINTS, paths.LOG_STARTS))
+        return points.get(item), starts.get(item)
+
+    def bring_back(self, deletion: Deletion) -> list[TopicPartition]:
+        """Take in the lines of a topic that is about to be undeleted, also into `cleaned_before`.
+
+        Return its partitions.
+        """
+        for each in deletion.partitions:
+            item = deletion.topic, each.number
+            for name, offset in (
+                (paths.RECOVERY_POINTS, each.recovery_point),
+                (paths.LOG_STARTS, each.log_start),
+                (paths.CLEANER_OFFSETS, each.cleaned),
+            ):
+                self._at_open[name].pop(item, None)
+                if offset is not None:
+                    self._at_open[name][item] = offset
+        return [(deletion.topic, each.number) for each in deletion.partitions]
 
     def note_end(self, item: TopicPartition, end: int) -> None:
         """What recovery has cut off a log, which ends at ``end`` now, is dirty when it is written

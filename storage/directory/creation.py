@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from storage import paths
 from storage.directory.checkpoints import Checkpoints
-from storage.directory.deleted import remove_directory
+from storage.directory.deleted import Deleted, remove_directory
 from storage.directory.loader import Loader
 from storage.directory.lock import DirectoryLock
 from storage.directory.partition_modes import PartitionModes
@@ -31,7 +31,7 @@ from storage.state import checkpoint_file
 
 
 class Manager(Protocol):
-    """What a ``LogManager`` is to this module."""
+    """What a `LogManager` is to this module and to `deletion`."""
 
     path: str
     files: Files
@@ -41,16 +41,19 @@ class Manager(Protocol):
     left_out: list[TopicPartition]
     ignored: list[TopicPartition]
     checkpoints: Checkpoints
+    cleaner_offsets: dict[TopicPartition, int]
+    clean: bool
+    deleted: Deleted
     loader: Loader
     modes: PartitionModes
     clock_ms: Callable[[], int]
+    monotonic_ms: Callable[[], int]
 
     def check_writable(self) -> None: ...
     def check_may_write(self, topic: str) -> None: ...
     def check_may_create(self) -> None: ...
-    def start_checkpoint(
-        self, *, snapshots: bool = True, coming: Sequence[Log] = ()
-    ) -> Callable[[], None]: ...
+    def forget_unflushed(self, log: Log) -> None: ...
+    def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]: ...
 
 
 def create_topic(

@@ -1,21 +1,21 @@
-"""Removes what was deleted, after its last readers.
+"""Removes deleted files after their last readers.
 
-A segment that has left its log, and a topic's directories, are renamed at once and removed when
-file.delete.delay.ms is over; segments that are read longer wait for their readers.  A file that
-cannot be removed is tried again.  Until then a topic can be undeleted (``DeletedTopic``), also
+The files of a segment that has left its log, and the directories of a deleted topic, are renamed at
+once and removed when file.delete.delay.ms is over. Segments that are read for longer wait for their
+readers. A file that cannot be removed is tried again. Until then a topic can be undeleted, also
 after a restart.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from storage.directory.reserve import Reserve
-from storage.directory.topics import Topic
 from storage.duties import Duties
 from storage.files import Files
 from storage.log.log import Log, LogGroup
@@ -27,7 +27,7 @@ SWEPT_AT_ONCE = 100
 
 
 def remove_directory(files: Files, directory: str) -> None:
-    """Remove the directory of a partition with the files in it.  OSError."""
+    """Remove the directory of a partition with the files in it. OSError."""
     if stat.S_ISLNK(files.file_stat(directory).st_mode):
         files.unlink(directory)  # deleted as a partition that never was one
         return
@@ -36,90 +36,96 @@ def remove_directory(files: Files, directory: str) -> None:
     files.rmdir(directory)
 
 
-@dataclass(slots=True, eq=False)
-class DeletedTopic:
-    """A topic that can be undeleted until ``due_ms``, by the monotonic clock.
+@dataclass
+class Deleted:
+    """The deleted files of a data directory.
 
-    ``topic``, and its ``logs`` and ``faults`` by partition: where this process has deleted it.
+    `topics`: those that can be undeleted, each with the end of its time by the monotonic clock.
     """
 
-    deletion: Deletion
-    due_ms: int
-    topic: Topic | None = None
-    logs: dict[int, Log] = field(default_factory=dict)
-    faults: dict[int, str] = field(default_factory=dict)
-
-
-class Deleted:
-    """The deleted files of a data directory.  ``topics``: those that can be undeleted."""
-
-    def __init__(
-        self,
-        path: str,
-        files: Files,
-        duties: Duties,
-        reserve: Reserve,
-        log_group: LogGroup,
-        *,
-        read_only: bool,
-    ) -> None:
-        self._path = path
-        self.topics: list[DeletedTopic] = []
-        self._files = files
-        self._duties = duties
-        self._reserve = reserve
-        self._read_only = read_only
-        self._log_group = log_group
-        # Directories, each with when it is due and the partition that was there.
-        self._doomed: list[tuple[int, str, Log | None]] = []
-        # Paths that could not be removed yet, and whether each is a directory.
-        self._unremoved: set[tuple[str, bool]] = set()
+    path: str
+    files: Files
+    duties: Duties
+    reserve: Reserve
+    log_group: LogGroup
+    read_only: bool
+    topics: dict[Deletion, int] = field(default_factory=dict)
+    # Directories, each with when it is due and the partition that was there.
+    _doomed: list[tuple[int, str, Log | None]] = field(default_factory=list)
+    # Paths that could not be removed yet, and whether each is a directory.
+    _unremoved: set[tuple[str, bool]] = field(default_factory=set)
 
     def take_up(
         self, deletions: Iterable[Deletion], doomed: Iterable[str], wall_ms: int, now_ms: int
     ) -> None:
         """Remove what an earlier process has deleted: a topic when its time is over, the other
-        ``doomed`` directories at once.
+        `doomed` directories at once.
 
-        The time is ``wall_ms`` by the wall clock and ``now_ms`` by the monotonic one.
+        The time is `wall_ms` by the wall clock and `now_ms` by the monotonic clock.
         """
-        waiting: set[str] = set()
+        others = {os.path.join(self.path, name) for name in doomed}
         for each in deletions:
             # A clock that was put back must not keep them longer.
             left_ms = min(each.due_ms - wall_ms, each.due_ms - each.deleted_ms)
-            self.topics.append(DeletedTopic(each, now_ms + left_ms))
-            waiting.update(partition.directory for partition in each.partitions)
-        for name in doomed:
-            if not self._read_only and name not in waiting:
-                self.add(now_ms, os.path.join(self._path, name), None)
+            self.add_topic(each, now_ms + left_ms, {}, can_return=True)
+            others.difference_update(self._directories(each))
+        for directory in others:
+            self.add(now_ms, directory, None)
+
+    def add_topic(
+        self, deletion: Deletion, due_ms: int, logs: Mapping[int, Log], *, can_return: bool
+    ) -> None:
+        """Remove a topic's directories from `due_ms` on, by the monotonic clock."""
+        if can_return:
+            self.topics[deletion] = due_ms
+        for each, directory in zip(deletion.partitions, self._directories(deletion), strict=True):
+            self.add(due_ms, directory, logs.get(each.number))
+
+    def _directories(self, deletion: Deletion) -> list[str]:
+        return [os.path.join(self.path, each.directory) for each in deletion.partitions]
 
     def add(self, due_ms: int, directory: str, log: Log | None) -> None:
-        """Remove a partition's directory from ``due_ms`` on, by the monotonic clock."""
+        """Remove a partition's directory from `due_ms` on, by the monotonic clock."""
         self._doomed.append((due_ms, directory, log))
 
-    def take_back(self, log: Log) -> bool:
-        """Forget a partition's directory; False where some of its files were let go of."""
-        if not set(log.segments) <= {segment for _, segment in log.retired}:
-            return False
-        self._doomed = [each for each in self._doomed if each[2] is not log]
-        return True
+    def end_reading(self, deletion: Deletion) -> None:
+        """End all reading of a topic that is about to be undeleted: its files will have other logs.
+
+        BlockingIOError: a thread still uses them.
+        """
+        directories = set(self._directories(deletion))
+        logs = [log for _, directory, log in self._doomed if log and directory in directories]
+        are_free = [log.end_reading() for log in logs]
+        if not all(are_free):
+            reason = f"the files of {deletion.topic} are still being read: try again"
+            raise BlockingIOError(errno.EAGAIN, reason)
+
+    def take_back(self, deletion: Deletion) -> None:
+        """Note that a topic was undeleted. Its old logs are released with the next `remove`."""
+        del self.topics[deletion]
+        directories = set(self._directories(deletion))
+        self._doomed = [
+            (0 if directory in directories else due_ms, directory, log)
+            for due_ms, directory, log in self._doomed
+        ]
 
     def remove(self, now_ms: int, *, again: bool = False) -> Callable[[], None] | None:
         """Release deleted files whose delay is over, some at a time.
 
-        Returns a function that removes them from the disk, in any thread, or None: there are none.
-        ``again``: together with those that could not be removed before.
+        Return a function that removes them from the disk, in any thread, or None: there are none.
+        `again`: together with those that could not be removed before.
         """
         doomed_paths = list(self._unremoved) if again else []
-        for topic in [each for each in self.topics if each.due_ms <= now_ms]:
-            doomed_paths.append((self._let_go(topic), False))
+        for topic in [each for each, due_ms in self.topics.items() if due_ms <= now_ms]:
+            # It cannot be undeleted any more: the file that says it could goes first.
+            del self.topics[topic]
+            doomed_paths.append((deletion_file.path_in(self._directories(topic)[0]), False))
         left = SWEPT_AT_ONCE
-        for log in list(self._log_group.retiring):
+        for log in list(self.log_group.retiring):
             if left:
                 count = len(log.retired)
-                with self._duties.attempt("releasing deleted logs", log.name):
-                    gone = log.release_retired(now_ms, left)
-                    doomed_paths += [(path, False) for path in gone]
+                with self.duties.attempt("releasing deleted logs", log.name):
+                    doomed_paths += [(path, False) for path in log.release_retired(now_ms, left)]
                 left -= count - len(log.retired)
         waiting: list[tuple[int, str, Log | None]] = []
         for due_ms, directory, doomed in self._doomed:
@@ -133,11 +139,9 @@ class Deleted:
             else:
                 waiting.append((due_ms, directory, doomed))
         self._doomed = waiting
-        if self._read_only or (left == SWEPT_AT_ONCE and not doomed_paths):
+        if self.read_only or (left == SWEPT_AT_ONCE and not doomed_paths):
             return None
-
-        # Also where the function is never called.
-        self._unremoved.update(doomed_paths)
+        self._unremoved.update(doomed_paths)  # also where the function is never called
 
         def remove() -> None:
             failure: OSError | None = None
@@ -146,37 +150,21 @@ class Deleted:
                     # A file of a topic that was deleted meanwhile has moved with it.
                     with contextlib.suppress(FileNotFoundError):
                         if is_directory:
-                            remove_directory(self._files, path)
+                            remove_directory(self.files, path)
                         else:
-                            self._files.unlink(path)
+                            self.files.unlink(path)
                 except OSError as error:
                     failure = failure or error
                 else:
                     self._unremoved.discard((path, is_directory))
-            self._reserve.restore()
+            self.reserve.restore()
             if failure is not None:
                 raise failure
 
         return remove
 
-    def _let_go(self, topic: DeletedTopic) -> str:
-        """Doom the directories of a topic, which cannot be undeleted any more.
-
-        Returns the path of the file that says it could, which goes first.
-        """
-        self.topics.remove(topic)
-        directories = [
-            os.path.join(self._path, each.directory) for each in topic.deletion.partitions
-        ]
-        for each, directory in zip(topic.deletion.partitions, directories, strict=True):
-            self.add(topic.due_ms, directory, topic.logs.get(each.number))
-        return deletion_file.path_in(directories[0])
-
     def abandon(self) -> None:
         """Release everything; a later start removes it."""
-        for topic in self.topics:
-            for log in topic.logs.values():
-                log.abandon()
         for _, _, doomed in self._doomed:
             if doomed is not None:
                 doomed.abandon()

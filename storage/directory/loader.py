@@ -240,18 +240,18 @@ class Loader:
         now_ms: int,
         advance: Callable[[int], None] = lambda size: None,
         verify: bool = False,
-        directory: str | None = None,
+        after_crash: bool = False,
     ) -> Log:
-        """Load a partition from its directory or, of a deleted topic, from ``directory``.
+        """Load a partition.
 
-        ``recovery_point``, ``log_start``: its lines in the checkpoints; None: it has none.
-        ``verify``: read all of it; a log that a repair may not shorten is loaded as a mount does.
-        StorageError, OSError.
+        `recovery_point`, `log_start`: its lines in the checkpoints; None: it has none. `verify`:
+        read all of it; a log that a repair may not shorten is loaded as a mount does.
+        `after_crash`: also if the last stop was clean. Errors: StorageError, OSError.
         """
-        was_closed = self.has_marker and directory is None
-        is_new = directory is None and item in self._empty
+        was_closed = self.has_marker and not after_crash
+        is_new = item in self._empty
         self._empty.discard(item)
-        directory = directory or self._directory(item)
+        directory = self._directory(item)
         files, settings = self.files, self.settings
         topic, partition = item
         topic_id = "" if is_new else self._topic_id(directory)
@@ -335,6 +335,41 @@ class Loader:
         if not (clean or is_new) and writable and files.exists(unsynced):
             log.durability.distrust_as_before()
         return log
+
+    def load_undeleted(self, deletion: Deletion, now_ms: int) -> Topic:
+        """Load the partitions of an undeleted topic as after a crash, then make them its parts.
+
+        A partition that cannot be loaded is a fault of the topic.
+        """
+        logs: list[Log] = []
+        faults: list[tuple[TopicPartition, Exception]] = []
+        for each in deletion.partitions:
+            item = deletion.topic, each.number
+            point, start = each.recovery_point, each.log_start
+            if each.cleaned is not None:
+                self.checkpoints.cleaned[item] = each.cleaned
+            try:
+                log = self.load_partition(
+                    item,
+                    clean=False,
+                    recovery_point=point,
+                    log_start=start,
+                    now_ms=now_ms,
+                    after_crash=True,
+                )
+                self.compare_end(log, point or 0)
+                if not log.topic_id:
+                    self.find_topic_id(log, deletion.id)
+                logs.append(log)
+            except Exception as error:
+                faults.append((item, error))
+        topic = self.topics.appear(deletion.topic, deletion.id)
+        for log in logs:
+            self.add(log)
+        for item, fault in faults:
+            self.topics.set_fault(item, fault)
+            _log.warning("%s", topic.faults[item[1]])
+        return topic
 
     def _keep_uncut(self, log: Log, damage: LogWouldEnd) -> None:
         """Note that a repair has not ended a log at damage, and how many records follow it."""

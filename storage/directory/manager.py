@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from storage import clock, descriptors, paths
 from storage.adopt.adopt import recover as recover_adoption
@@ -163,7 +163,8 @@ class LogManager:
         self._left_open = False
         # When expired producers are looked for next, by the monotonic clock.
         self._expiring_ms = 0
-        # The partitions that are there and were not opened, as nothing of them is needed.
+        # The partitions that are there and were not opened: nothing of them is needed, or their
+        # topic is being undeleted.  The checkpoints keep their lines.
         self.left_out: list[TopicPartition] = []
         # The partitions whose directories do not count.  The checkpoints keep their lines.
         self.ignored = [] if lock.ignored is None else lock.ignored.partitions()
@@ -383,12 +384,14 @@ class LogManager:
         return delay_ms
 
     def undelete_topic(self, name: str, topic_id: str | None = None) -> Topic:
-        """Take back the deletion of a topic, with its records, settings and owners; durable.
+        """Restore a deleted topic with its records, settings and owners; durable.
 
-        ``topic_id``: which one, where several of the name were deleted.
+        `topic_id`: which one, if several of the name were deleted.
 
-        UnknownTopicOrPartition where none can be undeleted, TopicExists where there is one of the
-        name, or several were deleted; StorageError and OSError where it cannot be loaded: it can be
+        Open files of the topic get SegmentGone. A partition that cannot be loaded is a fault.
+
+        Errors: UnknownTopicOrPartition if none can be undeleted, TopicExists if the name is in use
+        or several were deleted, BlockingIOError while a thread uses its files, OSError: it can be
         undeleted as before.
         """
         self.check_writable()
@@ -398,7 +401,7 @@ class LogManager:
 
     def may_be_undeleted(self, name: str) -> bool:
         """Whether ``undelete_topic`` may find a topic of this name.  Any thread."""
-        return any(each.deletion.topic == name for each in list(self.deleted.topics))
+        return any(each.topic == name for each in list(self.deleted.topics))
 
     @property
     def changed_ns(self) -> int:
@@ -430,20 +433,6 @@ class LogManager:
         due_ms = self.monotonic_ms() + log.config.file_delete_delay_ms
         log.retire(due_ms)
         self.deleted.add(due_ms, log.directory, log)
-
-    def take_back(self, log: Log, topic: Topic, directory: str) -> bool:
-        """Another process has undeleted a partition that was dropped from ``topic``, and which has
-        its ``directory`` again.  False where its files were let go of meanwhile.
-        """
-        known = self.topics.get(topic.name, topic)
-        if known.id != topic.id or not self.deleted.take_back(log):
-            return False
-        self.topics[topic.name] = known
-        log.relocate(directory)
-        log.restore()
-        known.add(log)
-        self.topics.changes += 1
-        return True
 
     def check_writable(self) -> None:
         """ReadOnlyLog."""
@@ -544,18 +533,15 @@ class LogManager:
         # Other threads add logs and remove them meanwhile.
         return [log for log in list(self._log_group.unflushed) if log.durability.is_due(now_ms)]
 
-    def start_checkpoint(
-        self, *, snapshots: bool = True, coming: Sequence[Log] = ()
-    ) -> Callable[[], None]:
+    def start_checkpoint(self, *, snapshots: bool = True) -> Callable[[], None]:
         """Take the state for the checkpoints now; returns a function that writes it (any thread).
 
         With ``snapshots`` also a snapshot of the producers of every partition that has grown.
-        ``coming``: logs that are about to be part of a topic.
         Where a later checkpoint has been written, the function writes nothing: when it returns,
         this state or a later one is durable.
         """
         self.check_writable()
-        opened = [*self.logs(), *coming]
+        opened = list(self.logs())
         logs = [log for log in opened if not log.read_only]
         unopened = [*self.topics.faulty, *self.left_out, *self.ignored]
         unopened += [(log.topic, log.partition) for log in opened if log.read_only]
@@ -574,7 +560,7 @@ class LogManager:
                 paths.LOG_STARTS: log_starts,
                 paths.HIGH_WATERMARKS: high_watermarks,
             },
-            frozenset({*self.topics, *(log.topic for log in coming)}),
+            frozenset(self.topics),
             unopened,
         )
         grown = logs if snapshots else []
@@ -676,7 +662,8 @@ class LogManager:
 
     @property
     def _is_part_unrecovered(self) -> bool:
-        return bool(self.topics.faulty) or any(log.read_only for log in self.logs())
+        unopened = self.topics.faulty or self.left_out
+        return bool(unopened) or any(log.read_only for log in self.logs())
 
     def rescue(self, log: Log, task: Task) -> None:
         """Repair a log after a failed fsync; any thread.  OSError, StorageError: call it again."""

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from storage import paths
 from storage.errors import (
@@ -38,13 +39,13 @@ def fault_line(item: TopicPartition, error: Exception) -> str:
     return f"{name}-{number}: cannot open: {str(error) or type(error).__name__}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Topic:
     """A topic and its partitions here, by number.
 
     ``faults``: why others could not be opened.  ``extended_ns``: when the last partition was made,
-    in ns since 1970; 0 where none could be opened.  ``returns``: how often its deletion was taken
-    back by this process.
+    in ns since 1970; 0 where none could be opened.  ``returns``: how often it was
+    undeleted, as far as nodes of a mount refer to it.
     """
 
     name: str
@@ -96,6 +97,8 @@ class Topics(dict[str, Topic]):
         self._settings = settings
         self._faults = faults
         self.changes = 0
+        # Those that were deleted and that something still refers to, by name and id.
+        self._deleted = WeakValueDictionary[tuple[str, str], Topic]()
         # When a topic was made last, and the count of changes when that was found out.
         self._created: tuple[int, int] = (-1, 0)
         # The logs of compacted topics, and the count of changes when they were listed.
@@ -161,11 +164,25 @@ class Topics(dict[str, Topic]):
                 f"topic id {log.topic_id} differs from {known} of the topic's other partitions",
                 path=os.path.join(log.directory, paths.PARTITION_METADATA),
             )
-        topic = self.setdefault(log.topic, Topic(log.topic, log.topic_id))
+        topic = self.get(log.topic) or self.appear(log.topic, log.topic_id)
         topic.id = log.topic_id
         topic.faults.pop(log.partition, None)
         topic.add(log)
         self.changes += 1
+
+    def __delitem__(self, name: str) -> None:
+        self._deleted[name, self[name].id] = self[name]
+        super().__delitem__(name)
+
+    def appear(self, name: str, topic_id: str) -> Topic:
+        """Add a topic: the object that nodes of a mount still have of it if it is undeleted."""
+        topic = self._deleted.pop((name, topic_id), None)
+        if topic is None:
+            topic = Topic(name, topic_id)
+        else:
+            topic.returns += 1
+        self[name] = topic
+        return topic
 
     def check_collisions(self, name: str) -> None:
         """TopicExists where Kafka's metrics would take it for another topic (``Topic.java``)."""

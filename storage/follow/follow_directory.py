@@ -3,10 +3,9 @@
 Its ``.lock`` says whether another process writes it; none needs to when it is opened.  A partition
 appears with its directory, as soon as ``partition.metadata`` is there, which the broker writes
 before the first append; an old broker writes none: its partition appears with its first record.  A
-partition goes when its directory does, which a broker renames for deletion; another directory of
-the same name is another partition.  What is deleted can be read until file.delete.delay.ms is over,
-as far as its files are there or open; until then it comes back as the partition that it was, when
-its writer undeletes it.
+partition goes when its directory does, which a broker renames for deletion; a directory that gets
+the name later is another partition.  What is deleted can be read until file.delete.delay.ms is
+over, as far as its files are there or open.
 
 Two checkpoints count: log-start-offset-checkpoint moves log starts up (delete-records), and
 replication-offset-checkpoint ends the logs at their high watermarks with ``until_high_watermark``.
@@ -23,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 
 from storage import paths
-from storage.directory.manager import LogManager, Topic
+from storage.directory.manager import LogManager
 from storage.errors import CorruptCheckpoint, SegmentGone, StorageError
 from storage.follow.follow import FRESH_NS, LogFollower
 from storage.log.log import Log
@@ -54,8 +53,6 @@ class DirectoryFollower:
         self._until_high_watermark = until_high_watermark
         self._followers: dict[Log, LogFollower] = {}
         self._directories: dict[Log, tuple[int, int]] = {}
-        # What was deleted and may come back, by the identity of its directory.
-        self._deleted: dict[tuple[int, int], tuple[LogFollower, Topic]] = {}
         self._names_seen: int | None = None
         self._high_watermarks = _Offsets(manager, paths.HIGH_WATERMARKS)
         self._log_starts = _Offsets(manager, paths.LOG_STARTS)
@@ -154,13 +151,6 @@ class DirectoryFollower:
 
     def _appear(self, item: _Item) -> Log | None:
         """Load a new partition and follow it; None where that has to wait."""
-        identity = self._identity(self._path(item))
-        if identity is not None and identity in self._deleted:
-            follower, topic = self._deleted.pop(identity)
-            if self._manager.take_back(follower.log, topic, self._path(item)):
-                self._directories[follower.log] = identity
-                self._followers[follower.log] = follower
-                return follower.log
         for _ in range(_TRIES):
             log = self._load(item)
             if log is None or self._begin(log):
@@ -202,15 +192,8 @@ class DirectoryFollower:
 
     def _end(self, log: Log) -> None:
         """The partition's directory is gone, or another one."""
-        identity = self._directories.pop(log, None)
-        follower = self._followers.pop(log, None)
-        topic, directory = self._manager.topic(log.topic), self._renamed(identity)
-        self._manager.drop(log, directory)
-        self._deleted = {
-            each: deleted for each, deleted in self._deleted.items() if deleted[0].log.retired
-        }
-        if directory is not None and identity is not None and follower is not None:
-            self._deleted[identity] = follower, topic
+        self._followers.pop(log, None)
+        self._manager.drop(log, self._renamed(self._directories.pop(log, None)))
 
     def _renamed(self, identity: tuple[int, int] | None) -> str | None:
         """The path of a directory that the broker has renamed for deletion."""

@@ -779,12 +779,14 @@ class Log:
         for listener in self.listeners:
             listener.retired(self)
 
-    def restore(self) -> None:
-        """Take appends again: the deletion of the topic was taken back in time."""
-        self.closed = False
-        self.retired = [each for each in self.retired if each[1] not in self.segments]
-        if self.durability.unflushed_since_ms is not None:
-            self.became_unflushed()
+    def end_reading(self) -> bool:
+        """Let all reads fail with SegmentGone from now on: the topic is about to be undeleted, and
+        its files will have another log. Return False while a thread still uses them.
+        """
+        segments = [segment for _, segment in self.retired]
+        for segment in segments:
+            segment.files.end_reading()
+        return not (self.cleaning or any(segment.files.leased for segment in segments))
 
     def release_all(self, most: int | None = None) -> bool:
         """Release a deleted partition's segments, ``most`` at a time; False while any is left or

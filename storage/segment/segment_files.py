@@ -484,6 +484,11 @@ class SegmentFiles:
             suffix = f".{number}{kind}"
         self.set_suffix(suffix)
 
+    def end_reading(self) -> None:
+        """Refuse leases from now on. Thread-safe."""
+        with descriptors.lock:
+            self._gone = True
+
     def let_go(self) -> list[str]:
         """End all reading, and return the paths to remove, in this order.
 

@@ -272,17 +272,6 @@ class Settings:
         self.forget(topic)
         self._topics[topic] = begun
 
-    def recall(self, topic: str, directory: str) -> None:
-        """Use the settings of a deleted topic, which is about to come back.
-
-        ``directory``: its first partition's, which still has another name.  InvalidConfig, OSError.
-        """
-        self.forget(topic)
-        recalled = TopicFile()
-        with contextlib.suppress(FileNotFoundError):
-            recalled = read_topic_file(self._files, os.path.join(directory, TOPIC_FILE))
-        self._topics[topic] = recalled
-
     def forget(self, topic: str) -> None:
         """Forget a topic: it is gone, or another one may get its name."""
         self._topics.pop(topic, None)

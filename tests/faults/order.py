@@ -268,8 +268,8 @@ FAULTS = [
     Fault(
         "clean-marker-over-tiered-logs",
         "storage/directory/manager.py",
-        "        return bool(self.topics.faulty) or any(log.read_only for log in self.logs())",
-        "        return bool(self.topics.faulty)",
+        "        return bool(unopened) or any(log.read_only for log in self.logs())",
+        "        return bool(unopened)",
         "A broker trusts tiered logs that nobody has recovered.",
         (TIERED,),
     ),
@@ -373,16 +373,16 @@ FAULTS = [
         "storage/directory/deletion.py",
         "                files.sync_directory(manager.path)\n"
         "        files.sync_directory(manager.path)\n"
-        "    except OSError:\n        for where, directory in",
+        "    except OSError:\n        for source, target in",
         "                files.sync_directory(manager.path)\n"
-        "    except OSError:\n        for where, directory in",
+        "    except OSError:\n        for source, target in",
         "A topic that was deleted is back after a power cut.",
         ("tests/storage/log/test_flush.py",),
     ),
     Fault(
         "delete-topic-not-undone-where-it-fails",
         "storage/directory/deletion.py",
-        "            files.rename(directory, where)\n",
+        "            files.rename(target, source)\n",
         "            pass\n",
         "rmdir says ENOSPC, and half of the topic goes at the next start.",
         ("tests/storage/directory/test_reserve.py",),
@@ -390,17 +390,33 @@ FAULTS = [
     Fault(
         "delete-topic-first-partition-last",
         "storage/directory/deletion.py",
-        "deletion.partitions if first_decides else reversed(deletion.partitions)",
-        "reversed(deletion.partitions)",
+        "moves if is_recorded else moves[::-1]",
+        "moves[::-1]",
         "A kill within leaves a topic without some of its partitions.",
         (TOPIC_CRASH,),
     ),
     Fault(
         "undelete-topic-first-partition-first",
         "storage/directory/deletion.py",
-        "        for each in (*reversed(others), first):\n",
-        "        for each in (first, *others):\n",
+        "_live(name, each)) for each in reversed(deletion.partitions)]\n",
+        "_live(name, each)) for each in deletion.partitions[:]]\n",
         "A kill within leaves a topic without some of its partitions.",
+        ("tests/crash/test_undelete_crash.py",),
+    ),
+    Fault(
+        "undelete-topic-with-two-logs-on-its-files",
+        "storage/directory/deletion.py",
+        "    manager.deleted.end_reading(deletion)\n",
+        "    _ = manager.deleted.end_reading\n",
+        "A compaction that was under way at rmdir renames files of the topic that is back.",
+        ("tests/storage/directory/test_undelete.py",),
+    ),
+    Fault(
+        "undelete-topic-lines-of-the-checkpoints-later",
+        "storage/directory/deletion.py",
+        "        manager.start_checkpoint(snapshots=False)()\n        _rename",
+        "        _ = manager.start_checkpoint\n        _rename",
+        "A kill within brings deleted records back, and takes what was not flushed for lost.",
         ("tests/crash/test_undelete_crash.py",),
     ),
     Fault(

@@ -38,13 +38,13 @@ from kafkafs.tree.owner.adopt_file import NAME as ADOPT
 from kafkafs.tree.owner.adopt_file import adopt_file
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
-from storage.directory.deleted import DeletedTopic
 from storage.directory.manager import LogManager, Topic
 from storage.modes import Ownership
 from storage.paths import ABOUT
 from storage.plural import counted
 from storage.settings.config import format_value
 from storage.settings.settings import SETTINGS_FILE, Settings
+from storage.state.deletion_file import Deletion
 
 Take = Callable[[int, Handle | None], WritingHandle]
 """Makes the handle for writing, from the flags and the one that reads."""
@@ -197,14 +197,13 @@ def topics_text(manager: LogManager) -> str:
     lines += [f"# {line}" for line in manager.remote_lines()]
     lines += [f"# {reason}" for _, topic in topics for reason in topic.faults.copy().values()]
     lines += [f"# {log.name}: {loss}" for log in manager.logs() for loss in log.losses]
-    lines += [f"# {deleted_line(manager, each)}" for each in list(manager.deleted.topics)]
+    lines += [f"# {deleted_line(manager, *each)}" for each in list(manager.deleted.topics.items())]
     return "".join(f"{line}\n" for line in lines)
 
 
-def deleted_line(manager: LogManager, deleted: DeletedTopic) -> str:
-    """What can be undeleted, and for how long."""
-    deletion = deleted.deletion
-    left_s = max(deleted.due_ms - manager.monotonic_ms(), 0) / 1000
+def deleted_line(manager: LogManager, deletion: Deletion, due_ms: int) -> str:
+    """Say that a topic can be undeleted, and for how long."""
+    left_s = max(due_ms - manager.monotonic_ms(), 0) / 1000
     return (
         f"{deletion.topic} was deleted, {counted(len(deletion.partitions), 'partition')}. "
         f"To restore it within {left_s:.0f} s: undelete {deletion.topic} {deletion.id}"

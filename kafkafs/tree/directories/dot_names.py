@@ -150,6 +150,10 @@ class OfPartition(TreeDirectory):
         super().__init__(topic.mount, inode)
         self.partition = partition
 
+    @property
+    def is_replaced(self) -> bool:
+        return self.partition.is_replaced
+
     def remembered(self) -> None:
         self.partition.owned.add(self.inode)
 
@@ -241,6 +245,7 @@ class MetaDirectory(OfPartition):
             self.file_owner,
             lambda: partition.mtime_ns,
             path=f"{self.path}/{name}",
+            of=self,
         )
 
     def names(self) -> list[str]:

@@ -184,6 +184,10 @@ class RawFile(Node):
         log = self.partition.log
         return f"{log.topic}/.raw/{log.partition}/{self._name}"
 
+    @property
+    def is_replaced(self) -> bool:
+        return self.partition.is_replaced
+
     def _path(self) -> str:
         return os.path.join(self.partition.log.directory, self._name)
 
@@ -232,13 +236,13 @@ class RawFile(Node):
         """What the name does not lead to any more, while it is open. ESTALE."""
         handle = next(iter(tuple(self.handles)), None)
         if handle is None:
-            raise self._stale()
+            raise self.stale()
         if not self._is_fixed and handle.log is not None:
             # It may have grown since the last look.
             try:
                 self._found = handle.log.log_stat()
             except SegmentGone:
-                raise self._stale() from None
+                raise self.stale() from None
             except (StorageError, OSError):
                 pass
         return self._found
@@ -264,7 +268,7 @@ class RawFile(Node):
         return found.st_mtime_ns
 
     @staticmethod
-    def _stale() -> OSError:
+    def stale() -> OSError:
         """ESTALE, so that the kernel looks the name up again."""
         return OSError(errno.ESTALE, "the file has been deleted or replaced")
 
@@ -276,7 +280,7 @@ class RawFile(Node):
         segment = _segment_of(self.partition, self._name, self._identity)
         is_fixed = _is_fixed(self.partition, self._name, segment)
         if self._stat() is None or (self._is_fixed and not is_fixed):
-            raise self._stale()
+            raise self.stale()
         handle = RawHandle(self, segment)
         self.handles.add(handle)
         return handle
@@ -298,10 +302,10 @@ class RawFile(Node):
             else:
                 fd = segment.files.open_one(self._name[20:])
         except FileNotFoundError:
-            raise self._stale() from None
+            raise self.stale() from None
         try:
             if files.identity(fd) != self._identity:
-                raise self._stale()
+                raise self.stale()
         except BaseException:
             files.close(fd)
             raise
@@ -346,6 +350,8 @@ class RawHandle(Handle):
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
         """As `Handle.read`; ESTALE where a file that is fixed was cut."""
+        if self._node.is_replaced:
+            raise self._node.stale()
         if self._content is not None:
             return self._content[position : position + size]
         buffer = bytearray(size)

@@ -91,6 +91,10 @@ class ViewFile(Node):
     def pace(self) -> Pace:
         return self.partition.log.pace
 
+    @property
+    def is_replaced(self) -> bool:
+        return self.partition.is_replaced
+
     @staticmethod
     def number(partition: Partition, view: View, nonce: int, start: str = "", end: str = "") -> int:
         """The inode number of a generation: all of it, or from a start to an end."""
@@ -394,6 +398,9 @@ class ReadHandle(Handle):
         return self._partition.log.pace
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
+        if self._partition.log.closed and self._partition.is_replaced:
+            reason = "the topic was deleted and restored: open the file again"
+            raise SegmentGone(reason, path=self._partition.log.name)
         follows = self._partition.mount.follows
         data = (self._read_of_another if follows else self._read)(position, size)
         self._read_to = position + len(data)

@@ -56,10 +56,11 @@ class VirtualFile(Node):
     """A file whose short content `make` makes on the owner's thread. If that would have to wait,
     which is BlockingIOError, a worker thread makes it.
 
-    `take(flags, reader)` makes the handle for writing, of a file that takes lines.
+    `take(flags, reader)` makes the handle for writing, of a file that takes lines. `of`: a node
+    that is replaced together with this file.
     """
 
-    __slots__ = ("_make", "_mtime_ns", "_owner", "_path", "_take")
+    __slots__ = ("_make", "_mtime_ns", "_of", "_owner", "_path", "_take")
 
     def __init__(
         self,
@@ -70,9 +71,11 @@ class VirtualFile(Node):
         *,
         take: Callable[[int, Handle | None], WritingHandle] | None = None,
         path: str = "",
+        of: Node | None = None,
     ) -> None:
         super().__init__(inode)
         self._path = path
+        self._of = of
         self._make = make
         self._owner = owner
         self._mtime_ns = mtime_ns
@@ -81,6 +84,10 @@ class VirtualFile(Node):
     @property
     def path(self) -> str:
         return self._path
+
+    @property
+    def is_replaced(self) -> bool:
+        return self._of is not None and self._of.is_replaced
 
     def attributes(self) -> Attributes:
         return self._attributes(len(self._make()))

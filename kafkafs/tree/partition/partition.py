@@ -440,6 +440,15 @@ class Partition:
             view.layout.timeline.open for view in views
         )
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether its topic was deleted and undeleted: another partition has its name and id."""
+        log = self.log
+        topic = self.mount.manager.topics.get(log.topic) if log.closed else None
+        if topic is None or topic.id != log.topic_id:
+            return False
+        return topic.partitions.get(log.partition, log) is not log
+
     # -- who waits in poll(2) ------------------------------------------------------------------
 
     @property

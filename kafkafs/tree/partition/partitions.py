@@ -360,7 +360,8 @@ class Partitions(LogListener[Log]):
             partition.last_look()
             for view in partition.views.values():
                 view.give_up_pending()
-                view.layout.save()
+                if not partition.log.closed:
+                    view.layout.save()
         self.watches.close()
 
 

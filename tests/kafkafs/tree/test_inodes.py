@@ -49,6 +49,29 @@ def test_numbers_are_hashes_of_what_a_node_is() -> None:
     assert all(ROOT_INODE < number < 1 << 64 for number in numbers)
 
 
+def test_a_replaced_node_gives_its_number_and_its_lookups_to_the_next() -> None:
+    """The kernel may forget the lookups of both at once, or those of the old one only."""
+
+    class Replaced(CountedNode):
+        is_replaced = False
+
+    table = InodeTable()
+    old, new = Replaced(5), CountedNode(5)
+    for _ in range(3):
+        table.remember(old)
+    old.is_replaced = True
+    assert table.find(5) is None
+    with pytest.raises(OSError, match="its topic was deleted and restored"):
+        table.get(5)
+    assert table.remember(new) is new
+    assert old.told == ["remembered", "forgotten"]
+    table.forget(5, 3)
+    assert table.get(5) is new
+    table.forget(5, 1)
+    assert table.find(5) is None
+    assert new.told == ["remembered", "forgotten"]
+
+
 def test_a_node_is_there_while_the_kernel_knows_it() -> None:
     table = InodeTable()
     node = CountedNode(5)

@@ -52,37 +52,48 @@ def test_rmdir_is_taken_back(mount: Mount) -> None:
     assert mount.run("tail -n 2 back/1") == b"1099\nmore\n"
 
 
-def test_who_has_it_open_goes_on(mount: Mount) -> None:
+def test_files_that_are_open_from_before_get_estale(mount: Mount) -> None:
     filled(mount, "open")
-    names = ("open/0", "open/.follow/0", "open/.jsonl/0", "open/0@50", "open/.snapshot/0")
-    readers = [(mount / name).open("rb", buffering=0) for name in names]
+    mount.run("mkdir .groups/g; echo 7 > .groups/g/open/0")
+    views = ("0", ".follow/0", ".jsonl/0", "0@50", ".raw/0/00000000000000000000.log")
+    texts = (".meta/0/offsets", ".control/flush", ".config")
+    inodes = [(mount / f"open/{name}").stat().st_ino for name in views]
+    readers = [(mount / f"open/{name}").open("rb", buffering=0) for name in views]
     begun = [reader.read(64) for reader in readers]
+    # The kernel knows these inodes when the topic returns, too.
+    held = [(mount / f"open/{name}").open("rb") for name in texts]
+    held.append((mount / ".groups/g/open/0").open("rb"))
+    directories = [
+        os.open(mount / f"open/{name}", os.O_RDONLY | os.O_DIRECTORY)
+        for name in ("", ".kv", ".raw/0", ".meta/0", ".control")
+    ]
     appender = (mount / "open/0").open("ab", buffering=0)
-    appender.write(b"first half, ")
-    inside = os.open(mount / "open", os.O_RDONLY | os.O_DIRECTORY)
     (mount / "open").rmdir()
     fails(errno.ESHUTDOWN, lambda: appender.write(b"refused\n"))
-    rest_while_deleted = os.pread(readers[0].fileno(), 1 << 16, 64)
+    for reader, before in zip(readers, begun, strict=True):
+        assert os.pread(reader.fileno(), 64, 0) == before
     command(mount, "undelete open")
+    for reader in readers:
+        fails(errno.ESTALE, os.pread, reader.fileno(), 64, 0)
+    fails(errno.ESTALE, os.pread, readers[0].fileno(), 64, 1 << 20)
+    fails(errno.ESHUTDOWN, lambda: appender.write(b"refused\n"))
+    assert [(mount / f"open/{name}").stat().st_ino for name in views] == inodes
+    mount.run("echo more >> open/0")
+    for name, before in zip(views, begun, strict=True):
+        with (mount / f"open/{name}").open("rb", buffering=0) as file:
+            assert file.read(64) == before
+            assert b"more" in file.readall()
+    assert "log_end 101\n" in (mount / "open/.meta/0/offsets").read_text()
+    assert "high_watermark 101\n" in (mount / ".groups/g/open/0").read_text()
     assert os.listdir(mount / "open") == ["0", "1", "2"]
     assert os.listdir(mount / "open/.kv") == ["0", "1", "2"]
-    appender.write(b"second half\n")
-    with (mount / "open/0").open("ab", buffering=0) as other:
-        other.write(b"another\n")
-    for name, reader, before in zip(names, readers, begun, strict=True):
-        reader.seek(0)
-        assert reader.read(64) == before
-        rest = reader.readall()
-        if "snapshot" in name:
-            assert rest == rest_while_deleted
-        else:
-            assert b"another" in rest.splitlines()[-1]
-        reader.close()
-    assert b"second half\nanother\n" in (mount / "open/0").read_bytes()
+    mount.run("echo run >> open/.control/flush; echo retention.ms=8d >> open/.config")
     # Who is in a directory that was removed stays there, as everywhere.
-    assert os.listdir(inside) == []
-    os.close(inside)
-    appender.close()
+    assert os.listdir(directories[0]) == []
+    for fd in directories:
+        os.close(fd)
+    for each in (*readers, *held, appender):
+        each.close()
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])

@@ -289,7 +289,7 @@ def test_a_topic_whose_deletion_is_refused_is_as_it_was(tmp_path: Path) -> None:
         logs = manager.create_topic("t", 3).partitions
         append(logs[2], b"x")
         before = names(tmp_path)
-        files.endings = ("t-0",)  # the last one that is renamed
+        files.endings = ("t-2",)  # the last one that is renamed
         with pytest.raises(OSError, match="No space"):
             manager.delete_topic("t")
         files.endings = ()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import LogManager
-from storage.errors import TopicExists, UnknownTopicOrPartition
+from storage.errors import LogClosed, SegmentGone, TopicExists, UnknownTopicOrPartition
 from storage.files import Files
 from storage.state import deletion_file
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values
@@ -48,6 +48,11 @@ def check_whole(manager: LogManager, name: str = "orders") -> None:
     assert not manager.deleted.topics
 
 
+def check_whole_and_more(manager: LogManager, name: str) -> None:
+    assert values(manager.log(name, 1))[-1] == b"more"
+    assert len(list(manager.logs())) == 3
+
+
 def left(data: Path) -> list[str]:
     return [
         str(each) for each in data.rglob("*") if "-delete" in str(each) or "deletion" in each.name
@@ -61,14 +66,21 @@ def test_by_the_process_that_has_deleted_it(tmp_path: Path, name: str) -> None:
         topic, logs = manager.topic(name), list(manager.logs())
         assert manager.delete_topic(name) == DELAY_MS
         assert len([each for each in os.listdir(tmp_path) if each.endswith("-delete")]) == 3
+        assert values(logs[1]) == [b"1 0", b"1 1", b"1 2", b"1 3"]
         assert manager.undelete_topic(name) is topic
-        # Who had it open goes on with what it has.
-        assert list(manager.logs()) == logs
+        for log in logs:
+            with pytest.raises(SegmentGone):
+                values(log)
+            with pytest.raises(LogClosed):
+                append(log, b"refused")
         check_whole(manager, name)
         assert not left(tmp_path)
-        append(logs[1], b"more")
-        logs[1].flush()
-        assert manager.sweep(NOW_MS + 10 * DELAY_MS) is not None  # what had been retired before
+        append(manager.log(name, 1), b"more")
+        remove = manager.sweep(NOW_MS)
+        assert remove is not None
+        remove()
+        assert not any(segment.files.is_open for log in logs for segment in log.segments)
+        check_whole_and_more(manager, name)
     with opened(tmp_path) as manager:
         assert values(manager.log(name, 1))[-1] == b"more"
 
@@ -153,7 +165,7 @@ def test_where_one_of_its_name_is_there(tmp_path: Path) -> None:
         manager.delete_topic("orders")
         with pytest.raises(TopicExists, match=r"by its id \(most recently deleted first\): " + new):
             manager.undelete_topic("orders")
-        old = next(each.deletion.id for each in manager.deleted.topics if each.deletion.id != new)
+        old = next(each.id for each in manager.deleted.topics if each.id != new)
         manager.undelete_topic("orders", old)
         manager.delete_topic("orders")
         manager.undelete_topic("orders", new)
@@ -168,7 +180,7 @@ def test_where_one_of_its_name_is_there(tmp_path: Path) -> None:
 
 def check_whole_but_new(manager: LogManager) -> None:
     assert values(manager.log("orders", 1)) == [b"1 0", b"1 1", b"1 2", b"1 3"]
-    assert [each.deletion.topic for each in manager.deleted.topics] == ["orders"]
+    assert [each.topic for each in manager.deleted.topics] == ["orders"]
 
 
 def test_what_was_never_deleted(tmp_path: Path) -> None:
@@ -240,11 +252,45 @@ def test_a_disk_that_refuses_leaves_it_deleted(tmp_path: Path) -> None:
         check_whole(manager)
 
 
+def test_not_while_its_files_are_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as manager:
+        make(manager)
+        read = manager.log("orders", 1).segments[0].files
+        manager.delete_topic("orders")
+        read.lease()
+        with pytest.raises(BlockingIOError, match="still being read: try again"):
+            manager.undelete_topic("orders")
+        assert "orders" not in manager.topics
+        with pytest.raises(SegmentGone):
+            read.lease()
+        read.release()
+        manager.undelete_topic("orders")
+        check_whole(manager)
+
+
+def test_what_was_lost_stays_lost(tmp_path: Path) -> None:
+    """Appends to it would give offsets a second time."""
+    with opened(tmp_path) as manager:
+        make(manager)
+        append(manager.log("orders", 1), b"1 4")
+    (tmp_path / "orders-1" / f"{4:020}.log").write_bytes(b"")
+    with opened(tmp_path) as manager:
+        assert manager.log("orders", 1).lost_end == 5
+        for _ in range(2):
+            manager.delete_topic("orders")
+            manager.undelete_topic("orders")
+            assert manager.log("orders", 1).lost_end == 5
+        manager.delete_topic("orders")
+    with opened(tmp_path) as manager:
+        manager.undelete_topic("orders")
+        assert manager.log("orders", 1).lost_end == 5
+
+
 def test_a_partition_with_a_fault_comes_back_with_it(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         make(manager)
     log = next((tmp_path / "orders-1").glob("*.log"))
-    log.unlink()
+    good = log.rename(tmp_path / "good")
     log.mkdir()
     manager = LogManager.open(str(tmp_path), keeps_faulty=True, clock_ms=lambda: NOW_MS)
     fault = manager.topic("orders").faults[1]
@@ -258,6 +304,10 @@ def test_a_partition_with_a_fault_comes_back_with_it(tmp_path: Path) -> None:
     assert list(manager.topic("orders").faults) == [1]
     assert values(manager.log("orders", 0)) == [b"0 1", b"0 2", b"0 3"]
     manager.close()
+    log.rmdir()
+    good.rename(log)
+    with opened(tmp_path) as manager:
+        check_whole(manager)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +347,7 @@ def test_a_half_finished_deletion_takes_nothing_of_a_new_topic(tmp_path: Path) -
         make(manager)
         manager.delete_topic("orders")
         make(manager)
-        deletion = manager.deleted.topics[0].deletion
+        (deletion,) = manager.deleted.topics
     shutil.rmtree(tmp_path / deletion.partitions[2].directory)
     with opened(tmp_path) as manager:
         assert list(manager.topic("orders").partitions) == [0, 1, 2]
@@ -313,7 +363,7 @@ def test_readers_of_the_directory_see_no_half_of_it(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         make(manager)
         manager.delete_topic("orders")
-        deletion = manager.deleted.topics[0].deletion
+        (deletion,) = manager.deleted.topics
     (tmp_path / deletion.partitions[2].directory).rename(tmp_path / "orders-2")
     with LogManager.open(str(tmp_path), read_only=True) as manager:
         assert not manager.topics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -132,12 +133,24 @@ def test_a_partition_that_was_created_later_survives_with_what_was_flushed(
         assert values(again.log("t", 1)) == [b"a"]
 
 
+class WithoutDeletions(SimulatedDisk):
+    """A disk that refuses to write down how to undelete a topic."""
+
+    def replace_atomically(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        if path.endswith(paths.DELETION):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        super().replace_atomically(path, data, sync=sync)
+
+
+@pytest.mark.parametrize("kind", [SimulatedDisk, WithoutDeletions])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_topic_that_was_deleted_does_not_come_back(tmp_path: Path, seed: int) -> None:
+def test_a_topic_that_was_deleted_does_not_come_back(
+    tmp_path: Path, seed: int, kind: type[SimulatedDisk]
+) -> None:
     """No checkpoint has ever named it."""
-    disk = SimulatedDisk(str(tmp_path))
+    disk = kind(str(tmp_path))
     manager = LogManager.open(str(tmp_path), files=disk, clock_ms=lambda: NOW_MS)
-    manager.create_topic("t", 1)
+    manager.create_topic("t", 2)
     manager.delete_topic("t")
     disk.materialise(seed)
     with opened(tmp_path) as again:
