@@ -21,7 +21,7 @@ from kafkafs.schemas.registry_topic import (
 )
 
 Decode: TypeAlias = Callable[[bytes, int], tuple[bytes, int]]
-"""Decodes the bytes from a position on to JSON. Returns the text and the position behind it.
+"""Decodes the bytes from a position on to JSON. Returns the text and the position after it.
 
 Errors: SchemaError.
 """
@@ -154,7 +154,7 @@ class Schemas:
 
 
 class Decoded(NamedTuple):
-    """JSON of a key or a value. `end` is where the bytes behind it begin."""
+    """JSON of a key or a value. `end` is where the bytes after it begin."""
 
     text: bytes
     end: int
@@ -219,7 +219,7 @@ class FieldDecoder:
 def _decoded_as_told(schema: Schema, data: bytes) -> Decoded:
     """Decode bytes that may have a frame or not.
 
-    They have one if they begin with a zero and the schema describes exactly the bytes behind it.
+    They have one if they begin with a zero and the schema describes exactly the bytes after it.
     """
     starts = [_FRAME_SIZE, 0] if len(data) >= _FRAME_SIZE and data[0] == 0 else [0]
     found: list[Decoded] = []

@@ -1,9 +1,9 @@
 """Decodes the keys and values in lines of the `jsonl` view.
 
-A line keeps its fields and gets others behind them:
+A line keeps its fields, and more fields follow:
 
     keySchema, valueSchema      the schema of a key or a value that is decoded
-    keyRest, valueRest          bytes behind a key or a value that the schema does not describe
+    keyRest, valueRest          bytes after a key or a value that the schema does not describe
     keyError, valueError        why a key or a value is not decoded
 
 A line whose value does not decode is the line of the view with `valueError` alone: its key is not
@@ -22,7 +22,7 @@ from kafkafs.schemas.choice import Choice, FieldDecoder, Schemas
 from kafkafs.schemas.errors import SchemaError
 from kafkafs.schemas.json_lines import LineBuffer, bytes_of, headers_of, parse_line
 
-# Of a line, the text between two fields, and behind the last.
+# The text between the three fields of a line, and after the last one.
 _BETWEEN: Final = len(',"value":') + len(',"headers":') + len("}")
 
 
@@ -69,7 +69,7 @@ class LineDecoder:
 
 
 class _Shown(NamedTuple):
-    """The JSON of a key or a value, and its fields behind the others."""
+    """The JSON of a key or a value, and its fields after the others."""
 
     text: bytes
     behind: bytes = b""

@@ -28,7 +28,7 @@ _MOST_LEVELS: Final = 1000
 _READ_BYTES: Final = 1 << 20
 
 Read = Callable[[int, int], bytes]
-"""Returns at most so many bytes of the topic's `jsonl` text from a position on."""
+"""Returns bytes of the topic's `jsonl` text from a position, at most the given number."""
 
 
 class Reference(msgspec.Struct, frozen=True):

@@ -25,6 +25,8 @@ APPEND = "tests/storage/log/test_append.py"
 LOG = "tests/storage/log/test_log.py"
 OPERATIONS = "tests/kafkafs/fuse/test_operations.py"
 CACHING = "tests/mount/contract/test_caching.py"
+REGISTRY_TOPIC = "tests/kafkafs/schemas/test_registry_topic.py"
+DECODED_LINES = "tests/kafkafs/schemas/test_lines.py"
 
 FAULTS = [
     # -- transactions --------------------------------------------------------------------------
@@ -772,5 +774,38 @@ FAULTS = [
         "            _ = update.aborted\n",
         "Records that a broker has aborted are shown.",
         (FOLLOW,),
+    ),
+    # -- schemas ---------------------------------------------------------------------------------
+    Fault(
+        "id-of-another-context",
+        "kafkafs/schemas/registry_topic.py",
+        "            id_in_context = context_of(key.subject), schema.id",
+        "            id_in_context = DEFAULT_CONTEXT, schema.id",
+        "A schema of one context decodes values of another.",
+        (REGISTRY_TOPIC, DECODED_LINES),
+    ),
+    Fault(
+        "another-schema-with-an-id-in-use",
+        "kafkafs/schemas/registry_topic.py",
+        "            if all(known.schema == schema.schema for known in",
+        "            if True or all(known.schema == schema.schema for known in",
+        "A schema that the registry ignores decodes values.",
+        (REGISTRY_TOPIC,),
+    ),
+    Fault(
+        "both-readings-of-a-value-fit",
+        "kafkafs/schemas/choice.py",
+        "    if len(exact) > 1:",
+        "    if len(exact) > 2:",
+        "A value is shown decoded though the bytes may mean something else.",
+        (DECODED_LINES,),
+    ),
+    Fault(
+        "key-decoded-though-the-value-is-not",
+        "kafkafs/schemas/lines.py",
+        "        if not value.failed:",
+        "        if value is not None:",
+        "A line with an error has another key than the line of the view.",
+        (DECODED_LINES,),
     ),
 ]

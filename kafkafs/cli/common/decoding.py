@@ -132,7 +132,7 @@ def _check_not_given() -> None:
 
 
 def view_to_decode(context: click.Context, view: str) -> str:
-    """Return the view whose lines are decoded. UsageError if another view was asked for."""
+    """Return the view whose lines are decoded. UsageError if the user has given another view."""
     is_given = context.get_parameter_source("view") is not ParameterSource.DEFAULT
     if view != "jsonl" and (is_given or view != "values"):
         raise click.UsageError(f"--decode prints lines of jsonl, not of {view}")

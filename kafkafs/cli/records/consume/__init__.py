@@ -151,6 +151,8 @@ def command(
     them. If the reader fails before it has handled them, nobody reads these records again. So each
     record is handled at most once. If you need more, run the reader with --exec.
 
+    --decode prints lines as kafkafs cat does. COMMAND gets the same lines.
+
     After Ctrl-C or SIGTERM, consume finishes the batch, commits it, and exits with status 130 or
     143. After a second signal, it does not wait for the batch.
     """
