@@ -136,6 +136,7 @@ class SecuredBroker(Broker):
             "listeners": f"{given['listeners']}{more}",
             "advertised.listeners": f"{given['advertised.listeners']}{more}",
             "listener.security.protocol.map": ",".join(f"{a}:{b}" for a, b in LISTENERS.items()),
+            "broker.session.timeout.ms": 60_000,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": self._certificates.base / "broker.pem",
             "ssl.truststore.type": "PEM",

@@ -82,9 +82,9 @@ def cluster(pair: Pair) -> Iterator[Cluster]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time limit is half a second."""
+    """The time limit is a second."""
     for module in (cluster_module, connection_module, consume_module, requests_module):
-        monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
+        monkeypatch.setattr(module, "TIMEOUT_S", 1.0)
 
 
 def offsets(code: int = 0, offset: int = 7) -> Callable[..., Struct]:
@@ -161,7 +161,7 @@ def test_an_error_that_does_not_pass_is_returned(quick: None, pair: Pair, cluste
     started = time.monotonic()
     error = list_offsets(cluster, {TOPIC: LATEST})[TOPIC]
     assert str(error) == "t:0: NOT_LEADER_OR_FOLLOWER"
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 9
 
 
 def test_all_brokers_are_gone(quick: None, pair: Pair, cluster: Cluster) -> None:
@@ -314,7 +314,7 @@ def test_a_consumer_ends_when_no_leader_answers(quick: None, pair: Pair, cluster
     started = time.monotonic()
     ((_, error),) = consume(cluster)
     assert isinstance(error, BrokerUnreachable)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 9
 
 
 def test_a_consumer_ends_when_all_brokers_are_gone(
