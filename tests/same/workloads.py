@@ -105,8 +105,10 @@ class Workload:
             monotonic_ms=lambda: self._now_ms,
         )
 
-    def _log(self) -> Log:
-        return self._random.choice(list(self._manager.logs()))
+    def _log(self, *topics: str) -> Log:
+        """One of the logs, or of those of some topics."""
+        logs = [log for log in self._manager.logs() if not topics or log.topic in topics]
+        return self._random.choice(logs)
 
     def _append(self) -> None:
         draw = self._random
@@ -149,7 +151,7 @@ class Workload:
         self._manager.checkpoint()
 
     def _delete_records(self) -> None:
-        log = self._log()
+        log = self._log("deleted")
         offset = (log.log_start_offset + log.high_watermark + 1) // 2
         delete_records(self._manager, log, offset, Task())
 
