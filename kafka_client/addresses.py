@@ -35,7 +35,7 @@ class Address(NamedTuple):
 
 
 def is_address(text: str) -> bool:
-    """Return whether a name of a log is meant to be an address of a cluster."""
+    """Return whether a name of a log begins as an address of a cluster does."""
     return text.startswith(SCHEME)
 
 

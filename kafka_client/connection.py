@@ -335,9 +335,9 @@ def _text_of(error: OSError) -> str:
 
 
 def within(timeout_s: float, function: Callable[[], T]) -> T:
-    """Return what a function returns that cannot be told how long it may take.
+    """Run a function that has no time limit of its own, and return its result.
 
-    It runs on a thread that is left alone after that time. Errors: TimeoutError, and its own.
+    It runs on a thread, which goes on alone after that time. Errors: TimeoutError, and its own.
     """
     outcome: list[T] = []
     errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""What can fail between a client and a broker. A text of a broker is made printable first."""
+"""The errors between a client and a broker. A text of a broker is made printable first."""
 
 # The names say what has happened.
 # ruff: noqa: N818

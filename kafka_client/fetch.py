@@ -45,7 +45,7 @@ class Position:
 
 @dataclass
 class Fetched:
-    """What an answer says of a partition.
+    """One partition in an answer.
 
     `records` are whole, checked batches, valid until the next `receive`; the first may begin below
     the position. `next_offset` is the position after them. `aborted` are the producer id and the
@@ -84,7 +84,7 @@ class Fetcher:
         self._partition_bytes = partition_bytes
         self._max_wait_ms = max_wait_ms
         self._session_id = self._session_epoch = 0
-        # What the broker has of the session.
+        # The positions that the broker has in its session.
         self._asked: dict[TopicPartition, Position] = {}
         self._names: dict[bytes, str] = {}
         self.is_under_way = False
@@ -207,8 +207,8 @@ def _by_topic(
 
 
 class Checked(NamedTuple):
-    """The bytes of sound batches at the start of records, the offset and the leader epoch after
-    them, and why the batch behind them is not sound; "" if only a part of it is there.
+    """The size of the sound batches at the start of records, and the next offset and the last
+    leader epoch. `fault` is why the next batch is not sound; "" if only a part of it is there.
     """
 
     size: int
