@@ -19,7 +19,7 @@ def test_who_may_not_look_into_the_mount_has_the_data_directory() -> None:
             kafkafs mount data mnt > /dev/null
             kafkafs create mnt orders > /dev/null
             echo one | kafkafs append mnt orders
-            for words in "topics data" "topics mnt" "topics mnt/orders" "cat data orders" \\
+            for words in "ls data" "ls mnt" "ls mnt/orders" "cat data orders" \\
                 "cat mnt/orders"; do
                 as_nobody "$PYTHON" -c "$PROGRAM" $words | tail -n 1 | sed 's/ .*//'
             done

@@ -87,7 +87,7 @@ def test_who_mounts_is_told(tmp_path: Path) -> None:
         number = mount.daemon.stick()
         status, said = kafkafs("mount", mount.data, mount.path)
         assert (status, said) == (
-            1,
+            3,
             f"kafkafs: {mount.path}: {mount.data} is already mounted here, and its daemon "
             f"(process {mount.pid}) does not answer. To end the mount: kafkafs umount --force\n",
         )

@@ -136,7 +136,7 @@ def test_deleted_records_are_never_shown_again(
         for read_only in (True, False):
             with opened(data, read_only=read_only) as manager:
                 assert manager.topics.faulty == [("a", 0)]
-                with pytest.raises(FaultyPartition, match="--log-start a-0=OFFSET"):
+                with pytest.raises(FaultyPartition, match="--log-start a:0=OFFSET"):
                     manager.log("a", 0)
                 assert values(manager, "a", 1) == [b"x"]
     with opened(data, mending=Mending({("a", 0): 2})) as manager:
