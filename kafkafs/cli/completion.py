@@ -1,13 +1,15 @@
-"""What Tab completes, in bash, zsh and fish: `_KAFKAFS_COMPLETE=SHELL_source kafkafs` prints a
-shell's script, which asks this module by `_KAFKAFS_COMPLETE=SHELL_complete`.
+"""Completes words at Tab in bash, zsh and fish.
 
-What a word may be is said by its metavar, which usage lines show: DATA and MOUNT are directories,
-TOPIC is a topic in the one that was given before, which undelete alone wants deleted. So a new
-command needs nothing for this.
+`_KAFKAFS_COMPLETE=SHELL_source kafkafs` prints the script of a shell. The script calls this module
+with `_KAFKAFS_COMPLETE=SHELL_complete`.
 
-A Tab reads a directory and the mount table. It opens no log and runs no callback of a command, and
-it touches a mount, whose daemon may not answer, only where the data directory cannot be read, and
-for the names of groups, for which it waits `_PATIENCE_S`.
+The metavar of a parameter, as in usage lines, decides how its word is completed: DATA and MOUNT are
+directories, TOPIC is a topic in the directory that was given before. Only undelete completes
+deleted topics. So a new command needs no code here.
+
+A Tab reads a directory and the mount table. It opens no log and runs no callback of a command. The
+daemon of a mount may not answer. So a Tab touches a mount only if the data directory cannot be
+read, or to list groups. It waits at most `_PATIENCE_S` for the groups.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ from kafkafs.child import Child, NoAnswer
 
 _DIRECTORIES = frozenset({"DATA", "MOUNT"})
 _OTHER_DIRECTORIES = frozenset({"DIR", "BROKER_DIR", "OUT"})
-#: How long a mount may take to name its groups, in seconds.
+#: Seconds that a mount may take to list its groups.
 _PATIENCE_S = 2.0
 _OPEN = (":", "=", ",")
-"""What goes on behind these: the shell adds no blank."""
+"""A word continues after these characters, so the shell adds no blank."""
 
 # The three scripts read lines: type TAB word TAB help.
 
-# bash ends words at colons and equals signs, too: the line says what belongs together, and $2 how
-# much of it bash replaces.
+# bash ends words also at colons and equals signs. So the script passes the line, to be split here,
+# and $2, the part of the word that bash replaces.
 _BASH = """\
 %(complete_func)s() {
     local type value help
@@ -103,10 +105,10 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
 
 class _Shell(ShellComplete):
-    """The shell hands over the line up to the cursor, as COMP_LINE."""
+    """Reads the line up to the cursor, which the shell passes as COMP_LINE."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        # With a letter behind it the last word is the one at the cursor, also after a blank.
+        # The added letter makes the last word the one at the cursor, even after a blank.
         words = split_arg_string(os.environ["COMP_LINE"].lstrip() + "x")
         return words[1:-1], words[-1][:-1]
 
@@ -125,7 +127,7 @@ class _Bash(_Shell):
         return super().complete()
 
     def format_completion(self, item: CompletionItem) -> str:
-        # Of `orders:1` bash replaces `1` only.
+        # bash replaces only the `1` of `orders:1`.
         replaced = os.environ.get("COMP_WORD", "")
         if self._incomplete.endswith(replaced):
             kept = self._incomplete.removesuffix(replaced)
@@ -146,7 +148,7 @@ class _Fish(_Shell):
 
 
 class _Word(click.types.StringParamType):
-    """A text that completes by its metavar."""
+    """A text that is completed by its metavar."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -155,7 +157,7 @@ class _Word(click.types.StringParamType):
 
 
 def prepared(command: click.Command) -> click.Command:
-    """The command to be completed, and not to be run: its parameters stay as typed."""
+    """Return a copy of a command for completion only: its parameters stay as typed."""
     command = copy(command)
     command.params = [copy(parameter) for parameter in command.params]
     for parameter in command.params:
@@ -166,7 +168,7 @@ def prepared(command: click.Command) -> click.Command:
 
 
 def _names(parameter: click.Parameter) -> list[str]:
-    """The words of a metavar, with the equals sign that follows one."""
+    """Return the words of a metavar, each with the equals sign that follows it."""
     metavar = parameter.metavar or (parameter.name or "").upper()
     return re.findall(r"[A-Z_]+=?", metavar)
 
@@ -203,14 +205,14 @@ def _completions(
 
 
 def _directory(ctx: click.Context) -> str | None:
-    """The data directory, or the mount, that a command line names."""
+    """Return the data directory, or the mount, that a command line names."""
     for parameter in ctx.command.params:
         if parameter.name == "data_dir" or not _DIRECTORIES.isdisjoint(_names(parameter)):
             value = ctx.params.get(parameter.name or "")
             first = value[0] if isinstance(value, tuple) and value else value
             if isinstance(first, str) and first:
                 return first
-    # Behind an option whose value is completed click has not divided the arguments.
+    # While the value of an option is completed, click has not assigned the arguments.
     return ctx.args[0] if ctx.args else None
 
 
@@ -221,7 +223,7 @@ def _is_in_mount(path: str) -> bool:
 
 
 def _is_below_mount(path: str) -> bool:
-    """Whether it names a topic or a partition."""
+    """Return whether a path names a topic or a partition."""
     from kafkafs.cli.common.addresses import mount_around
 
     mounted, place = mount_around(os.path.expanduser(path))
@@ -229,8 +231,9 @@ def _is_below_mount(path: str) -> bool:
 
 
 def _there(ctx: click.Context) -> dict[str, list[int]]:
-    """The partitions by topic of the directory that a command line names; none where it cannot be
-    read. To undelete: the topics that were deleted.
+    """Return the partitions by topic of the directory that a command line names.
+
+    The result is empty if the directory cannot be read. For undelete, it has the deleted topics.
     """
     from kafkafs.cli.common.addresses import mount_around
     from storage import paths
@@ -256,7 +259,7 @@ def _there(ctx: click.Context) -> dict[str, list[int]]:
 
 
 def _shown(mount: str) -> dict[str, list[int]]:
-    """The partitions of a mount whose data directory is not for this user."""
+    """Return the partitions of a mount whose data directory this user cannot read."""
     try:
         return {
             topic: sorted(int(name) for name in os.listdir(os.path.join(mount, topic)))
@@ -267,7 +270,7 @@ def _shown(mount: str) -> dict[str, list[int]]:
 
 
 def _groups(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-    """The groups of the mount that a command line names."""
+    """Yield the groups of the mount that a command line names."""
     from kafkafs.cli.common.addresses import mount_around, mount_that_writes
     from kafkafs.tree.files.group_names import group_name
     from storage.paths import GROUPS
@@ -299,7 +302,7 @@ def _topics(
     *,
     is_needed: bool,
 ) -> Iterator[CompletionItem]:
-    """`TOPIC`, and behind a colon `TOPIC:PARTITION`, which may be needed."""
+    """Yield `TOPIC` or, after a colon, `TOPIC:PARTITION`. `is_needed`: a partition is required."""
     topic, colon, number = incomplete.partition(":")
     if colon and "PARTITION" in names:
         end = ":" if "OFFSET" in names else ""
@@ -312,7 +315,7 @@ def _topics(
 
 
 def _settings(incomplete: str) -> Iterator[CompletionItem]:
-    """`NAME=` of a topic's settings, and behind it the words that the value may be."""
+    """Yield `NAME=` of a topic's settings or, after `=`, the words that are valid values."""
     from storage.settings.config import TOPIC_SETTINGS, words_of
 
     name, equals, value = incomplete.partition("=")
@@ -327,7 +330,7 @@ def _settings(incomplete: str) -> Iterator[CompletionItem]:
 
 
 def _mount_options(incomplete: str) -> Iterator[CompletionItem]:
-    """The last of several options with commas between them."""
+    """Complete the last of several options that are separated by commas."""
     from kafkafs.mount_options import OPTIONS
 
     before, comma, last = incomplete.rpartition(",")

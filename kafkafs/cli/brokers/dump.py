@@ -151,7 +151,7 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
     names = [*_split(files), *paths]
     if not names:
         raise click.UsageError("give at least one file")
-    check_paths(filter(None, names))  # of an empty one it is said that it is unknown
+    check_paths(filter(None, names))  # `dump` reports an empty name
     options = _options(given)
     try:
         with binary_stdout() as out:
@@ -164,7 +164,7 @@ def command(paths: tuple[str, ...], files: str | None, is_json: bool, **given: A
 
 
 def _segments_of(names: Sequence[str]) -> str:
-    """The line to type where one partition was meant, in a mount or by its directory; or ""."""
+    """Return the line to type if the first name is a partition, in a mount or on disk; or ""."""
     from storage.paths import parse_partition_directory
 
     mounted, path = mount_around(names[0])

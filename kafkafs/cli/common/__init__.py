@@ -1,14 +1,16 @@
-"""What commands share; no command is here, and nothing here imports one.
+"""Code that commands share. No command is here, and nothing here imports one.
 
-What a command is given: `addresses` names logs, `mounted_paths` files of a mount, `views` a view.
-`matching` leaves out records that the option `--where` does not want. `mount_files` reads files of
-a mount, also where there is none. `decoding` decodes records for the option `--decode`.
+Arguments: `addresses` resolves logs, `mounted_paths` resolves files of a mount, and `views`
+resolves a view. `matching` selects records by the option `--where`. `mount_files` reads the files
+of a mount, and also works without a mount. `decoding` decodes records for the option `--decode`.
 
-What it asks a daemon: `serving` says whether one answers, before a mount is touched; `daemon_jobs`
-has it do work, `refusals` says why it has refused something, `patience` waits while it measures.
+Daemons: `serving` checks that a daemon answers, before a command touches its mount. `daemon_jobs`
+runs jobs in the daemon. `refusals` finds out why the daemon has refused a request. `patience` waits
+while the daemon measures a partition.
 
-What it tells people: `output` prints facts, as text or JSON, `progress` shows how far work is,
-`ending` says why it ends, `as_user` gives the line that another user has to type.
+Output: `output` prints facts as text or JSON. `progress` shows the progress of work. `ending`
+prints why a command ends. `as_user` returns the line that another user has to type.
 
-`changes` is of those that make, delete and fill topics: in the directory, or through its mount.
+`changes` is for commands that create, delete and fill topics, in the directory or through its
+mount.
 """

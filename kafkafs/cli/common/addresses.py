@@ -3,13 +3,13 @@
     DATA|MOUNT [TOPIC[:PARTITION] ...]     a data directory, or a mount of it, and logs in it
     MOUNT/TOPIC[/PARTITION] ...            paths below a mount
 
-Without a topic all logs are meant. A command takes logs by `logs_argument`, or by `resolve` where
-other words follow, and gets an `Address`. It works on `data_dir`; what would change a directory
-that is mounted goes through `mount_to_change`.
+Without a topic, the words name all logs. A command takes logs by `logs_argument`, or by `resolve`
+if other words follow, and gets an `Address`. The command works on `data_dir`. Changes to a mounted
+directory go through `mount_to_change`.
 
-What is no data directory is refused before the command looks at it, with the command to type where
-that is known. A mount is not touched for that, since its daemon may not answer: whether it does say
-`mount_to_change`, `mount_to_read` and `check_paths` (`serving`).
+A path that is no data directory is refused before the command opens it. If the right command is
+known, the message has it. This check touches no mount, since the daemon may not answer.
+`mount_to_change`, `mount_to_read` and `check_paths` check that it answers (`serving`).
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ Place = tuple[str, int | None]
 
 
 class Address(NamedTuple):
-    """What was given, resolved."""
+    """The logs that a command line names, resolved."""
 
     data_dir: str
     """The data directory: absolute, without symbolic links."""
     places: tuple[Place, ...] = ()
     """The logs, in the order in which they were named; none: all."""
     mount: str | None = None
-    """Where it is mounted: the mount that was given, else the one that writes; None: nowhere, or
-    where this process cannot see it."""
+    """The mount that was given, else the mount that writes the directory; None: there is none, or
+    this process cannot see it."""
     read_only: bool = False
-    """`mount` is a read-only one."""
+    """Whether `mount` is read-only."""
 
     def words(self) -> str:
-        """What to type for the same logs in the data directory."""
+        """Return the words to type for the same logs in the data directory."""
         places = (name if number is None else f"{name}:{number}" for name, number in self.places)
         return shlex.join([self.data_dir, *places])
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether a log is meant."""
+        """Return whether the address includes a partition."""
         return not self.places or any(
             name == topic and number in (None, partition) for name, number in self.places
         )
 
     def topic(self) -> str:
-        """The one topic that is named. UsageError."""
+        """Return the one topic that is named. Errors: UsageError."""
         if len(self.places) != 1 or self.places[0][1] is not None:
             raise click.UsageError("give one topic: DATA TOPIC, or MOUNT/TOPIC")
         return self.places[0][0]
 
     def partition(self) -> tuple[str, int]:
-        """The one partition that is named. UsageError."""
+        """Return the one partition that is named. Errors: UsageError."""
         topic, partition = self.places[0] if len(self.places) == 1 else ("", None)
         if partition is None:
             raise click.UsageError(
@@ -107,11 +107,14 @@ def checked_directory(
     may_be_partition: bool = False,
     topic: str | None = None,
 ) -> str:
-    """A data directory as an absolute path without symbolic links. click's error.
+    """Return a data directory as an absolute path without symbolic links.
 
-    `needs`: what it has at least, unless `--allow-empty` is given: partitions, files of Kafka's or
-    kafkafs', or nothing, but then also nothing of others. `may_be_partition`: the directory of one
-    partition will do. `topic`: one that is wanted in it.
+    `needs`: the least contents, unless `--allow-empty` is given: partitions, files of Kafka or
+    kafkafs, or nothing. With "nothing", a directory with only other files is still refused.
+    `may_be_partition`: accept the directory of one partition. `topic`: the topic that the message
+    suggests to create.
+
+    Errors: ClickException.
     """
     from kafkafs.data_directory import Mistake, contents_or_mistake
     from storage.directory.contents import Contents
@@ -148,7 +151,7 @@ def checked_directory(
 
 
 def check_no_address(text: str) -> None:
-    """click's error for the address of a broker."""
+    """Raise ClickException for the address of a broker."""
     from kafkafs.data_directory import find_mistake, is_broker_address
 
     if is_broker_address(text) and (mistake := find_mistake(text)) is not None:
@@ -161,8 +164,9 @@ def _refuse_empty(text: str) -> None:
 
 
 def _as_data_and_place(path: str) -> tuple[str, ...]:
-    """DATA and TOPIC[:PARTITION] for a path DATA/TOPIC[/PARTITION], as only a mount has it; nothing
-    where there is no such topic.
+    """Return DATA and TOPIC[:PARTITION] for a path DATA/TOPIC[/PARTITION], which only a mount has.
+
+    The result is empty if there is no such topic.
     """
     from storage import paths
     from storage.files import Files
@@ -186,10 +190,12 @@ def resolve(
     needs: Needs = "partitions",
     may_be_partition: bool = False,
 ) -> Address:
-    """The logs that `words`, at least one, name; see the module. BadParameter, or click's error.
+    """Return the logs that `words` (at least one) name; see the module.
 
-    `needs` and `may_be_partition`: see `checked_directory`. Whether the topics are there says
-    `check_places`.
+    `needs` and `may_be_partition`: see `checked_directory`. `check_places` checks that the topics
+    exist.
+
+    Errors: ClickException, such as BadParameter.
     """
     first, *others = words
     mounted, path = mount_around(first)
@@ -210,8 +216,9 @@ def resolve(
 
 
 def mount_around(text: str) -> tuple[Mounted | None, str]:
-    """(the mount of kafkafs on which a path lies, if it lies on one; the path without symbolic
-    links). OSError where there are too many of them.
+    """Return the kafkafs mount of a path, or None, and the path without symbolic links.
+
+    Errors: OSError if there are too many symbolic links.
     """
     from kafkafs import mount_table
 
@@ -225,7 +232,7 @@ def mount_around(text: str) -> tuple[Mounted | None, str]:
 
 
 def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
-    """The topic or partition of a path below a mount. click's errors."""
+    """Return the topic or partition of a path below a mount. Errors: ClickException."""
     around, path = mount_around(text)
     if around is None or around.path != mounted.path:
         raise click.BadParameter(
@@ -245,7 +252,10 @@ def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
 
 
 def _place_in(context: click.Context, first: str, word: str) -> Place:
-    """TOPIC[:PARTITION] behind DATA or MOUNT, `first`. BadParameter; click's error for a path."""
+    """Parse TOPIC[:PARTITION] after `first`, which is DATA or MOUNT.
+
+    Errors: BadParameter; ClickException for a path.
+    """
     if "/" not in word:
         return _place(word)
     below = os.path.relpath(word, first).split(os.sep)
@@ -259,7 +269,7 @@ def _place_in(context: click.Context, first: str, word: str) -> Place:
 
 
 def _place(text: str) -> Place:
-    """TOPIC or TOPIC:PARTITION. BadParameter."""
+    """Parse TOPIC or TOPIC:PARTITION. Errors: BadParameter."""
     topic, colon, partition = text.partition(":")
     if not topic:
         raise click.BadParameter(f"{text!r} is not TOPIC[:PARTITION]")
@@ -267,9 +277,9 @@ def _place(text: str) -> Place:
 
 
 def mount_to_change(address: Address) -> str | None:
-    """The mount through which the logs must be changed; None: `data_dir` is to be opened.
+    """Return the mount through which the logs must be changed; None: open `data_dir`.
 
-    click's error for a mount that is read-only, or whose daemon does not answer.
+    Errors: ClickException if the mount is read-only or its daemon does not answer.
     """
     from kafkafs.cli.common.serving import check_served
 
@@ -280,7 +290,7 @@ def mount_to_change(address: Address) -> str | None:
 
 
 def _refuse_read_only(address: Address, *, through_mount: bool = False) -> None:
-    """click's error for a read-only mount, with what to type where that would not be refused.
+    """Raise ClickException for a read-only mount, with a command that works, if there is one.
 
     `through_mount`: whether the command works through a mount that writes.
     """
@@ -307,8 +317,10 @@ def _refuse_read_only(address: Address, *, through_mount: bool = False) -> None:
 
 
 def mount_to_read(address: Address, needed: str = "") -> str | None:
-    """The mount through which the logs can be read; None: `data_dir` is to be opened, as there is
-    none, or its daemon does not answer, which is said, or it is not for this user.
+    """Return the mount through which the logs can be read; None: open `data_dir`.
+
+    There is no such mount if the directory is not mounted, if this user may not read the mount, or
+    if its daemon does not answer. In the last case, this function prints a line.
 
     `needed`: the path in the mount that this user must be able to read.
     """
@@ -327,8 +339,9 @@ def mount_to_read(address: Address, needed: str = "") -> str | None:
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Before a command touches paths that may lie in mounts: click's error where a daemon does not
-    answer, or for an empty path. OSError.
+    """Check paths that may lie in mounts, before a command touches them.
+
+    Errors: ClickException if a daemon does not answer, or for an empty path; OSError.
     """
     from kafkafs.cli.common.serving import check_served
 
@@ -341,7 +354,7 @@ def check_paths(paths: Iterable[str]) -> None:
 
 
 def mount_that_writes(data_dir: str) -> str | None:
-    """Where a data directory is mounted by a daemon that may write; None: nowhere in sight."""
+    """Return the mount of a data directory whose daemon may write; None: no such mount is seen."""
     from kafkafs.mount_table import TYPE, find
     from storage import paths
     from storage.files import Files
@@ -353,14 +366,17 @@ def mount_that_writes(data_dir: str) -> str | None:
         if owner is None or files.locked_by(os.path.join(data_dir, paths.LOCK)) != owner.pid:
             return None
     except OSError:
-        return None  # who cannot read these files cannot read the logs either, and is told so
+        return None  # opening the logs fails too, and reports the error
     mounted = find(owner.mount)
     return owner.mount if mounted is not None and mounted.type == TYPE else None
 
 
 def directory_to_open(address: Address) -> str:
-    """The data directory, for a command that needs it for itself. click's error for a read-only
-    mount; who opens what is mounted by a daemon that writes gets LogLocked.
+    """Return the data directory, for a command that needs exclusive access.
+
+    If a daemon that writes has mounted the directory, opening it raises LogLocked.
+
+    Errors: ClickException for a read-only mount.
     """
     _refuse_read_only(address)
     return address.data_dir
@@ -374,10 +390,10 @@ def logs_argument(
     may_be_partition: bool = False,
     partitions: bool = True,
 ) -> Callable[[_F], _F]:
-    """The argument of logs; a command's parameter is `logs`, an `Address`.
+    """Add the argument for logs. The command's parameter is `logs`, an `Address`.
 
-    `metavar`: the part of the grammar that the command takes, for its usage line. `allow_empty`:
-    with the option `--allow-empty`. `partitions`: single partitions, too, not only whole topics.
+    `metavar`: the part of the grammar that the command accepts, for its usage line. `allow_empty`:
+    add the option `--allow-empty`. `partitions`: accept single partitions, not only whole topics.
     """
 
     def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
@@ -396,8 +412,9 @@ def logs_argument(
 def directory_argument(
     *, allow_empty: bool = True, needs: Needs = "partitions"
 ) -> Callable[[_F], _F]:
-    """The argument DATA|MOUNT, for what cannot be done to single topics; the parameter is `where`,
-    an `Address` without places.
+    """Add the argument DATA|MOUNT, for a command that cannot work on single topics.
+
+    The command's parameter is `where`, an `Address` without places.
     """
 
     def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
@@ -409,7 +426,7 @@ def directory_argument(
 def resolve_directory(
     context: click.Context, words: Sequence[str], *, needs: Needs = "partitions"
 ) -> Address:
-    """The directory that `words` name, without topics; see `resolve`."""
+    """Return the directory that `words` name, without topics; see `resolve`."""
     address = resolve(context, words[:1], needs=needs)
     if address.places or len(words) > 1:
         whole = shlex.quote(address.mount or address.data_dir)
@@ -430,7 +447,7 @@ def _words_argument(
 
 
 def number(text: str, what: str) -> int:
-    """Parse a number ≥ 0. click's BadParameter."""
+    """Parse a number ≥ 0. Errors: BadParameter."""
     if _NUMBER.fullmatch(text) is None:
         raise click.BadParameter(f"{text!r} is not a valid {what}")
     return int(text)
@@ -439,14 +456,16 @@ def number(text: str, what: str) -> int:
 def parsed_places(
     context: click.Context, parameter: click.Parameter, texts: Any
 ) -> tuple[Place, ...]:
-    """A click callback: several TOPIC or TOPIC:PARTITION."""
+    """Parse several TOPIC or TOPIC:PARTITION, as a click callback."""
     return tuple(map(_place, texts))
 
 
 def check_address(address: Address, *, or_create: bool = False) -> None:
-    """Before a command works on logs. UnknownTopicOrPartition, OSError.
+    """Check that the logs exist, before a command works on them.
 
-    `or_create`: who names a topic that is not there may want to create it.
+    `or_create`: the message about a missing topic has the command that creates it.
+
+    Errors: UnknownTopicOrPartition, OSError.
     """
     place = (address.mount or address.data_dir) if or_create else None
     check_places(address.data_dir, address.places, create_in=place)
@@ -457,7 +476,7 @@ def _create_line(place: str, topic: str) -> str:
 
 
 def partitions_at(address: Address) -> list[tuple[str, int]]:
-    """The partitions that are meant, each once. UnknownTopicOrPartition, OSError."""
+    """Return the selected partitions, each once. Errors: UnknownTopicOrPartition, OSError."""
     there = check_places(address.data_dir, address.places)
     return [
         (topic, number)
@@ -470,10 +489,13 @@ def partitions_at(address: Address) -> list[tuple[str, int]]:
 def check_places(
     data_dir: str, places: Sequence[Place], *, create_in: str | None = None
 ) -> dict[str, list[int]]:
-    """Before a command opens `data_dir`, which writes; returns the partitions that are there, by
-    topic. UnknownTopicOrPartition, OSError.
+    """Check that the places exist, and return all partitions of `data_dir` by topic.
 
-    `create_in`: the directory or mount in which a topic that is not there may be created.
+    A command calls this function before it opens `data_dir`, as opening writes.
+
+    `create_in`: the directory or mount in which a missing topic may be created.
+
+    Errors: UnknownTopicOrPartition, OSError.
     """
     from storage import paths
     from storage.errors import UnknownTopicOrPartition
@@ -495,7 +517,7 @@ def check_places(
 
 
 def tiered_topics(address: Address) -> TieredTopics:
-    """The tiered topics of the data directory; nothing is opened."""
+    """Return the tiered topics of the data directory, without opening it."""
     from storage.files import Files
     from storage.settings.settings import Settings
     from storage.state.tiered import TieredTopics
@@ -506,7 +528,10 @@ def tiered_topics(address: Address) -> TieredTopics:
 
 
 def logs_at(manager: LogManager, places: Sequence[Place]) -> list[Log]:
-    """The logs of these places, each once; all logs without a place. UnknownTopicOrPartition."""
+    """Return the logs of these places, each once; without places, return all logs.
+
+    Errors: UnknownTopicOrPartition.
+    """
     if not places:
         return list(manager.logs())
     logs: dict[Log, None] = {}

@@ -1,4 +1,4 @@
-"""What the commands that make, delete and fill topics share."""
+"""Code that the commands share that create, delete and fill topics."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def opened_to_change(data_dir: str) -> Iterator[LogManager]:
-    """A directory that no process has open; what was deleted goes where its time is over.
+    """Open a directory that no process has open, and remove deleted files that are due.
 
-    A partition that cannot be opened is a fault of its topic only.
+    A partition that cannot be opened makes only its own topic faulty.
     """
     from storage.directory.manager import LogManager
 
@@ -39,7 +39,7 @@ def opened_to_change(data_dir: str) -> Iterator[LogManager]:
 
 
 def topic_and_rest(context: click.Context, words: Sequence[str]) -> tuple[Address, Sequence[str]]:
-    """One topic, which need not be there, and the words behind it; click's errors."""
+    """Return one topic, which need not exist, and the words after it. Errors: ClickException."""
     address, others = resolve(context, words[:1], needs="nothing"), words[1:]
     if not address.places and others:
         address, others = resolve(context, words[:2], needs="nothing"), words[2:]
@@ -48,7 +48,7 @@ def topic_and_rest(context: click.Context, words: Sequence[str]) -> tuple[Addres
 
 
 def ask_daemon(mount: str, line: str) -> None:
-    """Write a line to `.kafkafs/topics` of a mount; click's error where it is refused."""
+    """Write a line to `.kafkafs/topics` of a mount. Errors: ClickException if it is refused."""
     name = os.path.join(".kafkafs", "topics")
     path = os.path.join(mount, name)
     request = Request(mount, name)

@@ -1,7 +1,8 @@
-"""Has the daemon of a mount do what a command may not do beside it, by the files of `.control`.
+"""Runs jobs in the daemon of a mount, through the files of `.control`.
 
-A partition is one job, so that each has figures of its own. A file shows the present job and the
-last one as lines of `name value`: its facts.
+While a daemon has a directory open, other processes may not do this work. Each partition is one
+job, so that it has its own figures. A control file shows the present job and the last one as lines
+of `name value`: its facts.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.refusals import Request
 from kafkafs.cli.common.serving import has_gone, why_gone
 
-#: Seconds between two reads of the file: at first, and at most.
+#: The first and the longest pause between two reads of the file, in seconds.
 _FIRST_S = 0.02
 _MOST_S = 0.5
 
-# A control file shows less; another file may be of any size.
+# A control file is smaller. A wrong path may name a file of any size.
 _LONGEST = 1 << 20
 
 Facts = dict[str, str]
@@ -28,14 +29,15 @@ Show = Callable[[str, int, int], None]
 
 
 class JobFailedError(Exception):
-    """A job has failed or could not begin, and why."""
+    """A job has failed or could not start; with the reason."""
 
 
 def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Facts:
     """Run a job for a partition, wait for its end, and return its figures.
 
-    JobFailedError; click's error where the mount is gone. KeyboardInterrupt cancels the job where
-    its kind can be cancelled.
+    KeyboardInterrupt cancels the job if its kind can be cancelled.
+
+    Errors: JobFailedError; ClickException if the daemon of the mount has ended.
     """
     name = os.path.join(topic, ".control", kind)
     path = os.path.join(mount, name)
@@ -63,7 +65,10 @@ def run_job(mount: str, kind: str, topic: str, partition: int, show: Show) -> Fa
 
 
 def wait_for(path: str, show: Show) -> Facts:
-    """Wait until the present job has ended, and `show` how far it is; the facts then. OSError."""
+    """Wait until the present job has ended, and return the facts. `show` displays its progress.
+
+    Errors: OSError.
+    """
     facts = _read_facts(path)
     job = facts.get("started") if facts["state"] == "running" else None
     pause_s = _FIRST_S
@@ -81,7 +86,7 @@ def wait_for(path: str, show: Show) -> Facts:
 
 
 def last_facts(facts: Facts) -> Facts:
-    """Those of the last job, by their names without `last_`."""
+    """Return the facts of the last job, by their names without `last_`."""
     begin = "last_"
     return {
         name.removeprefix(begin): value for name, value in facts.items() if name.startswith(begin)
@@ -89,7 +94,10 @@ def last_facts(facts: Facts) -> Facts:
 
 
 def _read_facts(path: str) -> Facts:
-    """The facts of a control file by name. OSError; click's error for another file."""
+    """Return the facts of a control file by name.
+
+    Errors: OSError; ClickException for another file.
+    """
     lines: list[str] = []
     with (
         contextlib.suppress(IsADirectoryError),
@@ -103,7 +111,7 @@ def _read_facts(path: str) -> Facts:
 
 
 def write_line(path: str, text: str) -> None:
-    """Write lines to a control file, in one write. OSError."""
+    """Write lines to a control file, with one write(2). Errors: OSError."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(file, text.encode(errors="surrogateescape") + b"\n")

@@ -1,13 +1,13 @@
-"""How commands end: with a line that says what is wrong and a status, and with no traceback.
+"""Ends commands with an exit status and a line that says what is wrong, without a traceback.
 
     0    done, and nothing is wrong
     1    done, and something was found
     2    the command line is wrong; nothing was done
     3    not done, or only in part; also if something was found
 
-A command raises `fail`, or works within `one_line_errors`; the group of all commands runs each
-within `ended_in_order`. Errors of standard output have its name for a path, and who reads it no
-more ends a command silently.
+A command raises `fail`, or works inside `one_line_errors`. The group of all commands runs each
+command inside `ended_in_order`. Errors of standard output have its name as their path. If the
+reader of standard output exits, the command ends silently.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kafkafs.printable import one_line
 FOUND = 1
 NOT_DONE = 3
 
-#: What errors of standard output have for a path.
+#: Stands for the path in errors of standard output.
 _STANDARD_OUTPUT = "standard output"
 _TYPED = "kafkafs.typed"
 
@@ -50,14 +50,14 @@ class _Failure(click.ClickException):
 
 
 def fail(message: str, status: int = NOT_DONE) -> click.ClickException:
-    """An exception that prints one line on standard error and exits with this status."""
+    """Return an exception that prints one line on standard error and exits with `status`."""
     failure = _Failure(message)
     failure.exit_code = status  # type: ignore[misc]  # which click looks up in the instance
     return failure
 
 
 def wrong_usage(error: click.UsageError) -> click.ClickException:
-    """An error of click's parser as one line, with what to type."""
+    """Return an error of click's parser as one line, with the command to type."""
     message = " ".join(error.format_message().split()).removesuffix(".")
     if message[1:2].islower():
         message = message[0].lower() + message[1:]
@@ -73,7 +73,7 @@ def end(*, found: bool = False, failed: bool = False) -> None:
 
 
 def as_typed(path: str) -> str:
-    """A path as the command line has it, if it leads there."""
+    """Return a path as it was typed, if it is a path of the command line or lies below one."""
     context = click.get_current_context(silent=True)
     known = {} if context is None else context.meta.get(_TYPED, {})
     for real, typed in known.items():
@@ -83,12 +83,12 @@ def as_typed(path: str) -> str:
 
 
 def note_typed(typed: str, real: str) -> None:
-    """Note how the command line has a path."""
+    """Record how a path was typed."""
     click.get_current_context().meta.setdefault(_TYPED, {})[real] = typed
 
 
 def failure(error: Exception) -> click.ClickException:
-    """As `fail`, with an error's reason behind the path of its file or directory."""
+    """Return an exception that prints the path and the reason of an error, and exits as `fail`."""
     from storage.errors import refusal_of
 
     if isinstance(error, OSError) and error.filename == _STANDARD_OUTPUT:
@@ -107,7 +107,7 @@ def failure(error: Exception) -> click.ClickException:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the command with one line where the storage or the disk fails, or it is cancelled."""
+    """End the command with one line if the storage or the disk fails, or it is cancelled."""
     try:
         yield
     except KeyboardInterrupt:
@@ -130,7 +130,7 @@ def one_line_errors() -> Iterator[None]:
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """End a program without a traceback where it is cancelled, or the system refuses something."""
+    """End a program without a traceback if it is cancelled or a system call fails."""
     try:
         yield
     except KeyboardInterrupt:
@@ -146,7 +146,7 @@ def ended_in_order() -> Iterator[None]:
 
 
 class _StandardOutput(io.BufferedWriter):
-    """Its errors have its name for a path."""
+    """Gives its errors the name of standard output as their path."""
 
     def write(self, data: Any) -> int:
         with naming_output():
@@ -159,7 +159,7 @@ class _StandardOutput(io.BufferedWriter):
 
 @contextmanager
 def naming_output() -> Iterator[None]:
-    """Errors of writing to standard output get its name for a path."""
+    """Give errors of writing to standard output its name as their path."""
     try:
         yield
     except OSError as error:
@@ -168,11 +168,11 @@ def naming_output() -> Iterator[None]:
 
 
 def open_standard_streams() -> None:
-    """Before a program opens a file or prints.
+    """Prepare the standard streams, before a program opens a file or prints.
 
-    No file gets the number of a standard stream that is closed; who prints to such a standard
-    output gets EBADF. It has a buffer also under PYTHONUNBUFFERED: without one, a write that a
-    signal interrupts writes a part.
+    If a standard stream is closed, no other file gets its number. A program that prints to a
+    closed standard output gets EBADF. Standard output has a buffer even under PYTHONUNBUFFERED:
+    without a buffer, a write that a signal interrupts would write only a part.
     """
     for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
@@ -182,7 +182,7 @@ def open_standard_streams() -> None:
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
     before = sys.stdout
-    if before is not sys.__stdout__:  # somebody collects it in memory
+    if before is not sys.__stdout__:  # the caller collects the output in memory
         return
     sys.stdout = io.TextIOWrapper(
         _StandardOutput(io.FileIO(1, "w", closefd=False)),
@@ -193,7 +193,7 @@ def open_standard_streams() -> None:
 
 
 def _print_nowhere() -> None:
-    """What is still in the buffer of standard output cannot be written at the end either."""
+    """Discard the buffer of standard output: a write at exit would fail, too."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
 
@@ -205,15 +205,15 @@ def cancelled() -> NoReturn:
 
 
 def _unread() -> NoReturn:
-    """End a command whose reader has gone, as `head` does: silently, with the status of SIGPIPE."""
+    """End a command whose reader, such as `head`, has exited: silently, with SIGPIPE's status."""
     _print_nowhere()
     sys.exit(128 + signal.SIGPIPE)
 
 
 def did_you_mean(given: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """What to add to the error of a name that is not there: one that it may be a slip of; or "".
+    """Return a suggestion to add to the error about an unknown name: the most similar name; or "".
 
-    `cutoff`: how alike they must be, from 0 to 1.
+    `cutoff`: how similar the names must be, from 0 to 1.
     """
     from difflib import get_close_matches
 

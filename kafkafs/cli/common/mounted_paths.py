@@ -14,13 +14,16 @@ from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.serving import check_served
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
-# The directories of a topic that have a file for each partition which grows with it.
+# The directories of a topic that have a growing file for each partition.
 _VIEWS = frozenset({".kv", ".jsonl", ".batches", ".follow"})
 
 
 def paths_of(context: click.Context, words: Sequence[str]) -> list[str]:
-    """What the words name, as paths of topics and partitions below a mount. Paths stay as they are,
-    also those of anything else. click's errors.
+    """Return the topics and partitions that the words name, as paths below a mount.
+
+    Words that are paths stay as they are, also if the paths name something else.
+
+    Errors: ClickException.
     """
     mounted, path = mount_around(words[0])
     if mounted is None and mount_that_writes(os.path.realpath(path)) is None:
@@ -48,8 +51,9 @@ def _topics(mount: str) -> list[str]:
 
 
 def files_of(path: str) -> list[str]:
-    """The files of the partitions of a topic, for its path or that of one of its views; another
-    path is that of a file.
+    """Return the files of a topic's partitions. `path`: the topic, or one of its views.
+
+    Any other path is the path of a file, and is returned unchanged.
     """
     from storage.paths import ABOUT, GROUPS
 
@@ -60,7 +64,7 @@ def files_of(path: str) -> list[str]:
     if topic in (os.curdir, ABOUT, GROUPS) or (view and (len(view) > 1 or view[0] not in _VIEWS)):
         return [path]
     numbers: list[int] = []
-    with suppress(OSError):  # opening the path says it
+    with suppress(OSError):  # opening the path reports the error
         found = patiently(lambda: os.listdir(path))
         numbers = sorted(int(name) for name in found if _NUMBER.fullmatch(name))
     return [os.path.join(path, str(number)) for number in numbers] or [path]

@@ -1,4 +1,4 @@
-"""How commands print facts and tables: for people, or with `--json` for programs.
+"""Prints facts and tables of commands: for people, or with `--json` for programs.
 
 A command takes the options by `output_options` and prints by the `Output` that it gets. A size is a
 `Size`, a time a `TimeMs`: `--bytes` and `--epoch` say how they are written.
@@ -8,7 +8,7 @@ A command takes the options by `output_options` and prints by the `Output` that 
     JSON    one value a command: an object, or a table as an array of objects; sizes are numbers of
             bytes, times have milliseconds
 
-With `--json` standard output has nothing else; what goes wrong is on standard error all the same.
+With `--json`, standard output has nothing else. Errors are still printed to standard error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @contextmanager
 def binary_stdout() -> Iterator[BinaryIO]:
-    """Standard output for bytes, which takes all that it is given."""
+    """Yield standard output for bytes. Each write writes all bytes."""
     out = sys.stdout.buffer
     yield out
     out.flush()
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, also where the descriptor does not block. OSError."""
+    """Write all bytes, even if the descriptor is non-blocking. Errors: OSError."""
     left = memoryview(data)
     while left:
         try:
@@ -52,7 +52,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class Output:
-    """Prints what a command has to tell, as its options want it."""
+    """Prints the results of a command in the form that its options select."""
 
     def __init__(
         self, *, as_json: bool = False, epoch: bool = False, in_bytes: bool = False
@@ -82,7 +82,7 @@ class Output:
             self.say(line)
 
     def table_lines(self, columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[str]:
-        """A table as text: a line of names, then its rows; numbers are on the right."""
+        """Return a table as text: a line of names, then the rows. Numbers are aligned right."""
         cells = [list(columns), *([self.text(value) for value in row] for row in rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         is_text = [any(isinstance(row[n], str) for row in rows) for n in range(len(columns))]
@@ -95,15 +95,14 @@ class Output:
         ]
 
     def json(self, value: object) -> None:
-        """Print what `--json` asks for; nothing without it. Lists, mappings and values in each
-        other."""
+        """Print nested lists, mappings and values as JSON with `--json`; without it, nothing."""
         if self.as_json:
             # A name may have bytes that are no UTF-8; JSON writes them as \\udcXX.
             text = json.dumps(self._plain(value), indent=2, ensure_ascii=False)
             click.echo(text.encode(errors="backslashreplace"))
 
     def text(self, value: Value) -> str:
-        """A value in a column or behind a name, for people."""
+        """Return a value as text for people, in a column or after a name."""
         if value is None:
             return "-"
         if isinstance(value, Size):
@@ -115,14 +114,14 @@ class Output:
         return str(value).lower() if isinstance(value, bool) else one_line(str(value))
 
     def size(self, size: int) -> str:
-        """A size in a sentence."""
+        """Return a size as text in a sentence."""
         return f"{size} bytes" if self.in_bytes else human_size(size)
 
     def _time(self, time_ms: int) -> str | int:
         return int(time_ms) if self._epoch else local_time(time_ms)
 
     def _plain(self, value: object) -> object:
-        """A value as JSON has it."""
+        """Return a value in the form for JSON."""
         if isinstance(value, Mapping):
             return {name: self._plain(each) for name, each in value.items()}
         if isinstance(value, Sequence) and not isinstance(value, str):
@@ -131,7 +130,7 @@ class Output:
 
 
 def objects(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[dict[str, Value]]:
-    """The rows of a table for `Output.json`."""
+    """Return the rows of a table for `Output.json`."""
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 

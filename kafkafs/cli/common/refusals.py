@@ -1,7 +1,7 @@
-"""Why a mount has refused something: the lines of its log about it that have come since.
+"""Finds out why a mount has refused a request: from the new lines of its log about the request.
 
-A request gets an errno only. What the daemon found, and what to do instead, stands in
-`.kafkafs/log` (`kafkafs.tree.events`), for who may read that.
+A request gets only an errno. The daemon writes the reason, and what to do instead, to
+`.kafkafs/log` (`kafkafs.tree.events`), for users who may read that file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _AGAIN = re.compile(r" … \d+ more in [\d.]+ s$")
 
 
 class Request:
-    """What a command asks of a mount; made before it asks.
+    """A request of a command to a mount. Create it before sending the request.
 
-    `paths`: the paths below the mount by which the log may call it.
+    `paths`: the paths below the mount by which the log may name the request.
     """
 
     def __init__(self, mount: str, *paths: str) -> None:
@@ -29,13 +29,13 @@ class Request:
         self.begin()
 
     def begin(self) -> None:
-        """It asks, or asks again: what the log has said before is of something else."""
+        """Set the time of the request, or of a new attempt: older lines of the log do not count."""
         self._began_ms = time.time_ns() // 1_000_000
 
     def refusal(self, error: OSError) -> str:
-        """Why it was refused, as far as this user may know."""
+        """Return the reason of the refusal, as far as this user may read it."""
         reason = error.strerror or str(error)
-        if error.errno == errno.EACCES:  # by the kernel, which looks at the modes
+        if error.errno == errno.EACCES:  # from the kernel, which checks the modes
             return reason
         try:
             said = self._said()
@@ -44,7 +44,7 @@ class Request:
         return said[-1] if said else reason
 
     def _said(self) -> list[str]:
-        """What the log says of it, oldest first. OSError."""
+        """Return the reasons that the log has for the request, oldest first. Errors: OSError."""
         from kafkafs.tree.events import time_text
 
         began = time_text(self._began_ms)

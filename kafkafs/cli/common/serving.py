@@ -1,7 +1,7 @@
-"""Whether the daemon of a mount serves, and what to type where it does not.
+"""Checks whether the daemon of a mount answers, and says what to type if it does not.
 
-A command that works through a mount asks here first: a process that touches the mount of a daemon
-that is stopped or stuck waits for ever, and cannot be killed.
+A command that works through a mount calls this module first. If the daemon is stopped or stuck, a
+process that touches the mount waits for ever and cannot be killed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from kafkafs.cli.common.as_user import as_user
 from kafkafs.cli.common.ending import fail
 from kafkafs.mount_table import TYPE, Mounted, find, find_around
 
-#: How long a daemon may take to answer a command that cannot do without it, in seconds.
+#: Seconds that a daemon may take to answer a command that needs it.
 PATIENCE_S = 20.0
 
 
 def check_served(path: str) -> None:
-    """click's error where a kafkafs is mounted at `path` and its daemon does not answer, or the
-    kernel lets this user do nothing in it.
+    """Check the kafkafs mount at `path`, if there is one.
+
+    Errors: ClickException if the daemon does not answer, or if this user has no access at all.
     """
     mounted = find(path)
     if mounted is not None and mounted.type == TYPE:
@@ -33,14 +34,16 @@ def check_served(path: str) -> None:
 
 
 def as_its_user(mounted: Mounted) -> str:
-    """What to type for this command as the user who has mounted."""
+    """Return the line that runs this command as the user who has mounted."""
     return as_user(mounted.user, shlex.join(["kafkafs", *sys.argv[1:]]))
 
 
 def why_silent(mounted: Mounted, patience_s: float | None = None) -> str | None:
-    """Why the daemon of a mount does not answer, and what to type; None: it does.
+    """Return why the daemon of a mount does not answer, and what to type; None: it answers.
 
-    `patience_s`: as of `mount_point.ask`. click's error if no process can start that asks.
+    `patience_s`: see `mount_point.ask`.
+
+    Errors: ClickException if the process that asks the daemon cannot start.
     """
     from kafkafs.fuse import mount_point
     from kafkafs.fuse.mount_point import Answer, MountError
@@ -62,13 +65,16 @@ def why_silent(mounted: Mounted, patience_s: float | None = None) -> str | None:
 
 
 def has_gone(error: OSError) -> bool:
-    """Whether an error is that of a mount whose daemon has ended."""
+    """Return whether an error means that the daemon of a mount has ended."""
     return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
 
 
 def why_gone(path: str) -> str:
-    """What has happened to a mount that `has_gone`, on which `path` (absolute, without symbolic
-    links) was, and what to type where it is not unmounted.
+    """Return what has happened to a mount whose daemon has ended.
+
+    If it is still mounted, the text has the command that mounts it again.
+
+    `path`: a path in the mount, absolute, without symbolic links.
     """
     mounted = find_around(path)
     if mounted is None or mounted.type != TYPE:

@@ -19,7 +19,7 @@ VIEWS = ("values", "kv", "jsonl", "batches")
 
 
 def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
-    """The option `--view`, of which the first one is the default; the parameter is `view`."""
+    """Add the option `--view`. The first view is the default. The parameter is `view`."""
 
     def decorate(function: _F) -> _F:
         return click.option(
@@ -36,13 +36,17 @@ def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
 def taken_from_paths(
     context: click.Context, words: Sequence[str], views: Sequence[str]
 ) -> tuple[list[str], str]:
-    """(the words, in which paths MOUNT/TOPIC/.VIEW/PARTITION are MOUNT/TOPIC/PARTITION; the view:
-    theirs, else that of `--view`). `.append` and `.VIEW/append` are the topic. UsageError.
+    """Return the words without views in their paths, and the view.
+
+    MOUNT/TOPIC/.VIEW/PARTITION becomes MOUNT/TOPIC/PARTITION. `.append` and `.VIEW/append` become
+    the topic. The view is that of the paths, else that of `--view`.
+
+    Errors: UsageError.
     """
     plain: list[str] = []
     found: dict[str, None] = {}
     around, first = mount_around(words[0])
-    # Else the words behind the first one name topics.
+    # If the first word is a directory or a mount, the other words name topics.
     are_paths = around is not None and first != around.path
     for word in words:
         mounted, path = mount_around(word) if are_paths else (None, word)
@@ -63,5 +67,5 @@ def taken_from_paths(
 
 
 def path_in_topic(view: str, name: str) -> tuple[str, ...]:
-    """Where in its topic a file of this view is."""
+    """Return the path of a view's file in its topic."""
     return (name,) if view == "values" else (f".{view}", name)

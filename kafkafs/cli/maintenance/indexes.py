@@ -22,7 +22,7 @@ NOTHING_CHANGED = "nothing was changed; to do this, add --apply"
 
 
 def _targets(context: click.Context, words: Sequence[str], *, may_be_open: bool) -> list[str]:
-    """Directories, or files of segments; click's errors."""
+    """Return directories, or files of segments. Errors: ClickException."""
     if all(map(_is_segments, words)):
         for word in words:
             directory = os.path.dirname(os.path.abspath(word))
@@ -35,7 +35,7 @@ def _targets(context: click.Context, words: Sequence[str], *, may_be_open: bool)
 
 
 def _is_segments(path: str) -> bool:
-    """Whether a path is that of a file of a segment."""
+    """Return whether a path is that of a file of a segment."""
     from storage import paths
 
     return paths.base_offset_of(os.path.basename(path)) is not None and not os.path.isdir(path)

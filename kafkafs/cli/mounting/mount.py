@@ -71,7 +71,7 @@ def command(data_dir: str, mount_point: str, options: tuple[str, ...], foregroun
 
 
 def parsed_options(texts: tuple[str, ...], *, sloppy: bool = False) -> MountOptions:
-    """The mount options of a command line. click's UsageError."""
+    """Return the mount options of a command line. Errors: UsageError."""
     from kafkafs.mount_options import InvalidMountOption, parse_mount_options
 
     try:

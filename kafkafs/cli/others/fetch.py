@@ -30,7 +30,7 @@ class _Request(NamedTuple):
 
 
 def _parsed(context: click.Context, words: Sequence[str]) -> tuple[str, list[_Request]]:
-    """(the data directory, the requests); click's errors."""
+    """Return the data directory and the requests. Errors: ClickException."""
     is_path = _OFFSET_AND_BYTES.search(words[0]) is not None
     first, texts = ([], words) if is_path else ([words[0]], words[1:])
     if not texts:
@@ -52,7 +52,7 @@ def _parsed(context: click.Context, words: Sequence[str]) -> tuple[str, list[_Re
 
 
 def _request(text: str, place: Place, offset: str, size: str) -> _Request:
-    """click's BadParameter."""
+    """Parse a request. Errors: BadParameter."""
     from storage.convert.fetch import MAX_SET_BYTES
 
     topic, partition = place

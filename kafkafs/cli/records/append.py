@@ -32,9 +32,9 @@ from storage.plural import counted
 if TYPE_CHECKING:
     from storage.directory.manager import LogManager
 
-# The kernel hands a write of this size on in one piece, which is appended whole or not at all.
+# The kernel passes a write of this size in one piece, which is appended whole or not at all.
 _WRITE_BYTES = 1 << 19
-# Errors of a line or batch itself: without it, the others can be appended.
+# Errors about one line or batch. Without it, the others can be appended.
 _OF_CONTENT = frozenset({errno.EINVAL, errno.EMSGSIZE})
 _NEWLINE = b"\n"
 # Parts of a reason: the place of a line or batch in one write, and in all writes.
@@ -44,7 +44,7 @@ _PLACE = re.compile(
 )
 
 _Write = Callable[[bytes], None]
-"""Appends whole lines or batches, all of them or none. StorageError, OSError."""
+"""Appends whole lines or batches, all of them or none. Errors: StorageError, OSError."""
 
 
 @click.command(
@@ -109,7 +109,7 @@ def command(context: click.Context, words: Sequence[str], view: str) -> None:
 
 
 def _check_input(logs: Address, mount: str | None, view: str) -> None:
-    """click's error if standard input is a file of the logs, which would grow while it is read."""
+    """Raise ClickException if standard input is a file of the logs: it would grow while read."""
     given = os.fstat(sys.stdin.fileno())
     if not stat.S_ISREG(given.st_mode):
         return
@@ -184,10 +184,11 @@ def _in_writes(pieces: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def _append(write: _Write, view: str, request: Request | None) -> None:
-    """Append standard input, up to the first line or batch that is refused; click's error says
-    which it is.
+    """Append standard input, up to the first line or batch that is refused.
 
-    `request`: of a mount.
+    `request`: the request to a mount, if there is one.
+
+    Errors: ClickException, which says which line or batch was refused.
     """
     from storage.errors import StorageError, refusal_of
 
@@ -217,9 +218,9 @@ def _append(write: _Write, view: str, request: Request | None) -> None:
 
 
 def _written(write: _Write, pieces: list[bytes]) -> tuple[int, Exception | None]:
-    """Append lines or batches up to one that is refused; returns how many, and why not all.
+    """Append lines or batches up to one that is refused. Return their number, and the error.
 
-    A write is refused as a whole: its halves show which piece it was for.
+    A write is refused as a whole. So write its halves to find the piece that is refused.
     """
     from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, StorageError
 
@@ -243,7 +244,7 @@ def _written(write: _Write, pieces: list[bytes]) -> tuple[int, Exception | None]
 
 @contextmanager
 def _opened_in_mount(path: str, request: Request) -> Iterator[_Write]:
-    """The file of a mount. click's error."""
+    """Open a file of a mount, and yield its write function. Errors: ClickException."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
     except OSError as error:
@@ -263,7 +264,7 @@ def _opened_in_mount(path: str, request: Request) -> Iterator[_Write]:
 
 @contextmanager
 def _opened_in_tree(manager: LogManager, names: tuple[str, ...]) -> Iterator[_Write]:
-    """The file of the tree that a mount would show."""
+    """Open a file of the tree that a mount would show, and yield its write function."""
     from kafkafs.tree.handles import NotExamined
 
     tree = tree_of(manager)

@@ -114,7 +114,7 @@ def command(
 
 @contextmanager
 def _writer(decoding: Decoding | None, files: MountFiles) -> Iterator[_Write]:
-    """Writes text to standard output, decoded if that is asked for."""
+    """Yield a function that writes text to standard output, decoded as `decoding` says."""
     if decoding is None:
         with binary_stdout() as out:
             yield lambda topic, text: out.write(text)
@@ -124,7 +124,7 @@ def _writer(decoding: Decoding | None, files: MountFiles) -> Iterator[_Write]:
 
 
 def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words without @START..END, and these; click's error where they have no meaning."""
+    """Return the words without @START..END, and the ranges. Errors: ClickException."""
     from kafkafs.tree.files.start_names import parse_start_name
 
     plain, points = [], []
@@ -145,7 +145,7 @@ def _divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_directory(word: str) -> bool:
-    """Whether a name with @ is a directory's: there is none below a mount."""
+    """Return whether a name with @ is that of a directory. Below a mount, there is none."""
     mounted, path = mount_around(word)
     return os.path.isdir(word) if mounted is None else path == mounted.path
 

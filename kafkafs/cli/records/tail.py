@@ -1,9 +1,10 @@
 """`kafkafs tail`: prints the last lines of files in a mount, and with `-f` what is appended.
 
-As `tail -f` and `tail -F`, which look once a second; this waits in epoll(7) (the reference,
-"Waiting for more: poll"). An open file goes on with all that is appended, also when the past of the
-partition is rewritten, so `-F` never begins anew for that. It looks for a name again only when the
-topic was deleted or the mount is gone, and goes on where it was if the name leads to the same file.
+tail(1) looks for new lines once a second. This command waits in epoll(7) instead (the reference,
+"Waiting for more: poll"). An open file shows all later appends, even if older records of the
+partition are deleted or compacted. So `-F` never starts again because of that. It looks for a name
+again only if the topic was deleted or the mount has ended. If the name then leads to the same file,
+the command continues at the same position.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.mount_table import resolve
 
 _READ_BYTES = 1 << 20
-#: What is read at first to find the last lines.
+#: The size of the first read that searches for the last lines.
 _FIRST_BYTES = 8 << 10
-#: How often `-F` looks for a name that leads to nothing, in seconds.
+#: Seconds between two attempts of `-F` to open a file that does not exist.
 _LOOK_S = 1.0
-# What is no file of ours, like a FIFO, is not waited for either.
+# With O_NONBLOCK, opening a file of another kind, such as a FIFO, does not wait either.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-#: Only files of partitions have it.
+#: An extended attribute that only files of partitions have.
 _MARK = "user.kafkafs.log_end"
 
-#: The errors that `-F` waits out, besides those of a mount that has gone.
+#: The errors after which `-F` waits for a file, besides those of a mount that has ended.
 _PASSING = (errno.ENOENT, errno.ESTALE)
 
 _COUNT = re.compile(r"([+-]?)([0-9]{1,18})([A-Za-z]*)")
@@ -53,7 +54,7 @@ _UNITS: dict[str, int] = {"": 1, "b": 512, "kB": 1000, "K": 1024} | {
 
 
 class _Start:
-    """Where to begin: with the last so many lines or bytes, or, `from_start`, with that one."""
+    """The place to begin: the last `count` lines or bytes; with `from_start`, that line or byte."""
 
     def __init__(self, text: str, unit: str) -> None:
         found = _COUNT.fullmatch(text)
@@ -64,7 +65,7 @@ class _Start:
         self.in_lines = unit == "lines"
 
     def position(self, fd: int) -> int:
-        """The first byte to print of an open file. OSError."""
+        """Return the position of the first byte to print of an open file. Errors: OSError."""
         size = os.fstat(fd).st_size
         if self.from_start:
             skipped = max(self.count - 1, 0)
@@ -75,7 +76,7 @@ class _Start:
 
 
 class _File:
-    """A file that is followed. `fd` -1: its name leads to nothing at present."""
+    """A file that is followed. `fd` is -1 while the file is not open."""
 
     def __init__(self, path: str, *, follow: bool) -> None:
         self.path = path
@@ -84,16 +85,19 @@ class _File:
         self._inode = 0
         self._position = 0
         self.told = ""
-        """What was last said of it."""
+        """The last message about the file; empty after new bytes."""
 
     def open(self, start: _Start) -> None:
-        """Open it where it begins, or where it was. OSError, also for another file."""
+        """Open the file at `start`; if it was open before, open it at its last position.
+
+        Errors: OSError, also if it is not a partition's file.
+        """
         fd = patiently(lambda: os.open(self.path, _FLAGS))
         try:
             found = patiently(lambda: os.fstat(fd))
             self._check(fd, found)
             if found.st_ino != self._inode or found.st_size < self._position:
-                # Another file of that name is read from its beginning, as by tail.
+                # Like tail(1), read a new file of that name from its beginning.
                 is_first = not self._inode
                 self._position = patiently(lambda: start.position(fd)) if is_first else 0
             self._inode, self.fd = found.st_ino, fd
@@ -102,7 +106,7 @@ class _File:
                 os.close(fd)
 
     def _check(self, fd: int, found: os.stat_result) -> None:
-        """OSError for a directory, and for what nobody would be woken for."""
+        """Raise OSError for a directory, and for a file whose appends epoll would not report."""
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         try:
@@ -115,14 +119,14 @@ class _File:
             raise OSError(errno.ENODATA, reason) from None
 
     def read(self) -> bytes:
-        """The next bytes; none at the end. OSError."""
+        """Return the next bytes; empty at the end. Errors: OSError."""
         data = patiently(partial(os.pread, self.fd, _READ_BYTES, self._position))
         self._position += len(data)
         return data
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
-        # close(2) of a dead mount's file says so, and closes it.
+        # close(2) of a file of a dead mount returns an error, but closes the file.
         with suppress(OSError):
             os.close(fd)
 
@@ -246,15 +250,15 @@ class _Tail:
         self._shown: _File | None = None
         self._epoll = select.epoll()
         self._open: dict[int, _File] = {}
-        # Those that `-F` waits for.
+        # The files that `-F` waits for.
         self._missing: list[_File] = []
         self._status = 0
 
     def run(self, files: Sequence[_File], pid: int | None) -> int:
-        """Print, and return the exit status. BrokenPipeError."""
+        """Print the files, and return the exit status. Errors: BrokenPipeError."""
         process = self._watch_process(pid)
         output = sys.stdout.fileno()
-        # Tells of a reader that has gone; a plain file cannot be waited for.
+        # epoll reports that the reader of the output has exited. It accepts no plain file.
         with suppress(PermissionError):
             self._epoll.register(output, 0)
         for file in files:
@@ -276,7 +280,7 @@ class _Tail:
         return self._status
 
     def _watch_process(self, pid: int | None) -> int | None:
-        """A descriptor that tells of a process's end; 0: it has ended; None: there is none."""
+        """Return a descriptor that reports the end of a process; 0: it has ended; None: no pid."""
         if pid is None:
             return None
         try:
@@ -289,7 +293,7 @@ class _Tail:
         return fd
 
     def _begin(self, file: _File) -> None:
-        """Open a file, and print what is there."""
+        """Open a file, and print its present contents."""
         try:
             file.open(self._start)
         except OSError as error:
@@ -306,7 +310,7 @@ class _Tail:
             self._close(file)
 
     def _go_on(self, file: _File, events: int) -> None:
-        """Print what has come; end where nothing will come any more."""
+        """Print new bytes of a file, and close the file if it cannot grow any more."""
         has_ended = bool(events & (select.EPOLLHUP | select.EPOLLERR))
         if not self._print(file, to_end=has_ended) or not has_ended:
             return
@@ -316,7 +320,7 @@ class _Tail:
             self._close(file)
 
     def _print(self, file: _File, *, to_end: bool) -> bool:
-        """Print the next bytes of a file, or all; False where it is lost."""
+        """Print the next bytes of a file, or all to its end. Return False if a read has failed."""
         while True:
             try:
                 data = file.read()
@@ -331,14 +335,14 @@ class _Tail:
                 return True
 
     def _name(self, file: _File) -> None:
-        """Print which file it is, as tail does, where it is another one than before."""
+        """Print the name of the file, like tail(1), if the last output was of another file."""
         if self._has_headers and file is not self._shown:
             before = "" if self._shown is None else "\n"
             _write(f"{before}==> {file.path} <==\n".encode(errors="surrogateescape"))
         self._shown = file
 
     def _lose(self, file: _File, error: OSError) -> None:
-        """A file cannot be read: wait for it to come back, or end it."""
+        """Handle a file that cannot be read: wait for it to come back, or stop following it."""
         self._close(file)
         waits = self._by_name and (has_gone(error) or error.errno in _PASSING)
         what = _reason_of(error, file.path) + ("; waiting for it" if waits else "")
@@ -363,13 +367,13 @@ def _reason_of(error: OSError, path: str) -> str:
 
 
 def _write(data: bytes) -> None:
-    """BrokenPipeError."""
+    """Write bytes to standard output. Errors: OSError, such as BrokenPipeError."""
     with naming_output():
         write_all(sys.stdout.fileno(), data)
 
 
 def _behind_lines(fd: int, count: int) -> int:
-    """The position behind the first `count` lines, or the end."""
+    """Return the position after the first `count` lines, or the end."""
     position = 0
     while count and (data := os.pread(fd, _READ_BYTES, position)):
         found = data.count(b"\n")
@@ -385,7 +389,7 @@ def _behind_lines(fd: int, count: int) -> int:
 
 
 def _of_last_lines(fd: int, size: int, count: int) -> int:
-    """The position of the last `count` lines of the first `size` bytes; 0 where it has fewer."""
+    """Return the position of the last `count` lines of the first `size` bytes; 0 if fewer exist."""
     end, wanted = size, _FIRST_BYTES
     if not count:
         return size

@@ -1,7 +1,7 @@
-"""What the jobs' commands share: options, the session, the report, the exit status.
+"""Code that the commands of jobs share: options, the session, the report, the exit status.
 
-The status is 0 where all is well, 1 where a job has found faults or has failed, 2 for wrong
-arguments, 130 where a signal has ended it.
+The status is 0 if all is well, 1 if a job has found faults or has failed, 2 for wrong arguments,
+and 130 if a signal has ended the job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def name_and_value(context: click.Context, parameter: click.Parameter, texts: Any) -> Any:
-    """A click callback: several NAME=VALUE as a dictionary."""
+    """Return several NAME=VALUE as a dictionary, as a click callback."""
     settings = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -34,7 +34,7 @@ def name_and_value(context: click.Context, parameter: click.Parameter, texts: An
     return settings
 
 
-#: What was given as the data directory, as long as the arguments are parsed.
+#: A key of the context: the data directory that was given, while the arguments are parsed.
 _GIVEN = "kafkafs.spark.given"
 
 
@@ -50,7 +50,7 @@ def _selection(context: click.Context, parameter: click.Parameter, texts: Any) -
 def _checked_location(
     context: click.Context, parameter: click.Parameter, text: str, *, needs: Needs, topics: bool
 ) -> str:
-    """The path of a data directory, or a URI. click's errors."""
+    """Return the path of a data directory, or a URI. Errors: ClickException."""
     from kafkafs.spark.location.location import is_uri, location_of
 
     try:
@@ -68,8 +68,9 @@ def _checked_location(
 
 
 def check_owner(data_dir: str) -> None:
-    """Before the owner of a data directory is asked to change it: click's error where that is the
-    daemon of a mount and does not answer.
+    """Check that the owner of a data directory answers, before it is asked to change it.
+
+    Errors: ClickException if the owner is the daemon of a mount and does not answer.
     """
     from kafkafs.cli.common.addresses import mount_that_writes
     from kafkafs.cli.common.serving import check_served
@@ -80,10 +81,10 @@ def check_owner(data_dir: str) -> None:
 
 
 def location_argument(needs: Needs = "partitions", *, topics: bool = True) -> Callable[[_F], _F]:
-    """The argument DATA|MOUNT, a data directory or a URI, with its option `--allow-empty`; a
-    command's parameter is `data_dir`.
+    """Add the argument DATA|MOUNT, a data directory or a URI, and the option `--allow-empty`.
 
-    `topics`: it may be a path below a mount, for `selection_argument`.
+    The command's parameter is `data_dir`. `topics`: accept a path below a mount, for
+    `selection_argument`.
     """
     check = partial(_checked_location, needs=needs, topics=topics)
 
@@ -94,7 +95,7 @@ def location_argument(needs: Needs = "partitions", *, topics: bool = True) -> Ca
     return decorate
 
 
-#: The argument `[TOPIC[:PARTITION]]...` behind that; a command's parameter is `selection`.
+#: The argument `[TOPIC[:PARTITION]]...`, after DATA|MOUNT. The parameter is `selection`.
 selection_argument = click.argument(
     "selection", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=_selection
 )
@@ -119,8 +120,9 @@ _OPTIONS = (
 
 
 def job_options(*, times: bool = False, sizes: bool = False) -> Callable[[_F], _F]:
-    """Add the options of every job; all but `dry_run` go into `**spark`. `times`, `sizes`: what its
-    report has.
+    """Add the options of every job. All but `dry_run` go into `**spark`.
+
+    `times`, `sizes`: whether the report of the job has any.
     """
 
     def decorate(function: _F) -> _F:
@@ -144,8 +146,8 @@ def run_job(
 ) -> None:
     """Start Spark, do the work, print its report or its error, and exit unless all is well.
 
-    `check` finds wrong arguments before Spark starts, which takes seconds. `plan`: do this instead,
-    without Spark.
+    `check` finds wrong arguments before Spark starts, as the start takes seconds. `plan`: call this
+    function instead, without Spark.
     """
     from kafkafs.cli.spark.report_output import print_report
     from kafkafs.spark.jobs import session

@@ -91,7 +91,7 @@ def command(
 
 
 def _parsed(context: click.Context, words: Sequence[str]) -> tuple[Address, _Changes]:
-    """(the directory or its topic, changes); click's errors."""
+    """Return the directory or its topic, and the changes. Errors: ClickException."""
     address = resolve(context, words[:1], needs="files")
     others = words[1:]
     if not address.places and others and "=" not in others[0]:
@@ -106,7 +106,7 @@ def _parsed(context: click.Context, words: Sequence[str]) -> tuple[Address, _Cha
 
 
 def _change_of(text: str) -> tuple[str, str | None]:
-    """(name, value or None for the default); click's BadParameter."""
+    """Return a name, and its value or None for the default. Errors: BadParameter."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
@@ -137,7 +137,7 @@ def _show(address: Address, out: Output) -> None:
 
 
 def _change(address: Address, changes: _Changes) -> None:
-    """Set a topic's settings. StorageError, OSError: nothing has changed."""
+    """Set a topic's settings. Errors: StorageError, OSError; nothing has changed."""
     from kafkafs.cli.common.daemon_jobs import write_line
     from kafkafs.cli.common.refusals import Request
     from storage.directory.lock import change_settings
@@ -150,7 +150,7 @@ def _change(address: Address, changes: _Changes) -> None:
     if mount is None:
         change_settings(address.data_dir, topic, changes)
         return
-    # The daemon judges again, but a write can say no more than an errno.
+    # The daemon checks again, but a write returns only an errno.
     Settings(Files(address.data_dir), address.data_dir, check_policy).checked(topic, changes)
     written = (f"{name}={value or ''}" for name, value in changes.items())
     name = os.path.join(topic, ".config")
@@ -162,7 +162,7 @@ def _change(address: Address, changes: _Changes) -> None:
 
 
 def _set_places(path: str, given: dict[str, str]) -> None:
-    """Store the paths of a broker's settings. StorageError, OSError."""
+    """Store the paths of a broker's settings. Errors: StorageError, OSError."""
     from storage.directory.lock import alone
     from storage.settings import broker_settings
     from storage.settings.settings import set_default

@@ -26,7 +26,7 @@ def notes_of(logs: Address, lines: Sequence[str]) -> list[str]:
 
 
 def partitions(files: MountFiles, logs: Address) -> list[dict[str, Value]]:
-    """The facts of the partitions that are named; None for those of one that cannot be read."""
+    """Return the facts of the selected partitions; None for facts that cannot be read."""
     from storage.errors import StorageError
 
     found: list[dict[str, Value]] = []
@@ -47,7 +47,7 @@ _FACTS = (
 
 
 def _facts(files: MountFiles, topic: str, number: str) -> dict[str, Value]:
-    """OSError, StorageError."""
+    """Return the facts of a partition. Errors: OSError, StorageError."""
     lines = files.read(topic, ".meta", number, "offsets").splitlines()
     offsets = {name: int(value) for name, value in (line.split() for line in lines)}
     segments, _ = files.table(topic, ".meta", number, "segments")
@@ -68,7 +68,7 @@ def _facts(files: MountFiles, topic: str, number: str) -> dict[str, Value]:
 
 
 def settings_of(files: MountFiles, topic: str) -> tuple[dict[str, str], dict[str, str]]:
-    """(the settings in force; those that are set on the topic). OSError, StorageError."""
+    """Return the settings in force, and those set on the topic. Errors: OSError, StorageError."""
     in_force, given = {}, {}
     for match in filter(None, map(_SETTING.match, files.read(topic, ".config").splitlines())):
         in_force[match[2]] = match[3]

@@ -1,7 +1,7 @@
-"""`kafkafs doctor [DATA|MOUNT]`: what is wrong, and the line that mends it.
+"""`kafkafs doctor [DATA|MOUNT]`: reports problems, and the lines that fix them.
 
-Each check runs in a process of its own, all side by side, and none is waited for longer than
-`PATIENCE_S`: what hangs is what people call a doctor for.
+Each check runs in its own process, and all checks run at the same time. The command waits at most
+`PATIENCE_S` for a check, as it must also report a mount or a disk that hangs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.plural import counted
 if TYPE_CHECKING:
     from kafkafs.cli.mounting.doctor.finding import Check, Finding
 
-#: How long a check may take, in seconds: a mount's daemon has five of them to answer.
+#: Seconds that a check may take. The daemon of a mount has five of them to answer.
 PATIENCE_S = 20.0
 
 
@@ -83,7 +83,7 @@ def command(place: str | None, out: Output) -> None:
 
 
 def _checks(place: str | None) -> Sequence[Check]:
-    """What to look at."""
+    """Return the checks to run."""
     from kafkafs.cli.mounting.doctor import data, machine, mounts
     from kafkafs.mount_table import TYPE, find_around
     from kafkafs.mount_table import mounts as mount_table
@@ -98,12 +98,12 @@ def _checks(place: str | None) -> Sequence[Check]:
     else:
         looked_at, directory = [each for each in everywhere if each.source == path], path
     found = [*machine.checks(), *mounts.checks(looked_at)]
-    # The mount table does not have the path where that is not ASCII.
+    # If the path is not ASCII, the mount table does not have it.
     return [*found, *data.checks(directory)] if os.path.isabs(directory) else found
 
 
 def _resolved(place: str) -> str:
-    """A path without symbolic links, as far as its file system answers. It touches no mount."""
+    """Return a path without symbolic links, if its file system answers. Touch no mount."""
     from kafkafs.child import Child, NoAnswer
     from kafkafs.fuse.mount_point import MountError, resolve
     from kafkafs.mount_table import TYPE, find_around
@@ -124,7 +124,7 @@ def _resolved(place: str) -> str:
 
 
 def _results(checks: Sequence[Check]) -> list[list[Finding] | None]:
-    """What each check finds, in their order; None of one that cannot be made."""
+    """Return the findings of each check, in the order of `checks`; None: it cannot be made."""
     from kafkafs.child import Child, NoAnswer
 
     found: list[list[Finding] | None] = []
@@ -134,7 +134,7 @@ def _results(checks: Sequence[Check]) -> list[list[Finding] | None]:
             child = Child(partial(_findings, check))
             stack.callback(child.leave)
             children.append(child)
-        # They have begun together.
+        # The checks have started together, so they have the same deadline.
         until = time.monotonic() + PATIENCE_S
         for check, child in zip(checks, children, strict=True):
             try:

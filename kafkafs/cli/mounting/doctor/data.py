@@ -1,4 +1,4 @@
-"""Whether a data directory is one, what its file system can do, and who has it open."""
+"""Checks a data directory, its file system, and the process that has it open."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from storage.retention.retention import deletes_by_limits, effects
 from storage.settings.settings import SETTINGS_FILE, Settings
 from storage.state import owner_file
 
-#: Less room than one part in so many is wrong, and than one part in so many worth a hint.
+#: Free space of less than 1/SHORT of the disk is a problem, of less than 1/SCARCE a hint.
 SHORT = 100
 SCARCE = 20
-#: Of how many of the largest partitions a finding says what can be freed.
+#: The number of partitions for which a finding says what can be freed, the largest first.
 LARGEST = 3
 HOUR_MS = 3_600_000
-#: Clocks of two machines may differ by so many seconds.
+#: Seconds by which the clocks of two machines may differ.
 CLOCKS_S = 60
 
 
 def checks(path: str) -> Iterator[Check]:
-    """What to look at of the data directory `path`."""
+    """Yield the checks of the data directory `path`."""
     mounted = find_around(os.path.abspath(path))
     where = "/" if mounted is None else mounted.path
     silent = Finding(f"{path}: its file system, at {where}, does not answer", "dmesg | tail")
@@ -64,14 +64,17 @@ def checks(path: str) -> Iterator[Check]:
 
 
 def _unless_missing(look: Callable[[str], Iterator[Finding]], path: str) -> list[Finding]:
-    """What a check finds. NotLooked where there is no data directory, which one check tells."""
+    """Return the findings of a check.
+
+    Errors: NotLooked if there is no data directory. The check `data-directory` reports that.
+    """
     if look is not _is_one and isinstance(contents_or_mistake(path), Mistake):
         raise NotLooked
     return list(look(path))
 
 
 def _is_one(path: str) -> Iterator[Finding]:
-    """There is a data directory, and this user may write it."""
+    """Check that there is a data directory, and that this user may write it."""
     quoted = shlex.quote(path)
     found = contents_or_mistake(path)
     if isinstance(found, Mistake):
@@ -92,7 +95,7 @@ def _is_one(path: str) -> Iterator[Finding]:
 
 
 def _mend_of(path: str, mistake: Mistake) -> str:
-    """What to type where a path is no data directory."""
+    """Return the line to type if a path is no data directory."""
     quoted = shlex.quote(path)
     if mistake.is_missing:
         return f"mkdir {quoted}"
@@ -107,7 +110,10 @@ def _mend_of(path: str, mistake: Mistake) -> str:
 
 
 def _file_system(path: str) -> Iterator[Finding]:
-    """It can be written, and tells at once what is not in the page cache."""
+    """Check that the file system can be written and supports RWF_NOWAIT.
+
+    With RWF_NOWAIT, a read reports at once that bytes are not in the page cache.
+    """
     mounted = find_around(os.path.realpath(path))
     kind, where = ("unknown", "/") if mounted is None else (mounted.type, mounted.path)
     if os.statvfs(path).f_flag & os.ST_RDONLY:
@@ -177,7 +183,7 @@ def _makes_room(path: str) -> tuple[list[str], str]:
 
 
 def _limit_to_set(quoted: str, plan: RetentionPlan, now_ms: int) -> str:
-    """The line that limits a log to half its size or, where that frees nothing, to an hour."""
+    """Return the line that limits a log to half its size or, if that frees nothing, to an hour."""
     topic = plan.log.topic
     half = replace(plan.config, retention_bytes=plan.log.size // 2, retention_ms=-1)
     hour = replace(plan.config, retention_bytes=-1, retention_ms=HOUR_MS)
@@ -200,7 +206,7 @@ def _inodes(path: str) -> Iterator[Finding]:
 
 
 def _reserve(path: str) -> Iterator[Finding]:
-    """The room that is kept for what makes room is there, where a mount keeps it."""
+    """Check that no part of the disk reserve is used up, if the settings reserve space."""
     files = Files(path)
     parts = Reserve(files, path).parts
     is_kept = Settings(files, path, keeps_faulty=True).broker.kafkafs_reserve_bytes > 0
@@ -215,7 +221,10 @@ def _reserve(path: str) -> Iterator[Finding]:
 
 
 def _lock(path: str) -> Iterator[Finding]:
-    """Who has the directory open works, and serves a mount."""
+    """Check that the process that has the directory open is not stopped.
+
+    For a daemon of kafkafs, also check that its mount is still there.
+    """
     files = Files(path)
     lock = os.path.join(path, paths.LOCK)
     try:
@@ -242,7 +251,7 @@ def _lock(path: str) -> Iterator[Finding]:
 
 
 def _name(pid: int) -> str:
-    """A process's name; empty where it is not seen here."""
+    """Return the name of a process; empty if the process is not visible here."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().rstrip("\n")
@@ -251,7 +260,10 @@ def _name(pid: int) -> str:
 
 
 def _clock(path: str) -> Iterator[Finding]:
-    """The clock is not behind what was written: times and ages would be wrong."""
+    """Check that no log was written in the future.
+
+    If one was, the clock is late, and times and ages are wrong.
+    """
     newest, when = "", 0.0
     for name in os.listdir(path):
         if not paths.is_partition_directory(name):
@@ -270,7 +282,7 @@ def _clock(path: str) -> Iterator[Finding]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[LogManager]:
-    """The data directory without its logs, which may take long to read."""
+    """Open the data directory without its logs, as reading logs may take long."""
     mount_point = mount_that_writes(path)
     with LogManager.open(
         path, read_only=True, wanted=lambda topic: False, mount_point=mount_point
@@ -279,7 +291,7 @@ def _opened(path: str) -> Iterator[LogManager]:
 
 
 def _settings(path: str) -> Iterator[Finding]:
-    """The settings of every topic are known."""
+    """Check that the settings of every topic are known."""
     try:
         with _opened(path) as manager:
             topics = paths.partitions_in(manager.files.scan(path))
@@ -303,7 +315,7 @@ def _settings(path: str) -> Iterator[Finding]:
 
 
 def _private(path: str) -> Iterator[Finding]:
-    """What the mount keeps from others cannot be read on the disk."""
+    """Check that users without access in the mount cannot read the files on the disk either."""
     options = MountOptions()
     try:
         with _opened(path) as manager:
@@ -320,6 +332,6 @@ def _private(path: str) -> Iterator[Finding]:
 
 
 def _other_users(path: str) -> Iterator[Finding]:
-    """Only the owner and the group may write the data directory."""
+    """Check that only the owner and the group may write the data directory."""
     if others_may_write(Files(path), path):
         yield Finding(others_text(path), closing_command(path))

@@ -1,4 +1,4 @@
-"""What a check of `kafkafs doctor` finds."""
+"""The checks of `kafkafs doctor` and their findings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """Something that is wrong, or a hint: what works, and could work better.
+    """A problem, or a hint about something that works but could work better.
 
-    `mend` is the line to type, or where that cannot be known, in words what to do.
+    `mend` is the line to type or, if the line cannot be known, a text that says what to do.
     """
 
     what: str
@@ -18,11 +18,11 @@ class Finding(NamedTuple):
 
 
 class NotLooked(Exception):  # noqa: N818 - it is no error
-    """A check cannot be made, and another one tells why."""
+    """A check cannot be made, and another check reports the reason."""
 
 
 class Check(NamedTuple):
-    """`look` runs in a process of its own, which may wait for ever. `silent`: what it means where
+    """A check. `look` runs in its own process, which may wait for ever. `silent`: the finding if
     it does.
     """
 

@@ -1,4 +1,4 @@
-"""What mounting needs of this machine, and of this user."""
+"""Checks that this user can mount on this machine."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kafkafs.quantities import human_size
 
 DEVICE = "/dev/fuse"
 CONFIGURATION = "/etc/fuse.conf"
-#: Of a kernel's FUSE device: major and minor number.
+#: The major and minor number of the kernel's FUSE device.
 _NUMBER = 10, 229
-#: Of linux/capability.h.
+#: From linux/capability.h.
 _CAP_SYS_ADMIN = 21
-#: Fewer open files leave too few for a log's segments.
+#: With fewer open files, too few are left for the segments of a log.
 LEAST_FILES = 1024
-#: Files by which a container tells what runs in it.
+#: Files that exist only in a container.
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv")
 
 
 def checks() -> Iterator[Check]:
-    """What to look at."""
+    """Yield the checks of this machine and this user."""
     for name, look in (
         ("fuse-device", _device),
         ("fusermount3", _fusermount),
@@ -43,7 +43,7 @@ def checks() -> Iterator[Check]:
 
 
 def _device() -> Iterator[Finding]:
-    """/dev/fuse is there, and this user may open it."""
+    """Check that /dev/fuse exists and that this user may open it."""
     in_container = any(map(os.path.exists, _CONTAINERS))
     container = "start the container with: --device /dev/fuse --cap-add SYS_ADMIN"
     load = container if in_container else as_root("modprobe fuse")
@@ -64,7 +64,7 @@ def _device() -> Iterator[Finding]:
 
 
 def _fusermount() -> Iterator[Finding]:
-    """fusermount3 is there, and may mount for a user."""
+    """Check that fusermount3 exists and may mount for a user."""
     path = shutil.which("fusermount3")
     if path is None:
         yield Finding("fusermount3 is not in $PATH", as_root("apt-get install fuse3"))
@@ -77,10 +77,10 @@ def _fusermount() -> Iterator[Finding]:
 
 
 def _mount_right() -> Iterator[Finding]:
-    """Root, or fusermount3 for a user, may mount."""
+    """Check that root, or fusermount3 for a user, may mount."""
     with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
         fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
-    # fusermount3 gets what the bounding set has.
+    # fusermount3 gets the capabilities of the bounding set.
     capabilities = int(fields["CapEff" if os.geteuid() == 0 else "CapBnd"], 16)
     if not capabilities >> _CAP_SYS_ADMIN & 1:
         yield Finding(
@@ -95,7 +95,7 @@ def _mount_right() -> Iterator[Finding]:
 
 
 def _libfuse() -> Iterator[Finding]:
-    """The daemon's own libraries can be loaded."""
+    """Check that the daemon's own libraries can be loaded."""
     try:
         import kafkafs.fuse.operations  # noqa: F401
     except ImportError as error:
@@ -104,7 +104,7 @@ def _libfuse() -> Iterator[Finding]:
 
 
 def _allow_other() -> Iterator[Finding]:
-    """Whether this user's mounts may be for others too."""
+    """Check whether this user may give other users access to a mount."""
     if os.geteuid() == 0:
         return
     try:
@@ -122,13 +122,13 @@ def _allow_other() -> Iterator[Finding]:
 
 
 def _limit(number: int) -> int | None:
-    """The highest value to which this process may set a limit; None: there is none."""
+    """Return the highest value to which this process may set a limit; None: it is unlimited."""
     hard = resource.getrlimit(number)[1]
     return None if hard == resource.RLIM_INFINITY else hard
 
 
 def _open_files() -> Iterator[Finding]:
-    """The daemon raises its limit to the hard one."""
+    """Check the hard limit of open files, to which the daemon raises its own limit."""
     most = _limit(resource.RLIMIT_NOFILE)
     if most is not None and most < LEAST_FILES:
         yield Finding(
@@ -138,7 +138,7 @@ def _open_files() -> Iterator[Finding]:
 
 
 def _file_size() -> Iterator[Finding]:
-    """No segment may be cut short."""
+    """Check that no limit of the file size can cut a segment short."""
     most = _limit(resource.RLIMIT_FSIZE)
     if most is not None:
         yield Finding(

@@ -1,4 +1,4 @@
-"""`kafkafs top MOUNT`: what goes on in a mount, live in the terminal, or once for a script."""
+"""`kafkafs top MOUNT`: shows the activity of a mount, live in the terminal or once for a script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafkafs.cli.mounting.top.table import Table
     from kafkafs.cli.mounting.top.watcher import Watcher
 
-#: How long a daemon may take for its first answer, in seconds.
+#: Seconds that a daemon may take for its first answer.
 PATIENCE_S = 10.0
 
 
@@ -95,7 +95,7 @@ def command(
         if not watcher.wait(PATIENCE_S):
             raise fail(watcher.trouble or f"{path}: no answer for {PATIENCE_S:.0f} s")
         if once:
-            # The second look tells rates.
+            # Rates need a second reading.
             if not watcher.wait(delay_s + PATIENCE_S):
                 raise fail(watcher.trouble or f"{path}: no answer for {PATIENCE_S:.0f} s")
             assert watcher.rates is not None
@@ -106,7 +106,7 @@ def command(
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """A signal that ends the command ends it in order: the terminal is as it was before."""
+    """Exit in order at a signal, so that the terminal is restored."""
 
     def end(number: int, frame: object) -> None:
         sys.exit(128 + number)
@@ -134,10 +134,10 @@ def _show(watcher: Watcher, table: Table) -> None:
     from kafkafs.cli.mounting.top.screen import show
 
     locale.setlocale(locale.LC_CTYPE, "")
-    # Curses takes a size that somebody has exported for the terminal's, whatever that is by now.
+    # curses would use an exported size, even if the terminal has another size now.
     for name in ("LINES", "COLUMNS"):
         os.environ.pop(name, None)
-    # How long to wait behind Esc for the rest of a key's sequence, in ms: curses' own is a second.
+    # Milliseconds to wait after Esc for the rest of a key's sequence. The default is a second.
     os.environ.setdefault("ESCDELAY", "25")
     try:
         show(watcher, table)
@@ -148,7 +148,7 @@ def _show(watcher: Watcher, table: Table) -> None:
 
 
 def _print(path: str, rates: Rates, out: Output, table: Table) -> None:
-    """One look, in either form."""
+    """Print one reading, as text or as JSON."""
     from kafkafs.cli.common.output import objects
     from kafkafs.cli.mounting.top import head
     from kafkafs.cli.mounting.top.table import COLUMNS, NAME_KEY
@@ -179,7 +179,7 @@ def _print(path: str, rates: Rates, out: Output, table: Table) -> None:
 
 
 def _facts(path: str, rates: Rates, rows: Sequence[object]) -> dict[str, Any]:
-    """What `--json` prints."""
+    """Return the object that `--json` prints."""
     now = rates.now
     latencies = {name: rates.latency(name) for name in ("flush", "fsync")}
     # JSON has no infinity.

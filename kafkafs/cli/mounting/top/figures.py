@@ -1,7 +1,7 @@
 """Reads a mount's own figures: `.kafkafs/metrics`, and the end of `.kafkafs/log`.
 
-`docs/reference/metrics.md` says what they mean. One look costs the daemon one text made by a worker
-thread; the caller decides how often.
+`docs/reference/metrics.md` says what they mean. For each reading, a worker thread of the daemon
+makes one text. The caller decides how often to read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-#: How many events are read, the newest ones.
+#: The number of events to read, the newest ones.
 EVENTS = 200
 _PREFIX = "kafkafs_"
 _PER_PARTITION = "partition_"
@@ -24,8 +24,9 @@ Place = tuple[str, int]
 
 
 class PartitionFigures(NamedTuple):
-    """Of one partition, as the metrics have it; counters begin with the mount. Those by view have
-    the view's name as key.
+    """The metrics of one partition. Counters start at 0 when the directory is mounted.
+
+    Figures for each view have the view's name as key.
     """
 
     log_start: int
@@ -39,10 +40,10 @@ class PartitionFigures(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What one look at a mount has found."""
+    """The figures of one reading of a mount."""
 
     at_s: float
-    """By the monotonic clock."""
+    """The time of the reading, by the monotonic clock."""
     took_s: float
     values: Mapping[str, Mapping[Labels, float]]
     """Metric without the prefix -> values of its labels, in the order of their names -> value."""
@@ -50,16 +51,16 @@ class Sample(NamedTuple):
     events: Sequence[str]
 
     def value(self, name: str, *labels: str) -> float:
-        """One value; 0 where there is none."""
+        """Return one value; 0 if there is none."""
         return self.values.get(name, {}).get(labels, 0.0)
 
     def total(self, name: str) -> float:
-        """All values of a metric together."""
+        """Return the sum of all values of a metric."""
         return sum(self.values.get(name, {}).values())
 
 
 def look(mount: str) -> Sample:
-    """Look at the mount at a path, which may wait for its daemon. OSError."""
+    """Read the figures of the mount at a path. This may wait for the daemon. Errors: OSError."""
     began_s = time.monotonic()
     about = os.path.join(mount, ".kafkafs")
     with open(os.path.join(about, "metrics"), encoding="utf-8") as file:
@@ -78,7 +79,7 @@ def look(mount: str) -> Sample:
 
 
 def _samples(text: str) -> Iterator[tuple[str, Labels, float]]:
-    """Each sample: its name, the values of its labels, its value."""
+    """Yield each sample: its name, the values of its labels, its value."""
     for family in text_string_to_metric_families(text):
         for name, labels, value, *_ in family.samples:
             of = tuple(labels[label] for label in sorted(labels))

@@ -1,4 +1,4 @@
-"""The lines above the table: the mount as a whole. No terminal."""
+"""Makes the lines above the table, about the whole mount. It uses no terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SizeText = Callable[[int], str]
 
 
 def lines(rates: Rates, size_text: _SizeText = human_size) -> list[str]:
-    """What there is, what goes in and out, how long the disk takes, what the daemon uses."""
+    """Return lines about the contents, the throughput, the disk, and the daemon's resources."""
     now = rates.now
 
     def speed(amount: float | None) -> str:
@@ -67,7 +67,7 @@ def _seconds(seconds: float) -> str:
 
 
 def job_line(job: JobProgress, size_text: _SizeText = human_size) -> str:
-    """A job and how far it is."""
+    """Return the line of a job, with its progress."""
     phase = f" {job.phase}" if job.phase else ""
     how_far = ""
     if job.total:

@@ -1,4 +1,7 @@
-"""What has happened between two looks at a mount: rates, latencies, jobs. No file, no terminal."""
+"""Computes rates, latencies and jobs from two readings of a mount.
+
+It uses no file and no terminal.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from typing import NamedTuple
 
 from kafkafs.cli.mounting.top.figures import PartitionFigures, Place, Sample
 
-#: The part of flushes or fsyncs that took no longer than what is shown as their slowest.
+#: The share of flushes or fsyncs that take at most `Latency.most_s`.
 MOST = 0.99
 
 
 class Row(NamedTuple):
-    """A topic, or one of its partitions. Rates are per second, None before the second look;
-    records are counted by their offsets, and those that were read by the mean length of a record.
-    `lag` is that of the group which is most behind, None where no group has a position.
+    """A topic, or one of its partitions.
+
+    Rates are per second; None before the second reading. Records are counted by their offsets. The
+    number of records that were read is estimated from the mean length of a record. `lag` is that of
+    the group that is furthest behind; None if no group has a committed offset.
     """
 
     topic: str
@@ -32,26 +37,26 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As people name it."""
+        """Return the name that the table shows."""
         return self.topic if self.partition is None else f"{self.topic}/{self.partition}"
 
     @property
     def is_active(self) -> bool:
-        """Whether anything goes in or out."""
+        """Return whether anything is appended or read."""
         return bool(self.bytes_in or self.bytes_out or self.records_in)
 
 
 class Latency(NamedTuple):
-    """Of what was flushed or synced between two looks. Seconds; None where there was nothing."""
+    """The latency of flushes or fsyncs between two readings, in seconds; None: there were none."""
 
     per_second: float
     mean_s: float | None
     most_s: float | None
-    """As long as `MOST` of them took at most; infinite for longer than the last class."""
+    """The upper bound for a share of `MOST` of them; infinite if longer than the last bucket."""
 
 
 class JobProgress(NamedTuple):
-    """A job that waits or runs. `total` is 0 while it is not known."""
+    """A job that waits or runs. `total` is 0 until it is known."""
 
     job: str
     topic: str
@@ -62,7 +67,7 @@ class JobProgress(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """How many records a group is behind in a topic."""
+    """The number of records by which a group is behind in a topic."""
 
     group: str
     topic: str
@@ -70,10 +75,10 @@ class GroupLag(NamedTuple):
 
 
 class Rates:
-    """From the look `before` to the look `now`."""
+    """Compares the reading `now` with the reading `before`."""
 
     def __init__(self, before: Sample | None, now: Sample) -> None:
-        # Another daemon counts from 0 again.
+        # A new daemon counts from 0 again.
         started = "process_start_time_seconds"
         if before is not None and before.value(started) != now.value(started):
             before = None
@@ -82,40 +87,44 @@ class Rates:
         self.seconds = 0.0 if before is None else max(now.at_s - before.at_s, 1e-9)
         self.is_read_only = bool(now.value("read_only"))
         self.lags: dict[Place, dict[str, int]] = {}
-        """How many records each group has not committed of a partition, if it has a position."""
+        """The records of a partition that a group has not committed, for groups that have a
+        committed offset there."""
         for (group, number, topic), lag in now.values.get("group_lag", {}).items():
             self.lags.setdefault((topic, int(number)), {})[group] = int(lag)
 
     def rate(self, name: str) -> float | None:
-        """How fast a counter rises, of all its labels together; None before the second look."""
+        """Return the rate of a counter, summed over its labels; None before the second reading."""
         if self.before is None:
             return None
         return max(self.now.total(name) - self.before.total(name), 0) / self.seconds
 
     @property
     def records_in(self) -> float | None:
-        """Of all partitions together, as `Row` has it."""
+        """Return the sum of `Row.records_in` over all partitions."""
         return _sum([row.records_in for row in self.partitions()])
 
     @property
     def bytes_in(self) -> float | None:
-        """As `records_in`."""
+        """Return the sum of `Row.bytes_in` over all partitions."""
         return _sum([row.bytes_in for row in self.partitions()])
 
     @property
     def bytes_out(self) -> float | None:
-        """As `records_in`: not what is read of `.kafkafs`, as by this command itself."""
+        """Return the sum of `Row.bytes_out` over all partitions.
+
+        Reads of files in `.kafkafs` do not count, such as those of this command.
+        """
         return _sum([row.bytes_out for row in self.partitions()])
 
     def partitions(self) -> list[Row]:
-        """A row for each partition."""
+        """Return a row for each partition."""
         return [
             self._row(topic, number, figures)
             for (topic, number), figures in self.now.partitions.items()
         ]
 
     def topics(self) -> list[Row]:
-        """A row for each topic that has a partition."""
+        """Return a row for each topic that has a partition."""
         rows: dict[str, list[Row]] = {}
         for row in self.partitions():
             rows.setdefault(row.topic, []).append(row)
@@ -125,7 +134,7 @@ class Rates:
         return [_together(topic, of_topic, most.get(topic)) for topic, of_topic in rows.items()]
 
     def groups(self) -> list[GroupLag]:
-        """Of each group and topic in which it has a position."""
+        """Return the lag of each group in each topic in which it has a committed offset."""
         found: dict[tuple[str, str], int] = {}
         for (topic, _), lags in self.lags.items():
             for group, lag in lags.items():
@@ -136,7 +145,7 @@ class Rates:
         rates: tuple[float | None, float | None, float | None, float | None] = (None,) * 4
         if self.before is not None:
             before = self.before.partitions.get((topic, number)) or _nothing_of(now)
-            # Who only looks on counts no appends.
+            # The daemon of a read-only mount counts no appends.
             appended = now.appended_bytes - before.appended_bytes
             if self.is_read_only:
                 appended = now.bytes - before.bytes
@@ -161,7 +170,7 @@ class Rates:
         return max(amount, 0) / self.seconds
 
     def latency(self, name: str) -> Latency:
-        """Of `flush` or `fsync`."""
+        """Return the latency of `flush` or `fsync`."""
         before = self.before
         if before is None:
             return Latency(0.0, None, None)
@@ -177,7 +186,7 @@ class Rates:
         return Latency(count / self.seconds, took / count, most)
 
     def jobs(self) -> list[JobProgress]:
-        """The jobs that wait or run, the running ones first."""
+        """Return the jobs that wait or run, the running ones first."""
         found = [
             JobProgress(
                 *(job, topic, state, phase),
@@ -189,7 +198,7 @@ class Rates:
         return sorted(found, key=lambda job: (job.state != "running", job.job, job.topic))
 
     def faults(self) -> list[tuple[str, int]]:
-        """What the daemon counts as wrong now: words, and how often."""
+        """Return the kinds of faults that the daemon counts now, with their counts."""
         now = self.now
         counts = [
             *(
@@ -204,18 +213,18 @@ class Rates:
 
 
 def _nothing_of(now: PartitionFigures) -> PartitionFigures:
-    """What a partition was before it was made, or seen."""
+    """Return figures for a partition that the previous reading did not have: counters are 0."""
     return now._replace(log_end=now.log_end, appended_bytes=0, read_bytes={})
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """Of those that are known; None where none is."""
+    """Return the sum of the known values; None if none is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def _together(topic: str, rows: Sequence[Row], lag: int | None) -> Row:
-    """The row of a topic with these partitions."""
+    """Return the row of a topic with these partitions."""
     return Row(
         topic,
         None,

@@ -1,4 +1,4 @@
-"""The terminal of `kafkafs top`: draws, and does what a key says. At its end curses restores it."""
+"""Draws `kafkafs top` on the terminal and handles keys. curses restores the terminal at the end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kafkafs.cli.mounting.top.table import SORTS, Table
 from kafkafs.cli.mounting.top.watcher import Watcher
 from kafkafs.printable import one_line
 
-#: How long to wait for a key before looking whether there are new figures, in ms.
+#: Milliseconds to wait for a key before checking for new figures.
 TURN_MS = 100
-#: How many jobs and how many events are shown.
+#: The numbers of jobs and of events that are shown.
 JOBS, EVENTS = 4, 5
-#: The least and the greatest time between two looks, in seconds.
+#: The least and the greatest time between two readings, in seconds.
 DELAYS = 0.5, 60.0
 _ESCAPE = 27
 _ENTERS = (10, 13, curses.KEY_ENTER)
@@ -44,9 +44,9 @@ Each refresh itself causes about twenty requests, which requests and cpu include
 
 
 def show(watcher: Watcher, table: Table) -> None:
-    """Show the mount until a key ends it. curses.error, KeyboardInterrupt.
+    """Show the mount until a key ends the command. Errors: curses.error, KeyboardInterrupt.
 
-    (`curses.wrapper` would set colors for everything, also where there shall be none.)
+    `curses.wrapper` is not used, as it always sets colors, even if no colors are wanted.
     """
     window = curses.initscr()
     try:
@@ -58,7 +58,7 @@ def show(watcher: Watcher, table: Table) -> None:
 
 
 class Screen:
-    """What is on the terminal, until `run` returns."""
+    """Shows the mount on the terminal until `run` returns."""
 
     def __init__(self, window: curses.window, watcher: Watcher, table: Table) -> None:
         self._window = window
@@ -72,7 +72,7 @@ class Screen:
         self._ends = False
 
     def run(self) -> None:
-        """Show the mount until a key ends it. KeyboardInterrupt."""
+        """Show the mount until a key ends the command. Errors: KeyboardInterrupt."""
         self._window.keypad(True)
         self._window.timeout(TURN_MS)
         self._take()
@@ -165,7 +165,7 @@ class Screen:
         self._is_typing = True
 
     def _typed(self, key: int) -> None:
-        """A key while the filter is typed."""
+        """Handle a key while the user types the filter."""
         if key in _ENTERS:
             self._is_typing = False
         elif key == _ESCAPE:
@@ -206,7 +206,7 @@ class Screen:
         window.refresh()
 
     def _above(self, width: int) -> list[tuple[str, int]]:
-        """The mount as a whole, what is wrong, and its jobs, in lines of at most `width`."""
+        """Return the lines about the whole mount, its faults and its jobs, at most `width` wide."""
         return [
             (part, attributes)
             for line, attributes in self._head()
@@ -235,7 +235,7 @@ class Screen:
         return lines
 
     def _below(self, room: int) -> Sequence[str]:
-        """The newest events, in half of the room at most."""
+        """Return the newest events, as many as fit in half of `room`."""
         rates = self._watcher.rates
         count = min(EVENTS, room // 2)
         if rates is None or not self._shows_events or count < 1:
@@ -252,13 +252,13 @@ class Screen:
         return f"{seen}{chosen}  q quit  h help  p pause  t topics/partitions  / filter  e events"
 
     def _put(self, row: int, line: str, attributes: int = 0) -> None:
-        """Write a line, as much of it as there is room for."""
+        """Write a line, cut to the width of the terminal."""
         height, width = self._window.getmaxyx()
         if not 0 <= row < height:
             return
         encoding = self._window.encoding
         shown = one_line(line).encode(encoding, "replace").decode(encoding, "replace")
-        # The cursor has no place behind the last character of the terminal.
+        # curses cannot move the cursor past the last character of the terminal: an error.
         with contextlib.suppress(curses.error):
             self._window.addnstr(row, 0, shown, width, attributes)
 
@@ -268,7 +268,7 @@ def _calling(function: Callable[[str], None], argument: str) -> Callable[[], Non
 
 
 def _begin_colors() -> bool:
-    """Whether there is a color for what is wrong."""
+    """Turn on colors, and return whether there is a color for faults."""
     if os.environ.get("NO_COLOR") or not curses.has_colors():
         return False
     curses.start_color()

@@ -1,4 +1,4 @@
-"""The table of topics or partitions: its columns, its order, what of it is seen. No terminal."""
+"""The table of topics or partitions: its columns, order and visible rows. It uses no terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kafkafs.cli.mounting.top.rates import Rates, Row
 from kafkafs.quantities import human_size
 from storage.paths import INTERNAL_TOPICS
 
-#: A name is cut to no fewer characters while there is a figure beside it.
+#: The least width of the names while there is a column of figures.
 NAME = 16
 
 
 def count_text(value: float | None) -> str:
-    """A number like 17, 12.3k or 4.5M."""
+    """Return a number like 17, 12.3k or 4.5M."""
     if value is None:
         return "-"
     if value < 10 and value != int(value):
@@ -27,13 +27,15 @@ def count_text(value: float | None) -> str:
 
 
 def size_text(value: float | None) -> str:
-    """A number of bytes like 1.5MiB."""
+    """Return a number of bytes like 1.5MiB."""
     return "-" if value is None else human_size(int(value))
 
 
 class Column(NamedTuple):
-    """`key` is what a script calls it, and of a `Row` the field; `sort_key` sorts by it. Of columns
-    for which there is no room those of the highest `rank` go first.
+    """A column of figures.
+
+    `key` is its name in scripts, and the field of a `Row`. The key `sort_key` sorts by the column.
+    If there is no room for all columns, those with the highest `rank` are left out first.
     """
 
     key: str
@@ -61,7 +63,7 @@ SORTS = {**{column.sort_key: column.key for column in COLUMNS}, NAME_SORT: NAME_
 
 
 class Table:
-    """What is seen of the rows, in which order, from which one on."""
+    """The rows, their order, and the first row that is visible."""
 
     def __init__(self, *, by_partition: bool, shows_internal: bool) -> None:
         self.by_partition = by_partition
@@ -71,10 +73,10 @@ class Table:
         self.filter = ""
         self.rows: list[Row] = []
         self.first = 0
-        """The number of the first row that is seen."""
+        """The number of the first visible row."""
 
     def take(self, rates: Rates) -> None:
-        """Take the rows of new figures."""
+        """Replace the rows by those of new figures."""
         rows = rates.partitions() if self.by_partition else rates.topics()
         wanted = self.filter.lower()
         self.rows = [
@@ -83,20 +85,23 @@ class Table:
         self._order()
 
     def sort_by(self, key: str) -> None:
-        """Sort by a column, the largest or the first name on top; again: the other way round."""
+        """Sort by a column: the largest value, or the first name, on top.
+
+        A second call for the same column reverses the order.
+        """
         self.is_reversed = key == self.sort and not self.is_reversed
         self.sort = key
         self._order()
 
     def sort_beside(self, step: int) -> None:
-        """Sort by the column to the right or to the left."""
+        """Sort by the column that is `step` columns to the right; negative: to the left."""
         keys = [*(column.key for column in COLUMNS), NAME_KEY]
         self.sort_by(keys[(keys.index(self.sort) + step) % len(keys)])
 
     def _order(self) -> None:
         self.rows.sort(key=lambda row: (row.topic, row.partition or 0))
         if self.sort != NAME_KEY:
-            # Rows that are equal stay in the order of their names, whichever way it is sorted.
+            # Rows that are equal stay in the order of their names, in both directions.
             self.rows.sort(
                 key=lambda row: getattr(row, self.sort) or 0, reverse=not self.is_reversed
             )
@@ -104,11 +109,11 @@ class Table:
             self.rows.reverse()
 
     def scroll(self, rows: int, height: int) -> None:
-        """Go down by so many rows, or up; `height` rows are seen."""
+        """Scroll down by `rows`; negative: up. `height` is the number of visible rows."""
         self.first = max(min(self.first + rows, len(self.rows) - height), 0)
 
     def lines(self, width: int, height: int) -> list[tuple[str, bool]]:
-        """The titles and `height` rows of at most `width` characters; whether each is active."""
+        """Return the titles and `height` rows, cut to `width`, and whether each row is active."""
         columns = _that_fit(width)
         titles = [f"{self._mark(column.key)}{column.title}" for column in columns]
         title = _line([*zip(titles, columns, strict=True)], f"{self._mark(NAME_KEY)}{self._what}")

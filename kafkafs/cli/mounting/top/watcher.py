@@ -1,8 +1,9 @@
-"""Looks at a mount again and again, and waits for none of its answers.
+"""Reads the figures of a mount repeatedly, without waiting for the daemon.
 
-Each look is a child process: a daemon that hangs keeps that waiting, and not the terminal. The next
-look begins when the last one has ended, so there is never more than one; and not before the daemon
-was left alone for `REST` times as long as it has taken, however many partitions it has.
+A child process makes each reading. If the daemon hangs, only the child waits, not the terminal. The
+next reading begins after the last one has ended, so there is never more than one. It also begins at
+the earliest `REST` times the duration of the last reading after that one began. So readings of a
+mount with many partitions do not keep its daemon busy.
 """
 
 from __future__ import annotations
@@ -21,25 +22,28 @@ from kafkafs.fuse import mount_point
 from kafkafs.mount_table import TYPE, Mounted, find
 
 REST = 20
-#: A look that takes longer than this is told, in seconds.
+#: Seconds after which the command reports that a reading got no answer.
 PATIENCE_S = 3.0
 
 
 class Watcher:
-    """Looks at the mount at a path every `delay_s` seconds. `rates`: of the last two looks."""
+    """Reads the mount at a path every `delay_s` seconds. `rates`: from the last two readings."""
 
     def __init__(self, path: str, delay_s: float) -> None:
         self.path = path
         self.delay_s = delay_s
         self.rates: Rates | None = None
         self.trouble = ""
-        """Why there are no newer figures; empty where there are."""
+        """The reason why there are no newer figures; empty if there is none."""
         self._child: Child[Sample] | None = None
         self._began_s = self._next_s = 0.0
         self._at_s = 0.0
 
     def step(self, patience_s: float = 0.0) -> bool:
-        """Begin a look if it is time, and take what one has found; whether anything has changed."""
+        """Begin a reading if one is due, and take the result of a reading that has ended.
+
+        Return whether anything has changed.
+        """
         trouble = self.trouble
         now_s = time.monotonic()
         if self._child is None:
@@ -72,7 +76,7 @@ class Watcher:
         return True
 
     def wait(self, patience_s: float) -> bool:
-        """Wait for figures; False where there are none after so long, or there can be none."""
+        """Wait for figures. Return False if there are none in time, or there can be none."""
         until_s = time.monotonic() + patience_s
         before = self.rates
         while time.monotonic() < until_s:
@@ -86,7 +90,7 @@ class Watcher:
         return False
 
     def close(self) -> None:
-        """Leave a look that has not ended."""
+        """Abandon a reading that has not ended."""
         if self._child is not None:
             self._child.leave()
             self._child = None
@@ -120,7 +124,10 @@ class Watcher:
 
 
 def resolved(path: str) -> str:
-    """The mount at a path, or the one that shows the data directory there. MountError."""
+    """Return the mount at a path, or the mount that shows the data directory there.
+
+    Errors: MountError.
+    """
     from kafkafs.cli.common.addresses import check_no_address, mount_that_writes
     from kafkafs.mount_table import find_around
 

@@ -233,7 +233,7 @@ def _check(
 
 
 def _point(start: str) -> str:
-    """The word of `N@START`. BadParameter."""
+    """Return the word of `N@START`. Errors: BadParameter."""
     from time import time_ns
 
     from kafkafs.tree.files.start_names import Offset, Time, parse_point
@@ -246,8 +246,9 @@ def _point(start: str) -> str:
 
 
 def _raise_limit() -> int | None:
-    """Let this process have as many descriptors as it may: each partition needs one. How many it
-    had; None where that is as many.
+    """Raise the limit of descriptors to the hard limit: each partition needs a descriptor.
+
+    Return the limit before; None: it was the hard limit already.
     """
     import resource
 

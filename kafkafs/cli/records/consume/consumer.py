@@ -1,7 +1,8 @@
-"""The loop of a consumer: gives batches of its partitions, in turn, to an output, and commits them.
+"""Runs the loop of a consumer: passes batches of each partition in turn to an output, and commits.
 
-Between two batches it looks at signals and at its share. A partition that it is to give back, or
-that was deleted, it drops; what was read of it and not handled is forgotten.
+Between two batches, the loop checks for signals and for changes of its share of the partitions. It
+drops a partition that was deleted or that it must return. Records of that partition that were read
+but not handled are discarded.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from kafkafs.cli.records.consume.reader import Batch, Limits, Reader, reader_of
 from kafkafs.cli.records.consume.sources import Directories, Partition
 from storage.plural import counted
 
-#: How often to look for new partitions where no daemon tells of them, in seconds.
+#: Seconds between two searches for new partitions, if no daemon reports them.
 _LOOK_S = 5.0
-#: How often to look whether a transaction has ended of which more was read than a batch may have.
+#: Seconds between two checks whether a transaction has ended, if its records fill the buffer.
 _TRANSACTION_S = 0.2
-#: The pauses before a batch is tried again, in seconds: the first and the longest one.
+#: The first and the longest pause before a batch is tried again, in seconds.
 _AGAIN_S = 0.1, 30.0
 
 
 class Rules(NamedTuple):
-    """What the options say."""
+    """The options of the command."""
 
     view: str
     point: str
@@ -43,16 +44,16 @@ class Rules(NamedTuple):
 
 
 class _Turn:
-    """A partition that is consumed."""
+    """A partition that the consumer reads."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.committed: int | None = None
         self.batch: Batch | None = None
-        """What was taken and not handled yet."""
+        """The batch that was taken and is not handled yet."""
         self.due: float | None = None
-        """When what was read is a batch even if it is not full; after a failure, when to try again.
-        None: nothing waits.
+        """The time at which the records that were read become a batch, even if it is not full.
+        After a failure: the time of the next attempt. None: nothing waits.
         """
         self.pause_s = _AGAIN_S[0]
 
@@ -75,22 +76,22 @@ class Consumer:
         self._dead_letters = dead_letters
         self._interrupts = Interrupts(output)
         self._turns: dict[Partition, _Turn] = {}
-        # Those that were deleted, as long as they are granted still.
+        # Deleted partitions that are still granted.
         self._gone: set[Partition] = set()
         self._left = rules.max_records
-        # What was there already: new partitions are read from their beginning.
+        # The partitions that existed at the start. New ones are read from their beginning.
         self._at_first: frozenset[Partition] | None = None
         self._look_at = 0.0
         self._epoll = select.epoll()
         self._epoll.register(self._interrupts.fd, select.EPOLLIN)
         if positions.fd >= 0:
             self._epoll.register(positions.fd, select.EPOLLPRI)
-        with suppress(OSError):  # a plain file cannot be waited for
+        with suppress(OSError):  # epoll does not accept a plain file
             if output.fd >= 0:
                 self._epoll.register(output.fd, 0)
 
     def run(self) -> int:
-        """Consume; the exit status. click's error, OSError."""
+        """Consume, and return the exit status. Errors: ClickException, OSError."""
         try:
             status = self._run()
         except OSError as error:
@@ -101,10 +102,10 @@ class Consumer:
         return 128 + number if number else status
 
     def _too_many(self) -> Exception:
-        """That each partition needs a descriptor."""
+        """Close all partitions, and return the error that each partition needs a descriptor."""
         count = len(self._turns)
         for partition in list(self._turns):
-            self._drop(partition)  # also what is said takes some
+            self._drop(partition)  # the message needs descriptors, too
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return fail(
             f"the limit of {most} open files is too low for {counted(count, 'partition')} "
@@ -135,7 +136,7 @@ class Consumer:
     # -- the share -----------------------------------------------------------------------------
 
     def _share(self) -> None:
-        """Begin with partitions that it has got, and drop those that it has not any more."""
+        """Begin newly granted partitions, and drop those that are no longer granted."""
         if self._at_first is None:
             self._at_first = frozenset(self._directories.present())
         granted = set(self._positions.granted())
@@ -180,7 +181,7 @@ class Consumer:
     # -- batches -------------------------------------------------------------------------------
 
     def _next(self) -> _Turn | None:
-        """The next partition that has a batch, which is taken then; those before it come last."""
+        """Take a batch of the next partition that has one, and move that partition to the end."""
         now = time.monotonic()
         for partition, turn in list(self._turns.items()):
             try:
@@ -199,7 +200,7 @@ class Consumer:
         return None
 
     def _prepare(self, turn: _Turn, now: float) -> bool:
-        """Read, and take a batch if there is one that is due."""
+        """Read, and take a batch if one is due. Return whether there is a batch to handle."""
         reader, rules = turn.reader, self._rules
         if turn.batch is not None:
             return turn.due is None or now >= turn.due
@@ -224,7 +225,7 @@ class Consumer:
         return True
 
     def _await(self, reader: Reader) -> None:
-        """Have the kernel tell, once, when there is more."""
+        """Ask the kernel to report once that the file has grown."""
         if not self._rules.follow or not reader.at_end or reader.is_gone:
             return
         events = select.EPOLLPRI | select.EPOLLONESHOT
@@ -234,7 +235,7 @@ class Consumer:
             self._epoll.modify(reader.fd, events)
 
     def _handle(self, turn: _Turn) -> int:
-        """Give a batch to the output, and commit it; else the status with which to end."""
+        """Pass a batch to the output, and commit it. Return the exit status; 0: continue."""
         batch = turn.batch
         assert batch is not None
         status = self._output.put(batch)
@@ -260,15 +261,19 @@ class Consumer:
         turn.committed = position
 
     def _refused(self, partition: Partition, position: object, error: OSError) -> None:
-        """click's error where a position was refused though the partition is granted: that of a
-        topic that is deleted is not any more.
+        """Raise ClickException if a position of a granted partition was refused.
+
+        The partition of a deleted topic is no longer granted, so its error does not count.
         """
         if partition in set(self._positions.granted()):
             reason = error.strerror
             raise fail(f"{partition.name}: cannot commit offset {position}: {reason}") from None
 
     def _failed(self, turn: _Turn, batch: Batch, status: int) -> int:
-        """Do with a batch that the command has refused what --on-failure says."""
+        """Handle a batch that the command has refused, as --on-failure says.
+
+        Return the exit status; 0: continue.
+        """
         what = f"{batch.partition.name}: {batch.first}..{batch.last}"
         reason = f"the command exited with status {status}"
         if self._rules.on_failure == "stop":
@@ -291,7 +296,7 @@ class Consumer:
     # -- waiting -------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Until something comes, or is due."""
+        """Wait for the next event, or until something is due."""
         turns = self._turns.values()
         due = [turn.due for turn in turns if turn.due is not None]
         now = time.monotonic()
@@ -301,7 +306,7 @@ class Consumer:
         self._heed(self._epoll.poll(None if left_s == float("inf") else max(left_s, 0)))
 
     def _look_around(self) -> None:
-        """What has come by now."""
+        """Handle the events that have arrived, without waiting."""
         self._heed(self._epoll.poll(0))
 
     def _heed(self, events: list[tuple[int, int]]) -> None:

@@ -1,5 +1,6 @@
-"""Appends batches that a command has refused to a topic of their own, each record with headers that
-say where it comes from and why.
+"""Appends the batches that a command has refused to a dead-letter topic.
+
+Headers of each record say where the record comes from, and why it was refused:
 
     kafkafs.topic, kafkafs.partition, kafkafs.offset, kafkafs.group, kafkafs.reason
 """
@@ -16,10 +17,10 @@ from kafkafs.cli.records.consume.reader import Batch
 
 
 class DeadLetters:
-    """A topic of the same mount. Keys, values, headers and timestamps stay as they are."""
+    """Appends to a topic of the same mount. Keys, values, headers and timestamps stay the same."""
 
     def __init__(self, mount: str, topic: str, group: str) -> None:
-        """click's error where there is no such topic."""
+        """Check that the topic exists. Errors: ClickException."""
         self._path = os.path.join(mount, topic, ".jsonl", "append")
         self._group = group
         if not os.path.exists(self._path):
@@ -28,8 +29,11 @@ class DeadLetters:
             raise fail(f"{path}: the dead-letter topic does not exist. To create it: {create}")
 
     def put(self, batch: Batch, lines: bytes, reason: str) -> None:
-        """Append a batch, of which these are the records in `.jsonl`; it is on the disk then.
-        OSError.
+        """Append the records of a batch, and wait until they are on the disk.
+
+        `lines`: the records in the format of `.jsonl`.
+
+        Errors: OSError.
         """
         text = "".join(self._line(line, batch, reason) for line in lines.splitlines())
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""Where batches go: to standard output, or to a command (`--exec`)."""
+"""Writes batches to standard output, or to a command (`--exec`)."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from kafkafs.cli.common.ending import naming_output
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.records.consume.reader import Batch
 
-#: How often to look whether a reader has taken all, in seconds: at first, and at most.
+#: The first and the longest pause between two checks of the pipe, in seconds.
 _FIRST_S, _MOST_S = 0.0002, 0.02
 
 
 class Output:
-    """Takes batches. A batch is its own once `put` has returned 0."""
+    """Accepts batches. A batch is handled once `put` has returned 0."""
 
     fd = -1
-    """Tells by POLLERR that nobody reads any more."""
+    """Reports by POLLERR that its reader has exited."""
 
     def put(self, batch: Batch) -> int:
-        """0, or the status with which a command has failed. OSError."""
+        """Write a batch. Return the exit status of a failed command, else 0. Errors: OSError."""
         raise NotImplementedError
 
     def stop(self, number: int) -> None:
-        """A second signal: do not wait any longer."""
+        """Handle a second signal: stop waiting."""
 
 
 class StandardOutput(Output):
-    """With `is_taken` a batch counts when its reader has taken all of it from the pipe.
+    """Writes to standard output.
 
-    What the reader then does with it nobody sees: at most once.
+    With `is_taken`, a batch is handled once the reader has taken all of it from the pipe. If the
+    reader then fails, nobody notices: the reader gets each record at most once.
     """
 
     def __init__(self, *, is_taken: bool) -> None:
@@ -62,11 +63,11 @@ class StandardOutput(Output):
         return 0
 
     def _wait(self) -> None:
-        """Until the reader has taken all. BrokenPipeError where it has gone before."""
+        """Wait until the reader has taken all bytes. Errors: BrokenPipeError if it exits first."""
         pause_s = _FIRST_S
         while True:
             unread = struct.unpack("i", fcntl.ioctl(self.fd, self._ask, bytes(4)))[0]
-            # Asked for last: a reader that is there now has taken what is not in the pipe.
+            # Check this last: if the reader still exists, it has taken all that is not in the pipe.
             if self._errors.poll(0):
                 raise BrokenPipeError
             if not unread:
@@ -79,7 +80,7 @@ class StandardOutput(Output):
 
 
 class Decoded(Output):
-    """Gives batches of `jsonl` lines to another output with their keys and values decoded."""
+    """Decodes keys and values of batches of `jsonl` lines, for another output."""
 
     def __init__(self, output: Output, decoders: TopicDecoders) -> None:
         self.fd = output.fd
@@ -95,18 +96,18 @@ class Decoded(Output):
 
 
 class Command(Output):
-    """Runs a shell's command for each batch, with its lines on standard input.
+    """Runs a shell command for each batch, with the lines of the batch on standard input.
 
-    The batch lies in a file in memory, so a command never sees a part of it: not if the consumer is
-    killed either. A terminal's Ctrl-C does not get to the command, which is to finish.
+    The batch is a file in memory. So a command never sees only a part of it, even if the consumer
+    is killed. Ctrl-C in a terminal does not reach the command, so that the command can finish.
     """
 
     def __init__(self, command: str, descriptors: int | None = None) -> None:
-        """`descriptors`: how many it may have, where this process has raised its own limit."""
+        """`descriptors`: the command's limit, if this process has raised its own limit."""
         limit = "" if descriptors is None else f"ulimit -S -n {descriptors}; "
         self._command = limit + command
         self._process: subprocess.Popen[bytes] | None = None
-        # While a process is started a signal waits here, so that no command is left behind.
+        # While a process starts, `_stopped_by` stores a signal, so that no command survives it.
         self._is_starting = False
         self._stopped_by = 0
 
@@ -151,9 +152,10 @@ class Command(Output):
 
 
 class Interrupts:
-    """SIGINT and SIGTERM: the first one has the batch finished, the second one ends that, too.
+    """Handles SIGINT and SIGTERM. After the first signal, the consumer finishes the batch.
 
-    `number`: the first one that came; 0: none. `fd` is readable then.
+    The second signal stops the batch, too. `number`: the first signal; 0: none. After it, `fd` is
+    readable.
     """
 
     def __init__(self, output: Output) -> None:

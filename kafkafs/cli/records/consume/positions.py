@@ -1,9 +1,9 @@
-"""Where a consumer keeps how far it has come, and which partitions are its own.
+"""Stores the positions of a consumer, and finds the partitions that it may read.
 
-Positions        nowhere: it begins at the same record each time
-FilePositions    in a file of the user's (`--positions`), for one consumer at a time
-GroupPositions   in the mount's `.groups/G`, whose partitions several consumers share: the
-                 daemon grants them by an open file (`.claims`)
+Positions        stores nothing: the consumer begins at the same record each time
+FilePositions    stores them in a file of the user (`--positions`), for one consumer at a time
+GroupPositions   stores them in `.groups/G` of the mount. Several consumers share the partitions:
+                 the daemon grants them through an open file (`.claims`)
 """
 
 from __future__ import annotations
@@ -27,53 +27,55 @@ _READ_BYTES = 1 << 16
 
 
 class Positions:
-    """See the module. `fd` tells by POLLPRI of another share; -1: there are no shares."""
+    """See the module. `fd` reports a change of the share by POLLPRI; -1: there are no shares."""
 
     fd = -1
     keeps = False
-    """Whether `commit` keeps anything."""
+    """Whether `commit` stores positions."""
     is_waiting = False
-    """Whether partitions are promised that others hold still."""
+    """Whether there are partitions that this consumer gets once others return them."""
     asked_back: Collection[Partition] = ()
-    """What others are to get; known after `granted`. Also what was never begun with."""
+    """Partitions that this consumer must return, also if it never began them. `granted` sets it."""
 
     def __init__(self, directories: Directories) -> None:
         self._directories = directories
 
     def granted(self) -> Iterable[Partition]:
-        """The partitions to consume now. OSError."""
+        """Return the partitions to consume now. Errors: OSError."""
         return self._directories.present()
 
     def position(self, partition: Partition) -> int | None:
-        """The committed position. OSError."""
+        """Return the committed position; None: there is none. Errors: OSError."""
         return None
 
     def begin(self, partition: Partition, point: str) -> int | None:
-        """Commit where to begin, a word of `N@POINT`, for others that go on from there; the
-        position, where it is kept. OSError.
+        """Commit the start `point`, a word of `N@POINT`, so that others continue from there.
+
+        Return the position; None: it is not stored. Errors: OSError.
         """
         return None
 
     def commit(self, partition: Partition, position: int) -> None:
-        """OSError"""
+        """Store the position of a partition. Errors: OSError."""
 
     def give_back(self, partition: Partition) -> None:
-        """Let another consumer have a partition. OSError."""
+        """Return a partition, so that another consumer gets it. Errors: OSError."""
 
     def close(self) -> None:
-        """Let others have all partitions."""
+        """Return all partitions, so that others get them."""
 
 
 class FilePositions(Positions):
-    """Lines of `_COLUMNS`, behind one with these names. Each commit writes a new file in its place.
+    """Stores a line with the names of `_COLUMNS`, and then a line for each partition.
 
-    The file is locked as long as it is used. A topic that was made anew begins anew.
+    Each commit replaces the file by a new one. The file is locked while it is in use. If a topic is
+    deleted and created again, the new topic has no position.
     """
 
     keeps = True
 
     def __init__(self, directories: Directories, path: str) -> None:
-        """click's error; OSError."""
+        """Lock the file, and read it. Errors: ClickException, OSError."""
         super().__init__(directories)
         self._path = os.path.realpath(path)
         self._lock = self._locked()
@@ -125,7 +127,7 @@ class FilePositions(Positions):
         mode = os.fstat(self._lock).st_mode & 0o777
         fd = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            # Before others see it: nobody else takes it.
+            # Lock the new file before others see it, so that no other process locks it first.
             fcntl.flock(fd, fcntl.LOCK_EX)
             os.fchmod(fd, mode)
             write_all(fd, text.encode())
@@ -147,7 +149,10 @@ class GroupPositions(Positions):
     keeps = True
 
     def __init__(self, directories: Directories, sources: Sources, group: str) -> None:
-        """click's error; OSError."""
+        """Create the group if it does not exist, and claim the partitions.
+
+        Errors: ClickException, OSError.
+        """
         super().__init__(directories)
         from kafkafs.tree.files.group_names import file_name
 
@@ -206,8 +211,10 @@ class GroupPositions(Positions):
         self._commit(partition, str(position))
 
     def _commit(self, partition: Partition, position: str) -> None:
-        """Commit, in the place of an offset that the log has no more, or not yet, its first or its
-        last one.
+        """Commit a position.
+
+        If the log no longer has the offset, commit `earliest`. If it does not have the offset yet,
+        commit `latest`.
         """
         command = f"commit {partition.topic} {partition.number}"
         try:
@@ -225,7 +232,7 @@ class GroupPositions(Positions):
             self._name_topic()
 
     def _name_topic(self) -> None:
-        """Say what the directories are that the first commit has created."""
+        """Print a line about the directories that the first commit has created."""
         with suppress(OSError):
             count = sum(name.isdecimal() for name in os.listdir(self._topic))
             directories = f"{CONSUMER_OFFSETS}-0 to -{count - 1}"

@@ -1,14 +1,15 @@
-"""Reads a partition batch by batch, from a mount's files.
+"""Reads a partition batch by batch, from the files of a mount.
 
-A file that begins at a position is read on and on; it tells where records end and which offsets
-they have:
+A reader opens a file that begins at a position, and reads it to its end and beyond. The format of
+the file shows where records end and which offsets they have:
 
-    LinesReader      `.jsonl`, a record a line, from which the lines of another view are made
-    BatchesReader    `.batches`, a batch of the log as one
-    TextReader       lines of any view, where nobody asks for offsets
+    LinesReader      reads `.jsonl`, a record a line, and makes the lines of another view from it
+    BatchesReader    reads `.batches`, whole batches of the log
+    TextReader       reads lines of any view, if no offsets are needed
 
-An open file goes on with all that is appended, also when the past of the partition is rewritten.
-What is deleted while it is read (ESTALE) has it opened anew, behind what was read.
+An open file shows all later appends, even if older records of the partition are deleted or
+compacted. If the next bytes were deleted (ESTALE), the reader opens the file again, after the last
+record that was taken.
 """
 
 from __future__ import annotations
@@ -29,23 +30,26 @@ from kafkafs.cli.records.consume.sources import Partition, TopicDirectory
 _READ_BYTES: Final = 1 << 20
 _ANY_SIZE: Final = (1 << 31) - 1
 _OFFSET: Final = re.compile(rb'\{"offset":(-?[0-9]+)[,}]')
-#: Base offset, size of the rest.
+#: The base offset, and the size of the rest.
 _HEAD: Final = struct.Struct(">qi")
-#: From the format 2 on: the offset of the last record, less the base offset; the number of records.
+#: Since format 2: the last offset minus the base offset, and the number of records.
 _LAST: Final = struct.Struct(">i")
 _LAST_AT, _COUNT_AT, _MAGIC_AT, _V2_BYTES = 23, 57, 16, 61
 
 
 class Limits(NamedTuple):
-    """How much one batch has at most; it has at least one record."""
+    """The largest size of a batch. A batch always has at least one record."""
 
     records: int
     bytes: int
 
 
 class Batch(NamedTuple):
-    """Records of a partition. `first` and `last`: their offsets. `end`: the position behind them;
-    None: not known. `lines`: the same records as in `.jsonl`, where they were read.
+    """Records of a partition.
+
+    `first` and `last`: the offsets of the first and the last record; -1: unknown. `end`: the
+    position after them; None: unknown. `lines`: the records in the format of `.jsonl`, if they were
+    read in it.
     """
 
     partition: Partition
@@ -58,8 +62,10 @@ class Batch(NamedTuple):
 
 
 class Reader:
-    """Reads one partition. `position`: of the next record that was not taken; None: `point` says
-    where that is, a word of `N@POINT`.
+    """Reads one partition.
+
+    `position`: the offset of the next record to take; None: `point`, a word of `N@POINT`, says
+    where to begin.
     """
 
     view = ""
@@ -71,9 +77,9 @@ class Reader:
         self.position = position
         self.fd = -1
         self.at_end = False
-        """Whether everything was read that there was."""
+        """Whether the end of the file was reached."""
         self.is_gone = False
-        """Whether there will be no more, as the topic was deleted."""
+        """Whether the topic was deleted, so that the file cannot grow any more."""
         self._directory = directory
         self._point = point
         self._unread = bytearray()
@@ -83,7 +89,7 @@ class Reader:
     # -- the file ------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the file where the position is. OSError."""
+        """Open the file at the position. Errors: OSError."""
         self.close()
         self._unread.clear()
         self._stable = None
@@ -91,8 +97,8 @@ class Reader:
         if self._point == "latest" and self.position is None:
             self.position = self._fact("last_stable")
         while self.fd < 0:
-            # Before, as the name of a position that is gone may lead nowhere (`out_of_range`), and
-            # behind, as more may go meanwhile.
+            # Check before the open, as the name of a deleted position may not exist
+            # (`out_of_range`). Check again afterwards, as more may be deleted meanwhile.
             self._name_what_is_gone()
             point = self._point if self.position is None else str(self.position)
             try:
@@ -107,7 +113,7 @@ class Reader:
         return patiently(lambda: self._directory.open(name))
 
     def _name_what_is_gone(self) -> None:
-        """Say which records retention has deleted before they were taken."""
+        """Move a position that is outside of the log into it, and print a line about that."""
         if self.position is None:
             return
         start, end = self._fact("log_start"), self._fact("log_end")
@@ -135,12 +141,16 @@ class Reader:
             os.close(fd)
 
     def lines(self, batch: Batch) -> bytes | None:
-        """The records of a batch in `.jsonl`; None where some of them were deleted. OSError."""
+        """Return the records of a batch in the format of `.jsonl`; None: some were deleted.
+
+        Errors: OSError.
+        """
         return self._read("jsonl", batch.first, batch.last) if batch.lines is None else batch.lines
 
     def _read(self, view: str, first: int, last: int) -> bytes | None:
-        """The records from one offset to another in a view; None where some of them were deleted.
-        OSError.
+        """Return the records with offsets `first` to `last` in a view; None: some were deleted.
+
+        Errors: OSError.
         """
         try:
             fd = self._open_at(view, f"{first}..{last + 1}")
@@ -157,15 +167,16 @@ class Reader:
     def close(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            with suppress(OSError):  # close(2) of a dead mount's file says so, and closes it
+            with suppress(OSError):  # close(2) fails on a dead mount, but closes the file
                 os.close(fd)
 
     def fill(self, limits: Limits) -> None:
-        """Read until there is a whole batch, or the end. OSError."""
+        """Read until there is a whole batch, or to the end. Errors: OSError."""
         if self.fd < 0:
             self.open()
         while not (self.at_end or self.is_full(limits)):
-            # Asked for before the end is seen: what lies before it has been read then.
+            # Get the last stable offset before the read. If the read then returns nothing, all
+            # records before that offset have been read.
             stable = self._fact("last_stable")
             try:
                 data = patiently(lambda: os.read(self.fd, _READ_BYTES))
@@ -182,29 +193,34 @@ class Reader:
     # -- batches -------------------------------------------------------------------------------
 
     def is_full(self, limits: Limits) -> bool:
-        """Whether a whole batch has been read."""
+        """Return whether enough bytes for a full batch have been read."""
         return len(self._unread) >= max(limits.bytes, _READ_BYTES)
 
     @property
     def has_some(self) -> bool:
-        """Whether there are records to take."""
+        """Return whether there are records to take."""
         return b"\n" in self._unread
 
     def take(self, limits: Limits) -> Batch | None:
-        """Take records; None where they were deleted meanwhile, and the file was opened anew.
-        OSError.
+        """Take the next batch of records.
+
+        Return None if there is none, or if the records were deleted meanwhile and the file was
+        opened again. Errors: OSError.
         """
         raise NotImplementedError
 
     def _end(self, last: int) -> int:
-        """The position behind a record: behind what is no record, too, where nothing follows."""
+        """Return the position after a record.
+
+        If no record follows, also skip the offsets that have no record.
+        """
         end = last + 1
         if self.at_end and not self._unread and self._stable is not None:
             end = max(end, self._stable)
         return end
 
     def rest(self) -> int | None:
-        """The position at the end of what was read, where nothing is left to take."""
+        """Return the position at the end of the file; None: there are still records to take."""
         if self.at_end and not self._unread and self._stable is not None:
             return max(self.position or 0, self._stable)
         return None
@@ -286,8 +302,9 @@ class LinesReader(Reader):
 
 
 class BatchesReader(Reader):
-    """See the module. It ends at the last stable offset, as the other views do: of an open
-    transaction it reads so much that it is full, and no more.
+    """See the module. Like the other views, it takes records only up to the last stable offset.
+
+    It reads batches of an open transaction until `is_full`, and then reads no more.
     """
 
     view = "batches"
@@ -310,7 +327,7 @@ class BatchesReader(Reader):
         return len(self._unread) >= max(limits.bytes, _READ_BYTES, first)
 
     def _size(self, limits: Limits) -> int:
-        """The bytes of the batches that are taken together."""
+        """Return the size of the first batches that fit in `limits`, or of the first one."""
         at = records = 0
         while (size := _batch_size(self._unread, at)) and at + size <= len(self._unread):
             _, count = _batch_end(self._unread, at)
@@ -349,7 +366,7 @@ def reader_of(
     *,
     with_offsets: bool,
 ) -> Reader:
-    """A reader of this view that begins at a position, or where that is None at `point`."""
+    """Return a reader of a view that begins at `position` or, if that is None, at `point`."""
     if view == "batches":
         return BatchesReader(partition, directory, position, point)
     kind = LinesReader if with_offsets else TextReader
@@ -357,7 +374,10 @@ def reader_of(
 
 
 def _as(view: str) -> Callable[[bytes], bytes | None]:
-    """Makes the text of a view of lines of `.jsonl`; None of a record that only a log can hold."""
+    """Return a function that converts lines of `.jsonl` to the text of a view.
+
+    The function returns None if only a log can hold one of the records.
+    """
     from kafkafs.cli.common.matching import text_of
     from kafkafs.views import json_lines_view, key_value_view, values_view
     from storage.errors import InvalidRecord
@@ -376,7 +396,7 @@ def _as(view: str) -> Callable[[bytes], bytes | None]:
 
 
 def _offset_at(lines: bytes, at: int) -> int:
-    """The offset of the record whose line begins there."""
+    """Return the offset of the record whose line begins at `at`."""
     found = _OFFSET.match(lines, at)
     if found is None:
         raise OSError(errno.EIO, "a line of .jsonl has no offset")
@@ -384,7 +404,7 @@ def _offset_at(lines: bytes, at: int) -> int:
 
 
 def _of_lines(lines: bytes | bytearray, count: int) -> int:
-    """The size of the first `count` whole lines, or of fewer that are there."""
+    """Return the size of the first `count` whole lines, or of all if there are fewer."""
     if lines.count(b"\n") <= count:
         return lines.rfind(b"\n") + 1
     at = 0
@@ -394,12 +414,12 @@ def _of_lines(lines: bytes | bytearray, count: int) -> int:
 
 
 def _within(lines: bytes | bytearray, size: int) -> int:
-    """The size of the whole lines in the first `size` bytes, or of the first line."""
+    """Return the size of the whole lines in the first `size` bytes, else of the first line."""
     return lines.rfind(b"\n", 0, size) + 1 or lines.find(b"\n") + 1
 
 
 def _batch_size(data: bytes | bytearray, at: int) -> int:
-    """The size of the batch that begins there; 0: not known yet."""
+    """Return the size of the batch that begins at `at`; 0: not known yet."""
     if len(data) < at + _HEAD.size:
         return 0
     _, size = _HEAD.unpack_from(data, at)
@@ -407,8 +427,9 @@ def _batch_size(data: bytes | bytearray, at: int) -> int:
 
 
 def _batch_end(data: bytes | bytearray, at: int) -> tuple[int, int]:
-    """The last offset of a batch, and how many records it has; 1 in formats before 2, whose offset
-    is that of the last one.
+    """Return the last offset of a batch, and its number of records.
+
+    For formats before 2, the number is 1, and the offset in the header is that of the last record.
     """
     (base, _) = _HEAD.unpack_from(data, at)
     if data[at + _MAGIC_AT] < 2:

@@ -1,7 +1,7 @@
-"""What is consumed: topics and partitions of a mount, and their directories.
+"""Finds the topics and partitions to consume in a mount, and opens their directories.
 
-A topic's directory is kept open: names are looked up in it, so that they never lead to records of
-a topic that was made anew under the same name.
+A topic's directory stays open, and names are looked up in it. So a name never leads to records of a
+new topic that has the same name as a deleted one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class Partition(NamedTuple):
-    """A partition. A topic that is made again has another id."""
+    """A partition. If a topic is deleted and created again, the new topic has another id."""
 
     topic: str
     number: int
@@ -33,14 +33,14 @@ class Partition(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What was given: of each topic the partitions; None: all that there are."""
+    """The partitions of each topic that the command line names; None: all partitions."""
 
     mount: str
     topics: dict[str, frozenset[int] | None]
 
 
 def sources_of(paths: Sequence[str]) -> Sources:
-    """The topics and partitions of paths in one mount. click's error."""
+    """Return the topics and partitions of paths in one mount. Errors: ClickException."""
     mounts: set[str] = set()
     topics: dict[str, frozenset[int] | None] = {}
     for path in paths:
@@ -58,7 +58,7 @@ def sources_of(paths: Sequence[str]) -> Sources:
 
 
 def _place(given: str) -> tuple[str, str, int | None]:
-    """A mount, a topic in it, and perhaps a partition. click's error."""
+    """Return the mount, the topic and the partition, or None, of a path. Errors: ClickException."""
     mounted, path = mount_around(given)
     if mounted is None:
         hint = (
@@ -81,13 +81,13 @@ class TopicDirectory:
     """An open directory of a topic."""
 
     def __init__(self, mount: str, topic: str) -> None:
-        """OSError"""
+        """Open the directory. Errors: OSError."""
         self.name = topic
         self.fd = os.open(os.path.join(mount, topic), os.O_RDONLY | os.O_DIRECTORY)
         self.id = self._id()
 
     def _id(self) -> str:
-        """The topic's id; "" where it has none, as topics of old brokers."""
+        """Return the topic's id; "" if it has none, as topics of old brokers."""
         for number in self.numbers():
             with suppress(OSError):
                 for line in self.read(f".raw/{number}/partition.metadata").decode().splitlines():
@@ -97,15 +97,15 @@ class TopicDirectory:
         return ""
 
     def numbers(self) -> list[int]:
-        """Its partitions. OSError."""
+        """Return the numbers of the partitions. Errors: OSError."""
         return sorted(int(name) for name in os.listdir(self.fd) if _NUMBER.fullmatch(name))
 
     def open(self, name: str) -> int:
-        """Open a file in it to be read, without waiting for others. OSError."""
+        """Open a file in the directory for reading, without blocking. Errors: OSError."""
         return os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self.fd)
 
     def read(self, name: str) -> bytes:
-        """All of a small file. OSError."""
+        """Return the contents of a small file. Errors: OSError."""
         fd = self.open(name)
         try:
             return b"".join(iter(lambda: os.read(fd, 1 << 16), b""))
@@ -125,7 +125,10 @@ class Directories:
         self._open: dict[tuple[str, str], TopicDirectory] = {}
 
     def of(self, partition: Partition) -> TopicDirectory:
-        """OSError, also where the topic is another one by now."""
+        """Return the directory of a partition's topic.
+
+        Errors: OSError, also if the topic was deleted and created again.
+        """
         key = partition.topic, partition.topic_id
         found = self._open.get(key)
         if found is None:
@@ -137,7 +140,7 @@ class Directories:
         return found
 
     def present(self) -> list[Partition]:
-        """The partitions that are there now of what was given. OSError."""
+        """Return the partitions that exist now and that `sources` names. Errors: OSError."""
         found = []
         for topic, wanted in self._sources.topics.items():
             try:

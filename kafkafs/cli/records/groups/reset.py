@@ -110,8 +110,10 @@ def _refuse_brokers(logs: Address) -> None:
 def _reset_here(
     manager: LogManager, group: str, wanted: Wanted, given: Sequence[_Partition]
 ) -> dict[_Partition, int]:
-    """Commit in a directory that nobody has open. OSError, StorageError: nothing was set, unless a
-    topic's commit failed after that of another."""
+    """Commit in a directory that no process has open.
+
+    Errors: OSError, StorageError. Nothing was set, unless another topic was committed before.
+    """
     from kafkafs.tree.files.view_file import ViewFile
     from kafkafs.tree.groups.positions import offset_of
     from storage.groups.offset_records import Committed
@@ -141,7 +143,7 @@ def _reset_through(
     logs: Address,
     given: Sequence[_Partition],
 ) -> dict[_Partition, int]:
-    """Have the daemon commit. click's error, OSError."""
+    """Commit through the mount's daemon. Errors: ClickException, OSError."""
     from kafkafs.tree.files.group_names import file_name
 
     files = MountFiles(mount)
@@ -176,7 +178,7 @@ def _reset_through(
 
 
 def _check_range(name: str, facts: Mapping[str, str], wanted: Wanted) -> None:
-    """click's error where a partition has no such offset."""
+    """Raise ClickException if a partition has no such offset."""
     from kafkafs.tree.groups.positions import Change, Fixed
 
     offset = None
@@ -196,7 +198,7 @@ def _claimed(name: str, whose: str) -> click.ClickException:
 
 
 def _holders(files: MountFiles, directory: str) -> dict[_Partition, str]:
-    """The consumers that have claimed partitions, by partition."""
+    """Return the consumers that have claimed partitions, by partition."""
     found = {}
     for line in files.read(directory, ".claims").splitlines()[1:]:
         topic, number, state, whose = line.split(None, 3)
