@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from tests.file_systems import file_system, fill_bytes, fill_inodes
 from tests.fork_server import KAFKAFS
+from tests.hang import until
 from tests.mount.mounting import Mount, check_data, fails
 
 MIB = 1 << 20
@@ -57,8 +59,32 @@ def disk(way: Way, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def fill(way: Way) -> Filler:
-    return way[1]
+def fill(way: Way, mount: Mount) -> Filler:
+    """Fill a disk but for the reserve of the mount on it.
+
+    While the disk fills up, a duty of the daemon may give part of the reserve up, which the filler
+    takes. Then the daemon takes its reserve back, as an append does, and the disk is filled again.
+    """
+
+    def pieces() -> int:
+        return len(list(mount.data.glob("kafkafs.reserve.*")))
+
+    def is_whole_again() -> bool:
+        with contextlib.suppress(OSError):
+            orders = mount / "orders/0"
+            append(orders, line(mount, len(numbers(orders))))
+        return pieces() == RESERVE_FILES
+
+    def filled(disk: Path) -> Path:
+        had = pieces()
+        while True:
+            filler = way[1](disk)
+            if pieces() == had:
+                return filler
+            remove(filler)
+            until(is_whole_again)
+
+    return filled
 
 
 @pytest.fixture
