@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import click
@@ -24,6 +24,9 @@ _PARTITION_COLUMNS = ("topic", "partition", "records", "size", "last_timestamp")
 _RATES = ("records_per_s", "bytes_per_s")
 _RATE_S = 1.0
 _NOT_SET = "-1"
+
+_Limits = Mapping[str, str] | None
+"""retention.ms and retention.bytes as they are written; None if they cannot be read."""
 
 
 @click.command(
@@ -83,13 +86,17 @@ def command(logs: Address, internal: bool, rates: bool, out: Output) -> None:
                 facts = partitions(files, logs)
                 columns: Sequence[str] = _PARTITION_COLUMNS
                 rows = [[each[name] for name in columns] for each in facts]
+                limits: dict[str, _Limits] = {}
             else:
                 hidden = frozenset() if internal else INTERNAL_TOPICS
-                columns, rows = _table(files, now, before, hidden, out)
-            found = objects(columns, rows) if out.as_json else []
-            for each in [] if logs.places else found:
-                each |= _limit_numbers(_limits(files, str(each["topic"])))
+                limits = {
+                    topic: _limits(files, topic) for topic in now.facts if topic not in hidden
+                }
+                columns, rows = _table(now, before, limits, out)
     if out.as_json:
+        found = objects(columns, rows)
+        for each in found if limits else []:
+            each |= _limit_numbers(limits[str(each["topic"])])
         out.json({"partitions" if logs.places else "topics": found, "notes": notes})
         return
     out.table(columns, rows)
@@ -111,20 +118,18 @@ def _listing(files: MountFiles) -> _Listing:
 
 
 def _table(
-    files: MountFiles,
     now: _Listing,
     before: _Listing | None,
-    hidden: Collection[str],
+    limits: Mapping[str, _Limits],
     out: Output,
 ) -> tuple[Sequence[str], list[list[Value]]]:
     rows: list[list[Value]] = []
-    for topic, facts in now.facts.items():
-        if topic in hidden:
-            continue
+    for topic, limit in limits.items():
+        facts = now.facts[topic]
         last = int(facts["last_append"])
         row: list[Value] = [topic, int(facts["partitions"]), int(facts["offsets"])]
         row += [Size(int(facts["bytes"])), TimeMs(last) if last >= 0 else None]
-        row += [facts["cleanup.policy"], _retention(_limits(files, topic), out)]
+        row += [facts["cleanup.policy"], _retention(limit, out)]
         if before is not None:
             row += _rates(now, before, topic)
         rows.append(row)
@@ -141,7 +146,7 @@ def _rates(now: _Listing, before: _Listing, topic: str) -> list[Value]:
     return [None if each < 0 else round(each / elapsed_s) for each in grown]
 
 
-def _retention(limits: Mapping[str, str] | None, out: Output) -> str | None:
+def _retention(limits: _Limits, out: Output) -> str | None:
     """The time or the size that retention keeps, both, or all; None if that is not known."""
     if limits is None:
         return None
@@ -154,8 +159,8 @@ def _retention(limits: Mapping[str, str] | None, out: Output) -> str | None:
     return "+".join(dict.fromkeys(kept)) or "all"
 
 
-def _limits(files: MountFiles, topic: str) -> dict[str, str] | None:
-    """retention.ms and retention.bytes as they are written; None where they cannot be read."""
+def _limits(files: MountFiles, topic: str) -> _Limits:
+    """Read the settings of retention of a topic."""
     try:
         in_force, _ = settings_of(files, topic)
     except OSError:
@@ -163,7 +168,7 @@ def _limits(files: MountFiles, topic: str) -> dict[str, str] | None:
     return {name: in_force.get(name, _NOT_SET) for name in ("retention.ms", "retention.bytes")}
 
 
-def _limit_numbers(limits: Mapping[str, str] | None) -> dict[str, int | None]:
+def _limit_numbers(limits: _Limits) -> dict[str, int | None]:
     """For programs: -1 is no limit, None is not known."""
     numbers = {}
     for name in ("retention.ms", "retention.bytes"):
