@@ -23,6 +23,7 @@ from kafka_client.errors import (
 )
 from kafka_client.properties import ClientSettings, Sasl, Secret
 from storage.settings.messages import Struct
+from tests.hang import until
 from tests.kafka_client.fake_broker import FakeBroker, all_versions, answer_frame
 
 GROUPS = {"groups": [{"groupId": b"g", "protocolType": b"consumer"}]}
@@ -187,9 +188,7 @@ def test_a_connection_that_the_broker_has_closed_is_found_before_it_is_used() ->
         connection = connect(broker)
         assert connection.is_usable()
         broker.hang_up()
-        deadline = time.monotonic() + 10
-        while connection.is_usable() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: not connection.is_usable(), 10)
         assert not connection.is_open
 
 

@@ -60,26 +60,23 @@ def disk(way: Way, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def fill(way: Way, mount: Mount) -> Filler:
-    """Fill a disk but for the reserve of the mount on it.
+    """Fill a disk, except the reserve of the mount on it.
 
     While the disk fills up, a duty of the daemon may give part of the reserve up, which the filler
     takes. Then the daemon takes its reserve back, as an append does, and the disk is filled again.
     """
 
-    def pieces() -> int:
-        return len(list(mount.data.glob("kafkafs.reserve.*")))
-
     def is_whole_again() -> bool:
         with contextlib.suppress(OSError):
             orders = mount / "orders/0"
             append(orders, line(mount, len(numbers(orders))))
-        return pieces() == RESERVE_FILES
+        return len(reserve_of(mount)) == RESERVE_FILES
 
     def filled(disk: Path) -> Path:
-        had = pieces()
+        had = reserve_of(mount)
         while True:
             filler = way[1](disk)
-            if pieces() == had:
+            if reserve_of(mount) == had:
                 return filler
             remove(filler)
             until(is_whole_again)
@@ -109,6 +106,11 @@ def mount(disk: Path, tmp_path: Path) -> Iterator[Mount]:
     finally:
         mount.end()
     check_data(mount.data)
+
+
+def reserve_of(mount: Mount) -> list[Path]:
+    """Return the files of the daemon's reserve."""
+    return sorted(mount.data.glob("kafkafs.reserve.*"))
 
 
 def line(mount: Mount, number: int) -> str:
@@ -342,7 +344,7 @@ def test_without_a_reserve_what_may_go_goes_first(
 ) -> None:
     tell(mount, "orders/.config", "retention.ms=1")
     mount.stop()
-    for reserved in mount.data.glob("kafkafs.reserve.*"):
+    for reserved in reserve_of(mount):
         reserved.unlink()
     fill(disk)
     mount.start()
@@ -358,7 +360,7 @@ def test_without_a_reserve_line_indexes_make_room(mount: Mount, disk: Path) -> N
     """They go before anything fails, and are made again."""
     mount.restart()
     assert list(mount.data.glob("orders-0/*.lines"))
-    for reserved in mount.data.glob("kafkafs.reserve.*"):
+    for reserved in reserve_of(mount):
         reserved.unlink()
     (disk / "fillers").mkdir()
     fill_bytes(disk)
@@ -371,14 +373,14 @@ def test_without_a_reserve_line_indexes_make_room(mount: Mount, disk: Path) -> N
     (disk / "filler").unlink()
     remove(disk / "fillers")
     mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
-    assert len(list(mount.data.glob("kafkafs.reserve.*"))) == RESERVE_FILES
+    assert len(reserve_of(mount)) == RESERVE_FILES
 
 
 def test_a_topic_that_cannot_be_deleted_stays(mount: Mount, disk: Path) -> None:
     """On a disk that has nothing left at all a topic is gone, or it is there: no half of it."""
     fill_bytes(disk)
     count = fill_by_appending(mount, "orders")
-    for reserved in mount.data.glob("kafkafs.reserve.*"):
+    for reserved in reserve_of(mount):
         reserved.unlink()
     fill_bytes(disk)
     try:
@@ -399,7 +401,7 @@ def test_what_was_given_up_is_not_for_appends_and_comes_back(
     fill(disk)
     fill_by_appending(mount, "orders")
     number = 0
-    while len(list(mount.data.glob("kafkafs.reserve.*"))) == RESERVE_FILES:
+    while len(reserve_of(mount)) == RESERVE_FILES:
         number += 1
         tell(mount, "orders/.config", f"segment.ms={3600000 + number}")
     # Somebody else was faster.
@@ -409,11 +411,11 @@ def test_what_was_given_up_is_not_for_appends_and_comes_back(
     assert "the remaining space is reserved for deleting" in mount.events()
     remove(filler)
     mount.run("until echo more >> orders/0; do sleep 0.1; done 2>/dev/null")
-    assert len(list(mount.data.glob("kafkafs.reserve.*"))) == RESERVE_FILES
+    assert len(reserve_of(mount)) == RESERVE_FILES
 
 
 def test_what_is_reserved_counts_as_used(mount: Mount, disk: Path) -> None:
-    reserve = [file.stat() for file in mount.data.glob("kafkafs.reserve.*")]
+    reserve = [file.stat() for file in reserve_of(mount)]
     assert len(reserve) == RESERVE_FILES
     assert all(file.st_blocks * 512 >= file.st_size for file in reserve)
     assert sum(file.st_size for file in reserve) <= shutil.disk_usage(mount.path).used
