@@ -1,7 +1,7 @@
 """Reads batches from one broker: Fetch with an incremental session (KIP-227).
 
 A `Fetcher` sends positions and moves them on by what arrives. Each answer's batches are checked:
-whole, with a right CRC, at the offsets that were asked for, below the high watermark.
+whole, with the right CRC, at the requested offsets, below the high watermark.
 """
 
 from __future__ import annotations

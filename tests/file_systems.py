@@ -142,7 +142,7 @@ def lossy_disk(base: Path, size: int) -> Iterator[LossyDisk]:
 
 
 def unmount(path: Path) -> None:
-    """What a user's ``fusermount3 -u`` does, again while it is refused.
+    """Unmount as a user does, with ``fusermount3 -u``, and repeat it while it is refused.
 
     A process that reads the links in /proc/PID/fd, as the commands of other tests do, holds each
     file for a moment.

@@ -85,7 +85,7 @@ def run(
 ) -> int:
     """Serve a mount to its end; return the exit status. MountError if it cannot start.
 
-    `ready`: is told the number of listed topics when the mount answers.
+    `ready`: called with the number of listed topics when the mount answers.
     """
     sys.setswitchinterval(SWITCH_S)
     _keep_freed_memory()

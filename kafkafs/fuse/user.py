@@ -71,7 +71,7 @@ def _check_modules_are_readable(name: str, uid: int) -> None:
 
 
 def _closed_directory(directory: Path) -> Path | None:
-    """Return the topmost directory because of which this process cannot read a directory."""
+    """Return the topmost part of a path that this process cannot search or read, or None."""
     for each in (*reversed(directory.parents), directory):
         needed = os.X_OK if each != directory else os.R_OK | os.X_OK
         if not os.access(each, needed, effective_ids=True):

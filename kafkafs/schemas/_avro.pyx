@@ -549,7 +549,7 @@ cdef class Avro:
         free(self.edges)
 
     def decode(self, data not None, Py_ssize_t start=0):
-        """Decode the value that begins at `start`. Return its JSON text and the position behind it.
+        """Decode the value that begins at `start`. Return its JSON text and the position after it.
 
         Errors: SchemaError with the position.
         """

@@ -31,7 +31,7 @@ from storage.state import checkpoint_file
 
 
 class Manager(Protocol):
-    """What a `LogManager` is to this module and to `deletion`."""
+    """The part of `LogManager` that this module and `deletion` use."""
 
     path: str
     files: Files

@@ -190,7 +190,7 @@ def test_an_epoch_that_the_leader_never_had_is_a_divergence(cluster: Cluster) ->
 
 
 def test_a_session_sends_only_what_has_changed(cluster: Cluster) -> None:
-    """A topic with three partitions of which one gets a record."""
+    """A topic with three partitions. One of them gets a record."""
     parts = [TopicPartition("many", number) for number in range(3)]
     with Consumer(cluster, dict.fromkeys(parts, Position(0)), max_wait_ms=100) as consumer:
         assert len(list(consumer.poll())) == 3
@@ -272,7 +272,7 @@ def fetched(connection: Connection, position: Position) -> tuple[bytes, Position
 def test_a_bad_connection_shows_nothing_wrong(
     broker: Broker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """What was fetched before the fault is right, and the rest follows over another connection."""
+    """Records fetched before the fault are right. The rest follows over another connection."""
     log, address = stored(broker, "orders"), parse_brokers(broker.address)[0]
     start = Position(0, topic_id=cluster.refresh(["orders"]).topics["orders"].id)
     lengths = set()

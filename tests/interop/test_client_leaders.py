@@ -1,4 +1,4 @@
-"""Our client and three brokers, of which the leader of a partition is killed."""
+"""Our client and three brokers. The leader of a partition is killed."""
 
 from __future__ import annotations
 

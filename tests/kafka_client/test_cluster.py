@@ -42,7 +42,7 @@ TOPIC = TopicPartition("t", 0)
 
 
 class Pair:
-    """Two brokers, of which one leads partition 0 of the topic `t`."""
+    """Two brokers. One of them leads partition 0 of the topic `t`."""
 
     def __init__(self, one: FakeBroker, two: FakeBroker) -> None:
         self.brokers = [one, two]

@@ -65,7 +65,7 @@ def command(context: click.Context, words: Sequence[str], view: str) -> None:
     partitions.
 
     With --view kv, a line is KEY TAB VALUE, as in .kv of a mount. With --view jsonl, it is a JSON
-    object, as in .jsonl of a mount. The path MOUNT/TOPIC/.kv/PARTITION includes --view kv.
+    object, as in .jsonl of a mount. The path MOUNT/TOPIC/.kv/PARTITION implies --view kv.
 
     With --view batches, standard input has the record batches of a .log file, of any format, for
     one partition. They get new offsets. Formats v0 and v1 become v2. The codec stays, unless the

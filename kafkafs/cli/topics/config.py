@@ -58,7 +58,8 @@ def command(
 
     A setting that is set on the topic is printed as NAME=VALUE. All other settings in force are
     printed as `# NAME=VALUE (source)`. Without TOPIC, config prints the settings in
-    kafkafs.properties, and the defaults. To show settings, the directory may be in use.
+    kafkafs.properties, and the defaults. config can show settings while the
+    directory is in use.
 
     To change settings, the directory must be mounted or not in use. All changes are checked
     together by Kafka's rules. If one of them is wrong, none is made. In a mount the changes take

@@ -62,9 +62,9 @@ def command(logs: Address, internal: bool, rates: bool, out: Output) -> None:
     The directory may be in use. Records are counted by their offsets. Retention is all, 7d, 10.0GiB
     or 7d+10.0GiB.
 
-    Lines that begin with # follow. They name partitions that cannot be opened, lost records, and
-    deleted topics that can be undeleted, with their ids. They also name topics that keep everything
-    because their settings are not known.
+    After these come lines that begin with #. They name partitions that cannot be opened, lost
+    records, and deleted topics that can be undeleted, with their ids. They also name topics that
+    keep everything because their settings are not known.
     """
     if rates and logs.places:
         raise click.UsageError("--rates takes no TOPIC")

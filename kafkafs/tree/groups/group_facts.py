@@ -1,4 +1,4 @@
-"""What `.groups` shows of groups: the facts of one position, and the table of lags.
+"""Makes the text of `.groups`: the facts of one position, and the table of lags.
 
 `none` stands for what a group has not committed, `unknown` for what a log says that is not here.
 Lags count as `kafka-consumer-groups --describe` counts them: high watermark less position. Times

@@ -31,8 +31,8 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "l
 @output_options("groups, or with GROUP offsets; and notes", times=True)
 @click.pass_context
 def command(context: click.Context, words: Sequence[str], out: Output) -> None:
-    """List groups: partitions with a committed offset, lag, time of the last commit. Of GROUP, list
-    the partitions: committed offset, high watermark, lag, time of the commit.
+    """List groups: number of partitions with a committed offset, lag, time of the last commit. With
+    GROUP, list its partitions: committed offset, high watermark, lag, time of the commit.
 
     The lag is the high watermark less the committed offset, as kafka-consumer-groups counts it. The
     directory may be in use, and it may be a broker's. Lines that begin with # say what is missing.
