@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pyfuse3
 import trio
 
-from kafkafs.fuse.answers import entry_of, first_entry_of
+from kafkafs.fuse.answers import Entries
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.inodes import (
     Attributes,
@@ -65,16 +65,25 @@ class Unreadable(Node):
 class Listing:
     """See the module. Call `rewind` before the first page, and to read the directory again."""
 
-    __slots__ = ("_directory", "_in_thread", "_looked_up", "_names", "_process", "_tree")
+    __slots__ = (
+        *("_directory", "_entries", "_in_thread", "_looked_up"),
+        *("_names", "_process", "_tree"),
+    )
 
     def __init__(
-        self, tree: FileSystem, directory: Directory, process: int, in_thread: InThread
+        self,
+        tree: FileSystem,
+        directory: Directory,
+        process: int,
+        in_thread: InThread,
+        entries: Entries,
     ) -> None:
         """`process`: the one that lists, as `FileSystem.asking` has told."""
         self._tree = tree
         self._directory = directory
         self._process = process
         self._in_thread = in_thread
+        self._entries = entries
         self._names: list[str] = []
         # The names before this number are looked up.
         self._looked_up = 0
@@ -109,12 +118,12 @@ class Listing:
                     continue
                 node = found[name]
             try:
-                entry = first_entry_of(node, node.listed_attributes())
+                entry = self._entries.first_of(node, node.listed_attributes())
             except _FAULTS:
                 # The partition's past may have changed since the lookup. The kernel keeps its
                 # attributes of that inode.
                 node = self._unreadable(name)
-                entry = entry_of(node.listed_attributes())
+                entry = self._entries.of(node.listed_attributes())
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
                 return
             self._tree.answered(directory, name, self._process, node)

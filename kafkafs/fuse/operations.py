@@ -36,7 +36,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple
 import pyfuse3
 import trio
 
-from kafkafs.fuse.answers import EVERYDAY, UNCOMMON, entry_of, errno_of, first_entry_of
+from kafkafs.fuse.answers import EVERYDAY, UNCOMMON, Entries, errno_of
 from kafkafs.fuse.listing import Listing
 from kafkafs.fuse.refusals import FACTS_ONLY, NO_LINKS, NO_SUCH_FILES, Refused
 from kafkafs.fuse.session_loop import Spinner
@@ -104,6 +104,7 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self._counters = tree.mount.counters
         self._requests = self._counters.requests
+        self._entries = Entries()
         self.structural = trio.Lock()
         # For writes that take a multiple of their bytes while they are checked and appended.
         self._large_write = trio.Lock()
@@ -244,7 +245,7 @@ class Operations(pyfuse3.Operations):
 
     async def _entry(self, node: Node) -> pyfuse3.EntryAttributes:
         """The entry that hands a node to the kernel; counts a lookup."""
-        entry = first_entry_of(node, await self._attributes(node))
+        entry = self._entries.first_of(node, await self._attributes(node))
         self._inodes.remember(node)
         return entry
 
@@ -291,7 +292,7 @@ class Operations(pyfuse3.Operations):
                     is_measured = await self._in_thread(node.measure, PREPARE_S)
                     if is_measured and not node.is_measured:
                         raise SegmentGone("rewritten since it was indexed")
-                entry = first_entry_of(node, node.listed_attributes())
+                entry = self._entries.first_of(node, node.listed_attributes())
                 self._tree.answered(parent_inode, name, process, node)
                 return entry
             except (SegmentGone, OSError) as error:
@@ -312,7 +313,7 @@ class Operations(pyfuse3.Operations):
             node = self._inodes.get(inode)
             if self.turns.queues:
                 await self.turns.passed(node.pace)
-            return entry_of(await self._attributes(node))
+            return self._entries.of(await self._attributes(node))
         except Exception as error:
             self._fail("getattr", error, inode)
 
@@ -334,10 +335,17 @@ class Operations(pyfuse3.Operations):
                 size=attr.st_size if fields.update_size else None,
                 times=fields.update_atime or fields.update_mtime,
             )
-            await self._alone(node.set_attributes, change)
-            return _not_kept(entry_of(await self._attributes(node)))
+            await self._alone(self._set_attributes, node, change)
+            return _not_kept(self._entries.of(await self._attributes(node)))
         except Exception as error:
             self._fail("setattr", error, inode)
+
+    def _set_attributes(self, node: Node, change: Change) -> None:
+        if change.is_content:
+            node.set_attributes(change)
+        else:
+            with self._entries.owner_changes():
+                node.set_attributes(change)
 
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
         return True  # default_permissions: the kernel has checked already
@@ -391,7 +399,7 @@ class Operations(pyfuse3.Operations):
         try:
             directory = self._inodes.directory(inode)
             process = self._tree.asking(inode, "", ctx.pid)
-            listing = Listing(self._tree, directory, process, self._in_thread)
+            listing = Listing(self._tree, directory, process, self._in_thread, self._entries)
         except Exception as error:
             self._fail("opendir", error, inode)
         self._listings_opened += 1

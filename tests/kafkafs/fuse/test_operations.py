@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkafs.fuse.answers import ERRNO, errno_of, first_entry_of
+from kafkafs.fuse.answers import ERRNO, Entries, errno_of
 from kafkafs.tree.inodes import FIRST_KEEP_S, KEEP_S, Attributes, Node
 from storage import errors
 from tests.kafkafs.fuse.conftest import serving
@@ -125,9 +125,9 @@ def test_the_first_attributes_of_a_file_are_kept_for_a_moment_only() -> None:
     """A notice that overtakes them finds no inode to drop them of."""
     attributes = Attributes(5, stat.S_IFREG | 0o644, 9, 0, 1, 0, 0, 0, KEEP_S, KEEP_S)
     node = Node(5)
-    assert first_entry_of(node, attributes).attr_timeout == FIRST_KEEP_S
+    assert Entries().first_of(node, attributes).attr_timeout == FIRST_KEEP_S
     node.lookups = 1
-    assert first_entry_of(node, attributes).attr_timeout == KEEP_S
+    assert Entries().first_of(node, attributes).attr_timeout == KEEP_S
 
 
 # -- waiting -------------------------------------------------------------------------------------

@@ -105,6 +105,18 @@ def test_attributes_are_not_kept_while_the_file_grows(
             assert asked("getattr") == 2
 
 
+def test_attributes_are_not_kept_after_a_change_of_the_mode(own: Mount) -> None:
+    """… since the kernel uses the old mode for a moment where it may keep the new one."""
+    orders = own.topic()
+    asked = Metrics(own)
+    for path in (orders, orders.parent):
+        path.chmod(0o700)
+        asked()
+        for _ in range(100):
+            assert (orders.parent / ".jsonl/0").stat()
+        assert asked()["getattr"] >= 100
+
+
 def test_appends_by_opening_ask_for_no_attributes(own: Mount) -> None:
     """`echo x >> 0`, again and again: who opens a file that he has appended to need not ask whether
     he may.
