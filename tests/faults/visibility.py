@@ -417,10 +417,18 @@ FAULTS = [
     Fault(
         "first-attributes-are-kept-for-an-hour",
         "kafkafs/fuse/answers.py",
-        "        entry.attr_timeout = min(attributes.attr_timeout, FIRST_KEEP_S)",
-        "        entry.attr_timeout = attributes.attr_timeout",
+        "            entry.attr_timeout = min(entry.attr_timeout, FIRST_KEEP_S)",
+        "            pass",
         "A notice that overtakes a lookup finds nothing to drop, and the size stays old.",
         (OPERATIONS,),
+    ),
+    Fault(
+        "attributes-are-kept-right-after-a-chmod",
+        "kafkafs/fuse/answers.py",
+        "        keeps = time.monotonic() > self._keeps_after_s",
+        "        keeps = True",
+        "A process that opens a file right after chmod is checked against the old mode.",
+        ("tests/mount/contract/test_caching.py",),
     ),
     Fault(
         "attributes-dropped-after-the-views-learn",
