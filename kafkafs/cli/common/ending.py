@@ -30,6 +30,8 @@ NOT_DONE = 3
 #: Stands for the path in errors of standard output.
 _STANDARD_OUTPUT = "standard output"
 _TYPED = "kafkafs.typed"
+#: A group without arguments. Before 8.2, click prints its help without an error.
+_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 def say(line: object, *, err: bool = False, wrong: bool = False) -> None:
@@ -136,7 +138,7 @@ def ended_in_order() -> Iterator[None]:
     except KeyboardInterrupt:
         cancelled()
     except click.UsageError as error:
-        if not error.message:  # click shows the help
+        if isinstance(error, _NO_ARGUMENTS):  # click prints the help
             raise
         raise wrong_usage(error) from None
     except BrokenPipeError:

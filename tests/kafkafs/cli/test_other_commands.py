@@ -62,6 +62,7 @@ def test_help_has_the_commands_in_groups() -> None:
         (["spark", "stat"], "there is no command 'stat': did you mean 'stats'?"),
         (["no-such-command"], "there is no command 'no-such-command'. Try: kafkafs --help"),
         (["verify", "data", "--jsn"], "'--jsn'. Did you mean '--json'?"),
+        (["verify"], "argument 'DATA|MOUNT [TOPIC[:PARTITION]]...'. Try: kafkafs verify --help"),
         (["--versoin"], "'--versoin'. Did you mean '--version'?"),
     ],
     ids=" ".join,
@@ -69,7 +70,15 @@ def test_help_has_the_commands_in_groups() -> None:
 def test_a_slip_of_the_hand(words: list[str], meant: str) -> None:
     done = CliRunner().invoke(main, words, prog_name="kafkafs")
     assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("kafkafs: ")
     assert done.stderr.endswith(f"{meant}\n")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["groups"], ["spark"]], ids=" ".join)
+def test_a_group_alone_prints_its_help(words: list[str]) -> None:
+    done = CliRunner().invoke(main, words, prog_name="kafkafs")
+    assert done.output == CliRunner().invoke(main, [*words, "-h"], prog_name="kafkafs").output
 
 
 READING_WORDS = (

@@ -171,7 +171,7 @@ def test_paths_of_several_directories(mounted: Place, tmp_path: Path) -> None:
 
 def test_no_logs_at_all() -> None:
     code, line = refused()
-    assert (code, "Missing argument 'DATA|MOUNT" in line) == (2, True), line
+    assert (code, "missing argument 'DATA|MOUNT" in line) == (2, True), line
 
 
 @pytest.mark.programs
