@@ -99,7 +99,7 @@ def listed(data: Path) -> Lags:
     def of(*groups: str) -> dict[str, list[dict[str, Any]]]:
         done = kafkafs("groups", "--json", data, *groups)
         assert (done.returncode, done.stderr) == (0, "")
-        found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)
+        found: dict[str, list[dict[str, Any]]] = json.loads(done.stdout)["result"]
         return found
 
     names = [each["group"] for each in of()["groups"]]

@@ -132,4 +132,4 @@ def test_a_followed_export_ends_with_its_report(tmp_path: Path) -> None:
     told, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
-    assert json.loads(told)["figures"]["records"] == 62
+    assert json.loads(told)["result"]["figures"]["records"] == 62

@@ -20,7 +20,7 @@ from storage.plural import counted
 @click.option(
     "--dry-run", is_flag=True, help="Only print what would be done. The directory may be in use."
 )
-@output_options("the lists converted, cut, errors, and tiered (a line for each tiered topic)")
+@output_options("the lists converted, cut, and tiered (a line for each tiered topic)")
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Rewrite old message formats as v2, in place. The data directory must not be in use.
 
@@ -47,6 +47,8 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
                 report=out.say,
                 progress=progress,
             )
+    for line in outcome.faults:
+        out.problem(line, "FAULT")
     for line in [*outcome.faults, *outcome.tiered]:
         say(f"kafkafs: {line}", err=True)
     done = "would be converted" if dry_run else "converted"
@@ -56,7 +58,6 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
             "dry_run": dry_run,
             "converted": list(map(str, outcome.converted)),
             "cut": list(map(str, outcome.cuts)),
-            "errors": outcome.faults,
             "tiered": outcome.tiered,
         }
     )

@@ -44,7 +44,7 @@ _SERVER = "--bootstrap-server localhost:9092"
     help="Hard-link files that never change, or copy them. The default is to copy.",
 )
 @click.option("--abort", is_flag=True, help="Abort the transactions that are open in DATA.")
-@output_options("dry_run, lines (the messages) and errors")
+@output_options("dry_run and lines (the messages)")
 @click.pass_context
 def command(
     context: click.Context,
@@ -91,10 +91,11 @@ def command(
     lines = list(_report(outcome, would=dry_run))
     for line in lines:
         out.say(line)
-    out.json({"dry_run": dry_run, "lines": lines, "errors": outcome.refusals})
+    out.json({"dry_run": dry_run, "lines": lines})
     if outcome.refusals:
         for refusal in outcome.refusals:
-            say(f"kafkafs: {refusal}", err=True)
+            out.problem(refusal, "REFUSED")
+            say(f"kafkafs: {refusal}", err=True, wrong=True)
         end(found=dry_run, failed=not dry_run)
 
 

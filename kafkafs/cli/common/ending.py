@@ -12,8 +12,10 @@ reader of standard output exits, the command ends silently.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -47,6 +49,10 @@ def say(line: object, *, err: bool = False, wrong: bool = False) -> None:
 
 
 class _Failure(click.ClickException):
+    exit_code = NOT_DONE
+    problem: tuple[str | None, int | None, str] = (None, None, "FAILED")
+    """Path, offset and code for `--json`."""
+
     def show(self, file: object = None) -> None:
         say(f"kafkafs: {self.message}", err=True, wrong=True)
 
@@ -101,10 +107,19 @@ def failure(error: Exception) -> click.ClickException:
         except FileNotFoundError:
             return fail("the working directory was deleted")
     reason = refusal_of(error)
+    offset = getattr(error, "offset", None)
     where = getattr(error, "filename" if isinstance(error, OSError) else "path", None)
-    if where is None or str(where) in reason:
-        return fail(reason)
-    return fail(f"{as_typed(str(where))}: {reason}")
+    path = None if where is None else as_typed(str(where))
+    failed = _Failure(reason if path is None or str(where) in reason else f"{path}: {reason}")
+    failed.problem = path, offset if isinstance(offset, int) else None, code_of(error)
+    return failed
+
+
+def code_of(error: Exception) -> str:
+    """Return the name of an errno, or of an error of the storage: ENOENT, CORRUPT_RECORD."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return errno.errorcode.get(error.errno, "EIO")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).upper()
 
 
 @contextmanager

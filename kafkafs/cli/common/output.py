@@ -5,10 +5,11 @@ A command takes the options by `output_options` and prints by the `Output` that 
 
     text    a fact is `name value`; a table has a line of names and plain columns; sizes are like
             1.5MiB, times ISO 8601 in local time, to the second
-    JSON    one value a command: an object, or a table as an array of objects; sizes are numbers of
-            bytes, times have milliseconds
+    JSON    one object a command (`kafkafs/cli/output.schema.json`): sizes are numbers of bytes,
+            times have milliseconds
 
-With `--json`, standard output has nothing else. Errors are still printed to standard error.
+With `--json`, standard output has nothing else. Errors are still printed to standard error. The
+object is printed when the command ends with the status 0, 1 or 3.
 """
 
 from __future__ import annotations
@@ -20,15 +21,28 @@ import select
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import click
 
-from kafkafs.cli.common.ending import say
+from kafkafs.cli.common.ending import FOUND, NOT_DONE, failure, say
 from kafkafs.printable import one_line
 from kafkafs.quantities import Size, TimeMs, Value, human_size, local_time
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+SCHEMA = 1
+"""The version of what `--json` prints."""
+_PRINTED = "kafkafs.printed"
+
+
+class Problem(NamedTuple):
+    """Something that is wrong, as `--json` has it."""
+
+    path: str | None
+    offset: int | None
+    code: str
+    message: str
 
 
 @contextmanager
@@ -60,6 +74,8 @@ class Output:
         self.as_json = as_json
         self._epoch = epoch
         self.in_bytes = in_bytes
+        self._result: object = None
+        self._problems: list[Problem] = []
 
     def say(self, line: object, *, wrong: bool = False) -> None:
         """Print a line for people."""
@@ -95,11 +111,36 @@ class Output:
         ]
 
     def json(self, value: object) -> None:
-        """Print nested lists, mappings and values as JSON with `--json`; without it, nothing."""
-        if self.as_json:
-            # A name may have bytes that are no UTF-8; JSON writes them as \\udcXX.
-            text = json.dumps(self._plain(value), indent=2, ensure_ascii=False)
-            click.echo(text.encode(errors="backslashreplace"))
+        """Set the result for `--json`: nested lists, mappings and values."""
+        self._result = value
+
+    def problem(
+        self, message: str, code: str, *, path: str | None = None, offset: int | None = None
+    ) -> None:
+        """Note something that is wrong, for `--json`."""
+        self._problems.append(Problem(path, offset, code, message))
+
+    def end(self, failure: click.ClickException | None = None, command: str | None = None) -> None:
+        """Print the object of `--json`; nothing without it.
+
+        `failure`: the error that ends the command. `command`: its path; default: the one that runs.
+        """
+        if not self.as_json:
+            return
+        if failure is not None:
+            path, offset, code = getattr(failure, "problem", (None, None, "FAILED"))
+            self.problem(failure.message, code, path=path, offset=offset)
+        context = click.get_current_context()
+        context.meta[_PRINTED] = True
+        value = {
+            "schema": SCHEMA,
+            "command": (command or context.command_path).partition(" ")[2],
+            "result": self._plain(self._result),
+            "problems": [each._asdict() for each in self._problems],
+        }
+        # A name may have bytes that are no UTF-8; JSON writes them as \udcXX.
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        click.echo(text.encode(errors="backslashreplace"))
 
     def text(self, value: Value) -> str:
         """Return a value as text for people, in a column or after a name."""
@@ -117,16 +158,23 @@ class Output:
         """Return a size as text in a sentence."""
         return f"{size} bytes" if self.in_bytes else human_size(size)
 
-    def _time(self, time_ms: int) -> str | int:
-        return int(time_ms) if self._epoch else local_time(time_ms)
-
     def _plain(self, value: object) -> object:
         """Return a value in the form for JSON."""
         if isinstance(value, Mapping):
-            return {name: self._plain(each) for name, each in value.items()}
+            # A column of sizes is named for people: here it has the unit, as all sizes.
+            return {
+                "bytes" if name == "size" else name: self._plain(each)
+                for name, each in value.items()
+            }
         if isinstance(value, Sequence) and not isinstance(value, str):
             return [self._plain(each) for each in value]
-        return self._time(value) if isinstance(value, TimeMs) else value
+        return local_time(value) if isinstance(value, TimeMs) else value
+
+
+def print_early_failure(command: str, failure: click.ClickException) -> None:
+    """Print the object of `--json` for a command that has failed before it began."""
+    if command.split()[-1] != "dump" and _PRINTED not in click.get_current_context().meta:
+        Output(as_json=True).end(failure, command)
 
 
 def objects(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[dict[str, Value]]:
@@ -152,7 +200,20 @@ def output_options(
             **named: Any,
         ) -> Any:
             out = Output(as_json=as_json, epoch=epoch, in_bytes=in_bytes)
-            return function(*arguments, out=out, **named)
+            try:
+                returned = function(*arguments, out=out, **named)
+            except (click.UsageError, BrokenPipeError):
+                raise
+            except (click.ClickException, OSError) as error:
+                failed = failure(error) if isinstance(error, OSError) else error
+                out.end(failed)
+                raise failed from None
+            except SystemExit as ended:
+                if ended.code in (None, 0, FOUND, NOT_DONE):
+                    out.end()
+                raise
+            out.end()
+            return returned
 
         command: Any = with_output
         if sizes:
@@ -161,7 +222,9 @@ def output_options(
             )(command)
         if times:
             command = click.option(
-                "--epoch", is_flag=True, help="Print times as milliseconds since 1970."
+                "--epoch",
+                is_flag=True,
+                help="Print times as milliseconds since 1970. JSON has ISO 8601.",
             )(command)
         text = f"Print JSON: {content}." if content else "Print JSON."
         decorated: _F = click.option("--json", "as_json", is_flag=True, help=text)(command)

@@ -44,7 +44,7 @@ _FIGURES = (
 )
 @logs_argument()
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed. Takes no lock.")
-@output_options("dry_run, and the list partitions: the figures of each, or its error", sizes=True)
+@output_options("dry_run, and the list partitions: the figures of each", sizes=True)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Keep only the latest record of each key, as the daemon's cleaner does, but now.
 
@@ -84,8 +84,8 @@ class _Report:
 
     def failed(self, topic: str, partition: int, why: str) -> None:
         self.has_failed = True
-        say(f"kafkafs: {why}", err=True)
-        self.partitions.append({"topic": topic, "partition": partition, "error": why})
+        say(f"kafkafs: {why}", err=True, wrong=True)
+        self._out.problem(why, "FAILED", path=f"{topic}-{partition}")
 
     def done(
         self, topic: str, partition: int, figures: Mapping[str, int], *, more: bool = False

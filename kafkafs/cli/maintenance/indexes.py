@@ -51,6 +51,8 @@ def rebuild(context: click.Context, words: Sequence[str], out: Output, *, applie
             outcome = reindex(targets, check_only=not applies, progress=progress)
     for difference in outcome.different:
         out.say(difference)
+    for damaged in outcome.damaged:
+        out.problem(str(damaged), "FAULT")
     for line in [*outcome.damaged, *outcome.tiered]:
         say(f"kafkafs: {line}", err=True)
     done = "rebuilt" if applies else "differ"
@@ -63,7 +65,6 @@ def rebuild(context: click.Context, words: Sequence[str], out: Output, *, applie
             "applied": applies,
             "segments": outcome.segments,
             "different": list(map(str, outcome.different)),
-            "damaged": list(map(str, outcome.damaged)),
             "tiered": outcome.tiered,
         }
     )

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     ),
 )
 @output_options(
-    "dry_run, segments, bytes, records, errors, and two lists: partitions (would_go with "
-    "--dry-run) and frees",
+    "dry_run, segments, bytes, records, and two lists: partitions and frees",
     sizes=True,
 )
 def command(logs: Address, dry_run: bool, out: Output) -> None:
@@ -100,7 +99,7 @@ class _Report:
                     "partition": plan.log.partition,
                     "base_offset": segment.base_offset,
                     "bytes": size,
-                    "why": why,
+                    "reason": why,
                 }
             )
         self._count(len(plan.doomed), plan.size, plan.offsets)
@@ -162,13 +161,13 @@ class _Report:
                 "segments": self._segments,
                 "bytes": self._size,
                 "records": self._records,
-                "would_go" if dry_run else "partitions": self._lines,
+                "partitions": self._lines,
                 "frees": self._frees,
-                "errors": self._faults,
             }
         )
         for line in self._faults:
-            say(f"kafkafs: {line}", err=True)
+            self._out.problem(line, "FAILED")
+            say(f"kafkafs: {line}", err=True, wrong=True)
         end(failed=bool(self._faults))
 
 

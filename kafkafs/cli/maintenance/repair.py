@@ -74,9 +74,8 @@ _NOTHING = "nothing to restore"
     ),
 )
 @output_options(
-    "applied, lines, the messages about single files, and with --apply the counts partitions, "
-    "lacking (a part) and cannot_be_opened; with --indexes: applied, segments, and the lists "
-    "different and damaged"
+    "applied, lines (the messages), and with --apply the counts partitions, lacking (a part) and "
+    "cannot_be_opened; with --indexes: applied, segments, and the lists different and tiered"
 )
 @click.pass_context
 def command(
@@ -152,7 +151,9 @@ def command(
         if not (applies or wants_salvage):
             _check_alone(manager)
         # Opening has said them.
-        told += map(str, [*manager.faults, *manager.cuts])
+        problems = list(map(str, [*manager.faults, *manager.cuts]))
+        for line in problems:
+            out.problem(line, "FAULT")
         for (topic, partition), start in manager.checkpoints.mended_starts.items():
             starts = "starts" if applies else "would start"
             say(f"{topic}:{partition}: {starts} at offset {start}")
@@ -165,7 +166,7 @@ def command(
         else:
             plan = _Plan(manager, say)
             found, is_left = not plan.end(wanted), False
-            if not told:
+            if not (told or problems):
                 out.say("nothing to repair")
             elif plan.changes:
                 out.say(NOTHING_CHANGED)

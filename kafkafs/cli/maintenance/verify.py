@@ -24,8 +24,7 @@ from storage.plural import counted
 )
 @logs_argument(may_be_partition=True)
 @output_options(
-    "partitions, records, bytes, and the lists faults and left_over. Each entry of a list has "
-    "path, reason, position and offset",
+    "partitions, records, bytes, and the list left_over with path, reason, position and offset",
     sizes=True,
 )
 def command(logs: Address, out: Output) -> None:
@@ -62,12 +61,16 @@ def command(logs: Address, out: Output) -> None:
     size = Size(found.size)
     what = f"{counted(found.partitions, 'partition')} with {counted(found.records, 'record')}"
     out.say(f"{what}, {out.size(size)}: {state}")
+    for fault in found.faults:
+        message = (
+            fault.reason if fault.position is None else f"position {fault.position}: {fault.reason}"
+        )
+        out.problem(message, "FAULT", path=fault.path, offset=fault.offset)
     out.json(
         {
             "partitions": found.partitions,
             "records": found.records,
             "bytes": size,
-            "faults": [asdict(fault) for fault in found.faults],
             "left_over": [asdict(fault) for fault in found.left_over],
         }
     )

@@ -126,9 +126,7 @@ def job_options(*, times: bool = False, sizes: bool = False) -> Callable[[_F], _
     """
 
     def decorate(function: _F) -> _F:
-        function = output_options("figures, tables, faults and notes", times=times, sizes=sizes)(
-            function
-        )
+        function = output_options("figures, tables and notes", times=times, sizes=sizes)(function)
         for option in reversed(_OPTIONS):
             function = option(function)
         return function

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 def print_report(report: JobReport, out: Output) -> None:
     """Print it to standard output."""
+    for fault in report.faults:
+        out.problem(fault, "FAULT")
     if out.as_json:
         out.json(
             {
@@ -27,7 +29,6 @@ def print_report(report: JobReport, out: Output) -> None:
                 "tables": {
                     table.name: objects(table.columns, table.rows) for table in report.tables
                 },
-                "faults": report.faults,
                 "notes": report.notes,
             }
         )

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
         "may be in use."
     ),
 )
-@output_options("the topics. undelete_until is null if a topic cannot be restored", times=True)
+@output_options(
+    "dry_run and topics. undelete_until is null if a topic cannot be restored", times=True
+)
 def command(logs: Address, dry_run: bool, out: Output) -> None:
     """Delete topics with all their records. For a while, `kafkafs undelete` restores them.
 
@@ -66,10 +68,11 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
             _say_what_would_go(logs, topics, out)
         return
     deleted: list[dict[str, Value]] = []
+    out.json({"dry_run": False, "topics": deleted})
 
     def tell(topic: str, now_ms: int, delay_ms: int) -> None:
         until = TimeMs(now_ms + delay_ms) if delay_ms else None
-        deleted.append({"topic": topic, "undelete_until": until})
+        deleted.append({"topic": topic, "undelete_ms": delay_ms, "undelete_until": until})
         if until is None:
             out.say(f"deleted {topic}; it cannot be restored")
         else:
@@ -78,17 +81,13 @@ def command(logs: Address, dry_run: bool, out: Output) -> None:
                 f"{shlex.quote(logs.mount or logs.data_dir)} {topic}"
             )
 
-    try:
-        with one_line_errors():
-            check_address(logs)
-            mount = mount_to_change(logs)
-            if mount is None:
-                _delete_here(logs, topics, tell)
-            else:
-                _have_deleted(mount, logs, topics, tell)
-    finally:
-        if deleted:
-            out.json(deleted)
+    with one_line_errors():
+        check_address(logs)
+        mount = mount_to_change(logs)
+        if mount is None:
+            _delete_here(logs, topics, tell)
+        else:
+            _have_deleted(mount, logs, topics, tell)
 
 
 _Tell = Callable[[str, int, int], None]
@@ -108,12 +107,12 @@ def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> Non
     for topic in topics:
         tiered.check_may_write(topic)
         count, delay_ms = len(partitions[topic]), settings.log_config(topic).file_delete_delay_ms
-        found.append({"topic": topic, "partitions": count, "undelete_ms": delay_ms})
+        found.append({"topic": topic, "undelete_ms": delay_ms, "undelete_until": None})
         after = "it could not be restored"
         if delay_ms:
             after = f"undelete could restore it for {lasting(delay_ms)}"
         out.say(f"would delete {topic}, {counted(count, 'partition')}; {after}")
-    out.json(found)
+    out.json({"dry_run": True, "topics": found})
 
 
 def _check_enabled(settings: Settings, logs: Address) -> None:

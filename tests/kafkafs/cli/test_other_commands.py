@@ -28,7 +28,9 @@ from tests.storage.logs import append, values
 def test_version() -> None:
     for words in ("version", "--version"):
         assert kafkafs(words).stdout == f"kafkafs {version('kafkafs')}\n"
-    assert json.loads(kafkafs("version", "--json").stdout) == {"version": version("kafkafs")}
+    assert json.loads(kafkafs("version", "--json").stdout)["result"] == {
+        "version": version("kafkafs")
+    }
 
 
 @pytest.mark.programs

@@ -33,7 +33,7 @@ PATIENCE_S = 20.0
         "kafkafs doctor",
         "kafkafs doctor data",
         "kafkafs doctor mnt",
-        "kafkafs doctor --json data | jq -r '.checks[] | select(.state == \"wrong\") | .mend'",
+        "kafkafs doctor --json data | jq -r '.result.checks[] | select(.state == \"wrong\").mend'",
     ),
 )
 @click.argument("place", metavar="[DATA|MOUNT]", required=False)
@@ -77,6 +77,9 @@ def command(place: str | None, out: Output) -> None:
     out.say(f"{counted(len(looked_at), 'check')}: {wrong} wrong, {hints}")
     names = ("state", "check", "what", "mend")
     rows = [*(("ok", name, None, None) for name in fine), *states]
+    for state, name, what, _ in states:
+        if state == "wrong":
+            out.problem(f"{name}: {what}", "WRONG")
     facts = {"wrong": wrong, "hints": len(states) - wrong}
     out.json({**facts, "checks": [dict(zip(names, row, strict=True)) for row in rows]})
     end(found=wrong > 0)

@@ -32,7 +32,7 @@ PATIENCE_S = 10.0
         "kafkafs top mnt",
         "kafkafs top --partitions mnt  # each partition",
         "kafkafs top --once mnt",
-        "kafkafs top --once --json mnt | jq '.rows[] | select(.bytes_in > 0)'",
+        "kafkafs top --once --json mnt | jq '.result.rows[] | select(.bytes_in > 0)'",
     ),
 )
 @click.argument("mount", metavar="MOUNT")

@@ -51,7 +51,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(data: Path) -> No
     )
     before = content(data)
     done = kafkafs("detach", "--dry-run", "--undo", "--json", data)
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout)["result"]
     assert (found["dry_run"], found["undo"], set(found["names"])) == (True, True, set(NAMES))
     assert content(data) == before
 

@@ -38,7 +38,7 @@ def records(*words: object) -> int:
     """How many records these words name: each set of partitions has a sum of its own."""
     done = CliRunner().invoke(main, ["verify", "--json", *map(str, words)], prog_name="kafkafs")
     assert (done.exit_code, done.stderr) == (0, "")
-    found = json.loads(done.stdout)["records"]
+    found = json.loads(done.stdout)["result"]["records"]
     assert isinstance(found, int)
     return found
 

@@ -42,7 +42,7 @@ def facts(out: Output) -> None:
 
 
 def printed(command: click.Command, *options: str) -> str:
-    done = CliRunner().invoke(command, options, catch_exceptions=False)
+    done = CliRunner().invoke(command, options, prog_name=f"kafkafs {command.name}")
     assert done.exit_code == 0
     return done.stdout
 
@@ -61,11 +61,16 @@ def test_a_table() -> None:
 
 
 def test_a_table_as_json() -> None:
-    assert json.loads(printed(table, "--json")) == [
-        {"topic": "orders", "size": 1536, "last": "2023-11-15T03:43:20.005+05:30"},
-        {"topic": "a\nb", "size": 3, "last": None},
-    ]
-    assert json.loads(printed(table, "--json", "--epoch"))[0]["last"] == 1_700_000_000_005
+    for options in ([], ["--epoch"], ["--bytes"]):
+        assert json.loads(printed(table, "--json", *options)) == {
+            "schema": 1,
+            "command": "table",
+            "result": [
+                {"topic": "orders", "bytes": 1536, "last": "2023-11-15T03:43:20.005+05:30"},
+                {"topic": "a\nb", "bytes": 3, "last": None},
+            ],
+            "problems": [],
+        }
 
 
 def test_facts() -> None:
@@ -76,19 +81,24 @@ def test_facts() -> None:
         "rate 1.5",
         "none -",
     ]
-    assert json.loads(printed(facts, "--json", "--epoch")) == {
-        "size": 1 << 20,
-        "last": 5,
+    assert json.loads(printed(facts, "--json"))["result"] == {
+        "bytes": 1 << 20,
+        "last": "1970-01-01T05:30:00.005+05:30",
         "whole": True,
         "rate": 1.5,
         "none": None,
     }
 
 
-def test_objects_in_an_object(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(as_json=True, epoch=True).json({"rows": objects(COLUMNS, ROWS), "bad": "\udcff"})
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows"][0] == {"topic": "orders", "size": 1536, "last": 1_700_000_000_005}
+@click.command()
+@output_options()
+def nested(out: Output) -> None:
+    out.json({"rows": objects(COLUMNS, ROWS), "bad": "\udcff"})
+
+
+def test_objects_in_an_object() -> None:
+    found = json.loads(printed(nested, "--json"))["result"]
+    assert found["rows"][0]["bytes"] == 1536
     assert found["bad"] == "\udcff"
 
 

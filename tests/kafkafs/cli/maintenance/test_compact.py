@@ -141,7 +141,7 @@ def test_what_is_mounted_is_cleaned_by_the_daemon(data: Path, mounted: Place) ->
     assert "records removed" in kafkafs("compact", data, "orders:0").stdout
     done = kafkafs("compact", "--json", mounted.path)
     assert (done.returncode, done.stderr) == (0, "")
-    report = json.loads(done.stdout)
+    report = json.loads(done.stdout)["result"]
     assert [(each["topic"], each["records_dropped"]) for each in report["partitions"]] == [
         *(("orders", 0), ("orders", 0), ("others", 0), ("others", 0))
     ]

@@ -147,7 +147,7 @@ def test_one_partition_of_what_is_mounted(place: Place) -> None:
     done = kafkafs("prune", "--json", place.path / "orders" / "1")
     place.umount()
     assert (done.returncode, done.stderr) == (0, "")
-    report = json.loads(done.stdout)
+    report = json.loads(done.stdout)["result"]
     assert (report["dry_run"], report["segments"], report["records"]) == (False, 3, 6)
     (line,) = report["partitions"]
     assert (line["topic"], line["partition"], line["log_start"]) == ("orders", 1, 6)
@@ -179,10 +179,11 @@ def test_a_job_that_fails_in_the_daemon(place: Place) -> None:
     done = kafkafs("compact", "--json", place.path / "orders")
     place.umount()
     assert done.returncode == 3
-    first, second = json.loads(done.stdout)["partitions"]
-    assert done.stderr == f"kafkafs: {first['error']}\n"
-    assert first["error"].startswith("orders:0: ")
-    assert "records_read" in second
+    found = json.loads(done.stdout)
+    (problem,) = found["problems"]
+    assert done.stderr == f"kafkafs: {problem['message']}\n"
+    assert problem["message"].startswith("orders:0: ")
+    assert [each["partition"] for each in found["result"]["partitions"]] == [1]
 
 
 def test_through_a_read_only_mount_nothing_is_deleted(place: Place) -> None:
@@ -250,6 +251,6 @@ def test_all_is_in_the_newest_segment(place: Place) -> None:
                 f"orders:0: all 97.7KiB are in the newest segment; {said}"
             )
     done = kafkafs("prune", "--json", place.data)
-    (frees,) = json.loads(done.stdout)["frees"]
+    (frees,) = json.loads(done.stdout)["result"]["frees"]
     assert (frees["topic"], frees["partition"]) == ("orders", 0)
     assert frees["frees"].endswith(said)

@@ -103,10 +103,11 @@ def test_what_is_whole(tmp_path: Path) -> None:
 def test_as_json(tmp_path: Path) -> None:
     damaged(tmp_path)
     done = CliRunner().invoke(main, ["repair", str(tmp_path), "--apply", "--json"])
-    facts = json.loads(done.stdout)
-    lines = facts.pop("lines")
+    found = json.loads(done.stdout)
+    facts = found["result"]
     assert done.exit_code == 1
-    assert ["cut" in line for line in lines] == [True, True, False]
+    assert ["truncated" in each["message"] for each in found["problems"]] == [True, True]
+    assert facts.pop("lines") == ["1 partition with 5 offsets: 1 of them incomplete"]
     assert facts == {"applied": True, "partitions": 1, "lacking": 1, "cannot_be_opened": 0}
 
 
@@ -157,7 +158,7 @@ def test_a_plan_changes_nothing(
     assert planned in done.stdout
     assert done.stdout.endswith(f"{HINT}\n")
     assert everything(tmp_path) == before
-    planned_json = json.loads(run("repair", tmp_path, "--json", *options).stdout)
+    planned_json = json.loads(run("repair", tmp_path, "--json", *options).stdout)["result"]
     assert not planned_json["applied"]
     assert any(planned in line for line in planned_json["lines"])
     run("repair", tmp_path, "--apply", *options)

@@ -37,7 +37,7 @@ Findings = dict[str, list[tuple[str, str, str]]]
 def read(done: subprocess.CompletedProcess[str]) -> Findings:
     """Check -> (state, what, mend) of each finding; of a check that finds nothing, none."""
     assert done.stderr == "", done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
+    said: dict[str, Any] = json.loads(done.stdout)["result"]
     found: Findings = {}
     for row in said["checks"]:
         finding = (row["state"], row["what"], row["mend"])

@@ -205,16 +205,18 @@ def test_how_far_groups_are_behind(mounted: Place) -> None:
         "b": 700,
         "__consumer_offsets": None,
     }
-    said = json.loads(kafkafs("top", "--json", "-d", "0.1", mounted.path).stdout)
+    said = json.loads(kafkafs("top", "--json", "-d", "0.1", mounted.path).stdout)["result"]
     assert {"group": "slow", "topic": "b", "lag": 700} in said["groups"]
     assert [row["lag"] for row in said["rows"]] == [6, 700]
-    said = json.loads(kafkafs("top", "--json", "--internal", "-d", "0.1", mounted.path).stdout)
+    said = json.loads(kafkafs("top", "--json", "--internal", "-d", "0.1", mounted.path).stdout)[
+        "result"
+    ]
     assert [row["name"] for row in said["rows"]] == ["__consumer_offsets", "a", "b"]
 
 
 @pytest.mark.programs
 def test_what_it_reads_itself_does_not_go_out(mounted: Place) -> None:
-    said = json.loads(kafkafs("top", "--json", "-d", "0.1", mounted.path).stdout)
+    said = json.loads(kafkafs("top", "--json", "-d", "0.1", mounted.path).stdout)["result"]
     assert (said["bytes_out"], said["bytes_in"]) == (0, 0)
 
 
@@ -348,7 +350,7 @@ def test_once(mounted: Place) -> None:
     assert re.search("[0-9]B|iB", done.stdout) is None
     done = kafkafs("top", "--json", "--partitions", "-d", "0.1", mounted.data)
     assert (done.returncode, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
+    said = json.loads(done.stdout)["result"]
     assert said["mount"] == str(mounted.path)
     assert [each["name"] for each in said["rows"]] == ["a/0", "a/1", "a/2", "b/0"]
     assert {column.key for column in COLUMNS} < said["rows"][0].keys()

@@ -37,7 +37,9 @@ def reset(directory: Path, group: str, start: str, *words: str) -> Any:
 def listed(directory: Path, *groups: str) -> list[dict[str, Any]]:
     done = kafkafs("groups", "--json", directory, *groups)
     assert (done.returncode, done.stderr) == (0, "")
-    found: list[dict[str, Any]] = json.loads(done.stdout)["offsets" if groups else "groups"]
+    found: list[dict[str, Any]] = json.loads(done.stdout)["result"][
+        "offsets" if groups else "groups"
+    ]
     return found
 
 

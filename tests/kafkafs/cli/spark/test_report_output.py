@@ -6,9 +6,11 @@ import io
 import json
 import sys
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from kafkafs.cli.common.output import Output
+from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.spark.report_output import print_report
 from kafkafs.quantities import Size, TimeMs, local_time
 from kafkafs.spark.jobs.report import JobReport, Table
@@ -45,14 +47,19 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bytes 1536\n" in text
 
 
-def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    print_report(REPORT, Output(as_json=True))
-    assert json.loads(capsys.readouterr().out) == {
+def test_as_json() -> None:
+    @click.command()
+    @output_options()
+    def command(out: Output) -> None:
+        print_report(REPORT, out)
+
+    found = json.loads(CliRunner().invoke(command, ["--json"]).stdout)
+    assert [each["message"] for each in found["problems"]] == ["a fault"]
+    assert found["result"] == {
         "job": "stats",
         "dry_run": False,
         "figures": {"records": 1234567, "bytes": 1536, "rate": 1.25, "none": None},
         "tables": {"times": [{"topic": "a\nb", "oldest": local_time(AT)}]},
-        "faults": ["a fault"],
         "notes": ["a note"],
     }
 

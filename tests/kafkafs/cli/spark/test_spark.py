@@ -131,8 +131,8 @@ def test_dry_runs_need_no_spark(data: Path) -> None:
     told = run("verify", data, "--dry-run", "--json", without=without)
     assert told.returncode == 0, told.stderr
     report = json.loads(told.stdout)
-    assert (report["dry_run"], report["faults"]) == (True, [])
-    assert report["figures"]["segments"] == 2
+    assert (report["result"]["dry_run"], report["problems"]) == (True, [])
+    assert report["result"]["figures"]["segments"] == 2
     told = run("stats", data, "t:0", "--dry-run", without=without)
     *counts, size = told.stdout.splitlines()
     assert counts == ["partitions 1", "offsets 1"]

@@ -123,11 +123,11 @@ def test_through_a_read_only_mount_nothing_is_set(place: Place) -> None:
 def test_json(place: Place) -> None:
     made(place)
     config(place, "orders", "segment.ms=5")
-    found = json.loads(kafkafs("config", "--json", place.data, "orders").stdout)
+    found = json.loads(kafkafs("config", "--json", place.data, "orders").stdout)["result"]
     assert found[0] == {"name": "segment.ms", "value": "5", "source": "topic"}
     assert {"name": "retention.bytes", "value": "-1", "source": "default"} in found
     assert len(found) == len(TOPIC_SETTINGS) - 1
-    found = json.loads(kafkafs("config", "--json", place.data).stdout)
+    found = json.loads(kafkafs("config", "--json", place.data).stdout)["result"]
     assert {"name": "retention.bytes", "value": "-1", "source": "default"} in found
 
 

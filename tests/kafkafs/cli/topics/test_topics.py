@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,12 @@ def numbers(start: int, end: int) -> str:
     return "".join(f"{n}\n" for n in range(start, end))
 
 
+def of_time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
 def listed_topics(way: Way, *options: str) -> dict[str, dict[str, Any]]:
-    listed = json.loads(run_here("ls", "--json", *options, way.root).stdout)
+    listed = json.loads(run_here("ls", "--json", *options, way.root).stdout)["result"]
     return {row["topic"]: row for row in listed["topics"]}
 
 
@@ -106,18 +111,18 @@ def listed_topics(way: Way, *options: str) -> dict[str, dict[str, Any]]:
 def test_the_partitions_of_a_topic(way: Way) -> None:
     way.run("create", "orders", "--partitions", 2, "retention.ms=7d")
     way.run("append", "orders:1", text=numbers(0, 10))
-    listed = json.loads(way.run("ls", "orders", "--json", "--epoch"))
+    listed = json.loads(way.run("ls", "orders", "--json"))["result"]
     empty, filled = listed["partitions"]
     assert empty == {
         "topic": "orders",
         "partition": 0,
         "records": 0,
-        "size": 0,
+        "bytes": 0,
         "last_timestamp": None,
     }
     assert (filled["partition"], filled["records"]) == (1, 10)
-    assert abs(filled["last_timestamp"] - time.time() * 1000) < 600_000
-    described = json.loads(way.run("describe", "orders:1", "--json", "--epoch"))
+    assert abs(of_time(filled["last_timestamp"]) - time.time()) < 600
+    described = json.loads(way.run("describe", "orders:1", "--json"))["result"]
     (found,) = described["partitions"]
     assert found == {
         "topic": "orders",
@@ -126,7 +131,7 @@ def test_the_partitions_of_a_topic(way: Way) -> None:
         "log_end": 10,
         "high_watermark": 10,
         "segments": 1,
-        "size": filled["size"],
+        "bytes": filled["bytes"],
         "first_timestamp": found["first_timestamp"],
         "last_timestamp": filled["last_timestamp"],
     }
@@ -151,19 +156,19 @@ def test_from_nothing_to_an_undeleted_topic(way: Way) -> None:
     assert (row["topic"], row["partitions"], row["records"]) == ("orders", 2, 1100)
     assert (row["cleanup_policy"], row["retention"]) == ("delete", "7d")
     assert (row["retention_ms"], row["retention_bytes"]) == (7 * 86_400_000, -1)
-    assert row["size"] > 0
-    assert abs(row["last_append"] - time.time() * 1000) < 600_000
+    assert row["bytes"] > 0
+    assert abs(of_time(row["last_append"]) - time.time()) < 600
 
     said = way.run("delete", "orders", "--dry-run")
     assert said == ("would delete orders, 2 partitions; undelete could restore it for 1 minute\n")
-    (found,) = json.loads(way.run("delete", "orders", "--dry-run", "--json"))
-    assert found == {"topic": "orders", "partitions": 2, "undelete_ms": 60_000}
+    (found,) = json.loads(way.run("delete", "orders", "--dry-run", "--json"))["result"]["topics"]
+    assert found == {"topic": "orders", "undelete_ms": 60_000, "undelete_until": None}
     assert way.run("cat", "orders") == numbers(0, 1100)
     said = way.run("delete", "orders")
     assert said.startswith("deleted orders. To restore it until ")
     assert "kafkafs undelete" in said
     assert way.call("cat", "orders").returncode == 3
-    listed = json.loads(run_here("ls", "--json", way.root).stdout)
+    listed = json.loads(run_here("ls", "--json", way.root).stdout)["result"]
     assert [row["topic"] for row in listed["topics"]] == ["kept"]
     (note,) = listed["notes"]
     undelete = note.removeprefix("orders was deleted, 2 partitions. To restore it within ")
@@ -198,7 +203,7 @@ def test_undelete_where_there_is_one_of_that_name_again(way: Way) -> None:
     done = way.call("undelete", "orders")
     assert done.returncode == 3
     assert "choose one by its id" in done.stderr
-    notes = json.loads(run_here("ls", "--json", way.root).stdout)["notes"]
+    notes = json.loads(run_here("ls", "--json", way.root).stdout)["result"]["notes"]
     found = set()
     for note in notes:
         topic_id = note.split(" --id ")[1].split()[0]
@@ -353,15 +358,15 @@ def test_internal_topics_are_asked_for(place: Place, is_mounted: bool) -> None:
         place.umount()
 
     def listed(*words: object) -> list[str]:
-        found = json.loads(run_here("ls", "--json", place.data, *words).stdout)["topics"]
+        found = json.loads(run_here("ls", "--json", place.data, *words).stdout)["result"]["topics"]
         return [row["topic"] for row in found]
 
     assert listed() == ["mine"]
     assert listed("--internal") == ["__consumer_offsets", "mine"]
     named = run_here("ls", "--json", place.data, "__consumer_offsets").stdout
-    assert len(json.loads(named)["partitions"]) == 50
+    assert len(json.loads(named)["result"]["partitions"]) == 50
     compacted = run_here("compact", "--dry-run", "--json", place.data).stdout
-    assert {row["topic"] for row in json.loads(compacted)["partitions"]} == {"mine"}
+    assert {row["topic"] for row in json.loads(compacted)["result"]["partitions"]} == {"mine"}
 
 
 def test_retention_as_it_is_written(place: Place) -> None:
@@ -376,7 +381,7 @@ def test_retention_that_is_not_known(place: Place) -> None:
     with LogManager.open(str(place.data)) as manager:
         manager.create_topic("t", 1)
     (place.data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
-    (row,) = json.loads(run_here("ls", "--json", place.data).stdout)["topics"]
+    (row,) = json.loads(run_here("ls", "--json", place.data).stdout)["result"]["topics"]
     assert (row["retention"], row["retention_ms"], row["retention_bytes"]) == (
         *("unknown", None),
         None,
@@ -492,7 +497,9 @@ def test_rates_of_a_mount(place: Place) -> None:
     writer = subprocess.Popen(["sh", "-c", "while echo line; do :; done >> t/0"], cwd=place.path)
     try:
         until(lambda: (place.path / "t/0").stat().st_size > 0)
-        (row,) = json.loads(run_here("ls", place.path, "--rates", "--json").stdout)["topics"]
+        (row,) = json.loads(run_here("ls", place.path, "--rates", "--json").stdout)["result"][
+            "topics"
+        ]
     finally:
         writer.kill()
         writer.wait()
@@ -512,6 +519,6 @@ def test_faults_are_listed(place: Place) -> None:
     assert "# bad-0: cannot open: " in done.stdout
     for command in ("ls", "describe"):
         done = run_here(command, "--json", place.data, "bad", "good")
-        bad, good = json.loads(done.stdout)["partitions"]
-        assert (bad["size"], good["size"]) == (None, 0)
+        bad, good = json.loads(done.stdout)["result"]["partitions"]
+        assert (bad["bytes"], good["bytes"]) == (None, 0)
     assert run_here("create", place.data, "other").returncode == 0
