@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import check_paths, mount_around
+from kafkafs.cli.common.addresses import check_paths
 from kafkafs.cli.common.ending import fail, failure
+from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.types import ByteCount
+from kafkafs.cli.common.words import FILE
 
 if TYPE_CHECKING:
     from kafkafs.dump.options import Options
@@ -66,9 +68,12 @@ def _like_kafkas() -> Iterator[None]:
         "kafkafs dump --json data/orders-0/00000000000000000000.index",
     ),
 )
-@click.argument("paths", metavar="FILE…", nargs=-1)
+@click.argument("paths", metavar="FILE…", type=FILE, nargs=-1)
 @click.option(
-    "--files", metavar="FILE,FILE…", help="The files, separated by commas, as for DumpLogSegments."
+    "--files",
+    metavar="FILE,FILE…",
+    type=FILE,
+    help="The files, separated by commas, as for DumpLogSegments.",
 )
 @click.option(
     "--print-data-log", is_flag=True, help="Print records with their keys and values, as UTF-8."

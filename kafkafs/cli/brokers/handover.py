@@ -12,6 +12,7 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import checked_directory, directory_to_open, resolve
 from kafkafs.cli.common.ending import end, one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.words import DIRECTORY, Logs, Topic
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ _SERVER = "--bootstrap-server localhost:9092"
         "kafkafs handover data /var/lib/kafka orders",
     ),
 )
-@click.argument("data", metavar="DATA|MOUNT")
-@click.argument("broker_dir", metavar="BROKER_DIR")
-@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.argument("data", metavar="DATA|MOUNT", type=Logs())
+@click.argument("broker_dir", metavar="BROKER_DIR", type=DIRECTORY)
+@click.argument("topics", metavar="[TOPIC]...", type=Topic(), nargs=-1)
 @click.option(
     "--dry-run",
     is_flag=True,

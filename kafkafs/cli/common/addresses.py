@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import click
 
 from kafkafs.cli.common.ending import did_you_mean, fail, note_typed, say
+from kafkafs.cli.common.mounts import mount_around, mount_that_writes
+from kafkafs.cli.common.words import LOG_WORDS, Logs, Topic
 
 if TYPE_CHECKING:
     from kafkafs.mount_table import Mounted
@@ -215,22 +217,6 @@ def resolve(
     return Address(mounted.source, places, mounted.path, mounted.read_only)
 
 
-def mount_around(text: str) -> tuple[Mounted | None, str]:
-    """Return the kafkafs mount of a path, or None, and the path without symbolic links.
-
-    Errors: OSError if there are too many symbolic links.
-    """
-    from kafkafs import mount_table
-
-    if not text:
-        return None, text
-    path = mount_table.resolve(text)
-    mounted = mount_table.find_around(path)
-    if mounted is not None and mounted.type != mount_table.TYPE:
-        mounted = None
-    return mounted, path
-
-
 def _place_below(context: click.Context, mounted: Mounted, text: str) -> Place:
     """Return the topic or partition of a path below a mount. Errors: ClickException."""
     around, path = mount_around(text)
@@ -353,24 +339,6 @@ def check_paths(paths: Iterable[str]) -> None:
         check_served(mount)
 
 
-def mount_that_writes(data_dir: str) -> str | None:
-    """Return the mount of a data directory whose daemon may write; None: no such mount is seen."""
-    from kafkafs.mount_table import TYPE, find
-    from storage import paths
-    from storage.files import Files
-    from storage.state import owner_file
-
-    files = Files()
-    try:
-        owner = owner_file.read(files, data_dir)
-        if owner is None or files.locked_by(os.path.join(data_dir, paths.LOCK)) != owner.pid:
-            return None
-    except OSError:
-        return None  # opening the logs fails too, and reports the error
-    mounted = find(owner.mount)
-    return owner.mount if mounted is not None and mounted.type == TYPE else None
-
-
 def directory_to_open(address: Address) -> str:
     """Return the data directory, for a command that needs exclusive access.
 
@@ -406,7 +374,8 @@ def logs_argument(
 
     if not partitions:
         metavar = metavar.replace("[:PARTITION]", "")
-    return _words_argument("logs", metavar, resolved, allow_empty=allow_empty)
+    words = LOG_WORDS if partitions else Logs(Topic())
+    return _words_argument("logs", metavar, words, resolved, allow_empty=allow_empty)
 
 
 def directory_argument(
@@ -420,7 +389,7 @@ def directory_argument(
     def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
         return resolve_directory(context, words, needs=needs)
 
-    return _words_argument("where", "DATA|MOUNT", resolved, allow_empty=allow_empty)
+    return _words_argument("where", "DATA|MOUNT", Logs(), resolved, allow_empty=allow_empty)
 
 
 def resolve_directory(
@@ -435,12 +404,14 @@ def resolve_directory(
 
 
 def _words_argument(
-    name: str, metavar: str, callback: Callable[..., Address], *, allow_empty: bool
+    name: str, metavar: str, words: Logs, callback: Callable[..., Address], *, allow_empty: bool
 ) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         if allow_empty:
             function = allow_empty_option(function)
-        argument = click.argument(name, metavar=metavar, nargs=-1, required=True, callback=callback)
+        argument = click.argument(
+            name, metavar=metavar, type=words, nargs=-1, required=True, callback=callback
+        )
         return argument(function)
 
     return decorate

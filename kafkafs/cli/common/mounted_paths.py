@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import click
 
-from kafkafs.cli.common.addresses import check_no_address, mount_around, mount_that_writes, resolve
+from kafkafs.cli.common.addresses import check_no_address, resolve
+from kafkafs.cli.common.mounts import mount_around, mount_that_writes
 from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.serving import check_served
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from kafkafs.cli.common.addresses import mount_around
+from kafkafs.cli.common.mounts import mount_around
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -19,6 +19,7 @@ from kafkafs.cli.common.addresses import (
 from kafkafs.cli.common.ending import end, fail, one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import opening_shown
+from kafkafs.cli.common.words import FILE, Logs, Topic, words_argument
 from kafkafs.cli.maintenance.indexes import NOTHING_CHANGED, rebuild
 from storage.plural import counted
 
@@ -41,7 +42,7 @@ _NOTHING = "nothing to restore"
         "kafkafs repair --indexes --apply data orders:0",
     ),
 )
-@click.argument("words", metavar=f"{LOGS}|FILE...", nargs=-1, required=True)
+@words_argument(f"{LOGS}|FILE...", Logs(Topic(partition=True), first=FILE))
 @allow_empty_option
 @click.option("--apply", "applies", is_flag=True, help="Do what repair prints without this option.")
 @click.option(
@@ -67,6 +68,7 @@ _NOTHING = "nothing to restore"
     "--log-start",
     "log_starts",
     multiple=True,
+    type=Topic(then="="),
     metavar="TOPIC:PARTITION=OFFSET",
     help=(
         "First offset of a partition whose log start is unknown. TOPIC:PARTITION=first: its first "

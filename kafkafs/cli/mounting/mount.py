@@ -12,6 +12,7 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.ending import fail, say
 from kafkafs.cli.common.progress import opening_shown
+from kafkafs.cli.common.words import DIRECTORY, OptionList
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ options_option = click.option(
     "-o",
     "options",
     multiple=True,
-    metavar="OPTIONS",
+    type=OptionList(),
     help="Mount options, separated by commas. May be repeated.",
 )
 
@@ -47,8 +48,8 @@ options_option = click.option(
         "kafkafs mount -o allow_other,create /srv/log /mnt/log",
     ),
 )
-@click.argument("data_dir", metavar="DATA")
-@click.argument("mount_point", metavar="MOUNT")
+@click.argument("data_dir", metavar="DATA", type=DIRECTORY)
+@click.argument("mount_point", metavar="MOUNT", type=DIRECTORY)
 @options_option
 @click.option(
     "-f",

@@ -22,6 +22,7 @@ from typing import NoReturn
 import click
 
 from kafkafs.cli.common.ending import failure, open_standard_streams, wrong_usage
+from kafkafs.cli.common.words import DIRECTORY
 from kafkafs.cli.mounting.mount import MountCommand, options_option, parsed_options
 from kafkafs.cli.mounting.mount import mount as start
 from kafkafs.cli.mounting.umount import unmount
@@ -68,8 +69,8 @@ _verbose_option = click.option("-v", "verbose", is_flag=True, help="Print what w
 
 
 @click.command("mount.kafkafs", cls=MountCommand, context_settings=_HELP)
-@click.argument("data_dir", metavar="DATA")
-@click.argument("mount_point", metavar="MOUNT")
+@click.argument("data_dir", metavar="DATA", type=DIRECTORY)
+@click.argument("mount_point", metavar="MOUNT", type=DIRECTORY)
 @options_option
 @click.option("-r", "read_only", is_flag=True, help="Mount with the option ro.")
 @click.option("-s", "sloppy", is_flag=True, help="Accept unknown mount options, without effect.")
@@ -95,7 +96,7 @@ def mount_command(
 
 
 @click.command("umount.fuse.kafkafs", context_settings=_HELP)
-@click.argument("mount_point", metavar="MOUNT")
+@click.argument("mount_point", metavar="MOUNT", type=DIRECTORY)
 @click.option("-f", "force", is_flag=True, help="Unmount even if files are open.")
 @click.option("-l", "lazy", is_flag=True, help="Return at once.")
 @click.option("-r", "read_only", is_flag=True, expose_value=False, hidden=True)

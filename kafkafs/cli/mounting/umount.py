@@ -6,6 +6,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.ending import fail, say
+from kafkafs.cli.common.words import DIRECTORY
 
 
 @click.command(
@@ -15,7 +16,7 @@ from kafkafs.cli.common.ending import fail, say
         "kafkafs umount --lazy mnt    # the mount ends when the last file is closed",
     ),
 )
-@click.argument("mount_point", metavar="MOUNT")
+@click.argument("mount_point", metavar="MOUNT", type=DIRECTORY)
 @click.option(
     "-l",
     "--lazy",

@@ -12,6 +12,7 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Place, check_address, number, resolve
 from kafkafs.cli.common.ending import end, one_line_errors, say
 from kafkafs.cli.common.output import binary_stdout
+from kafkafs.cli.common.words import Logs, Topic, words_argument
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -80,9 +81,7 @@ def _request(text: str, place: Place, offset: str, size: str) -> _Request:
     type=click.Choice(_NAMED_OFFSETS),
     help="Where to read if OFFSET is outside of the log.",
 )
-@click.argument(
-    "words", metavar="DATA|MOUNT TOPIC:PARTITION:OFFSET:BYTES...", nargs=-1, required=True
-)
+@words_argument("DATA|MOUNT TOPIC:PARTITION:OFFSET:BYTES...", Logs(Topic(then=":")))
 @click.pass_context
 def command(context: click.Context, reset: str | None, words: Sequence[str]) -> None:
     """Write messages to standard output, as a server of Kafka 0.7 answers a fetch.

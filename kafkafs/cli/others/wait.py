@@ -13,6 +13,7 @@ from kafkafs.cli.common.ending import end, fail, say
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.progress import work_shown
 from kafkafs.cli.common.serving import has_gone, why_gone
+from kafkafs.cli.common.words import FILE
 from kafkafs.mount_table import resolve
 from kafkafs.quantities import Size, TimeMs, Value
 
@@ -24,7 +25,7 @@ from kafkafs.quantities import Size, TimeMs, Value
         "kafkafs wait --json mnt/orders/.control/verify",
     ),
 )
-@click.argument("path", metavar="FILE")
+@click.argument("path", metavar="FILE", type=FILE)
 @output_options(times=True, sizes=True)
 def command(path: str, out: Output) -> None:
     """Wait until the job of FILE ends. FILE is a control file such as orders/.control/compaction.

@@ -27,6 +27,7 @@ from kafkafs.cli.common.ending import fail, one_line_errors, say
 from kafkafs.cli.common.mount_files import find, tree_of
 from kafkafs.cli.common.refusals import Request
 from kafkafs.cli.common.views import VIEWS, path_in_topic, taken_from_paths, view_option
+from kafkafs.cli.common.words import words_argument
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _Write = Callable[[bytes], None]
         "kafkafs append data orders:0 --view batches < 00000000000000000000.log",
     ),
 )
-@click.argument("words", metavar="DATA|MOUNT TOPIC[:PARTITION]", nargs=-1, required=True)
+@words_argument("DATA|MOUNT TOPIC[:PARTITION]")
 @allow_empty_option
 @view_option(VIEWS)
 @click.pass_context

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import mount_around, partitions_at, resolve
+from kafkafs.cli.common.addresses import partitions_at, resolve
 from kafkafs.cli.common.decoding import (
     Decoding,
     decode_options,
@@ -22,9 +22,11 @@ from kafkafs.cli.common.decoding import (
 from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.matching import matching_lines, where_option
 from kafkafs.cli.common.mount_files import MountFiles, Read, opened_files, opened_tree
+from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.views import VIEWS, path_in_topic, taken_from_paths, view_option
+from kafkafs.cli.common.words import words_argument
 
 if TYPE_CHECKING:
     from storage.condition.condition import Condition
@@ -47,9 +49,7 @@ _Write = Callable[[str, bytes], object]
         "kafkafs cat data orders --where \"key = 'alice' and value like '%apples%'\"",
     ),
 )
-@click.argument(
-    "words", metavar="DATA|MOUNT TOPIC[:PARTITION][@START[..END]]...", nargs=-1, required=True
-)
+@words_argument("DATA|MOUNT TOPIC[:PARTITION][@START[..END]]...")
 @view_option(VIEWS)
 @where_option
 @decode_options

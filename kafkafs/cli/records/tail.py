@@ -30,6 +30,7 @@ from kafkafs.cli.common.mounted_paths import files_of, paths_of
 from kafkafs.cli.common.output import write_all
 from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.serving import has_gone, why_gone
+from kafkafs.cli.common.words import FILE, Logs, Topic, words_argument
 from kafkafs.mount_table import resolve
 
 _READ_BYTES = 1 << 20
@@ -177,7 +178,7 @@ class _File:
     help="Always print file names. The default is to print them if there are several files.",
 )
 @click.option("--pid", type=click.IntRange(min=1), help="With -f: end when this process ends.")
-@click.argument("words", metavar=f"{LOGS}|FILE...", nargs=-1, required=True)
+@words_argument(f"{LOGS}|FILE...", Logs(Topic(partition=True), first=FILE))
 @click.pass_context
 def command(
     context: click.Context,

@@ -8,6 +8,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.matching import where_option
+from kafkafs.cli.common.words import DIRECTORY
 from kafkafs.cli.spark.job import (
     job_options,
     location_argument,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     ),
 )
 @location_argument()
-@click.argument("target", metavar="OUT")
+@click.argument("target", metavar="OUT", type=DIRECTORY)
 @selection_argument
 @click.option(
     "--follow",

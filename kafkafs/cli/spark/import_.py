@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kafkafs.cli import examples
+from kafkafs.cli.common.words import FILE, Topic
 from kafkafs.cli.spark.job import check_owner, job_options, location_argument, run_job
 
 
@@ -18,8 +19,8 @@ from kafkafs.cli.spark.job import check_owner, job_options, location_argument, r
     ),
 )
 @location_argument(needs="nothing", topics=False)
-@click.argument("topic")
-@click.argument("inputs", metavar="FILE...", nargs=-1, required=True)
+@click.argument("topic", type=Topic())
+@click.argument("inputs", metavar="FILE...", type=FILE, nargs=-1, required=True)
 @click.option(
     "--format",
     "kind",

@@ -15,6 +15,7 @@ import click
 from kafkafs.cli.common.addresses import Needs, allow_empty_option, parsed_places, resolve
 from kafkafs.cli.common.ending import cancelled, end, fail, failure
 from kafkafs.cli.common.output import output_options
+from kafkafs.cli.common.words import LOG_WORDS, Topic
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.report import JobReport
@@ -72,7 +73,7 @@ def check_owner(data_dir: str) -> None:
 
     Errors: ClickException if the owner is the daemon of a mount and does not answer.
     """
-    from kafkafs.cli.common.addresses import mount_that_writes
+    from kafkafs.cli.common.mounts import mount_that_writes
     from kafkafs.cli.common.serving import check_served
 
     mount = mount_that_writes(data_dir)
@@ -89,7 +90,7 @@ def location_argument(needs: Needs = "partitions", *, topics: bool = True) -> Ca
     check = partial(_checked_location, needs=needs, topics=topics)
 
     def decorate(function: _F) -> _F:
-        argument = click.argument("data_dir", metavar="DATA|MOUNT", callback=check)
+        argument = click.argument("data_dir", metavar="DATA|MOUNT", type=LOG_WORDS, callback=check)
         return argument(allow_empty_option(function))
 
     return decorate
@@ -97,7 +98,11 @@ def location_argument(needs: Needs = "partitions", *, topics: bool = True) -> Ca
 
 #: The argument `[TOPIC[:PARTITION]]...`, after DATA|MOUNT. The parameter is `selection`.
 selection_argument = click.argument(
-    "selection", metavar="[TOPIC[:PARTITION]]...", nargs=-1, callback=_selection
+    "selection",
+    metavar="[TOPIC[:PARTITION]]...",
+    type=Topic(partition=True),
+    nargs=-1,
+    callback=_selection,
 )
 
 _OPTIONS = (

@@ -9,6 +9,7 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.matching import where_option
 from kafkafs.cli.common.types import Duration
+from kafkafs.cli.common.words import FILE
 from kafkafs.cli.spark.job import job_options, location_argument, run_job, selection_argument
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @selection_argument
 @click.option(
     "--chart",
-    metavar="FILE",
+    type=FILE,
     help="Draw the rates over time and the sizes into a .png or .svg file.",
 )
 @click.option(
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     default="1h",
     show_default=True,
     type=Duration(),
-    metavar="DURATION",
     help="List times without a record of at least this length.",
 )
 @click.option("--no-keys", is_flag=True, help="Do not count different keys.")

@@ -18,6 +18,7 @@ from kafkafs.cli.common.addresses import (
 )
 from kafkafs.cli.common.ending import fail, one_line_errors
 from kafkafs.cli.common.output import Output, objects, output_options
+from kafkafs.cli.common.words import DIRECTORY, FILE, Logs, Setting, Topic, words_argument
 from kafkafs.printable import lines
 
 _Changes = Mapping[str, str | None]
@@ -33,16 +34,16 @@ _Changes = Mapping[str, str | None]
         "kafkafs config data orders retention.ms=  # back to the default",
     ),
 )
-@click.argument("words", metavar="DATA|MOUNT [TOPIC [NAME=[VALUE]]...]", nargs=-1, required=True)
+@words_argument("DATA|MOUNT [TOPIC [NAME=[VALUE]]...]", Logs(Topic(), Setting()))
 @allow_empty_option
 @click.option(
     "--broker-config",
-    metavar="FILE",
+    type=FILE,
     help="The server.properties of the broker that wrote DATA. kafkafs.properties stores its path.",
 )
 @click.option(
     "--metadata-log-dir",
-    metavar="DIR",
+    type=DIRECTORY,
     help="The directory with that broker's __cluster_metadata-0, if FILE does not name it.",
 )
 @output_options("a list of objects with name, value and source")

@@ -12,6 +12,7 @@ from kafkafs.cli.common.addresses import Address, mount_to_change
 from kafkafs.cli.common.changes import ask_daemon, opened_to_change, topic_and_rest
 from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.words import Logs, Setting, Topic, words_argument
 from storage.plural import counted
 
 
@@ -23,7 +24,7 @@ from storage.plural import counted
         "kafkafs create mnt/users cleanup.policy=compact",
     ),
 )
-@click.argument("words", metavar="DATA|MOUNT TOPIC [NAME=VALUE]...", nargs=-1, required=True)
+@words_argument("DATA|MOUNT TOPIC [NAME=VALUE]...", Logs(Topic(), Setting()))
 @click.option(
     "-p",
     "--partitions",

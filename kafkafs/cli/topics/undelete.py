@@ -11,6 +11,7 @@ from kafkafs.cli.common.addresses import mount_to_change
 from kafkafs.cli.common.changes import ask_daemon, opened_to_change, topic_and_rest
 from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.words import Logs, Topic, words_argument
 
 
 @click.command(
@@ -20,7 +21,7 @@ from kafkafs.cli.common.output import Output, output_options
         "kafkafs undelete mnt/orders --id Vr5mPsyATbuvJlUWmxWLwA  # which one of that name",
     ),
 )
-@click.argument("words", metavar="DATA|MOUNT TOPIC", nargs=-1, required=True)
+@words_argument("DATA|MOUNT TOPIC", Logs(Topic(deleted=True)))
 @click.option(
     "--id",
     "topic_id",

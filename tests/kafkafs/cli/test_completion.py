@@ -123,43 +123,56 @@ def shells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shells]:
     place.end()
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+CASES = [
+    (f"kafkafs veri{TAB}", "kafkafs verify"),
+    (f"kafkafs spark exp{TAB}", "kafkafs spark export"),
+    (f"kafkafs verify --allow{TAB}dat{TAB}", "kafkafs verify --allow-empty data/"),
+    (f"kafkafs verify data pay{TAB}", "kafkafs verify data payments"),
+    (f"kafkafs verify data payments:{TAB}", "kafkafs verify data payments:0"),
+    (f"kafkafs verify mnt ord{TAB}pay{TAB}", "kafkafs verify mnt orders payments"),
+    (f"kafkafs verify mnt/ord{TAB}", "kafkafs verify mnt/orders/"),
+    (f"kafkafs verify mnt/payments/{TAB}", "kafkafs verify mnt/payments/0"),
+    (f"kafkafs verify mnt/orders mnt/pay{TAB}", "kafkafs verify mnt/orders mnt/payments/"),
+    (f"kafkafs config data orders min.cl{TAB}0.1", "kafkafs config data orders "
+     "min.cleanable.dirty.ratio=0.1"),
+    (f"kafkafs config mnt/orders min.cl{TAB}", "kafkafs config mnt/orders "
+     "min.cleanable.dirty.ratio="),
+    (f"kafkafs mount -o ro,isolation=read_c{TAB}", "kafkafs mount -o "
+     "ro,isolation=read_committed"),
+    (f"kafkafs mount -o mem{TAB}1G", "kafkafs mount -o memory=1G"),
+    (f"kafkafs fetch data pay{TAB}{TAB}0:9", "kafkafs fetch data payments:0:0:9"),
+    (f"kafkafs cat mnt pay{TAB}ord{TAB}", "kafkafs cat mnt payments orders"),
+    (f"kafkafs append --vi{TAB}kv{TAB}mnt pay{TAB}", "kafkafs append --view kv mnt payments"),
+    (f"kafkafs create mnt new --part{TAB}2 min.cl{TAB}0.1", "kafkafs create mnt new "
+     "--partitions 2 min.cleanable.dirty.ratio=0.1"),
+    (f"kafkafs undel{TAB}mnt go{TAB}", "kafkafs undelete mnt gone"),
+    (f"kafkafs unm{TAB}mn{TAB}", "kafkafs unmount mnt/"),
+    (f"kafkafs config mnt pay{TAB}cleanup.pol{TAB}del{TAB}", "kafkafs config mnt payments "
+     "cleanup.policy=delete"),
+    (f"kafkafs consume mn{TAB}", "kafkafs consume mnt/"),
+    (f"kafkafs consume mnt pay{TAB}-g bil{TAB}", "kafkafs consume mnt payments -g billing"),
+    (f"kafkafs consume mnt/orders --dead-letter pay{TAB}", "kafkafs consume mnt/orders "
+     "--dead-letter payments"),
+    (f"kafkafs repair data --log-start pay{TAB}{TAB}5", "kafkafs repair data --log-start "
+     "payments:0=5"),
+    (f"kafkafs tail mnt pay{TAB}", "kafkafs tail mnt payments"),
+    (f"kafkafs groups ls mnt bil{TAB}", "kafkafs groups ls mnt billing"),
+]  # fmt: skip
+#: Each start of zsh takes half a second, so the gate has one case of it.
+ZSH_KEYS = f"kafkafs fetch data pay{TAB}{TAB}0:9"
+
+
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("shell", "keys", "words"),
     [
-        (f"kafkafs veri{TAB}", "kafkafs verify"),
-        (f"kafkafs spark exp{TAB}", "kafkafs spark export"),
-        (f"kafkafs verify --allow{TAB}dat{TAB}", "kafkafs verify --allow-empty data/"),
-        (f"kafkafs verify data pay{TAB}", "kafkafs verify data payments"),
-        (f"kafkafs verify data payments:{TAB}", "kafkafs verify data payments:0"),
-        (f"kafkafs verify mnt ord{TAB}pay{TAB}", "kafkafs verify mnt orders payments"),
-        (f"kafkafs verify mnt/ord{TAB}", "kafkafs verify mnt/orders/"),
-        (f"kafkafs verify mnt/payments/{TAB}", "kafkafs verify mnt/payments/0"),
-        (f"kafkafs verify mnt/orders mnt/pay{TAB}", "kafkafs verify mnt/orders mnt/payments/"),
-        (f"kafkafs config data orders min.cl{TAB}0.1", "kafkafs config data orders "
-         "min.cleanable.dirty.ratio=0.1"),
-        (f"kafkafs config mnt/orders min.cl{TAB}", "kafkafs config mnt/orders "
-         "min.cleanable.dirty.ratio="),
-        (f"kafkafs mount -o ro,isolation=read_c{TAB}", "kafkafs mount -o "
-         "ro,isolation=read_committed"),
-        (f"kafkafs mount -o mem{TAB}1G", "kafkafs mount -o memory=1G"),
-        (f"kafkafs fetch data pay{TAB}{TAB}0:9", "kafkafs fetch data payments:0:0:9"),
-        (f"kafkafs cat mnt pay{TAB}ord{TAB}", "kafkafs cat mnt payments orders"),
-        (f"kafkafs append --vi{TAB}kv{TAB}mnt pay{TAB}", "kafkafs append --view kv mnt payments"),
-        (f"kafkafs create mnt new --part{TAB}2 min.cl{TAB}0.1", "kafkafs create mnt new "
-         "--partitions 2 min.cleanable.dirty.ratio=0.1"),
-        (f"kafkafs undel{TAB}mnt go{TAB}", "kafkafs undelete mnt gone"),
-        (f"kafkafs unm{TAB}mn{TAB}", "kafkafs unmount mnt/"),
-        (f"kafkafs config mnt pay{TAB}cleanup.pol{TAB}del{TAB}", "kafkafs config mnt payments "
-         "cleanup.policy=delete"),
-        (f"kafkafs consume mn{TAB}", "kafkafs consume mnt/"),
-        (f"kafkafs consume mnt pay{TAB}-g bil{TAB}", "kafkafs consume mnt payments -g billing"),
-        (f"kafkafs consume mnt/orders --dead-letter pay{TAB}", "kafkafs consume mnt/orders "
-         "--dead-letter payments"),
-        (f"kafkafs tail mnt pay{TAB}", "kafkafs tail mnt payments"),
-        (f"kafkafs groups ls mnt bil{TAB}", "kafkafs groups ls mnt billing"),
+        pytest.param(
+            *(shell, keys, words),
+            marks=pytest.mark.soak if shell == "zsh" and keys != ZSH_KEYS else (),
+        )
+        for shell in SHELLS
+        for keys, words in CASES
     ],
-)  # fmt: skip
+)
 @pytest.mark.programs
 def test_a_tab_completes_a_word(shells: Shells, shell: str, keys: str, words: str) -> None:
     found = shells.typed(shell, keys)

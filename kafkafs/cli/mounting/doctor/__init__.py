@@ -18,6 +18,7 @@ import click
 from kafkafs.cli import examples
 from kafkafs.cli.common.ending import end, fail
 from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.words import DIRECTORY
 from storage.plural import counted
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ PATIENCE_S = 20.0
         "kafkafs doctor --json data | jq -r '.result.checks[] | select(.state == \"wrong\").mend'",
     ),
 )
-@click.argument("place", metavar="[DATA|MOUNT]", required=False)
+@click.argument("place", metavar="[DATA|MOUNT]", type=DIRECTORY, required=False)
 @output_options(
     "the counts wrong and hints, and the list checks. Each check has state, check (its name), what "
     "(the problem) and mend (what to type)"

@@ -16,6 +16,7 @@ from kafkafs.cli import examples
 from kafkafs.cli.common.ending import fail
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.types import Duration
+from kafkafs.cli.common.words import DIRECTORY
 
 if TYPE_CHECKING:
     from kafkafs.cli.mounting.top.rates import Rates
@@ -35,7 +36,7 @@ PATIENCE_S = 10.0
         "kafkafs top --once --json mnt | jq '.result.rows[] | select(.bytes_in > 0)'",
     ),
 )
-@click.argument("mount", metavar="MOUNT")
+@click.argument("mount", metavar="MOUNT", type=DIRECTORY)
 @click.option("--once", is_flag=True, help="Print the figures once, with the rates of DURATION.")
 @click.option("--partitions", is_flag=True, help="Show each partition instead of each topic.")
 @click.option(
@@ -48,7 +49,6 @@ PATIENCE_S = 10.0
     default="2s",
     show_default=True,
     type=Duration("s", least="100ms"),
-    metavar="DURATION",
     help="Time between two readings. A number without a unit is in seconds.",
 )
 @output_options(

@@ -128,7 +128,8 @@ def resolved(path: str) -> str:
 
     Errors: MountError.
     """
-    from kafkafs.cli.common.addresses import check_no_address, mount_that_writes
+    from kafkafs.cli.common.addresses import check_no_address
+    from kafkafs.cli.common.mounts import mount_that_writes
     from kafkafs.mount_table import find_around
 
     for where in (os.path.abspath(path), mount_point.resolve(path)):

@@ -27,6 +27,7 @@ from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.cli.common.types import ByteCount, Duration
 from kafkafs.cli.common.views import VIEWS, taken_from_paths, view_option
+from kafkafs.cli.common.words import FILE, Group, Topic, words_argument
 
 if TYPE_CHECKING:
     from kafkafs.cli.records.consume.positions import Positions
@@ -49,13 +50,13 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "-g",
     "--group",
-    metavar="GROUP",
+    type=Group(),
     help="Resume from this group's committed offsets. A new group begins at START.",
 )
 @click.option(
     "--positions",
     "file",
-    metavar="FILE",
+    type=FILE,
     help=(
         "Like -g, but store the offsets in FILE, for one consumer at a time. For read-only mounts."
     ),
@@ -91,7 +92,6 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "--batch-bytes",
     type=ByteCount(least="1"),
-    metavar="SIZE",
     default="1MiB",
     show_default=True,
     help="Largest number of bytes in a batch that has more than one record.",
@@ -99,7 +99,6 @@ _COUNT = click.IntRange(min=1)
 @click.option(
     "--batch-wait",
     type=Duration(),
-    metavar="DURATION",
     default="0ms",
     show_default=True,
     help="With --follow: how long a batch that is not full waits for more records.",
@@ -113,10 +112,10 @@ _COUNT = click.IntRange(min=1)
 )
 @click.option(
     "--dead-letter",
-    metavar="TOPIC",
+    type=Topic(),
     help="The topic in the same mount to which --on-failure skip appends skipped batches.",
 )
-@click.argument("words", metavar=LOGS, nargs=-1, required=True)
+@words_argument(LOGS)
 @click.pass_context
 def command(
     context: click.Context,

@@ -12,6 +12,7 @@ from kafkafs.cli.common.addresses import allow_empty_option, resolve_directory
 from kafkafs.cli.common.ending import did_you_mean, fail, one_line_errors
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.words import Group, Logs, words_argument
 from kafkafs.quantities import TimeMs, Value
 
 _COLUMNS = ("group", "partitions", "lag", "last_commit")
@@ -26,7 +27,7 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "l
         "kafkafs groups ls --json /var/lib/kafka/data",
     ),
 )
-@click.argument("words", metavar="DATA|MOUNT [GROUP]...", nargs=-1, required=True)
+@words_argument("DATA|MOUNT [GROUP]...", Logs(Group()))
 @allow_empty_option
 @output_options("groups, or with GROUP offsets; and notes", times=True)
 @click.pass_context

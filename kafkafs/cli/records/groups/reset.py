@@ -24,6 +24,7 @@ from kafkafs.cli.common.ending import fail, one_line_errors
 from kafkafs.cli.common.mount_files import MountFiles, find, tree_of
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.refusals import Request
+from kafkafs.cli.common.words import Group, words_argument
 from kafkafs.quantities import Value
 from storage.paths import GROUPS, INTERNAL_TOPICS
 
@@ -41,8 +42,8 @@ _Partition = tuple[str, int]
         "kafkafs groups reset -g billing --to 2026-11-21 data orders:0 payments",
     ),
 )
-@click.argument("words", metavar=LOGS, nargs=-1, required=True)
-@click.option("-g", "--group", metavar="GROUP", required=True, help="The group. It may be new.")
+@words_argument(LOGS)
+@click.option("-g", "--group", type=Group(), required=True, help="The group. It may be new.")
 @click.option(
     "--to",
     "start",

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from kafkafs.cli import main
-from kafkafs.cli.common.addresses import mount_that_writes
+from kafkafs.cli.common.mounts import mount_that_writes
 from storage import LogManager
 from tests.kafkafs.cli.conftest import Place, ending, kafkafs
 from tests.storage.logs import append

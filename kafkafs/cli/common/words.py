@@ -1,0 +1,222 @@
+"""Types of words that Tab completes.
+
+The type of a parameter decides how its words are completed: FILE, DIRECTORY, LOGS (a data directory
+or a mount), topics in that directory, its groups, settings, mount options. A value stays as it was
+typed.
+
+A Tab reads a directory and the mount table. It opens no log and runs no callback of a command. The
+daemon of a mount may not answer. So a Tab touches a mount only if the data directory cannot be
+read, or to list groups. It waits at most `_PATIENCE_S` for the groups.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem as Item
+
+from kafkafs.cli.common.mounts import mount_around, mount_that_writes
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+#: Seconds that a mount may take to list its groups.
+_PATIENCE_S = 2.0
+
+
+class _Word(click.types.StringParamType):
+    def words(self, ctx: click.Context, typed: str) -> Iterable[Item]:
+        """Return words to complete `typed`, with others that do not begin like it."""
+        raise NotImplementedError
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[Item]:
+        before = _before(ctx, param)
+        return [
+            item
+            for item in self.words(ctx, incomplete)
+            if item.value.startswith(incomplete) and item.value not in before
+        ]
+
+
+class _Path(click.types.StringParamType):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[Item]:
+        return [Item(incomplete, type=self.name)]
+
+
+FILE = _Path("file")
+DIRECTORY = _Path("dir")
+
+
+class Topic(_Word):
+    """TOPIC of the directory that the command line names.
+
+    `partition`: accept `TOPIC:PARTITION`. `then`: require it, with this character after it.
+    `deleted`: complete the topics that can be restored.
+    """
+
+    name = "topic"
+
+    def __init__(self, *, partition: bool = False, then: str = "", deleted: bool = False) -> None:
+        self._has_partition = partition or bool(then)
+        self._then = then
+        self._deleted = deleted
+
+    def words(self, ctx: click.Context, typed: str) -> Iterable[Item]:
+        there = _topics(ctx, deleted=self._deleted)
+        topic, colon, _ = typed.partition(":")
+        if colon and self._has_partition:
+            return [Item(f"{topic}:{number}{self._then}") for number in there.get(topic, ())]
+        return [Item(f"{each}:" if self._then else each) for each in sorted(there)]
+
+
+class Group(_Word):
+    """A group of the mount that the command line names."""
+
+    name = "group"
+
+    def words(self, ctx: click.Context, typed: str) -> Iterable[Item]:
+        from kafkafs.child import Child, NoAnswer
+        from kafkafs.tree.files.group_names import group_name
+        from storage.paths import GROUPS
+
+        path = _directory(ctx)
+        mounted, _ = mount_around(path)
+        mount = mount_that_writes(os.path.realpath(path)) if mounted is None else mounted.path
+        if mount is None:
+            return []
+        groups = Child(partial(os.listdir, os.path.join(mount, GROUPS)))
+        try:
+            found = groups.result(_PATIENCE_S)
+        except (NoAnswer, OSError):
+            return []
+        finally:
+            groups.leave()
+        return map(Item, sorted(filter(None, map(group_name, found))))
+
+
+class Setting(_Word):
+    """NAME=VALUE of a topic: the names, and after `=` the words that are valid values."""
+
+    def words(self, ctx: click.Context, typed: str) -> Iterable[Item]:
+        from storage.settings.config import TOPIC_SETTINGS, words_of
+
+        name, equals, _ = typed.partition("=")
+        if equals and name in TOPIC_SETTINGS:
+            return [Item(f"{name}={word}") for word in words_of(TOPIC_SETTINGS[name])]
+        return [Item(f"{name}=") for name in sorted(TOPIC_SETTINGS)]
+
+
+class Logs(click.types.StringParamType):
+    """DATA|MOUNT, or the words of an argument that begins with it or, for FILE, with `first`.
+
+    `others`: the types of the other words; the last may be repeated. After MOUNT/TOPIC, only words
+    of the last type follow, and topics are paths, too.
+    """
+
+    def __init__(self, *others: _Word, first: _Path = DIRECTORY) -> None:
+        self._types: tuple[click.types.StringParamType, ...] = (first, *(others or (click.STRING,)))
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[Item]:
+        before = _before(ctx, param)
+        chosen = self._types[min(len(before), len(self._types) - 1)]
+        in_mount = _path_in_mount([*before, incomplete][0])
+        if before and in_mount:
+            chosen = self._types[-1]
+        # The path of a partition is a file.
+        if (in_mount is not None and not before) or (in_mount and isinstance(chosen, Topic)):
+            chosen = FILE
+        return chosen.shell_complete(ctx, param, incomplete)
+
+
+#: DATA|MOUNT [TOPIC[:PARTITION]]...
+LOG_WORDS = Logs(Topic(partition=True))
+
+
+class OptionList(_Word):
+    """Mount options, separated by commas. The last one is completed."""
+
+    name = "options"
+
+    def words(self, ctx: click.Context, typed: str) -> Iterable[Item]:
+        from kafkafs.mount_options import OPTIONS
+
+        others, comma, _ = typed.rpartition(",")
+        given = {word.partition("=")[0] for word in others.split(",")}
+        for option in OPTIONS:
+            values = option.value.split("|") if "|" in option.value else [""]
+            words = (
+                [f"{option.name}={value}" for value in values] if option.value else [option.name]
+            )
+            if option.name not in given:
+                yield from (Item(f"{others}{comma}{word}", help=option.meaning) for word in words)
+
+
+def words_argument(metavar: str, words: Logs = LOG_WORDS) -> Callable[[_F], _F]:
+    """Add the argument `words`, of which at least one must be given."""
+    return click.argument("words", metavar=metavar, type=words, nargs=-1, required=True)
+
+
+def _before(ctx: click.Context, param: click.Parameter) -> Sequence[str]:
+    """Return the words of the same argument that were typed before."""
+    return (ctx.params.get(param.name or "") if param.nargs == -1 else None) or ()
+
+
+def _directory(ctx: click.Context) -> str:
+    """Return the data directory, or the mount, that a command line names; "": none."""
+    for parameter in ctx.command.params:
+        if isinstance(parameter.type, Logs):
+            value = ctx.params.get(parameter.name or "")
+            first = value[0] if isinstance(value, tuple) and value else value
+            if isinstance(first, str) and first:
+                return os.path.expanduser(first)
+    # While the value of an option is completed, click has not assigned the arguments.
+    return os.path.expanduser(ctx.args[0]) if ctx.args else ""
+
+
+def _path_in_mount(path: str) -> str | None:
+    """Return the part of a path below a mount; "": the mount itself; None: not in a mount."""
+    mounted, place = mount_around(os.path.expanduser(path) or ".")
+    return None if mounted is None else place.removeprefix(mounted.path)
+
+
+def _topics(ctx: click.Context, *, deleted: bool) -> dict[str, list[int]]:
+    """Return the partitions by topic of the directory that a command line names.
+
+    The result is empty if the directory cannot be read.
+    """
+    from storage import paths
+
+    path = _directory(ctx)
+    mounted, _ = mount_around(path)
+    try:
+        with os.scandir(path if mounted is None else mounted.source) as found:
+            entries = [(entry.name, entry.is_dir()) for entry in found] if path else []
+    except OSError:
+        return {} if mounted is None else _shown(mounted.path)
+    if deleted:
+        aside = (paths.parse_aside_directory(name) for name, _ in entries)
+        return {each.topic: [] for each in aside if each is not None and each.kind == "delete"}
+    there = paths.partitions_in(entries)
+    return {topic: there[topic] for topic in there.keys() - paths.INTERNAL_TOPICS}
+
+
+def _shown(mount: str) -> dict[str, list[int]]:
+    """Return the partitions of a mount whose data directory this user cannot read."""
+    try:
+        return {
+            topic: sorted(int(name) for name in os.listdir(os.path.join(mount, topic)))
+            for topic in os.listdir(mount)
+        }
+    except (OSError, ValueError):
+        return {}
