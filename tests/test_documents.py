@@ -179,9 +179,6 @@ NOT_RUN = {
     "docs/dev/testing.md": [
         ".venv/bin/pytest FILE --hypothesis-profile=random --hypothes",
     ],
-    "docs/kafka.md": [
-        "$ kafkafs config /var/lib/kafka/data --broker-config /etc/ka",
-    ],
     "docs/performance.md": [
         "$ .venv/bin/python scripts/bench/mount.py --tiny    # some s",
     ],

@@ -104,9 +104,8 @@ def command(
     *.cut files.
 
     If a log ends before its last flushed record, appends to it are refused, because new records
-    would get the offsets of lost records. --accept-loss allows these appends. If the file of a
-    segment is missing or shorter than it was, reading its records fails; after --accept-loss
-    readers skip them.
+    would get the offsets of lost records. If the file of a segment is missing or shorter than it
+    was, reading its records fails. After --accept-loss, appends work and readers skip the records.
 
     Tiered topics of a broker stay as they are, and standard error names them. Standard error also
     lists everything that was found. Standard output lists everything that was done, or would be. If
@@ -114,14 +113,15 @@ def command(
 
     --indexes rebuilds the .index, .timeindex and .txnindex files that differ from the logs, and
     producer snapshots that are missing or cannot be read. A mount rebuilds files that are missing
-    or cannot be right; repair checks every entry. The indexes of a damaged log stay as they are:
-    repair the log first. FILE is a file of a segment, and DATA may be the directory of one
-    partition.
+    or cannot be right. repair checks every entry. The indexes of a damaged log stay as they are:
+    repair the log first. FILE is a file of a segment. DATA may be the directory of one partition.
 
     Exit status 1: something is damaged or missing, or --apply has cut a log or rebuilt an index.
-    Cuts of an earlier repair count only with --salvage. Exit status 3: a partition cannot be
-    opened, or --apply has left damage or a loss that is not accepted. With --indexes: --apply has
-    left the indexes of a damaged log, or there are only tiered topics.
+    *.cut files of an earlier repair give status 1 only with --salvage.
+
+    Exit status 3: a partition cannot be opened, or --apply has left damage or a loss that is not
+    accepted. With --indexes: --apply has left the indexes of a damaged log, or there are only
+    tiered topics.
     """
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:

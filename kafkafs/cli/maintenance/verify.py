@@ -38,8 +38,7 @@ def command(logs: Address, out: Output) -> None:
     in bytes, offset, reason.
 
     verify also names files that deletions, cleaners and recovery have left. These files are not
-    faults. Files that a killed process has left, and that the next start replaces, are not
-    faults either.
+    faults, and neither are files of a killed process that the next start replaces.
 
     Exit status 1: there are faults.
     """

@@ -76,8 +76,8 @@ def command(context: click.Context, words: Sequence[str], view: str) -> None:
     DATA must be mounted, or not in use. Records are appended as they arrive, through the mount if
     there is one. When the command ends, they are on the disk.
 
-    If a line or a batch is refused, all before it are in the log, and none after it. Standard error
-    has its number and the reason, and the exit status is 3.
+    If a line or a batch is refused, all earlier lines or batches are in the log, and no later ones.
+    Standard error has the number of the refused one and the reason, and the exit status is 3.
     """
     plain, view = taken_from_paths(context, words, VIEWS)
     logs = resolve(context, plain)

@@ -61,18 +61,18 @@ def command(
     where: Condition | None,
     decoding: Decoding | None,
 ) -> None:
-    """Print the records of partitions. Of a topic, print one partition after the other.
+    """Print the records of partitions. Print the partitions of a topic one after the other.
 
     @START..END selects records, as in the names of files of a mount. START and END may be an
     offset, -10 (the tenth record before the end), a time, -15m (15 minutes ago), start or end. The
-    record at END is not printed. Without @START, cat prints all records that the partition has when
-    cat begins to read it. Paths below a mount are accepted, too: mnt/orders/0@-10,
+    record at END is not printed. Without @START, cat prints all records that exist when it begins
+    to read the partition. Paths below a mount are accepted, too: mnt/orders/0@-10,
     mnt/orders/.jsonl/0.
 
-    CONDITION is a condition of SQL with and, or, not, =, <>, <, <=, >, >=, between, in, like, is
-    [not] null. It may use topic, partition, offset, timestamp ('2026-11-22T08:00', '-15m'),
-    timestampType, key, value and header('NAME'). X'61' is a value in bytes. Times without a time
-    zone are local.
+    CONDITION is an SQL condition. It may contain and, or, not, =, <>, <, <=, >, >=, between, in,
+    like, is [not] null. Its columns are topic, partition, offset, timestamp ('2026-11-22T08:00',
+    '-15m'), timestampType, key, value and header('NAME'). X'61' is a value in bytes. Times without
+    a time zone are local.
 
     --decode prints JSON lines with keys and values decoded by their Avro schemas. With auto, a key
     or a value names its schema: by a frame (a zero and a schema id), or by a header. The ids are

@@ -193,16 +193,16 @@ def command(
 ) -> None:
     """Print the last ten lines of partitions in a mount. With -f, also print new lines.
 
-    Of a topic, tail prints all partitions that it has now. FILE is a file of a partition in the
+    For a topic, tail prints all partitions that exist now. FILE is a file of a partition in the
     mount, in any view: mnt/orders/0, mnt/orders/.jsonl/0, mnt/orders/0@-15m.
 
-    The options are those of tail(1). Each append wakes this command, so it prints a line at once,
-    while tail(1) looks once a second. If old records are deleted or compacted, tail skips and
-    repeats no line. Files outside of a mount are refused: use tail(1).
+    The options are those of tail(1). Each append wakes this command, so it prints a line at once.
+    tail(1) looks once a second. If old records are deleted or compacted, the command neither skips
+    nor repeats a line. It refuses files outside of a mount: use tail(1).
 
-    With -f, tail ends with status 0 when all files have an end (N@START..END, snapshots) and it has
-    reached all ends. It ends with status 3 when a topic was deleted or the file system unmounted.
-    With -F, it waits until they are back.
+    Some files have an end (N@START..END, snapshots). If all files have an end, tail -f exits with
+    status 0 when it has reached all ends. If a topic is deleted or the file system unmounted, tail
+    -f exits with status 3, and tail -F waits until they are back.
     """
     follow = follow or by_name
     if pid is not None and not follow:

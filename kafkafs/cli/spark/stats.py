@@ -61,11 +61,11 @@ def command(
 ) -> None:
     """Count records, bytes, batches, codecs, sizes, keys, tombstones, rates and gaps.
 
-    The report has figures of topics and partitions, of all records that exist when the job starts.
-    The size of a record is that of its key and value. Quantiles are within 1 %. The number of
-    different keys is exact up to some millions, and an estimate within about 1 % above. The report
-    says whether it is an estimate. Offsets are missing at transaction markers, at aborted
-    transactions, and after compaction.
+    The report covers all records that exist when the job starts, by topic and by partition. The
+    size of a record is that of its key and value. Quantiles are exact to 1 %. The number of
+    different keys is exact up to some millions. Above that, it is an estimate, exact to about 1 %,
+    and the report says so. Offsets are missing at transaction markers, at aborted transactions, and
+    after compaction.
 
     CONDITION is the same as for `kafkafs cat`. Its times are in Spark's time zone, which is UTC
     unless --conf sets it. With a condition, the report omits the log's own bytes, batches, codecs

@@ -57,14 +57,14 @@ _Limits = Mapping[str, str] | None
 )
 def command(logs: Address, internal: bool, rates: bool, out: Output) -> None:
     """List topics: partitions, records, size, time of the last append, cleanup policy, retention.
-    Of TOPIC, list the partitions: records, size, timestamp of the last record.
+    With TOPIC, list its partitions: records, size, timestamp of the last record.
 
     The directory may be in use. Records are counted by their offsets. Retention is all, 7d, 10.0GiB
     or 7d+10.0GiB.
 
-    After these come lines that begin with #. They name partitions that cannot be opened, lost
-    records, and deleted topics that can be undeleted, with their ids. They also name topics that
-    keep everything because their settings are not known.
+    The last lines begin with #. They name partitions that cannot be opened, lost records, and
+    deleted topics that can be undeleted, with their ids. They also name topics that keep everything
+    because their settings are not known.
     """
     if rates and logs.places:
         raise click.UsageError("--rates takes no TOPIC")

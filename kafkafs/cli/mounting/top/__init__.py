@@ -66,9 +66,9 @@ def command(
     the command, and h lists the keys. MOUNT may also be a data directory that is mounted
     read-write.
 
-    top reads the figures of the mount every DURATION. With many thousand partitions, one reading
-    takes long. top then reads less often, so that it needs at most a twentieth of the daemon's
-    time. A rate is the mean over the time since the last reading.
+    top reads the figures of the mount every DURATION. With many thousand partitions, reading them
+    takes long, and top reads less often. It uses at most a twentieth of the daemon's time. A rate
+    is the mean since the last reading.
 
     Exit status 3: MOUNT is not mounted, or the mount does not answer when top starts.
     """

@@ -36,7 +36,7 @@ def command(context: click.Context, words: Sequence[str], out: Output) -> None:
     GROUP, list its partitions: committed offset, high watermark, lag, time of the commit.
 
     The lag is the high watermark less the committed offset, as kafka-consumer-groups counts it. The
-    directory may be in use, and it may be a broker's. Lines that begin with # say what is missing.
+    directory may be in use, also by a broker. Lines that begin with # say what is missing.
     """
     from kafkafs.tree.files.group_names import file_name, group_name
     from storage.paths import GROUPS
