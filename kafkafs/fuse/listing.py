@@ -66,8 +66,8 @@ class Listing:
     """See the module. Call `rewind` before the first page, and to read the directory again."""
 
     __slots__ = (
-        *("_directory", "_entries", "_in_thread", "_looked_up"),
-        *("_names", "_process", "_tree"),
+        *("_entries", "_in_thread", "_looked_up", "_names", "_process", "_tree"),
+        "directory",
     )
 
     def __init__(
@@ -80,7 +80,7 @@ class Listing:
     ) -> None:
         """`process`: the one that lists, as `FileSystem.asking` has told."""
         self._tree = tree
-        self._directory = directory
+        self.directory = directory
         self._process = process
         self._in_thread = in_thread
         self._entries = entries
@@ -90,12 +90,12 @@ class Listing:
 
     def rewind(self) -> None:
         """Take the names as they are now. BlockingIOError: again in a worker thread."""
-        self._names = self._directory.names()
+        self._names = self.directory.names()
         self._looked_up = 0
 
     async def reply(self, start: int, token: pyfuse3.ReaddirToken) -> None:
         """Reply entries from number `start` on, at most as many as the kernel takes at once."""
-        directory, names = self._directory.inode, self._names
+        directory, names = self.directory.inode, self._names
         found: _Found = {}
         replied = 0
         for position in range(start, len(names)):
@@ -181,7 +181,7 @@ class Listing:
         return found
 
     def _lookup(self, name: str) -> Node:
-        return self._tree.lookup(self._directory.inode, name, self._process)
+        return self._tree.lookup(self.directory.inode, name, self._process)
 
     def _unreadable(self, name: str) -> Node:
-        return Unreadable(inode_number(self._directory.inode, name, "unreadable"))
+        return Unreadable(inode_number(self.directory.inode, name, "unreadable"))

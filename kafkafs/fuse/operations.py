@@ -84,7 +84,8 @@ def _refusal(operation: str, number: int, why: str, *, named: bool = False) -> A
 
     async def refuse(self: Operations, inode: int, *rest: Any) -> NoReturn:
         self._requests[operation] += 1
-        self._fail(operation, OSError(number, why), inode, rest[0] if named else b"")
+        node = self._inodes.find(inode)
+        self._fail(operation, OSError(number, why), node, rest[0] if named else b"")
 
     return refuse
 
@@ -112,7 +113,7 @@ class Operations(pyfuse3.Operations):
         self._tree = tree
         self._mount = tree.mount
         self._inodes = tree.inodes
-        self._handles = tree.handles
+        self._open_files = tree.open_files
         self._spinner = spinner
         self._on_init = on_init
         self._listings: dict[int, Listing] = {}
@@ -180,13 +181,13 @@ class Operations(pyfuse3.Operations):
         self,
         operation: str,
         error: Exception,
-        inode: int = 0,
+        node: Node | None = None,
         name: bytes = b"",
         target: bytes = b"",
         *,
         told: _Kinds = (),
     ) -> NoReturn:
-        """Answer with an error, of a request about an inode, or about a name in that directory and
+        """Answer with an error, of a request about a node, or about a name in that directory and
         another one. The tree has already logged those of the kinds `told`.
         """
         number = errno_of(error)
@@ -194,7 +195,6 @@ class Operations(pyfuse3.Operations):
         is_told = isinstance(error, told) and not isinstance(error, NoThread)
         is_common = number in EVERYDAY and not isinstance(error, UNCOMMON)
         if number is None or not (is_told or is_common):
-            node = self._inodes.find(inode)
             what = Refused(operation, node, os.fsdecode(name), os.fsdecode(target))
             if number is None:
                 lines = "".join(traceback.format_exception(error))
@@ -258,7 +258,7 @@ class Operations(pyfuse3.Operations):
         try:
             return await self._looked_up(parent_inode, os.fsdecode(name), ctx.pid)
         except Exception as error:
-            self._fail("lookup", error, parent_inode, name)
+            self._fail("lookup", error, self._inodes.find(parent_inode), name)
 
     async def _looked_up(
         self, parent_inode: int, name: str, thread: int
@@ -315,7 +315,7 @@ class Operations(pyfuse3.Operations):
                 await self.turns.passed(node.pace)
             return self._entries.of(await self._attributes(node))
         except Exception as error:
-            self._fail("getattr", error, inode)
+            self._fail("getattr", error, self._inodes.find(inode))
 
     async def setattr(
         self,
@@ -338,7 +338,7 @@ class Operations(pyfuse3.Operations):
             await self._alone(self._set_attributes, node, change)
             return _not_kept(self._entries.of(await self._attributes(node)))
         except Exception as error:
-            self._fail("setattr", error, inode)
+            self._fail("setattr", error, self._inodes.find(inode))
 
     def _set_attributes(self, node: Node, change: Change) -> None:
         if change.is_content:
@@ -383,14 +383,14 @@ class Operations(pyfuse3.Operations):
             except BlockingIOError:
                 return await self._waited(node, lambda: node.xattr(text))
         except Exception as error:
-            self._fail("getxattr", error, inode)
+            self._fail("getxattr", error, self._inodes.find(inode))
 
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         self._requests["listxattr"] += 1
         try:
             return [os.fsencode(name) for name in self._inodes.get(inode).xattr_names()]
         except Exception as error:
-            self._fail("listxattr", error, inode)
+            self._fail("listxattr", error, self._inodes.find(inode))
 
     # -- directories ---------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ class Operations(pyfuse3.Operations):
             process = self._tree.asking(inode, "", ctx.pid)
             listing = Listing(self._tree, directory, process, self._in_thread, self._entries)
         except Exception as error:
-            self._fail("opendir", error, inode)
+            self._fail("opendir", error, self._inodes.find(inode))
         self._listings_opened += 1
         self._listings[self._listings_opened] = listing
         return self._listings_opened
@@ -416,8 +416,8 @@ class Operations(pyfuse3.Operations):
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         self._requests["readdir"] += 1
+        listing = self._listings[fh]
         try:
-            listing = self._listings[fh]
             if start_id == 0:
                 try:
                     at_once(listing.rewind)
@@ -425,7 +425,7 @@ class Operations(pyfuse3.Operations):
                     await self._in_thread(listing.rewind)
             await listing.reply(start_id, token)
         except Exception as error:
-            self._fail("readdir", error)
+            self._fail("readdir", error, listing.directory)
 
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
@@ -437,7 +437,7 @@ class Operations(pyfuse3.Operations):
             node = await self._alone(directory.mkdir, os.fsdecode(name), mode, caller)
             return await self._entry(node)
         except Exception as error:
-            self._fail("mkdir", error, parent_inode, name)
+            self._fail("mkdir", error, self._inodes.find(parent_inode), name)
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._requests["rmdir"] += 1
@@ -450,7 +450,7 @@ class Operations(pyfuse3.Operations):
             else:
                 await self._alone(directory.rmdir, *arguments)
         except Exception as error:
-            self._fail("rmdir", error, parent_inode, name)
+            self._fail("rmdir", error, self._inodes.find(parent_inode), name)
 
     async def create(
         self,
@@ -468,9 +468,9 @@ class Operations(pyfuse3.Operations):
                 directory.create, os.fsdecode(name), mode, flags, caller
             )
             entry = await self._entry(node)
-            return self._opened(handle, ctx), _not_kept(entry)
+            return self._opened(node, handle, ctx), _not_kept(entry)
         except Exception as error:
-            self._fail("create", error, parent_inode, name)
+            self._fail("create", error, self._inodes.find(parent_inode), name)
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         self._requests["unlink"] += 1
@@ -478,7 +478,7 @@ class Operations(pyfuse3.Operations):
             directory = self._inodes.directory(parent_inode)
             await self.turns.call(directory.unlink, os.fsdecode(name))
         except Exception as error:
-            self._fail("unlink", error, parent_inode, name)
+            self._fail("unlink", error, self._inodes.find(parent_inode), name)
 
     async def rename(
         self,
@@ -491,22 +491,22 @@ class Operations(pyfuse3.Operations):
     ) -> NoReturn:
         self._requests["rename"] += 1
         why = OSError(errno.EPERM, "files here cannot be renamed")
-        self._fail("rename", why, parent_inode_old, name_old, name_new)
+        self._fail("rename", why, self._inodes.find(parent_inode_old), name_old, name_new)
 
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: pyfuse3.RequestContext
     ) -> NoReturn:
         self._requests["link"] += 1
         why = OSError(errno.EPERM, NO_LINKS)
-        self._fail("link", why, inode, target=new_name)
+        self._fail("link", why, self._inodes.find(inode), target=new_name)
 
     # -- files ---------------------------------------------------------------------------------
 
-    def _opened(self, handle: Handle, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+    def _opened(self, node: Node, handle: Handle, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         groups = _groups(ctx.pid) if handle.asks_groups else ()
         handle.opened_by(Opener(ctx.uid, ctx.gid, groups, ctx.pid))
         return pyfuse3.FileInfo(
-            fh=self._handles.add(handle),
+            fh=self._open_files.add(node, handle),
             direct_io=handle.direct_io,
             keep_cache=handle.keep_cache,
         )
@@ -522,16 +522,16 @@ class Operations(pyfuse3.Operations):
             except BlockingIOError:
                 handle = await self._waited(node, lambda: node.open(flags))
             self._tree.opened(node, flags, ctx.pid)
-            return self._opened(handle, ctx)
+            return self._opened(node, handle, ctx)
         except Exception as error:
-            self._fail("open", error, inode)
+            self._fail("open", error, self._inodes.find(inode))
 
     async def read(  # type: ignore[override]  # pyfuse3 takes any buffer
         self, fh: int, off: int, size: int
     ) -> bytes | bytearray | memoryview:
         self._requests["read"] += 1
         try:
-            handle = self._handles.get(fh)
+            handle = self._open_files.get(fh)
             if self.turns.queues:
                 await self.turns.passed(handle.pace)
             try:
@@ -543,7 +543,7 @@ class Operations(pyfuse3.Operations):
                 handle.traffic.bytes_read += len(data)
             return data
         except Exception as error:
-            self._fail("read", error, told=(LoggedError,))
+            self._fail("read", error, self._open_files.node(fh), told=(LoggedError,))
 
     async def poll(
         self,
@@ -554,14 +554,14 @@ class Operations(pyfuse3.Operations):
     ) -> int:
         self._requests["poll"] += 1
         try:
-            return self._handles.get(fh).poll(poll_handle)
+            return self._open_files.get(fh).poll(poll_handle)
         except Exception as error:
-            self._fail("poll", error, inode)
+            self._fail("poll", error, self._open_files.node(fh))
 
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         self._requests["write"] += 1
         try:
-            handle = self._handles.get(fh)
+            handle = self._open_files.get(fh)
             written: int | None
             if handle.structural:
                 written = await self._alone(handle.write, off, buf)
@@ -580,7 +580,7 @@ class Operations(pyfuse3.Operations):
             self._counters.bytes_written += written
             return written
         except Exception as error:
-            self._fail("write", error, told=(StorageError, OSError))
+            self._fail("write", error, self._open_files.node(fh), told=(StorageError, OSError))
 
     async def _write_again(self, handle: Handle, off: int, buf: bytes) -> int:
         """Write in turn, and examined where that takes long; the kernel sends no other write of
@@ -608,28 +608,29 @@ class Operations(pyfuse3.Operations):
     async def flush(self, fh: int) -> None:
         self._requests["flush"] += 1
         try:
-            await self.turns.call(self._handles.get(fh).flush)
+            await self.turns.call(self._open_files.get(fh).flush)
         except Exception as error:
-            self._fail("flush", error, told=(StorageError, OSError))
+            self._fail("flush", error, self._open_files.node(fh), told=(StorageError, OSError))
 
     async def fsync(self, fh: int, datasync: bool) -> None:
         self._requests["fsync"] += 1
         try:
-            await self._sync(self._handles.get(fh))
+            await self._sync(self._open_files.get(fh))
         except Exception as error:
-            self._fail("fsync", error)
+            self._fail("fsync", error, self._open_files.node(fh))
 
     async def release(self, fh: int) -> None:
         self._requests["release"] += 1
+        node = self._open_files.node(fh)
         try:
-            handle = self._handles.remove(fh)
+            handle = self._open_files.remove(fh)
             if handle.structural:
                 await self._alone_at_last(handle.release)
             else:
                 # At once, or queued before the next open, which so sees the last line.
                 await self.turns.call(handle.release)
         except Exception as error:
-            self._fail("release", error, told=(StorageError, OSError))
+            self._fail("release", error, node, told=(StorageError, OSError))
 
 
 def _groups(pid: int) -> Collection[int]:

@@ -1,7 +1,7 @@
 """The root object of the tree, which `kafkafs.fuse.operations` calls.
 
-It has the tables of inodes and handles, and builds the parts of a mount. A node or a handle answers
-most requests; this object answers statfs, and shuts down.
+It has the tables of inodes and open files, and builds the parts of a mount. A node or a handle
+answers most requests; this object answers statfs, and shuts down.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from kafkafs.tree.directories.about import AboutDirectory
 from kafkafs.tree.directories.root import Root
 from kafkafs.tree.files.start_names import is_snapshot_name
 from kafkafs.tree.groups.claims import Claims
-from kafkafs.tree.handles import HandleTable
 from kafkafs.tree.inodes import Directory, Node
+from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
 from kafkafs.tree.recent_lookups import process_of
@@ -32,10 +32,10 @@ class FileSystem:
     def __init__(self, mount: MountContext) -> None:
         self.mount = mount
         self.inodes = self.mount.inodes
-        self.handles = HandleTable()
+        self.open_files = OpenTable()
         self.partitions = Partitions(self.mount)
         self.owner_requests = OwnerRequests(self.mount)
-        self.about = AboutDirectory(self.partitions, self.handles, self.owner_requests)
+        self.about = AboutDirectory(self.partitions, self.open_files, self.owner_requests)
         self.claims = Claims(self.mount)
         self.root = Root(self.partitions, self.about, self.claims)
         self.inodes.remember(self.root)
@@ -89,7 +89,7 @@ class FileSystem:
         """
         self.mount.stopping = self.is_stopped = True
         self.mount.manager.end_turns()
-        for handle in list(self.handles.handles.values()):
+        for _, handle in list(self.open_files.files.values()):
             if isinstance(handle, AppendHandle):
                 try:
                     handle.release()
@@ -100,7 +100,7 @@ class FileSystem:
 
     def release_all(self) -> None:
         """Release what is still open: the session has ended, and nobody else will."""
-        for number in list(self.handles.handles):
+        for number in list(self.open_files.files):
             # The event log has its line already.
             with contextlib.suppress(StorageError, OSError):
-                self.handles.remove(number).release()
+                self.open_files.remove(number).release()

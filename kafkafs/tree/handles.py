@@ -1,13 +1,12 @@
-"""Handles, which stand for open files, and the table from the kernel's numbers to them.
+"""Handles, which stand for open files.
 
-`Node.open` makes a handle; its caller adds it to the table. The kernel releases it once, when the
-last descriptor in any process is closed.
+`Node.open` makes a handle; its caller adds it to the `OpenTable` (`open_files.py`). The kernel
+releases it once, when the last descriptor in any process is closed.
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
 import select
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -188,29 +187,3 @@ class WritingHandle(Handle):
 
     def poll(self, waiter: Waiter | None) -> int:
         return super().poll(waiter) if self._reader is None else self._reader.poll(waiter)
-
-
-class HandleTable:
-    """The kernel's handle number -> handle."""
-
-    __slots__ = ("_numbers", "handles")
-
-    def __init__(self) -> None:
-        self.handles: dict[int, Handle] = {}
-        self._numbers = itertools.count(1)
-
-    def add(self, handle: Handle) -> int:
-        number = next(self._numbers)
-        self.handles[number] = handle
-        return number
-
-    def get(self, number: int) -> Handle:
-        handle = self.handles.get(number)
-        if handle is None:
-            raise OSError(errno.EBADF, "no such handle")
-        return handle
-
-    def remove(self, number: int) -> Handle:
-        handle = self.get(number)
-        del self.handles[number]
-        return handle

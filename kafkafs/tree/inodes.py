@@ -165,7 +165,7 @@ class Node:
         raise OSError(errno.EPERM, why)
 
     def open(self, flags: int) -> Handle:
-        """Open with the flags of open(2); the caller adds the handle to the HandleTable."""
+        """Open with the flags of open(2); the caller adds the handle to the OpenTable."""
         raise OSError(errno.EISDIR, "is a directory")
 
     def xattr(self, name: str) -> bytes:

@@ -138,8 +138,8 @@ FAULTS = [
     Fault(
         "fsync-answers-before-it-is-done",
         "kafkafs/fuse/operations.py",
-        "            await self._sync(self._handles.get(fh))\n",
-        "            self._handles.get(fh)\n",
+        "            await self._sync(self._open_files.get(fh))\n",
+        "            self._open_files.get(fh)\n",
         "fsync returns, and nothing is on the disk.",
         (OPERATIONS,),
     ),

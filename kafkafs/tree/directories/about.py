@@ -32,8 +32,9 @@ from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.help_text import HELP
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile, text_table
-from kafkafs.tree.handles import Handle, HandleTable, WritingHandle
+from kafkafs.tree.handles import Handle, WritingHandle
 from kafkafs.tree.inodes import Node, inode_number, missing
+from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.adopt_file import NAME as ADOPT
 from kafkafs.tree.owner.adopt_file import adopt_file
 from kafkafs.tree.owner.owner_requests import OwnerRequests
@@ -56,15 +57,15 @@ FOLLOW_S = 0.02
 class AboutDirectory(TreeDirectory):
     """See the module."""
 
-    __slots__ = ("_handles", "_partitions", "files")
+    __slots__ = ("_open_files", "_partitions", "files")
 
     def __init__(
-        self, partitions: Partitions, handles: HandleTable, requests: OwnerRequests
+        self, partitions: Partitions, open_files: OpenTable, requests: OwnerRequests
     ) -> None:
         mount = partitions.mount
         super().__init__(mount, inode_number(ABOUT))
         self._partitions = partitions
-        self._handles = handles
+        self._open_files = open_files
         self.files = {
             "config": self._short(
                 "config", lambda: config_text(mount.manager.settings, mount.options)
@@ -127,7 +128,8 @@ class AboutDirectory(TreeDirectory):
     def _metrics_text(self) -> str:
         from kafkafs.tree.directories.metrics_text import metrics_text
 
-        return metrics_text(self._partitions, list(self._handles.handles.values()))
+        handles = [file.handle for file in list(self._open_files.files.values())]
+        return metrics_text(self._partitions, handles)
 
     def _file_owner(self) -> Ownership:
         # Who mounts a directory that is another user's may see what comes of it.

@@ -12,6 +12,7 @@ prints ``mounted`` when it answers.  The root shows:
 ``syncs``      how often its data was synced: ``fsync``, O_SYNC
 ``swap``       each write makes the name ``swap`` lead to a new inode
 ``thread``     shows the names of the threads in which its content was written
+``unlisted/``  listing it raises what nobody foresaw
 ``log``        the events
 """
 
@@ -33,7 +34,7 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.groups.claims import Claims
-from kafkafs.tree.handles import FlushPlan, Handle, HandleTable
+from kafkafs.tree.handles import FlushPlan, Handle
 from kafkafs.tree.inodes import (
     KEEP_S,
     ROOT_INODE,
@@ -46,6 +47,7 @@ from kafkafs.tree.inodes import (
     file_mode,
     inode_number,
 )
+from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from storage import errors
 from storage.directory.manager import LogManager
@@ -65,8 +67,13 @@ class OddFile(Node):
 
     def __init__(self, name: str, make: Callable[[int], Handle], inode: int = 0) -> None:
         super().__init__(inode or inode_number(name))
+        self.name = name
         self.make = make
         self.data = bytearray()
+
+    @property
+    def path(self) -> str:
+        return self.name
 
     def attributes(self) -> Attributes:
         return attributes_of(self.inode, file_mode(0o666), len(self.data), 0)
@@ -252,6 +259,21 @@ class Many(Directory):
         return node
 
 
+class Unlisted(Many):
+    """Listing it raises what nobody foresaw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inode = inode_number("unlisted")
+
+    @property
+    def path(self) -> str:
+        return "unlisted"
+
+    def names(self) -> list[str]:
+        raise RuntimeError("nobody foresaw this")
+
+
 class Root(Directory):
     def __init__(self, notices: KernelNotices, events: Events) -> None:
         super().__init__(ROOT_INODE)
@@ -268,6 +290,7 @@ class Root(Directory):
             "syncs": (syncs := OddFile("syncs", lambda flags: SyncedHandle(syncs.data, flags))),
             "thread": (thread := OddFile("thread", lambda flags: ThreadHandle(thread.data))),
             "swap": Swapped(self, 0),
+            "unlisted": Unlisted(),
         }
 
     def attributes(self) -> Attributes:
@@ -322,7 +345,7 @@ class OddTree:
         self.mount = MountContext(manager, MountOptions(), notices=notices, events=events)
         self.inodes = self.mount.inodes
         self.inodes.remember(Root(notices, events))
-        self.handles = HandleTable()
+        self.open_files = OpenTable()
         self.partitions = SimpleNamespace(
             mount=self.mount,
             tick=lambda: None,

@@ -85,7 +85,7 @@ def test_errors_reach_the_caller(odd: Path) -> None:
             (odd / f"error-{kind}").read_bytes()
 
 
-def test_errors_have_a_line_everyday_ones_have_none(odd: Path) -> None:
+def test_errors_have_a_line_with_the_file_everyday_ones_have_none(odd: Path) -> None:
     before = log_of(odd).splitlines()
     for name, number in (
         ("error-CorruptRecord", errno.EIO),
@@ -97,9 +97,10 @@ def test_errors_have_a_line_everyday_ones_have_none(odd: Path) -> None:
             (odd / name).read_bytes()
     added = [line.partition(" ")[2] for line in log_of(odd).splitlines() if line not in before]
     assert [line.partition(" … ")[0] for line in added] == [
-        "read: the message",
-        "read: No space left on device",
-        "read refused: offset 5 is outside the log, which runs from 1 to 3",
+        "read of error-CorruptRecord: the message",
+        "read of error-28: No space left on device",
+        "read of error-OffsetOutOfRange refused: "
+        "offset 5 is outside the log, which runs from 1 to 3",
     ]
 
 
@@ -115,9 +116,12 @@ def test_what_nobody_foresaw_is_eio_with_a_traceback_and_the_daemon_lives_on(odd
         os.close(descriptor)
     with refused_with(errno.EIO):
         os.getxattr(odd / "bug", "user.x")
+    with refused_with(errno.EIO):
+        os.listdir(odd / "unlisted")
     log = log_of(odd)
-    for what in ("read", "write", "fsync", "flush"):
-        assert f"{what}: unexpected error, answered with EIO\n    Traceback" in log
+    for what in ("read", "write", "fsync", "flush", "release"):
+        assert f"{what} of bug: unexpected error, answered with EIO\n    Traceback" in log
+    assert "readdir of unlisted: unexpected error, answered with EIO\n    Traceback" in log
     assert "RuntimeError: nobody foresaw this" in log
 
 

@@ -267,7 +267,7 @@ def test_incomplete_batches_of_two_handles_never_mix(tree: Tree, handle: Handle)
 
 
 def test_at_the_end_what_is_not_whole_is_dropped(tree: Tree, handle: Handle) -> None:
-    tree.fs.handles.add(handle)
+    tree.fs.open_files.add(tree.node(B), handle)
     write(handle, 0, bytes(batch([b"value"]))[:50])
     tree.fs.stop()
     with pytest.raises(OSError, match="unmounted") as caught:

@@ -338,7 +338,7 @@ def test_the_unfinished_line_becomes_a_record_at_release(tree: Tree, handle: Han
 
 
 def test_at_an_orderly_shutdown_too(tree: Tree, handle: Handle) -> None:
-    tree.fs.handles.add(handle)
+    tree.fs.open_files.add(tree.node("t/.append"), handle)
     handle.write(0, b"unfinished")
     tree.fs.stop()
     assert total(tree) == 1

@@ -1,4 +1,4 @@
-"""The table of open files."""
+"""The table of open files, and handles that refuse."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import errno
 
 import pytest
 
-from kafkafs.tree.handles import Handle, HandleTable
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Node
+from kafkafs.tree.open_files import OpenTable
 
 
 def test_numbers_are_not_used_again() -> None:
-    table = HandleTable()
-    first, second = Handle(), Handle()
-    numbers = [table.add(first), table.add(second)]
-    assert [table.get(number) for number in numbers] == [first, second]
-    assert table.remove(numbers[0]) is first
-    assert table.add(first) not in numbers
+    table = OpenTable()
+    nodes, handles = [Node(5), Node(6)], [Handle(), Handle()]
+    numbers = [table.add(*each) for each in zip(nodes, handles, strict=True)]
+    assert [table.get(number) for number in numbers] == handles
+    assert [table.node(number) for number in numbers] == nodes
+    assert table.remove(numbers[0]) is handles[0]
+    assert table.add(nodes[0], handles[0]) not in numbers
+    assert table.node(numbers[0]) is None
     for call in (table.get, table.remove):
         with pytest.raises(OSError, match="no such handle") as caught:
             call(numbers[0])

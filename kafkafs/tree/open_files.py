@@ -1,0 +1,51 @@
+"""The open files: the kernel's number of each, with its node and its handle."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from typing import NamedTuple
+
+from kafkafs.tree.handles import Handle
+from kafkafs.tree.inodes import Node
+
+
+class OpenFile(NamedTuple):
+    """One open(2): `handle` answers the requests, and `node` names the file in messages."""
+
+    node: Node
+    handle: Handle
+
+
+class OpenTable:
+    """Number -> open file. No number is used twice."""
+
+    __slots__ = ("_numbers", "files")
+
+    def __init__(self) -> None:
+        self.files: dict[int, OpenFile] = {}
+        self._numbers = itertools.count(1)
+
+    def add(self, node: Node, handle: Handle) -> int:
+        """Add an open file, and return its number."""
+        number = next(self._numbers)
+        self.files[number] = OpenFile(node, handle)
+        return number
+
+    def get(self, number: int) -> Handle:
+        """The handle of a number that the kernel sent. EBADF."""
+        found = self.files.get(number)
+        if found is None:
+            raise OSError(errno.EBADF, "no such handle")
+        return found.handle
+
+    def node(self, number: int) -> Node | None:
+        """The node of an open file, for messages; None where no file has this number."""
+        found = self.files.get(number)
+        return None if found is None else found.node
+
+    def remove(self, number: int) -> Handle:
+        """Remove an open file, and return its handle. EBADF."""
+        handle = self.get(number)
+        del self.files[number]
+        return handle
