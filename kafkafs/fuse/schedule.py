@@ -30,7 +30,7 @@ from kafkafs.fuse.retries import Retries
 from kafkafs.fuse.threads import JobThreads, in_thread, job_ended
 from kafkafs.tree.control import compaction, retention
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.jobs import Job, JobState, JobWork
+from kafkafs.tree.jobs import Job, JobKind, JobState, JobWork
 from storage.adopt.adopt import is_unsettled, settle
 from storage.compaction.log_cleaner import LogCleaner
 from storage.directory.manager import Topic
@@ -117,14 +117,14 @@ class Schedule:
             topic = self._manager.topics.get(name)
             if topic is not None:
                 work = partial(retention.delete_old, self._mount, list(group))
-                self._tell(await self._job(retention.NAME, topic, work), name)
+                self._tell(await self._job(retention.KIND, topic, work), name)
 
     def _tell(self, job: Job, of: str) -> None:
         """Report the end of a job to the duties."""
         if job.state is JobState.DONE:
-            self._duties.succeeded(job.kind, of)
+            self._duties.succeeded(job.kind.name, of)
         elif job.error is not None:
-            self._duties.failed(job.kind, job.error, of)
+            self._duties.failed(job.kind.name, job.error, of)
 
     def _has_doomed(self, log: Log) -> bool:
         """Whether retention would delete segments now; the job decides again, as log owner."""
@@ -161,7 +161,7 @@ class Schedule:
         before = cleaner.first_dirty(log)
         work = partial(compaction.clean, self._mount, [log])
         rate = compaction.bytes_per_second(self._mount)
-        job = await self._job(compaction.NAME, topic, work, rate)
+        job = await self._job(compaction.KIND, topic, work, rate)
         if not log.closed:
             self._tell(job, log.name)
         if job.state is JobState.FAILED:
@@ -208,7 +208,9 @@ class Schedule:
 
     # -- jobs ----------------------------------------------------------------------------------
 
-    async def _job(self, kind: str, topic: Topic, work: JobWork, rate: float | None = None) -> Job:
+    async def _job(
+        self, kind: JobKind, topic: Topic, work: JobWork, rate: float | None = None
+    ) -> Job:
         """Begin a job and wait for its end."""
         if self._mount.jobs.closed:
             await trio.sleep_forever()

@@ -4,9 +4,8 @@ Each job (`kafkafs.tree.jobs`) or duty (`storage.duties`) has a thread of its ow
 log's state on the trio thread, between two requests, under `Operations.structural`, or of a slow
 log in its turn (`turns`).
 
-Turns: one cleaning, one retention, one verification and one request of each kind to the directory's
-owner run at a time, in the order of their requests; of the other jobs `SHORT` run at once. Long
-work has a low priority, as far as the system allows.
+Turns: of each `JobKind` that runs alone one job runs at a time, in the order of their requests; of
+the other jobs `SHORT` run at once. Long work has a low priority, as far as the system allows.
 
 The end: a cancelled `run` tells all work to stop, and returns when it has. Close nothing that the
 work uses before that. No thread is ever abandoned.
@@ -24,20 +23,15 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import trio
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.jobs import Job
+from kafkafs.tree.jobs import Job, JobKind
 from storage import threads
 from storage.errors import NoThread
-from storage.owner.request_kinds import KINDS, SWAP
 from storage.task import Task
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-#: Jobs of which one runs at a time.
-ONE_AT_A_TIME = ("compaction", "retention", "verify", *KINDS)
-#: Jobs that take long, and give way to requests.
-LONG = ("compaction", "verify", SWAP.name)
-#: How many of the other jobs run at once.
+#: How many jobs run at once that need not run alone.
 SHORT = 16
 #: The niceness of threads that do long work, at least.
 NICE = 10
@@ -83,7 +77,7 @@ class JobThreads:
         self._jobs = mount.jobs
         self._duties = mount.manager.duties
         self._as_owner = as_owner
-        self._turns = {kind: _Turns(1) for kind in ONE_AT_A_TIME}
+        self._alone: dict[JobKind, _Turns] = {}
         self._short = _Turns(SHORT)
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
@@ -124,7 +118,9 @@ class JobThreads:
 
     def _start(self, job: Job) -> None:
         assert self._nursery is not None
-        turns = self._turns.get(job.kind, self._short)
+        turns = self._short
+        if job.kind.runs_alone:
+            turns = self._alone.setdefault(job.kind, _Turns(1))
         turn = turns.queue()
         waiting = trio.CancelScope()
         job.interrupt = waiting.cancel
@@ -138,7 +134,7 @@ class JobThreads:
                 await turn.wait()
                 with trio.CancelScope(shield=True):
                     self._jobs.started(job)
-                    await _in_thread(job.kind, job.carry_out, job.kind in LONG)
+                    await _in_thread(job.kind.name, job.carry_out, job.kind.is_long)
         except NoThread as error:
             job.fail(error)
         finally:

@@ -27,6 +27,18 @@ from storage.errors import StorageError, TaskCancelled, reason_of
 from storage.task import ByOwner, Task, call
 
 
+class JobKind(NamedTuple):
+    """One kind of job. `name` is that of its control file, or of the request.
+
+    `runs_alone`: one job of this kind runs at a time. `is_long`: its thread has a low priority, so
+    that it gives way to requests.
+    """
+
+    name: str
+    runs_alone: bool = False
+    is_long: bool = False
+
+
 class JobState(StrEnum):
     """The state of a job; the last three are ends."""
 
@@ -62,7 +74,7 @@ class Job:
     `command` is the control file's line. Times are ms since 1970, 0 while unknown.
     """
 
-    kind: str
+    kind: JobKind
     topic: Topic | None
     command: str
     scheduled: bool
@@ -130,7 +142,7 @@ class Jobs:
         self._clock_ms = clock_ms
         self._events = events
         self._active: list[Job] = []
-        self._last: dict[tuple[str, str, str], Job] = {}
+        self._last: dict[tuple[JobKind, str, str], Job] = {}
         self.closed = False
         self.by_owner: ByOwner = call
         """Runs a task's function on the owner's thread."""
@@ -139,7 +151,7 @@ class Jobs:
 
     # -- looking -------------------------------------------------------------------------------
 
-    def active(self, kind: str, topic: Topic) -> Job | None:
+    def active(self, kind: JobKind, topic: Topic) -> Job | None:
         """The job that has not ended: a control file's, else the clock's.
 
         A writer who waits for its job must not take the end of the clock's job for it.
@@ -147,7 +159,7 @@ class Jobs:
         found = [job for job in self._active if job.kind == kind and job.topic is topic]
         return min(found, key=lambda job: job.scheduled, default=None)
 
-    def last(self, kind: str, topic: Topic) -> Job | None:
+    def last(self, kind: JobKind, topic: Topic) -> Job | None:
         """The job that has ended last."""
         return self._last.get((kind, topic.name, topic.id))
 
@@ -160,7 +172,7 @@ class Jobs:
 
     def start(
         self,
-        kind: str,
+        kind: JobKind,
         topic: Topic | None,
         command: str,
         work: JobWork,
@@ -204,7 +216,7 @@ class Jobs:
 
     def _say_outcome(self, job: Job, topic: Topic) -> None:
         by = "the clock" if job.scheduled else job.command
-        what = f"{topic.name}/.control/{job.kind}: {by}: {job.state}"
+        what = f"{topic.name}/.control/{job.kind.name}: {by}: {job.state}"
         if job.error is None or isinstance(job.error, StorageError | OSError):
             facts = [job.reason] if job.error else []
             facts += [f"{name} {value}" for name, value in job.result.facts]
@@ -214,7 +226,7 @@ class Jobs:
             lines = "".join(traceback.format_exception(job.error))
             self._events(f"{what}: unexpected error", lines)
 
-    def cancel(self, kind: str, topic: Topic) -> list[Job]:
+    def cancel(self, kind: JobKind, topic: Topic) -> list[Job]:
         """Stop all jobs of a kind and topic; returns them."""
         found = [job for job in self._active if job.kind == kind and job.topic is topic]
         for job in found:

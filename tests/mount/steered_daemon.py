@@ -373,7 +373,11 @@ class Commands:
     def until_cancelled(self, topic: str, kind: str) -> None:
         """Return when the job that runs has been told to stop."""
         job = self._owner(
-            lambda: self._tree.mount.jobs.active(kind, self._tree.mount.manager.topic(topic))
+            lambda: next(
+                job
+                for job in self._tree.mount.jobs.running
+                if job.kind.name == kind and job.topic is not None and job.topic.name == topic
+            )
         )
         until(lambda: job.task.cancelled)
 

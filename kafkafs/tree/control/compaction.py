@@ -16,7 +16,7 @@ from kafkafs.tree.control.commands import CANCEL, DRY_RUN, RUN
 from kafkafs.tree.control.job_file import JobFile, by_partition
 from kafkafs.tree.control.retention import delete_old
 from kafkafs.tree.files.virtual_file import text_table
-from kafkafs.tree.jobs import JobResult
+from kafkafs.tree.jobs import JobKind, JobResult
 from storage.compaction.cleaner import Cleaned
 from storage.directory.manager import Topic
 from storage.errors import StorageError, TaskCancelled
@@ -24,7 +24,7 @@ from storage.log.log import Log
 from storage.settings.config import format_value
 from storage.task import Task
 
-NAME = "compaction"
+KIND = JobKind("compaction", runs_alone=True, is_long=True)
 _COLUMNS = (
     ("partition", 10),
     ("first_dirty", 20),
@@ -145,7 +145,7 @@ def _uncleanable(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
 
 
 COMPACTION = JobFile(
-    NAME,
+    KIND,
     by_partition({RUN: _clean_and_retain, DRY_RUN: _preview, CANCEL: None}, check=_check),
     awaited=False,
     rate=bytes_per_second,

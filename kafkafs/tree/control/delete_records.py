@@ -14,7 +14,7 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
 from kafkafs.tree.control.job_file import JobCommand, JobFile
 from kafkafs.tree.files.virtual_file import text_table
-from kafkafs.tree.jobs import JobResult
+from kafkafs.tree.jobs import JobKind, JobResult
 from storage.directory.manager import Topic
 from storage.directory.retain import HIGH_WATERMARK, delete_records
 from storage.errors import OffsetOutOfRange
@@ -70,4 +70,4 @@ def _parse(lines: Sequence[str], partitions: Mapping[int, Log]) -> dict[int, int
     return starts
 
 
-DELETE_RECORDS = JobFile("delete-records", _parse_command, awaited=True)
+DELETE_RECORDS = JobFile(JobKind("delete-records"), _parse_command, awaited=True)

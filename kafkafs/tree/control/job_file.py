@@ -29,7 +29,7 @@ from typing import NamedTuple
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import DRY_RUN, parse
 from kafkafs.tree.control.control_file import CommandEffects
-from kafkafs.tree.jobs import Job, JobResult, JobState, JobWork
+from kafkafs.tree.jobs import Job, JobKind, JobResult, JobState, JobWork
 from storage.directory.manager import Topic
 from storage.log.log import Log
 from storage.task import Task
@@ -43,13 +43,13 @@ PartitionsWork = Callable[[MountContext, Sequence[Log], Task], JobResult]
 
 
 class JobFile(NamedTuple):
-    """One control file: its name, which is the kind of its jobs, and the parser of its lines.
+    """One control file: the kind of its jobs, which has its name, and the parser of its lines.
 
     `awaited`: the answer to a write waits for its jobs. `rate`: their limit in bytes per second.
     `facts`: more facts to show, between the present job's and the last one's.
     """
 
-    name: str
+    kind: JobKind
     parse: ParseLines
     awaited: bool
     rate: Callable[[MountContext], float | None] = lambda mount: None
@@ -98,16 +98,16 @@ def begin_job(
         return CommandEffects()
     command, work = parsed
     if work is None:
-        return CommandEffects(stopped=mount.jobs.cancel(file.name, topic))
+        return CommandEffects(stopped=mount.jobs.cancel(file.kind, topic))
     rate = file.rate(mount)
-    job = mount.jobs.start(file.name, topic, command, work, bytes_per_second=rate)
+    job = mount.jobs.start(file.kind, topic, command, work, bytes_per_second=rate)
     return CommandEffects(begun=[job]) if file.awaited else CommandEffects()
 
 
 def state_text(mount: MountContext, topic: Topic, file: JobFile) -> str:
     """The text of a control file."""
-    active = mount.jobs.active(file.name, topic)
-    last = mount.jobs.last(file.name, topic)
+    active = mount.jobs.active(file.kind, topic)
+    last = mount.jobs.last(file.kind, topic)
     facts = [
         *(_present(active) if active is not None else [("state", "idle")]),
         *file.facts(mount, topic),

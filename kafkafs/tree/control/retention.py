@@ -15,7 +15,7 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import DRY_RUN, RUN
 from kafkafs.tree.control.job_file import JobFile, by_partition
 from kafkafs.tree.files.virtual_file import text_table
-from kafkafs.tree.jobs import JobResult
+from kafkafs.tree.jobs import JobKind, JobResult
 from storage.directory.retain import RetentionPlan, plan_retention, retain
 from storage.errors import StorageError
 from storage.log.log import Log
@@ -24,7 +24,7 @@ from storage.retention.retention import Effect, deletes_by_limits
 from storage.settings.config import format_value
 from storage.task import Task
 
-NAME = "retention"
+KIND = JobKind("retention", runs_alone=True)
 _COLUMNS = (
     ("partition", 10),
     ("base_offset", 20),
@@ -141,4 +141,4 @@ def _preview(mount: MountContext, logs: Sequence[Log], task: Task) -> JobResult:
     return JobResult(facts, [*notes, *text_table(_COLUMNS, rows)])
 
 
-RETENTION = JobFile(NAME, by_partition({RUN: delete_old, DRY_RUN: _preview}), awaited=True)
+RETENTION = JobFile(KIND, by_partition({RUN: delete_old, DRY_RUN: _preview}), awaited=True)

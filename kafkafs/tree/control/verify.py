@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, RUN
 from kafkafs.tree.control.job_file import JobFile, by_partition
-from kafkafs.tree.jobs import JobResult
+from kafkafs.tree.jobs import JobKind, JobResult
 from storage.directory.manager import Topic
 from storage.log.log import Log
 from storage.task import Task
@@ -39,5 +39,8 @@ def _facts(mount: MountContext, topic: Topic) -> list[tuple[str, object]]:
 
 
 VERIFY = JobFile(
-    "verify", by_partition({RUN: _verify, CANCEL: None}, writes=False), awaited=False, facts=_facts
+    JobKind("verify", runs_alone=True, is_long=True),
+    by_partition({RUN: _verify, CANCEL: None}, writes=False),
+    awaited=False,
+    facts=_facts,
 )

@@ -86,7 +86,7 @@ def _job_file(file: JobFile, topic: TopicDirectory, inode: int) -> Node:
     return command_file(
         topic,
         inode,
-        f".control/{file.name}",
+        f".control/{file.kind.name}",
         partial(state_text, *what),
         partial(begin_job, *what),
     )
@@ -106,7 +106,7 @@ def _abort_transaction(topic: TopicDirectory, inode: int) -> Node:
 CONTROLS: dict[str, Callable[[TopicDirectory, int], Node]] = {
     NAME: _abort_transaction,
     **{
-        file.name: partial(_job_file, file)
+        file.kind.name: partial(_job_file, file)
         for file in (COMPACTION, DELETE_RECORDS, FLUSH, RETENTION, ROLL, VERIFY)
     },
 }

@@ -183,7 +183,9 @@ def _of_traffic(
 
 def _of_jobs(mount: MountContext) -> Iterator[Values]:
     """Jobs on topics that a control file or the clock has started."""
-    jobs = {(job.kind, job.topic.name): job for job in mount.jobs.running if job.topic is not None}
+    jobs = {
+        (job.kind.name, job.topic.name): job for job in mount.jobs.running if job.topic is not None
+    }
     yield "jobs", [((*of, job.state, job.task.phase), 1) for of, job in jobs.items()]
     yield "job_done_bytes", [(of, job.task.done) for of, job in jobs.items()]
     yield "job_total_bytes", [(of, job.task.total) for of, job in jobs.items()]

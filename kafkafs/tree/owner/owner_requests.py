@@ -19,14 +19,24 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from kafkafs.tree.context import MountContext
-from kafkafs.tree.jobs import Job, JobResult, JobState
+from kafkafs.tree.jobs import Job, JobKind, JobResult, JobState
 from storage.errors import StorageError
-from storage.owner.request_kinds import OwnerRequest, RequestOutcome, error_outcome
+from storage.owner.request_kinds import (
+    KINDS,
+    SWAP,
+    OwnerRequest,
+    RequestOutcome,
+    error_outcome,
+)
 from storage.owner.staged_orphans import Removed, remove_orphans
 from storage.task import Task
 
 KEPT = 1000
 KEPT_BYTES = 1 << 20
+JOB_KINDS = {
+    kind.name: JobKind(kind.name, runs_alone=True, is_long=kind is SWAP) for kind in KINDS.values()
+}
+"""The job kind of each kind of request."""
 _FACTS_SAID = ("records", "bytes")
 
 
@@ -57,7 +67,8 @@ class OwnerRequests:
             self._active[entry.id] = entry
             self._files.update(entry.files)
             work = partial(self._carry_out, entry)
-            entry.job = job = mount.jobs.start(entry.asked.kind.name, None, entry.id, work)
+            kind = JOB_KINDS[entry.asked.kind.name]
+            entry.job = job = mount.jobs.start(kind, None, entry.id, work)
             job.when_ended(partial(self._end, entry, job))
 
     def _carry_out(self, entry: _Entry, task: Task) -> JobResult:

@@ -13,11 +13,17 @@ import trio.testing
 
 from kafkafs.fuse.threads import NICE, SHORT, JobThreads
 from kafkafs.tree.context import MountContext
+from kafkafs.tree.control.compaction import COMPACTION
+from kafkafs.tree.control.flush_and_roll import FLUSH, ROLL
+from kafkafs.tree.control.retention import RETENTION
+from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
-from kafkafs.tree.jobs import Job, JobResult, JobState
+from kafkafs.tree.jobs import Job, JobKind, JobResult, JobState
+from kafkafs.tree.owner.owner_requests import JOB_KINDS
 from storage.directory.manager import LogManager
 from storage.errors import TaskCancelled
+from storage.owner.request_kinds import ADOPT, SWAP
 from storage.task import Task
 from tests.hang import HANG_S
 
@@ -41,7 +47,7 @@ class World:
         async with self.structural:
             return function()
 
-    def start(self, kind: str, work: Callable[[Task], object], topic: int = 0) -> Job:
+    def start(self, kind: JobKind, work: Callable[[Task], object], topic: int = 0) -> Job:
         def reported(task: Task) -> JobResult:
             work(task)
             return JobResult()
@@ -100,7 +106,7 @@ def test_work_runs_elsewhere_and_changes_logs_here(tmp_path: Path) -> None:
             seen.append(threading.current_thread())
             task.by_owner(lambda: seen.append(threading.current_thread()))
 
-        job = world.start("flush", work)
+        job = world.start(FLUSH.kind, work)
         assert job.state is JobState.QUEUED
         assert await world.ended(job) is JobState.DONE
         assert seen[0] is not here
@@ -113,7 +119,7 @@ def test_the_owner_is_reached_between_changes_of_the_tree(tmp_path: Path) -> Non
     async def test(world: World) -> None:
         done: list[str] = []
         async with world.structural:
-            job = world.start("roll", lambda task: task.by_owner(lambda: done.append("work")))
+            job = world.start(ROLL.kind, lambda task: task.by_owner(lambda: done.append("work")))
             await trio.testing.wait_all_tasks_blocked(0.05)
             done.append("change")
         assert await world.ended(job) is JobState.DONE
@@ -127,7 +133,7 @@ def test_what_the_owner_refuses_is_raised_in_the_work(tmp_path: Path) -> None:
         def refuse() -> None:
             raise OSError(28, "No space left on device")
 
-        job = world.start("roll", lambda task: task.by_owner(refuse))
+        job = world.start(ROLL.kind, lambda task: task.by_owner(refuse))
         assert await world.ended(job) is JobState.FAILED
         assert job.reason == "No space left on device"
 
@@ -138,16 +144,16 @@ def test_one_cleaning_at_a_time_in_the_order_of_asking(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         order: list[int] = []
         first = Held()
-        jobs = [world.start("compaction", first, 0)]
+        jobs = [world.start(COMPACTION.kind, first, 0)]
         await first.wait()
         jobs += [
-            world.start("compaction", lambda task, n=n: order.append(n), n)  # type: ignore[misc]
+            world.start(COMPACTION.kind, lambda task, n=n: order.append(n), n)  # type: ignore[misc]
             for n in (1, 2)
         ]
         await trio.testing.wait_all_tasks_blocked()
         assert [job.state for job in jobs] == [JobState.RUNNING, JobState.QUEUED, JobState.QUEUED]
         # Another kind of work does not wait for it.
-        assert await world.ended(world.start("flush", lambda task: None)) is JobState.DONE
+        assert await world.ended(world.start(FLUSH.kind, lambda task: None)) is JobState.DONE
         first.release.set()
         for job in jobs:
             assert await world.ended(job) is JobState.DONE
@@ -156,10 +162,38 @@ def test_one_cleaning_at_a_time_in_the_order_of_asking(tmp_path: Path) -> None:
     in_world(tmp_path / "data", test, topics=3)
 
 
+def test_the_kind_says_that_a_job_runs_alone_and_gives_way(tmp_path: Path) -> None:
+    """Whatever its name is."""
+    kind = JobKind("renamed", runs_alone=True, is_long=True)
+
+    async def test(world: World) -> None:
+        first = Held()
+        nice: list[int] = []
+        jobs = [world.start(kind, first, 0)]
+        await first.wait()
+        jobs.append(
+            world.start(
+                kind,
+                lambda task: nice.append(
+                    os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+                ),
+                1,
+            )
+        )
+        await trio.testing.wait_all_tasks_blocked()
+        assert [job.state for job in jobs] == [JobState.RUNNING, JobState.QUEUED]
+        first.release.set()
+        for job in jobs:
+            assert await world.ended(job) is JobState.DONE
+        assert nice[0] >= NICE
+
+    in_world(tmp_path / "data", test)
+
+
 def test_short_work_side_by_side_but_not_without_limit(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         works = [Held() for _ in range(SHORT + 1)]
-        jobs = [world.start("flush", work, number) for number, work in enumerate(works)]
+        jobs = [world.start(FLUSH.kind, work, number) for number, work in enumerate(works)]
         for work in works[:-1]:
             await work.wait()
         await trio.testing.wait_all_tasks_blocked()
@@ -177,12 +211,12 @@ def test_short_work_side_by_side_but_not_without_limit(tmp_path: Path) -> None:
 def test_a_long_swap_holds_up_no_adoption(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         swap = Held()
-        swapping = world.start("swap", swap)
+        swapping = world.start(JOB_KINDS[SWAP.name], swap)
         await swap.wait()
         adopting = Held()
-        adopted = world.start("adopt", adopting)
+        adopted = world.start(JOB_KINDS[ADOPT.name], adopting)
         await adopting.wait()
-        waiting = world.start("adopt", lambda task: None, topic=1)
+        waiting = world.start(JOB_KINDS[ADOPT.name], lambda task: None, topic=1)
         adopting.release.set()
         assert await world.ended(adopted) is JobState.DONE
         assert await world.ended(waiting) is JobState.DONE
@@ -196,13 +230,13 @@ def test_a_long_swap_holds_up_no_adoption(tmp_path: Path) -> None:
 def test_what_waits_for_its_turn_is_cancelled_at_once(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         first = Held()
-        running = world.start("verify", first, 0)
+        running = world.start(VERIFY.kind, first, 0)
         await first.wait()
-        waiting = world.start("verify", lambda task: None, 1)
-        world.tree.mount.jobs.cancel("verify", world.topics[1])
+        waiting = world.start(VERIFY.kind, lambda task: None, 1)
+        world.tree.mount.jobs.cancel(VERIFY.kind, world.topics[1])
         assert await world.ended(waiting) is JobState.CANCELLED
         assert running.state is JobState.RUNNING
-        world.tree.mount.jobs.cancel("verify", world.topics[0])
+        world.tree.mount.jobs.cancel(VERIFY.kind, world.topics[0])
         assert await world.ended(running) is JobState.CANCELLED
 
     in_world(tmp_path / "data", test)
@@ -223,9 +257,9 @@ def test_at_the_end_all_of_it_is_stopped_and_waited_for(tmp_path: Path) -> None:
 
     async def test(world: World) -> None:
         works = [Cleaning(), Cleaning()]
-        jobs.append(world.start("compaction", works[0], 0))
-        jobs.append(world.start("retention", works[1], 1))
-        jobs.append(world.start("compaction", lambda task: steps.append("never"), 1))
+        jobs.append(world.start(COMPACTION.kind, works[0], 0))
+        jobs.append(world.start(RETENTION.kind, works[1], 1))
+        jobs.append(world.start(COMPACTION.kind, lambda task: steps.append("never"), 1))
         for work in works:
             await work.wait()
 
@@ -237,7 +271,7 @@ def test_at_the_end_all_of_it_is_stopped_and_waited_for(tmp_path: Path) -> None:
 def test_stopping_in_order(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         work = Held()
-        job = world.start("compaction", work)
+        job = world.start(COMPACTION.kind, work)
         await work.wait()
         world.workers.stop()
         await world.workers.stopped()

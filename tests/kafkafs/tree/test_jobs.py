@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from kafkafs.tree.control.flush_and_roll import FLUSH, ROLL
 from kafkafs.tree.events import Events
 from kafkafs.tree.jobs import Job, JobResult, Jobs, JobState
 from storage.directory.manager import Topic
@@ -45,7 +46,7 @@ class World:
     def start(
         self, work: Callable[[Task], JobResult] = lambda task: JobResult(), **more: bool
     ) -> Job:
-        return self.jobs.start("flush", self.topic, "run", work, **more)
+        return self.jobs.start(FLUSH.kind, self.topic, "run", work, **more)
 
 
 def refused(number: int, call: Callable[[], object]) -> None:
@@ -66,10 +67,10 @@ def test_a_job_is_carried_out_by_who_starts_it_where_nobody_else_does() -> None:
     job = world.start(work)
     assert threads == [threading.current_thread()]
     assert (job.state, job.started_ms, job.ended_ms) == (JobState.DONE, 1000, 1005)
-    assert world.jobs.last("flush", world.topic) is job
-    assert world.jobs.active("flush", world.topic) is None
-    assert world.jobs.last("flush", world.other) is None
-    assert world.jobs.last("roll", world.topic) is None
+    assert world.jobs.last(FLUSH.kind, world.topic) is job
+    assert world.jobs.active(FLUSH.kind, world.topic) is None
+    assert world.jobs.last(FLUSH.kind, world.other) is None
+    assert world.jobs.last(ROLL.kind, world.topic) is None
     assert world.said() == "orders/.control/flush: run: done: segments 3\n"
 
 
@@ -77,11 +78,11 @@ def test_one_at_a_time_of_a_kind_and_topic() -> None:
     world = World()
     world.hold()
     first = world.start()
-    assert world.jobs.active("flush", world.topic) is first
+    assert world.jobs.active(FLUSH.kind, world.topic) is first
     assert first.state is JobState.QUEUED
     refused(errno.EBUSY, world.start)
-    world.jobs.start("roll", world.topic, "run", lambda task: JobResult())
-    world.jobs.start("flush", world.other, "run", lambda task: JobResult())
+    world.jobs.start(ROLL.kind, world.topic, "run", lambda task: JobResult())
+    world.jobs.start(FLUSH.kind, world.other, "run", lambda task: JobResult())
     assert world.run() is first
     world.start()
 
@@ -91,21 +92,21 @@ def test_what_the_clock_begins_comes_on_top() -> None:
     world.hold()
     scheduled = world.start(scheduled=True)
     world.jobs.started(scheduled)
-    assert world.jobs.active("flush", world.topic) is scheduled
+    assert world.jobs.active(FLUSH.kind, world.topic) is scheduled
     asked = world.start()
     assert asked.state is JobState.QUEUED
-    assert world.jobs.active("flush", world.topic) is asked, "what somebody waits for"
+    assert world.jobs.active(FLUSH.kind, world.topic) is asked, "what somebody waits for"
     world.start(scheduled=True)
-    assert world.jobs.active("flush", world.topic) is asked
+    assert world.jobs.active(FLUSH.kind, world.topic) is asked
 
 
 def test_what_the_clock_has_found_nothing_to_do_for_is_not_remembered() -> None:
     world = World()
     done = world.start(lambda task: JobResult([("segments", 1)]), scheduled=True)
     world.start(lambda task: JobResult(idle=True), scheduled=True)
-    assert world.jobs.last("flush", world.topic) is done
+    assert world.jobs.last(FLUSH.kind, world.topic) is done
     asked = world.start(lambda task: JobResult(idle=True))
-    assert world.jobs.last("flush", world.topic) is asked
+    assert world.jobs.last(FLUSH.kind, world.topic) is asked
 
 
 @pytest.mark.parametrize(
@@ -141,13 +142,13 @@ def test_cancelling_what_runs_and_what_waits() -> None:
     asked = world.start()
     asked.interrupt = lambda: interrupted.append("asked")
     scheduled = world.start(scheduled=True)
-    other = world.jobs.start("flush", world.other, "run", lambda task: JobResult())
-    assert world.jobs.cancel("flush", world.topic) == [asked, scheduled]
+    other = world.jobs.start(FLUSH.kind, world.other, "run", lambda task: JobResult())
+    assert world.jobs.cancel(FLUSH.kind, world.topic) == [asked, scheduled]
     assert interrupted == ["asked"]
     assert world.run().state is JobState.CANCELLED
     world.jobs.ended(scheduled)
     assert scheduled.state is JobState.CANCELLED, "it was never begun"
-    assert world.jobs.cancel("flush", world.topic) == []
+    assert world.jobs.cancel(FLUSH.kind, world.topic) == []
     assert not other.task.cancelled
 
 
@@ -160,7 +161,7 @@ def test_a_cancelled_job_ends_at_its_next_step() -> None:
         for step in range(10):
             steps.append(step)
             if step == 3:
-                world.jobs.cancel("flush", world.topic)
+                world.jobs.cancel(FLUSH.kind, world.topic)
             task.advance(10)
         return JobResult()
 
@@ -199,6 +200,6 @@ def test_nothing_is_remembered_of_a_deleted_topic() -> None:
     world.jobs.drop_topic(world.topic)
     world.topic.partitions.clear()
     assert job.task.cancelled
-    assert world.jobs.last("flush", world.topic) is None
+    assert world.jobs.last(FLUSH.kind, world.topic) is None
     world.run()
-    assert world.jobs.last("flush", world.topic) is None
+    assert world.jobs.last(FLUSH.kind, world.topic) is None
