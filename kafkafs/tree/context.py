@@ -85,8 +85,8 @@ class MountContext:
         self.jobs = Jobs(manager.clock_ms, self.events)
         self.cleaner = LogCleaner(manager)
         self.checker = LogChecker(manager.logs, manager.clock_ms, manager.duties)
-        self.outcomes: dict[tuple[str, str, str], str] = {}
-        """The outcome of a control file's last command, by topic, topic id and file name."""
+        self.abort_outcomes: dict[tuple[str, str], str] = {}
+        """The last outcome of `.control/abort-transaction`, by topic and topic id."""
 
     @property
     def files_grow(self) -> bool:

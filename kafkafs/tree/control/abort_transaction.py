@@ -37,7 +37,7 @@ _COLUMNS = (
 def transactions_text(mount: MountContext, topic: Topic) -> str:
     """The text of the file. There may be any number of producers, so a worker thread makes it."""
     before_waiting()
-    outcome = mount.outcomes.get((topic.name, topic.id, NAME), "none")
+    outcome = mount.abort_outcomes.get((topic.name, topic.id), "none")
     rows = [
         (
             number,
@@ -108,13 +108,13 @@ def _abort(mount: MountContext, topic: Topic, partition: int, producer_id: int) 
     log = topic.partitions[partition]
     now_ns = mount.clock_ns()
     what = f"partition {partition} producer {producer_id}"
-    key = topic.name, topic.id, NAME
+    key = topic.name, topic.id
     try:
         offset = log.appender.abort_transaction(producer_id, now_ns)
     except (StorageError, OSError):
-        mount.outcomes[key] = f"{now_ns // 1_000_000} failed {what}"
+        mount.abort_outcomes[key] = f"{now_ns // 1_000_000} failed {what}"
         raise
-    mount.outcomes[key] = f"{now_ns // 1_000_000} aborted {what} marker {offset}"
+    mount.abort_outcomes[key] = f"{now_ns // 1_000_000} aborted {what} marker {offset}"
     mount.events.of_request(
         f"{topic.name}/.control/{NAME}: aborted {what}, marker at offset {offset}"
     )

@@ -105,8 +105,10 @@ class Root(TreeDirectory):
         if not self.mount.permissions.may_empty(name, caller):
             why = f"user {caller.uid} has no permission to remove its partitions"
             raise PermissionError(errno.EACCES, why)
-        self.mount.jobs.drop_topic(manager.topics[name])
+        topic = manager.topics[name]
+        self.mount.jobs.drop_topic(topic)
         delay_ms = manager.delete_topic(name)
+        self.mount.abort_outcomes.pop((topic.name, topic.id), None)
         self.mount.events.of_request(
             f"{name}: deleted. To restore it within {delay_ms / 1000:g} s: "
             f"echo undelete {name} >> {ABOUT}/topics"

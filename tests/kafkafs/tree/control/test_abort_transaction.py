@@ -149,6 +149,15 @@ def test_it_outlives_what_the_kernel_forgets(tree: Tree) -> None:
     assert state(tree)[0].endswith("aborted partition 0 producer 7 marker 5")
 
 
+def test_a_deleted_topic_leaves_no_outcome(tree: Tree) -> None:
+    topic_id = tree.manager.topic("t").id
+    tree.append(F, b"0 7\n")
+    tree.fs.root.rmdir("t", CALLER)
+    tree.manager.undelete_topic("t")
+    assert tree.manager.topic("t").id == topic_id
+    assert state(tree)[0] == "none"
+
+
 def test_the_producer_goes_on(tree: Tree) -> None:
     tree.append(F, b"0 7\n")
     seven = Producer(7, epoch=2, transactional=True)
