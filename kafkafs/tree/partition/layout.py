@@ -40,7 +40,7 @@ CATCH_UP_AT_ONCE = 1 << 20
 FEW = 10_000
 """Up to so many last records are counted by batch headers rather than by measuring segments."""
 LOOK_S = 0.05
-"""Seconds: the longest that the owner's thread measures text that another process changes."""
+"""Seconds: the longest that the owner's thread measures text before a change of the past."""
 
 Lock = AbstractContextManager[bool]
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -530,15 +531,22 @@ class Partition:
     ) -> Callable[[], None] | None:
         """The work, for a worker thread, that waits for the disk before the past changes."""
         if not self._keeps_history or self._is_hidden(old, new, log_start):
-            return None
+            return self._measure_shown
         rewrite = Rewrite(self.log, old, new, log_start, self._layout_of)
 
         def write() -> None:
             self._write(rewrite)
             with self.lock:
                 self._prepared = (*self._prepared, rewrite)
+            self._measure_shown()
 
         return write
+
+    def _measure_shown(self) -> None:
+        """Measure all text that the views show. Runs on a worker thread."""
+        for view in list(self.views.values()):
+            with contextlib.suppress(StorageError, OSError):
+                view.layout.catch_up()
 
     def change_ended(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """A prepared change is carried out, or given up. In any thread."""
@@ -557,11 +565,15 @@ class Partition:
             )
 
     def removing(self, segments: Sequence[Segment]) -> None:
-        """The first segments are about to leave the log: change the history first."""
+        """The first segments are about to leave the log: change the history first.
+
+        Errors: OSError; nothing has changed.
+        """
         self.note_change()
         count = len(segments)
         self._hold(segments)
         self._catch_up()
+        self._end_ranges()
         if self._is_hidden(segments, (), self.log.log_start_offset):
             with self.lock:
                 self._change_views(lambda view: view.removing(count), None)
@@ -570,10 +582,14 @@ class Partition:
             self._carry_out(self._written_down(segments, ()), lambda view: view.removing(count))
 
     def swapping(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Cleaned segments are about to replace others: write the change into the history."""
+        """Cleaned segments are about to replace others: write the change into the history.
+
+        Errors: OSError; nothing has changed.
+        """
         self.note_change()
         self._hold(old)
         self._catch_up()
+        self._end_ranges()
         for view in self.views.values():
             view.layout.swapping()
         self._rewrite = self._written_down(old, new)
@@ -594,7 +610,10 @@ class Partition:
     def log_start_moved(self) -> None:
         """The log start has moved within a segment: later opens see another past."""
         self.note_change()
-        self._catch_up()
+        with contextlib.suppress(BlockingIOError):
+            # No text leaves the log, so the rest can be measured later.
+            self._catch_up()
+        self._end_ranges()
         rewrite = self._written_down((), (), is_done=True)
         self._carry_out(rewrite, lambda view: view.removing(0), is_done=True)
 
@@ -634,13 +653,19 @@ class Partition:
                     segment.open_log()
 
     def _catch_up(self) -> None:
-        """Measure all text, before the past changes. It may wait for the disk, but not for long:
-        at most the appends of the last second are not measured yet.
+        """Measure all text before the past changes; `preparing` has measured most of it.
+
+        BlockingIOError if that takes more than `LOOK_S`, for example because a large transaction
+        has just ended. If another process has changed the log, it waits until all is measured.
         """
+        until = NEVER if self.mount.follows else time.monotonic() + LOOK_S
         for view in self.views.values():
-            with contextlib.suppress(StorageError, OSError):
-                view.layout.catch_up()
-        self._end_ranges()
+            try:
+                view.layout.catch_up(until)
+            except BlockingIOError:
+                raise
+            except (StorageError, OSError):
+                pass  # a reader of this text gets the same error
 
     def _end_ranges(self, limit: int | None = None) -> None:
         """Have files with an end of their own find it in the text that they show now."""

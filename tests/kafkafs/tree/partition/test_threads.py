@@ -10,15 +10,18 @@ from typing import Any, TypeVar
 
 import pytest
 
+from kafkafs.tree.partition.layout import CATCH_UP_AT_ONCE
 from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.task import Task
 from storage.waiting import at_once
 from tests.hang import HANG_S
-from tests.kafkafs.trees import Following, Tree, a_tree
-from tests.storage.logs import append
+from tests.kafkafs.trees import Following, Tree, a_tree, read
+from tests.storage.logs import NOW_MS, append
+from tests.storage.producers import Producer
 
 T = TypeVar("T")
+NOW_NS = NOW_MS * 1_000_000
 
 
 class OwnersFiles(Files):
@@ -154,6 +157,36 @@ def test_the_past_changes_beside_a_thread_that_reads_the_history(
     assert found == [partition.nonce()]
     assert tree.read("t/0") == b"one\ntwo\n"
     tree.stop()
+
+
+def test_a_change_waits_for_no_thread_that_measures_a_transaction(tmp_path: Path) -> None:
+    """It is refused, and the next one has a worker thread measure the text first."""
+    files = HeldFiles(".log")
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        tree.manager.change_topic_settings("t", {"retention.bytes": "1"})
+        file = tree.file()
+        tree.append(file, b"before\n")
+        handle = tree.open(file)
+        log = tree.log()
+        producer = Producer(1, transactional=True)
+        values = [b"v" * (CATCH_UP_AT_ONCE // 2)] * 3
+        for value in values:
+            log.appender.append_batches(producer.batch(value), now_ns=NOW_NS)
+        tree.roll()
+        log.appender.append_batches(producer.commit(), now_ns=NOW_NS)
+        before = log.segments
+
+        def refused() -> None:
+            with pytest.raises(BlockingIOError, match="try again"):
+                log.detach_head(1, tree.clock.ms())
+
+        layout = tree.fs.partitions.of(log).view(tree.fs.mount.views[0]).layout
+        beside(layout.catch_up, files, refused)
+        assert log.segments == before
+        assert retain(tree.manager, [log], Task()).segments == len(before) - 1
+        text = b"".join(value + b"\n" for value in (b"before", *values))
+        assert read(handle, 0, 4 << 20) == text
 
 
 def test_retention_has_the_owner_read_no_log(tmp_path: Path) -> None:
