@@ -20,7 +20,6 @@ from kafkafs.tree.inodes import Directory, Node
 from kafkafs.tree.open_files import OpenTable
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from kafkafs.tree.partition.partitions import Partitions
-from kafkafs.tree.recent_lookups import process_of
 from storage import paths
 from storage.errors import StorageError
 from storage.plain_forms import plain_forms
@@ -60,9 +59,10 @@ class FileSystem:
         counts who asks; else 0.
         """
         directory = self.inodes.find(parent)
-        if isinstance(directory, Directory) and directory.has_snapshots:
-            return process_of(thread)
-        return process_of(thread) if is_snapshot_name(name) else 0
+        has_snapshots = isinstance(directory, Directory) and directory.has_snapshots
+        if has_snapshots or is_snapshot_name(name):
+            return self.mount.recent.process_of(thread)
+        return 0
 
     def answered(self, parent: int, name: str, process: int, node: Node) -> None:
         """The kernel is told, with no await before the answer, what its lookup has found."""
@@ -74,9 +74,9 @@ class FileSystem:
         """A thread has opened what it has looked up."""
         recent = self.mount.recent
         if node.is_passing and node.is_fixed:
-            recent.opened(process_of(thread), node)
+            recent.opened(recent.process_of(thread), node)
         elif flags & os.O_ACCMODE != os.O_RDONLY and len(recent):
-            recent.writes(process_of(thread))
+            recent.writes(recent.process_of(thread))
 
     def statfs(self) -> os.statvfs_result:
         """The disk's figures (statvfs of the data directory)."""

@@ -23,6 +23,9 @@ RECENT_S = 5.0
 RECENT = 4096
 """So many lookups are remembered, the last ones."""
 
+ASKED_S = 0.1
+"""Seconds: too short for the kernel to give the number of a thread to another one."""
+
 _STATUS_BYTES = 1024
 
 Lookup = tuple[int, int, str]
@@ -32,10 +35,12 @@ Lookup = tuple[int, int, str]
 class RecentLookups:
     """See the module. On the owner's thread."""
 
-    __slots__ = ("_clock", "_last", "_lookups")
+    __slots__ = ("_asked", "_clock", "_last", "_lookups")
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        # The thread that has asked last, its process, and when.
+        self._asked = 0, 0, 0.0
         # What was found, and when; the latest last.
         self._lookups: OrderedDict[Lookup, tuple[Node, float]] = OrderedDict()
         # By process and inode: the last lookup that led there.
@@ -43,6 +48,18 @@ class RecentLookups:
 
     def __len__(self) -> int:
         return len(self._lookups)
+
+    def process_of(self, thread: int) -> int:
+        """Return `process_of(thread)`.
+
+        It reads `/proc` once for a thread that asks again within `ASKED_S`, as `ls -l` does.
+        """
+        known, process, when = self._asked
+        now = self._clock()
+        if thread != known or now - when >= ASKED_S:
+            process = process_of(thread)
+        self._asked = thread, process, now
+        return process
 
     def find(self, lookup: Lookup) -> Node | None:
         """What the process is led to again; None where it is to find what is there now."""

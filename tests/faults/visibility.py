@@ -701,8 +701,8 @@ FAULTS = [
     Fault(
         "who-appends-does-not-see-it-in-a-snapshot",
         "kafkafs/tree/filesystem.py",
-        "            recent.writes(process_of(thread))",
-        "            process_of(thread)",
+        "            recent.writes(recent.process_of(thread))",
+        "            recent.process_of(thread)",
         "A program that has looked at a snapshot, and then appends, opens it without its records.",
         ("tests/mount/contract/test_snapshots.py::test_who_appends_sees_it",),
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.inodes import KEEP_S, PASSING, Change, Node
-from kafkafs.tree.recent_lookups import RECENT, RECENT_S
+from kafkafs.tree.recent_lookups import ASKED_S, RECENT, RECENT_S
+from tests.hang import until
 from tests.kafkafs.start_files import DIRECTORIES, fill, lines, start_file, text
 from tests.kafkafs.trees import Tree, a_tree
 from tests.storage.logs import append
@@ -99,6 +102,31 @@ def test_an_append_tells_the_kernel_nothing_about_them(tree: Tree) -> None:
     assert inodes <= set(tree.notices.attributes)
     assert all(tree.attributes(file).mode & 0o777 == 0o600 for file in files)
     handle.release()
+
+
+def test_a_thread_that_asks_again_soon_is_looked_up_once(tree: Tree) -> None:
+    """`ls -l .snapshot` looks up each partition: a file of `/proc` for each would be as many."""
+    directory = tree.node("t/.snapshot").inode
+    now = [0.0]
+    tree.fs.mount.recent._clock = lambda: now[0]
+    asked: list[int] = []
+
+    def ask() -> None:
+        asked.append(threading.get_native_id())
+        asked.append(tree.fs.asking(directory, "0", asked[0]))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    number, process = asked
+    assert process == os.getpid() != number
+    # Its entry in /proc is deleted by now.
+    until(lambda: not os.path.exists(f"/proc/{number}"))
+    for _ in range(5):
+        now[0] += ASKED_S / 2
+        assert tree.fs.asking(directory, "0", number) == process
+    now[0] += 2 * ASKED_S
+    assert tree.fs.asking(directory, "0", number) == number
 
 
 def test_ten_thousand_leave_nothing_behind(tree: Tree) -> None:
