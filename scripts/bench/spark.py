@@ -21,8 +21,9 @@ The works are, each on the same rows for all of its peers (`spark_data.py`):
 - The rows of an hour of a day, by time and by offset, and one in a thousand by key and by a part
   of the value: by the source's option `where`, by `.where` on Parquet and on Spark's Kafka source,
   and by a load of only those offsets. Speeds refer to the number of all rows.
-- Compaction: the job, from planning to the swap of the new segments, and the plain group-by of the
-  latest row of each key, to `noop`. A tenth of the rows are different keys.
+- Compaction of as many partitions as there are threads: the job, from planning to the swap of the
+  new segments, and the plain group-by of the latest row of each key, to `noop`. A tenth of the rows
+  are different keys.
 - Compaction by the job of logs with a tenth of the rows, all of them, and three times as many.
 - All columns to `noop` with one thread and with two.
 - The first row of a session's first query, in processes of their own.

@@ -45,10 +45,17 @@ class Bench:
     notes: list[str] = field(default_factory=list)
     scratch: int = 0
 
-    def topic(self, name: str, rows: int, keys: int, policy: str = "delete") -> Topic:
+    def topic(self, name: str, rows: int, *, policy: str = "delete", partitions: int = 1) -> Topic:
+        """Return a topic; a tenth of its rows are different keys."""
         if name not in self.made:
             started = time.perf_counter()
-            made = write_topic(self.directory / name, rows, max(keys, 1), policy=policy)
+            made = write_topic(
+                self.directory / name,
+                rows,
+                max(rows // KEY_SHARE, 1),
+                policy=policy,
+                partitions=partitions,
+            )
             self.made[name] = made
             seconds = time.perf_counter() - started
             say(f"{name}: {rows:,} rows, {made.size >> 20} MiB, made in {seconds:.1f} s")
@@ -57,7 +64,7 @@ class Bench:
 
     @property
     def all_rows(self) -> Topic:
-        return self.topic("all", self.rows, self.rows // KEY_SHARE)
+        return self.topic("all", self.rows)
 
     def fresh(self) -> Path:
         """Return a name for a new directory."""

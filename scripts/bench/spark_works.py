@@ -24,7 +24,6 @@ from pyspark.sql import functions as sql
 from spark_data import Topic, count_written, empty_topic, warm
 from spark_peers import (
     ALL,
-    KEY_SHARE,
     Bench,
     from_floor,
     from_load,
@@ -210,7 +209,7 @@ def sink(bench: Bench, session: SparkSession) -> Found:
 
 def compaction(bench: Bench, session: SparkSession) -> Found:
     """Keep the latest row of each key by our job, and find it by a plain group-by."""
-    topic = bench.topic("keyed", bench.rows, bench.rows // KEY_SHARE, "compact")
+    topic = keyed(bench, session, 10)
     seconds, kept = compacted(bench, session, topic)
 
     def plain() -> None:
@@ -222,6 +221,13 @@ def compaction(bench: Bench, session: SparkSession) -> Found:
     frame = from_source(session, topic, ["key"])
     check(kept, frame.select("key").distinct().count())
     return {**found, MEMORY: python_mib(session)}
+
+
+def keyed(bench: Bench, session: SparkSession, tenths: int) -> Topic:
+    """Return a topic to compact, with tenths of the rows and a partition for each core."""
+    cores = session.sparkContext.defaultParallelism
+    rows = bench.rows * tenths // 10
+    return bench.topic(f"keyed-{tenths}", rows, policy="compact", partitions=cores)
 
 
 def compacted(bench: Bench, session: SparkSession, topic: Topic) -> tuple[float, int]:
@@ -241,12 +247,10 @@ def growth(bench: Bench, session: SparkSession) -> Found:
     """Compact logs of several sizes; a tenth of the rows are different keys."""
     found = {}
     for tenths in GROWTH:
-        rows = bench.rows * tenths // 10
-        name = "keyed" if tenths == 10 else f"keyed-{tenths}"
-        topic = bench.topic(name, rows, rows // KEY_SHARE, "compact")
+        topic = keyed(bench, session, tenths)
         warm(topic)
         seconds, _ = compacted(bench, session, topic)
-        found[f"{tenths / 10:g} ×"] = seconds / rows * 1e6
+        found[f"{tenths / 10:g} ×"] = seconds / topic.rows * 1e6
     return {**found, MEMORY: python_mib(session)}
 
 

@@ -3,7 +3,6 @@ from collections.abc import Sequence
 from typing_extensions import Buffer
 
 from storage.compaction._offset_map import OffsetMap
-from storage.compaction._superseded import Superseded
 
 def map_batches(
     map: OffsetMap, data: Buffer, at: int, end: int, first_offset: int
@@ -26,7 +25,6 @@ class Keeper:
         horizon_ms: int,
         special: Sequence[int] = (),
         legacy_tombstones: bool = True,
-        superseded: Superseded | None = None,
     ) -> None: ...
     def keep_batches(self, data: Buffer, at: int, end: int) -> int: ...
     def keep_one(

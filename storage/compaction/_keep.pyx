@@ -30,7 +30,6 @@ from storage.compaction._offset_map cimport OffsetMap, find, put
 from storage.compaction._records cimport (
     KEYS, Records, Seen, enter, have_room, judge_plain, read_some, records_of, simple_size,
 )
-from storage.compaction._superseded cimport Superseded, is_superseded
 from storage.record._batch cimport (
     APPEND_TIME_BIT, ATTRIBUTES, BAD_BATCH_LENGTH, BASE_OFFSET, BASE_TIMESTAMP, HEADER_SIZE,
     HORIZON_BIT, LAST_OFFSET, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC, MAX_TIMESTAMP, NO_FAULT,
@@ -261,8 +260,6 @@ cdef class Keeper:
     special            the last offsets, ascending, of batches that the caller decides about:
                        `keep_batches` stops before them
     legacy_tombstones  keep the tombstones in batches of v0 and v1
-    superseded         if given, it says which records have later ones with the same key, and the
-                       loops use only `latest_offset` of the map
 
     The output is whole batches back to back, which `take` returns. The counters count the records
     of all batches but those that `append` adds: records read, kept, dropped because they have no
@@ -270,7 +267,6 @@ cdef class Keeper:
     """
 
     cdef OffsetMap map
-    cdef Superseded superseded
     cdef public long long records_read
     cdef public long long records_kept
     cdef public long long records_invalid
@@ -298,10 +294,8 @@ cdef class Keeper:
         long long horizon_ms,
         special=(),
         bint legacy_tombstones=True,
-        Superseded superseded=None,
     ):
         self.map = map
-        self.superseded = superseded
         self.now_ms = now_ms
         self.horizon_ms = horizon_ms
         self.legacy_tombstones = legacy_tombstones
@@ -540,7 +534,6 @@ cdef class Keeper:
         cdef int count
         cdef int i
         cdef int64_t latest = map.latest_offset
-        cdef bint is_mapped = self.superseded is None
         cdef bint tombstones_stay = self.legacy_tombstones
         cdef Fault fault = enter(batch, size, &records)
         if not legacy:
@@ -551,7 +544,7 @@ cdef class Keeper:
         memset(choice, 0, sizeof(Choice))
         choice.records = records.left
         while fault == NO_FAULT and records.left:
-            fault = read_some(&records, map, 0, latest if is_mapped else -1, seen, &count)
+            fault = read_some(&records, map, 0, latest, seen, &count)
             if fault != NO_FAULT:
                 break
             for i in range(count):
@@ -562,10 +555,7 @@ cdef class Keeper:
                         continue
                     if not record.has_value and not tombstones_stay:
                         continue
-                    if is_mapped:
-                        if record.offset < find(map, record.hash):
-                            continue
-                    elif is_superseded(self.superseded, record.offset):
+                    if record.offset < find(map, record.hash):
                         continue
                 kept = self.kept + choice.kept
                 kept.at = record.at

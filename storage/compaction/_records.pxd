@@ -1,8 +1,7 @@
 """Inline functions that check batches for compaction and read their records, some at a time.
 
-They are inline because two modules' loops call them for each batch, and many batches have one
-record. They run without the GIL on plain pointers, and read nothing outside a batch, whatever its
-header says.
+They are inline because loops call them for each batch, and many batches have one record. They run
+without the GIL on plain pointers, and read nothing outside a batch, whatever its header says.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t

@@ -40,6 +40,11 @@ class CleanableRange(NamedTuple):
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
+    @property
+    def most_keys(self) -> int:
+        """The most keys that the dirty part can have, at least 1."""
+        return max(self.first_uncleanable_offset - self.first_dirty_offset, 1)
+
     def is_due(self, config: LogConfig) -> bool:
         """Whether the cleaner is to clean it (``grabFilthiestCompactedLog``)."""
         if self.overdue and self.cleanable_bytes:

@@ -25,17 +25,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from storage import paths
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange
 from storage.compaction.group_writer import GroupWriter
 from storage.compaction.passes import KeepPass, KeepRules, MapPass
 from storage.compaction.replacing import prepare, publish
-from storage.compaction.sources import Sources, legacy_horizon_ms
+from storage.compaction.sources import Sources
 from storage.compaction.transactions import CleanedTransactions, aborted_within
+from storage.files import Files
 from storage.log.log import Log
+from storage.segment.segment import Segment
 from storage.task import Task
 
 
@@ -97,31 +100,62 @@ def clean(
     damaged, InvalidRecord where a record exceeds max.decompressed.message.bytes, OSError: nothing
     has changed then.
     """
-    writers: list[GroupWriter] = []
     with _sources(log, cleanable, task) as sources:
-
-        def new_writer(base_offset: int) -> GroupWriter:
-            config, pace = sources.config, task.pace
-            made = GroupWriter(
-                log.files, log.directory, base_offset, config, now_ms=now_ms, pace=pace
-            )
-            writers.append(made)
-            return made
-
-        try:
-            cleaned = _run(sources, cleanable, task, now_ms, offset_map, new_writer)
+        cleaned, new = write(
+            *(log.files, log.directory, sources, cleanable, task),
+            now_ms=now_ms,
+            offset_map=offset_map,
+        )
+        if new:
             old = sources.segments[: cleaned.segments_before]
-            new = [segment for writer in writers for segment in writer.segments]
-            if not cleaned.is_same:
+            try:
                 prepare(log, old, new, task)
-        except BaseException:
-            _discard(writers)
-            raise
-        if cleaned.is_same:
-            _discard(writers)
-        else:
+            except BaseException:
+                _discard(new)
+                raise
             publish(log, old, new, task)
     return cleaned
+
+
+def write(
+    files: Files,
+    directory: str,
+    sources: Sources,
+    cleanable: CleanableRange,
+    task: Task,
+    *,
+    now_ms: int,
+    offset_map: OffsetMap,
+    suffix: str = paths.CLEANED,
+) -> tuple[Cleaned, list[Segment]]:
+    """Write what stays into new segments, durably; none where nothing changes.
+
+    ``suffix``: what the names of their files end in.  The errors of ``clean``: no file is left.
+    """
+    writers: list[GroupWriter] = []
+
+    def new_writer(base_offset: int) -> GroupWriter:
+        made = GroupWriter(
+            *(files, directory, base_offset, sources.config),
+            now_ms=now_ms,
+            pace=task.pace,
+            suffix=suffix,
+        )
+        writers.append(made)
+        return made
+
+    def written() -> list[Segment]:
+        return [segment for writer in writers for segment in writer.segments]
+
+    try:
+        cleaned = run(sources, cleanable, task, now_ms, offset_map, new_writer)
+    except BaseException:
+        _discard(written())
+        raise
+    if cleaned.is_same:
+        _discard(written())
+        return cleaned, []
+    return cleaned, written()
 
 
 def preview(
@@ -129,7 +163,7 @@ def preview(
 ) -> Cleaned:
     """Say what ``clean`` would do; write nothing.  The errors of ``clean``."""
     with _sources(log, cleanable, task) as sources:
-        return _run(sources, cleanable, task, now_ms, offset_map, None)
+        return run(sources, cleanable, task, now_ms, offset_map)
 
 
 @contextlib.contextmanager
@@ -153,36 +187,38 @@ def _sources(log: Log, cleanable: CleanableRange, task: Task) -> Iterator[Source
             segment.files.release()
 
 
-def _run(
+def run(
     sources: Sources,
     cleanable: CleanableRange,
     task: Task,
     now_ms: int,
     offset_map: OffsetMap,
-    new_writer: Callable[[int], GroupWriter] | None,
+    new_writer: Callable[[int], GroupWriter] | None = None,
 ) -> Cleaned:
-    """Make both passes (``Cleaner.doClean``); ``new_writer``: of a group, by its base offset."""
+    """Make both passes (``Cleaner.doClean``).
+
+    ``new_writer``: of a group, by its base offset; None: only count what would stay.
+    """
     started = time.monotonic()
     full = _build_map(sources, cleanable, task, offset_map)
     end_offset = offset_map.latest_offset + 1
     count = sum(segment.base_offset < end_offset for segment in sources.segments)
     segments = sources.segments[:count]
     task.begin("cleaning", sum(segment.size for segment in segments))
-    ages = ((segment.base_offset, segment.mtime_ns) for segment in segments)
     rules = KeepRules(
         now_ms,
         sources.config.delete_retention_ms,
         cleanable.high_watermark,
         sources.producers,
         sources.config.max_decompressed_message_bytes,
-        legacy_horizon_ms(ages, cleanable.first_dirty_offset, sources.config),
+        sources.legacy_horizon_ms(cleanable.first_dirty_offset),
     )
     keep = KeepPass(offset_map, rules, CleanedTransactions())
     made = first = 0
     for size in sources.groups(count):
         if new_writer is not None:
             keep.writer = new_writer(segments[first].base_offset)
-        made += keep_group(sources, range(first, first + size), keep, task)
+        made += _keep_group(sources, range(first, first + size), keep, task)
         first += size
     return Cleaned(
         start_offset=cleanable.start_offset,
@@ -199,7 +235,7 @@ def _run(
     )
 
 
-def keep_group(sources: Sources, members: range, keep: KeepPass, task: Task) -> int:
+def _keep_group(sources: Sources, members: range, keep: KeepPass, task: Task) -> int:
     """Write what stays of these segments, a group; returns how many segments it becomes."""
     for number in members:
         segment = sources.segments[number]
@@ -245,7 +281,7 @@ def _build_map(
     return False
 
 
-def _discard(writers: list[GroupWriter]) -> None:
-    for writer in writers:
+def _discard(segments: Sequence[Segment]) -> None:
+    for segment in segments:
         with contextlib.suppress(OSError):
-            writer.discard()
+            segment.files.discard()

@@ -51,7 +51,7 @@ class GroupWriter:
         """Write whole batches, with the aborted transactions whose markers are among them.
 
         OSError from the disk, CorruptRecord where offsets do not rise, what ``pace`` raises; the
-        caller then has to ``discard`` all.
+        caller then has to discard all segments.
         """
         view = memoryview(data)
         left = list(aborted)
@@ -127,8 +127,3 @@ class GroupWriter:
             segment.mtime_ns = mtime_ns
             segment.files.close_descriptors()
         return len(self.segments)
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        for segment in self.segments:
-            segment.files.discard()

@@ -23,12 +23,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator
 
-from storage.compaction import cleaner
+from storage.compaction import cleaner, swap_in
 from storage.compaction._offset_map import OffsetMap
 from storage.compaction.cleanable import CleanableRange, cleanable, first_damaged
 from storage.compaction.cleaner import Cleaned
-from storage.compaction.shared import swap_in
-from storage.compaction.shared.swap_request import SwapRequest
+from storage.compaction.swap_request import SwapRequest
 from storage.directory.manager import LogManager
 from storage.errors import CorruptRecord, StorageError, SwapRefused, TaskCancelled
 from storage.log.log import Log
@@ -253,7 +252,7 @@ class LogCleaner:
         return OffsetMap(
             broker.log_cleaner_dedupe_buffer_size,
             broker.log_cleaner_io_buffer_load_factor,
-            most=max(plan.first_uncleanable_offset - plan.first_dirty_offset, 1),
+            most=plan.most_keys,
         )
 
     def _write_down(self, log: Log, first_dirty_offset: int, task: Task) -> None:

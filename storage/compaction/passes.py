@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
-from storage.compaction._superseded import Superseded
 from storage.compaction.group_writer import GroupWriter
 from storage.compaction.transactions import CleanedTransactions
 from storage.errors import CorruptRecord, InvalidRecord
@@ -215,15 +214,8 @@ class KeepPass:
     finished = False
 
     def __init__(
-        self,
-        offset_map: OffsetMap,
-        rules: KeepRules,
-        transactions: CleanedTransactions,
-        superseded: Superseded | None = None,
+        self, offset_map: OffsetMap, rules: KeepRules, transactions: CleanedTransactions
     ) -> None:
-        """``superseded``: tells, in place of the map, which records have a later one of their key;
-        of the map the pass then uses ``latest_offset`` only.
-        """
         self.writer: GroupWriter | None = None
         self.transactions = transactions
         self._rules = rules
@@ -233,7 +225,6 @@ class KeepPass:
             now_ms=rules.now_ms,
             horizon_ms=rules.horizon_ms,
             special=rules.special,
-            superseded=superseded,
         )
 
     def begin(self, segment: Segment) -> None:

@@ -9,7 +9,7 @@ longer, and index other batches than before.  Then ``group_writer`` makes anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -73,6 +73,11 @@ class Sources:
             return self.segments[number + 1].base_offset
         return self.end_offset
 
+    def legacy_horizon_ms(self, first_dirty_offset: int) -> int:
+        """The ``legacy_horizon_ms`` of a round."""
+        clean = [each.mtime_ns for each in self.segments if each.base_offset < first_dirty_offset]
+        return clean[-1] // 1_000_000 - self.config.delete_retention_ms if clean else 0
+
     def groups(self, count: int) -> list[int]:
         """How many of the first ``count`` segments each group has, in order."""
         sizes = [
@@ -90,14 +95,6 @@ class Sources:
             most_index=self.config.segment_index_bytes,
             first_uncleanable=self.end_offset,
         )
-
-
-def legacy_horizon_ms(
-    segments: Iterable[tuple[int, int]], first_dirty_offset: int, config: LogConfig
-) -> int:
-    """The ``legacy_horizon_ms`` of a round; ``segments``: base offsets and times in ns."""
-    clean = [mtime_ns for base_offset, mtime_ns in segments if base_offset < first_dirty_offset]
-    return clean[-1] // 1_000_000 - config.delete_retention_ms if clean else 0
 
 
 class SegmentSize(NamedTuple):

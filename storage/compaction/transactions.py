@@ -5,47 +5,19 @@ of its transaction, also an empty one, in what is being cleaned.  Where there is
 and the caller lets it go a delete.retention.ms later.  An aborted transaction whose marker stays
 because of batches keeps its entry in the transaction index of the segment that the marker is in.
 
-A pass over a whole log, in order, has one ``CleanedTransactions``.  Where groups of segments are
-cleaned in any order, a first pass tells what it ``Met`` in each part of the log, from which the
-second pass gets an ``OpenAtStart`` for each group.
+Each pass over a log has one ``CleanedTransactions``.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from storage.index.txn_index import TxnEntry
 from storage.record.control import ABORT, COMMIT, Marker
 from storage.record.header import BatchHeader
-
-
-class OpenAtStart(NamedTuple):
-    """The transactions that are open where a part of a log begins, and have a batch before it.
-
-    ``aborted``: those that end in an ABORT marker; ``committed``: the producers of all others.
-    """
-
-    committed: frozenset[int] = frozenset()
-    aborted: tuple[TxnEntry, ...] = ()
-
-
-@dataclass(slots=True)
-class Met:
-    """What the first pass has met of transactions in one part of a log.
-
-    ``committed``: the producers of transactions that were not aborted and are open at the part's
-    end; ``ended``: the producers of COMMIT markers in the part; ``aborted``: for each producer the
-    last offset of its last batch in an aborted transaction.
-    """
-
-    committed: set[int] = field(default_factory=set)
-    ended: set[int] = field(default_factory=set)
-    aborted: dict[int, int] = field(default_factory=dict)
 
 
 def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[TxnEntry]:
@@ -62,29 +34,6 @@ def aborted_within(aborted: Sequence[TxnEntry], start: int, end: int) -> list[Tx
     return found
 
 
-def openings(
-    groups: Iterable[tuple[int, Iterable[Met]]], aborted: Sequence[TxnEntry]
-) -> Iterator[OpenAtStart]:
-    """Yields, for each group of a log, the transactions that are open where the group begins.
-
-    ``groups``: first offset, and what the first pass has met in each part of the group.
-    ``aborted``: all aborted transactions, in the order of their markers.
-    """
-    committed: set[int] = set()
-    met: dict[int, int] = {}
-    for first_offset, parts in groups:
-        open_ones = [
-            entry
-            for entry in aborted_within(aborted, first_offset, first_offset)
-            if entry.first_offset <= met.get(entry.producer_id, -1)
-        ]
-        yield OpenAtStart(frozenset(committed), tuple(open_ones))
-        for part in parts:
-            committed -= part.ended
-            committed |= part.committed
-            met.update(part.aborted)
-
-
 class CleanedTransactions:
     """See the module.  ``index``: the entries of transaction indexes that stay."""
 
@@ -95,14 +44,6 @@ class CleanedTransactions:
         self._aborted: dict[int, tuple[TxnEntry, bool]] = {}
         self._committed: set[int] = set()
         self.index: list[TxnEntry] = []
-
-    @classmethod
-    def resumed(cls, opening: OpenAtStart) -> CleanedTransactions:
-        """For a pass that begins in the midst of a log."""
-        made = cls()
-        made._committed = set(opening.committed)
-        made._aborted = {entry.producer_id: (entry, True) for entry in opening.aborted}
-        return made
 
     def add_aborted(self, entries: Iterable[TxnEntry]) -> None:
         """Add the aborted transactions that overlap what the pass reads next."""

@@ -30,7 +30,7 @@ from storage.adopt.adoptions import Adoptions
 from storage.adopt.staged import AdoptRequest, StagedFile
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared.swap_request import SwapRequest
+from storage.compaction.swap_request import SwapRequest
 from storage.directory.manager import LogManager
 from storage.errors import InvalidRecord, StorageError, TaskCancelled, reason_of
 from storage.owner.group_positions import GroupPositions, commit

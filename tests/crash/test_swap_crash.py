@@ -1,4 +1,4 @@
-"""A crash at every file operation of two cleanings that others have done and the owner swaps in.
+"""A crash at every file operation of two cleanings by another process, which the owner swaps in.
 
 The same log and the same promises as in ``test_cleaner_crash``: wherever it stops, the log has
 every batch from before or exactly those that are left.  Who got no answer asks again.
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared.swap_request import SwapRequest
+from storage.compaction.swap_request import SwapRequest
 from storage.errors import SwapRefused
 from storage.task import Task
 from tests.compaction_model import clean, cleanable
@@ -22,12 +22,12 @@ from tests.crash.histories import content
 from tests.crash.moments import Found, Stops, Unsynced, during_opening, stops_of_life
 from tests.crash.test_cleaner_crash import check, check_readers
 from tests.observed import observe, rules_of
-from tests.storage.compaction.sharing import planned, shared_out
+from tests.storage.compaction.staging import staged_request
 from tests.storage.logs import opened
 
 
-class SharedLife(Life):
-    """Its cleanings are shared out; ``requests``: what was asked of the owner, by stage."""
+class StagedLife(Life):
+    """Another process does its cleanings; ``requests``: what was asked of the owner, by stage."""
 
     def __init__(self, data: Path) -> None:
         super().__init__(data)
@@ -39,7 +39,7 @@ class SharedLife(Life):
         outcome = clean(facts, where, rules_of(self.log.config), self.now_ms)
         assert len(outcome.segments) > 1
         after = outcome.content(facts)
-        request = shared_out(self.manager, planned(self.manager, self.log), len(self.stages))
+        request = staged_request(self.manager, self.log, len(self.stages))
         self.enter(contents=(before.contents[0], after))
         self.requests[len(self.stages) - 1] = request
         LogCleaner(self.manager).swap_in(request, Task())
@@ -48,7 +48,7 @@ class SharedLife(Life):
         self.requests[len(self.stages) - 1] = request
 
 
-def check_that_it_is_asked_again(life: SharedLife, path: Path, found: Found) -> None:
+def check_that_it_is_asked_again(life: StagedLife, path: Path, found: Found) -> None:
     """It is carried out now, or was before, or the files are gone and it is refused."""
     check(life, path, found)
     (number,) = found.expected
@@ -72,8 +72,8 @@ def check_that_it_is_asked_again(life: SharedLife, path: Path, found: Found) -> 
         check_readers(life, log)
 
 
-def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[SharedLife, Stops]:
-    life = SharedLife(tmp_path / "data")
+def stops_of(tmp_path: Path, seeds: Iterable[int]) -> tuple[StagedLife, Stops]:
+    life = StagedLife(tmp_path / "data")
     return life, stops_of_life(
         life, seeds=seeds, kinds=(".staged", ".cleaned", ".swap", ".deleted")
     )

@@ -17,7 +17,6 @@ from kafkafs.views import TextView, json_lines_view, key_value_view, values_view
 from kafkafs.views._measure import ENTRY_SIZE, Cursor, Measure, find_batch, find_entry
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
-from storage.compaction._superseded import KeyMerge, KeyScan, Superseded
 from storage.errors import StorageError
 from storage.index._search import entries_up_to
 from storage.kafka07._entries import append_records, complete, head, walk
@@ -338,32 +337,23 @@ def staged(data: bytes) -> None:
 
 @loop
 def kept(data: bytes) -> None:
-    """A batch as the cleaner takes it, mapped and superseded, alone and in a log."""
+    """A batch as the cleaner takes it, mapped and kept, alone and in a log."""
     bits = next(_choices(data))
     legacy = bits & 3 == 0
     with before_guard_page(data[:ROOM]) as batch:
         for work in (
             lambda made: map_batch(made, batch, bits >> 2 & 3),
-            lambda made: KeyScan(made, bits >> 2 & 3).take_batch(batch),
             lambda made: _keeper(made, bits).keep_one(batch, legacy=legacy),
         ):
             with contextlib.suppress(StorageError):
                 work(OffsetMap(1 << 12))
         made = OffsetMap(1 << 12)
         taken, full = map_batches(made, batch, 0, len(batch), 0)
-        scan = KeyScan(OffsetMap(1 << 12), bits >> 2 & 3)
-        assert full or scan.take_batches(batch, 0, len(batch)) == taken
         keeper = _keeper(made, bits)
         assert full or keeper.keep_batches(batch, 0, len(batch)) <= taken
         out, entries = keeper.take()
         assert walk_batches(out, len(out), 0, 0, LAST_OFFSET)[0] <= len(out)
         assert sum(entry[1] for entry in entries) == len(out)
-        if not full:
-            merge = KeyMerge(OffsetMap(1 << 12), 1)
-            merge.add_dirty(scan.dirty_keys(1)[0])
-            with contextlib.suppress(StorageError):
-                for _, offsets in merge.superseded_by_group([0, 1 << 30]):
-                    Superseded(0, 1 << 30).add(offsets)
 
 
 def _keeper(made: OffsetMap, bits: int) -> Keeper:

@@ -16,7 +16,6 @@ from kafkafs.views._measure import Cursor, Measure
 from storage import Record, encode
 from storage.compaction._keep import Keeper, map_batch, map_batches
 from storage.compaction._offset_map import OffsetMap
-from storage.compaction._superseded import KeyScan
 from storage.errors import CorruptRecord, StorageError
 from storage.record._route import route
 from storage.record._seek import find_record
@@ -76,7 +75,6 @@ READERS: dict[str, Callable[[memoryview], object]] = {
     "map": lambda batch: map_batch(OffsetMap(1 << 16), batch, 0),
     "map simple": mapped,
     "keep": lambda batch: Keeper(OffsetMap(1 << 16), now_ms=T, horizon_ms=T).keep_one(batch),
-    "superseded": lambda batch: KeyScan(OffsetMap(1 << 16), 0).take_batch(batch),
     **{
         f"{how} {name}": function(view())
         for name, view in (

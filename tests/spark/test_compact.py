@@ -16,14 +16,13 @@ from kafkafs.spark.location import owner_client
 from kafkafs.spark.location.owner_client import OwnerNotReached
 from storage import LogManager
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared.plan import Limits
 from storage.errors import InvalidConfig, UnknownTopicOrPartition
 from storage.task import Task
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, check_data, mounted
 from tests.mount.programs import Running
 from tests.storage.compaction.cleaned import Clock
-from tests.storage.compaction.shared.test_round import Writer, files_of
+from tests.storage.compaction.test_staged_round import Writer, files_of, small_map
 from tests.storage.logs import opened, write_settings
 
 if TYPE_CHECKING:
@@ -31,15 +30,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.soak
 
-SMALL = Limits(range_bytes=2000, range_offsets=100, bucket_keys=10, parallel=2)
 
-
-def write(data: Path, clock: Clock) -> None:
+def write(data: Path, clock: Clock, **settings: object) -> None:
     """A compacted topic of two partitions, one of which was cleaned before, and another topic."""
     data.mkdir()
     # Producers that were last heard of long ago are forgotten by whoever opens the directory.
     clock.now_ms = time.time_ns() // 1_000_000
-    write_settings(data, log_index_interval_bytes=150, log_cleaner_delete_retention_ms=1000)
+    settings |= {"log_index_interval_bytes": 150, "log_cleaner_delete_retention_ms": 1000}
+    write_settings(data, **settings)
     with opened(data, clock_ms=clock) as manager:
         for topic in ("t", "other"):
             manager.create_topic(topic, 2)
@@ -71,38 +69,40 @@ def logs(data: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (data / "t-0").glob("*.log")}
 
 
-def test_like_the_mounts_own_cleaner(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [15, 1000], ids=["in rounds", "at once"])
+def test_like_the_mounts_own_cleaner(spark: SparkSession, tmp_path: Path, keys: int) -> None:
+    """To the byte, also where the offset map is too small for all keys."""
     clock = Clock()
     data, copy = tmp_path / "data", tmp_path / "copy"
-    write(data, clock)
+    write(data, clock, **small_map(keys))
     shutil.copytree(data, copy)
-    figures = {"read": 0, "kept": 0, "after": 0}
     with opened(copy, clock_ms=clock) as manager:
-        expected = {}
-        for partition in range(2):
-            log = manager.log("t", partition)
-            cleaned = LogCleaner(manager).clean(log, Task())
-            assert cleaned is not None
-            figures["read"] += cleaned.records_read
-            figures["kept"] += cleaned.records_kept
-            figures["after"] += cleaned.bytes_after
-            expected[partition] = files_of(log)
+        logs = [manager.log("t", partition) for partition in range(2)]
+        expected = [LogCleaner(manager).clean_all(log, Task()) for log in logs]
+        files = [files_of(log) for log in logs]
         offsets = dict(manager.cleaner_offsets)
 
     before = state(data)
-    dry = compact.run(spark, str(data), dry_run=True, limits=SMALL, now_ms=clock.now_ms)
+    dry = compact.run(spark, str(data), dry_run=True, now_ms=clock.now_ms)
     assert state(data) == before
-    assert dry.faults == []
-    report = compact.run(spark, str(data), limits=SMALL, now_ms=clock.now_ms)
-    for each in (dry, report):
-        assert each.figures["records_read"] == figures["read"]
-        assert each.figures["records_kept"] == figures["kept"]
-        assert each.figures["bytes_after"] == figures["after"]
-        assert [row[:2] for row in each.tables[0].rows] == [("t", 0), ("t", 1)]
-    assert dry.tables == report.tables
+    report = compact.run(spark, str(data), now_ms=clock.now_ms)
+    for each, rounds in ((dry, [some[:1] for some in expected]), (report, expected)):
+        assert each.faults == []
+        done = [cleaned for some in rounds for cleaned in some]
+        for name in ("records_read", "records_kept", "bytes_after"):
+            assert each.figures[name] == sum(getattr(cleaned, name) for cleaned in done)
+        assert (each.figures["partitions"], each.figures["rounds"]) == (2, len(done))
+        assert [row[:4] for row in each.tables[0].rows] == [
+            ("t", partition, cleaned.first_dirty_offset, cleaned.end_offset)
+            for partition, some in enumerate(rounds)
+            for cleaned in some
+        ]
+    full = sum(some[0].map_full for some in expected)
+    assert (full > 0) == (keys == 15)
+    assert len([note for note in dry.notes if "only the first round" in note]) == full
     assert not [name for name in state(data) if name.endswith(".staged")]
     with opened(data, clock_ms=clock) as manager:
-        assert {number: files_of(manager.log("t", number)) for number in range(2)} == expected
+        assert [files_of(manager.log("t", number)) for number in range(2)] == files
         assert manager.cleaner_offsets == offsets
 
 
@@ -115,7 +115,7 @@ def test_a_fault_of_one_partition_keeps_no_other(spark: SparkSession, tmp_path: 
     damaged[-1] ^= 1
     sealed.write_bytes(damaged)
     before = logs(data)
-    report = compact.run(spark, str(data), limits=SMALL, now_ms=clock.now_ms)
+    report = compact.run(spark, str(data), now_ms=clock.now_ms)
     [fault] = report.faults
     assert fault.startswith("t-0: ")
     assert sealed.name in fault
@@ -128,13 +128,13 @@ def test_what_was_cleaned_meanwhile_is_refused(spark: SparkSession, tmp_path: Pa
     clock = Clock()
     data = tmp_path / "data"
     write(data, clock)
-    work = Compaction(spark, str(data), False)
-    work.plan(Selection((("t", 0),)), False, Limits(), clock.now_ms)
-    work.clean()
+    work = Compaction(spark, str(data), now_ms=clock.now_ms)
+    rounds = work.plan(Selection((("t", 0),)))
+    outputs = work.clean(rounds)
     with opened(data, clock_ms=clock) as manager:
         LogCleaner(manager).clean(manager.log("t", 0), Task())
     before = {name for name in state(data) if not name.endswith(".staged")}
-    work.swap(time.monotonic())
+    assert work.swap(rounds, outputs) == ()
     work.tidy()
     assert [fault for fault in work.faults if "its segments have changed" in fault]
     assert {name for name in state(data) if name.startswith("t-0")} <= before

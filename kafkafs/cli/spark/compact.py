@@ -43,10 +43,11 @@ def command(
     """Keep only the latest record of each key, as the daemon's cleaner does, with Spark.
 
     Without TOPIC, the job compacts all topics whose cleanup.policy has compact, however few bytes
-    are not compacted yet. If DATA is mounted, the daemon puts the new segments into the log. The
-    same records stay as after compaction by the daemon, at the same offsets.
+    are not compacted yet. Each partition is one task. If DATA is mounted, the daemon puts the new
+    segments into the log. The same records stay as after compaction by the daemon, at the same
+    offsets.
 
-    Exit status 3: a partition could not be compacted. It is unchanged.
+    Exit status 3: a partition could not be compacted. A round that fails changes nothing.
     """
     from kafkafs.spark.jobs import compact
 

@@ -1,14 +1,12 @@
-"""Compaction on Spark: keeps the latest record of each key, in logs of any size.
+"""Compaction on Spark: keeps the latest record of each key, with a task for each partition.
 
-The job writes the bytes that the daemon's cleaner would write at that moment. Records keep their
-offsets. Tasks read segment files and write new ones beside them. They pass hashes and offsets of
-keys to other tasks, but no values. Then the owner of the directory (the daemon that has it mounted,
-or this process) swaps the new segments in, all of a partition at once. The owner refuses this if
-the log has changed since the tasks read it.
+A task runs the cleaner of the daemon on a partition's segments, and writes new segments beside
+them. Records keep their offsets. Then the owner of the directory (the daemon that has it mounted,
+or this process) swaps the new segments in, all of a round at once. The owner refuses this if the
+log has changed since the task read it.
 
-Tasks of three kinds follow each other (`compact_tasks`): they scan ranges of segments, merge keys
-in buckets, and write groups of segments. `storage.compaction.shared.plan.Limits` bounds a task's
-memory, however many keys there are.
+The broker's setting `log.cleaner.dedupe.buffer.size` limits the memory of a task's offset map. If a
+map is full, its round ends there, and the partition gets another round.
 
 Executors write to the directory, under the same path as the driver.
 """
@@ -18,23 +16,13 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkafs.quantities import Size
-from kafkafs.spark.jobs.compact_tasks import (
-    OutputKind,
-    TaskOutput,
-    WorkUnit,
-    by_group,
-    keep_groups,
-    merge_buckets,
-    plan_work,
-    scan_ranges,
-)
 from kafkafs.spark.jobs.progress import working
 from kafkafs.spark.jobs.report import JobReport, Table
 from kafkafs.spark.jobs.selection import EVERYTHING, Selection, data_location
@@ -43,16 +31,14 @@ from kafkafs.spark.location.owner_client import OwnerNotReached, ask_owner, chec
 from storage.adopt.staged import parse_name
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared.plan import Limits, SharedRound, plan
-from storage.compaction.shared.round import Kept, finished, openings_of
-from storage.compaction.shared.swap_in import cleaned_of
-from storage.compaction.transactions import Met, OpenAtStart
+from storage.compaction.staged_round import StagedRound, clean, plan, preview
+from storage.compaction.swap_request import SwapRequest
 from storage.errors import InvalidConfig, StorageError
 from storage.files import Files
 from storage.owner.request_kinds import SWAP
+from storage.task import Task
 
 if TYPE_CHECKING:
-    from pyspark import RDD
     from pyspark.sql import SparkSession
 
     from kafkafs.spark.location.location import Location
@@ -78,7 +64,6 @@ def run(
     *,
     only_due: bool = False,
     dry_run: bool = False,
-    limits: Limits | None = None,
     now_ms: int | None = None,
 ) -> JobReport:
     """Clean the partitions of compacted topics that can be cleaned.
@@ -90,16 +75,16 @@ def run(
     Errors: OSError, StorageError; OwnerNotReached if the owner takes no requests; Spark's errors.
     """
     started = time.monotonic()
-    limits = limits or Limits(parallel=session.sparkContext.defaultParallelism)
-    work = Compaction(session, path, dry_run)
-    work.plan(
-        selection, only_due, limits, time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    )
+    where = check(path, selection)
+    if not dry_run:
+        check_owner(where.path)
+    work = Compaction(session, where.path, dry_run, only_due, now_ms)
+    rounds = work.plan(selection)
     try:
-        if work.rounds:
+        while rounds:
             with working(session, "compacting"):
-                work.clean()
-                work.swap(started)
+                unfinished = work.swap(rounds, work.clean(rounds))
+            rounds = work.plan(Selection(unfinished)) if unfinished and not dry_run else []
     finally:
         work.tidy()
     return _report_of(work, time.monotonic() - started)
@@ -113,157 +98,99 @@ def check(path: str, selection: Selection) -> Location:
     return selection.check(where)
 
 
-@dataclass(slots=True)
-class CompactionRound:
-    """A partition's round, with the answers of the tasks and of the owner.
+class TaskOutput(NamedTuple):
+    """The outcome of a round; without `cleaned`, the `fault` of its partition.
 
-    `is_asked`: the owner has the request, and has not answered yet.
+    `request`: what the owner is to do; None in a dry run.
     """
 
-    shared: SharedRound
-    keys: int = 0
-    met: dict[int, list[tuple[int, Met]]] = field(default_factory=dict)
-    kept: list[Kept] = field(default_factory=list)
-    is_failed: bool = False
-    is_asked: bool = False
     cleaned: Cleaned | None = None
+    request: SwapRequest | None = None
+    fault: str = ""
 
 
 @dataclass(slots=True)
 class Compaction:
-    """One run."""
+    """One run. `done`: the rounds so far, by topic and partition."""
 
     session: SparkSession
     path: str
-    dry_run: bool
-    rounds: list[CompactionRound] = field(default_factory=list)
+    dry_run: bool = False
+    only_due: bool = False
+    now_ms: int | None = None
     job: str = field(default_factory=lambda: f"compact.{uuid.uuid4().hex}")
+    done: list[tuple[str, int, Cleaned]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    # The partitions' directories, where tasks may have left files.
+    _directories: set[str] = field(default_factory=set)
 
-    def plan(self, selection: Selection, only_due: bool, limits: Limits, now_ms: int) -> None:
-        """Plan the rounds, all with one secret for the hashes of keys."""
-        where = check(self.path, selection)
-        self.path = where.path
-        if not self.dry_run:
-            check_owner(where.path)
-        secret = os.urandom(16)
-        with FollowedDirectory(where, selection.wants_topic) as opened:
-            cleaner = LogCleaner(opened.manager)
-            for log in selection.logs(opened.manager):
+    def plan(self, selection: Selection) -> list[StagedRound]:
+        """Plan a round of each partition that can be cleaned, the largest first."""
+        now_ms = time.time_ns() // 1_000_000 if self.now_ms is None else self.now_ms
+        rounds = []
+        with FollowedDirectory(data_location(self.path), selection.wants_topic) as opened:
+            manager = opened.manager
+            cleaner = LogCleaner(manager)
+            for log in selection.logs(manager):
                 if not log.config.is_compacted:
                     continue
-                why_kept = opened.manager.why_kept(log.topic)
+                why_kept = manager.why_kept(log.topic)
                 if why_kept is not None:
                     self.faults.append(f"{log.topic}-{log.partition}: {why_kept}")
                     continue
                 try:
                     cleanable = cleaner.plan(log, now_ms)
-                    if only_due and not cleanable.is_due(log.config):
+                    if self.only_due and not cleanable.is_due(log.config):
                         continue
-                    shared = plan(log, cleanable, now_ms=now_ms, secret=secret, limits=limits)
+                    planned = plan(log, cleanable, manager.settings.broker, now_ms)
                 except (StorageError, OSError) as error:
                     self.faults.append(f"{log.topic}-{log.partition}: {error}")
                     continue
-                if shared is not None:
-                    self.rounds.append(CompactionRound(shared))
+                if planned is not None:
+                    rounds.append(planned)
+        return sorted(rounds, key=lambda each: each.size, reverse=True)
 
-    # -- Spark's part --------------------------------------------------------------------------
+    def clean(self, rounds: Sequence[StagedRound]) -> list[TaskOutput]:
+        """Run a task for each round."""
+        self._directories.update(each.directory for each in rounds)
+        task = partial(_clean, None if self.dry_run else self.job)
+        return self.session.sparkContext.parallelize(rounds, len(rounds)).map(task).collect()
 
-    def clean(self) -> None:
-        """Run all tasks. Afterwards the rounds have the number of kept records of each group."""
-        from pyspark import StorageLevel
+    def swap(
+        self, rounds: Sequence[StagedRound], outputs: Sequence[TaskOutput]
+    ) -> tuple[tuple[str, int], ...]:
+        """Ask the owner to swap the new segments in, partition by partition.
 
-        context = self.session.sparkContext
-        work = plan_work([each.shared for each in self.rounds], self.job)
-        broadcast = context.broadcast(work)
-        scanned: RDD[tuple[int, TaskOutput]] = context.parallelize(
-            range(len(work.ranges)), len(work.ranges)
-        ).flatMap(partial(scan_ranges, broadcast))
-        merged: RDD[TaskOutput] = (
-            scanned.partitionBy(len(work.buckets), _same)
-            .mapPartitions(partial(merge_buckets, broadcast))
-            .persist(StorageLevel.MEMORY_AND_DISK)
-        )
-        try:
-            self._take(merged.filter(_is_for_driver).collect())
-            opened = context.broadcast(self._openings())
-            write = partial(keep_groups, broadcast, opened, not self.dry_run)
-            kept = (
-                merged.mapPartitions(partial(by_group, broadcast))
-                .partitionBy(len(work.groups), _same)
-                .mapPartitionsWithIndex(write)
-                .collect()
-            )
-        finally:
-            merged.unpersist()
-            broadcast.unpersist()
-        self._take(kept)
-
-    def _take(self, outputs: Iterable[TaskOutput]) -> None:
-        """Add the outputs of the tasks to the rounds."""
-        for number, kind, at, data in outputs:
-            each = self.rounds[number]
-            if kind == OutputKind.FAULT:
-                self._fail(each, data)
-            elif kind == OutputKind.KEYS:
-                each.keys += data
-            elif kind == OutputKind.MET:
-                each.met[at] = data
-            else:
-                each.kept.append(data)
-
-    def _openings(self) -> dict[WorkUnit, OpenAtStart]:
-        """Return the state of transactions at the start of each group."""
-        return {
-            WorkUnit(number, group): opening
-            for number, each in enumerate(self.rounds)
-            if not each.is_failed
-            for group, opening in enumerate(
-                openings_of(each.shared, [met for at in sorted(each.met) for met in each.met[at]])
-            )
-        }
-
-    def _fail(self, failed: CompactionRound, reason: str) -> None:
-        if not failed.is_failed:
-            failed.is_failed = True
-            self.faults.append(f"{failed.shared.topic}-{failed.shared.partition}: {reason}")
-
-    # -- the owner's part ----------------------------------------------------------------------
-
-    def swap(self, started: float) -> None:
-        """Ask the owner to swap the new segments in, partition by partition."""
+        Return the partitions that need another round, because their offset map was full.
+        """
         unreached = ""
-        for each in self.rounds:
-            if unreached:
-                self._fail(each, unreached)
-            if each.is_failed:
+        unfinished = []
+        for planned, (cleaned, request, fault) in zip(rounds, outputs, strict=True):
+            place = planned.topic, planned.partition
+            fault = fault or unreached
+            if request is not None and not fault:
+                # Until it answers, the owner may use the files: `tidy` must not remove them.
+                self._directories.remove(planned.directory)
+                try:
+                    ask_owner(self.path, SWAP, request)
+                except (StorageError, OSError) as error:
+                    fault = str(error)
+                    if isinstance(error, OwnerNotReached):
+                        unreached = fault
+                self._directories.add(planned.directory)
+            if fault or cleaned is None:
+                self.faults.append(f"{planned.topic}-{planned.partition}: {fault}")
                 continue
-            elapsed_ms = int((time.monotonic() - started) * 1000)
-            request = finished(
-                each.shared, self.job, each.kept, keys=each.keys, elapsed_ms=elapsed_ms
-            )
-            if self.dry_run:
-                each.cleaned = replace(
-                    cleaned_of(request),
-                    segments_after=sum(kept.made for kept in each.kept),
-                    bytes_after=sum(kept.bytes_kept for kept in each.kept),
-                )
-                continue
-            # Until it answers, the owner may use the files: `tidy` must not remove them.
-            each.is_asked = True
-            try:
-                each.cleaned = ask_owner(self.path, SWAP, request)
-            except (StorageError, OSError) as error:
-                self._fail(each, str(error))
-                if isinstance(error, OwnerNotReached):
-                    unreached = str(error)
-            each.is_asked = False
+            self.done.append((*place, cleaned))
+            if cleaned.map_full:
+                unfinished.append(place)
+        return tuple(unfinished)
 
     def tidy(self) -> None:
         """Remove the files of failed rounds and of extra attempts, which are not swapped in."""
         if self.dry_run:
             return
-        for directory in (each.shared.directory for each in self.rounds if not each.is_asked):
+        for directory in self._directories:
             with suppress(OSError):
                 files = Files(os.path.dirname(directory))
                 for name, _ in files.scan(directory):
@@ -272,44 +199,58 @@ class Compaction:
                         files.unlink(os.path.join(directory, name))
 
 
-def _same(number: int) -> int:
-    """Return the partitioner: an output's key is the number of its task."""
-    return number
+def _clean(job: str | None, planned: StagedRound) -> TaskOutput:
+    """Run a round in a task; `job`: the name in its files; None: write nothing."""
+    from pyspark import TaskContext
 
-
-def _is_for_driver(output: TaskOutput) -> bool:
-    return output.kind in (OutputKind.MET, OutputKind.KEYS, OutputKind.FAULT)
+    files = Files(os.path.dirname(planned.directory))
+    context = TaskContext.get()
+    attempt = context.taskAttemptId() if context is not None else 0
+    try:
+        if job is None:
+            return TaskOutput(preview(planned, files, Task()))
+        return TaskOutput(*clean(planned, files, Task(), job=job, attempt=attempt))
+    except FileNotFoundError as error:
+        gone = f"{error.filename} no longer exists: the log was compacted or deleted meanwhile"
+        return TaskOutput(fault=gone)
+    except (StorageError, OSError) as error:
+        return TaskOutput(fault=str(error))
 
 
 def _report_of(work: Compaction, seconds: float) -> JobReport:
-    report = JobReport("compact", is_dry_run=work.dry_run, faults=work.faults)
+    report = JobReport("compact", is_dry_run=work.dry_run, faults=sorted(work.faults))
     columns = ("topic", "partition", "first_dirty", "clean_up_to", *_SEGMENTS, *_SIZES, *_COUNTS)
     table = Table("partitions", columns)
-    done: list[Cleaned] = []
-    for each in work.rounds:
-        if (cleaned := each.cleaned) is not None:
-            done.append(cleaned)
-            first = (each.shared.topic, each.shared.partition)
-            offsets = (cleaned.first_dirty_offset, cleaned.end_offset)
-            segments = (getattr(cleaned, name) for name in _SEGMENTS)
-            sizes = (Size(getattr(cleaned, name)) for name in _SIZES)
-            counts = (getattr(cleaned, name) for name in _COUNTS)
-            table.rows.append((*first, *offsets, *segments, *sizes, *counts))
+    done = sorted(work.done, key=lambda each: each[:2])
+    for topic, partition, cleaned in done:
+        offsets = (cleaned.first_dirty_offset, cleaned.end_offset)
+        segments = (getattr(cleaned, name) for name in _SEGMENTS)
+        sizes = (Size(getattr(cleaned, name)) for name in _SIZES)
+        counts = (getattr(cleaned, name) for name in _COUNTS)
+        table.rows.append((topic, partition, *offsets, *segments, *sizes, *counts))
     if table.rows:
         report.tables.append(table)
 
     def total(name: str) -> int:
-        return sum(getattr(cleaned, name) for cleaned in done)
+        return sum(getattr(cleaned, name) for _, _, cleaned in done)
 
     report.figures = {
         **{name: total(name) for name in _SEGMENTS},
         **{name: Size(total(name)) for name in _SIZES},
-        "partitions": len(done),
+        "partitions": len({each[:2] for each in done}),
+        "rounds": len(done),
         **{name: total(name) for name in _COUNTS},
         **{name: total(field) for name, field in _DROPPED.items()},
         "seconds": round(seconds, 3),
         "faults": len(work.faults),
     }
-    if not work.rounds and not work.faults:
+    if work.dry_run:
+        report.notes += [
+            f"{topic}-{partition}: the offset map is too small for all keys: only the first round "
+            "is counted"
+            for topic, partition, cleaned in done
+            if cleaned.map_full
+        ]
+    if not done and not work.faults:
         report.notes.append("nothing to compact")
     return report

@@ -8,7 +8,7 @@ import pytest
 
 from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared.plan import Limits, plan
+from storage.compaction.staged_round import plan
 from storage.directory.detach import detach
 from storage.directory.lock import change_settings
 from storage.errors import SwapRefused, UnknownTopicOrPartition
@@ -19,7 +19,7 @@ from storage.task import Task
 from tests import metadata_log as made
 from tests.metadata_log import BROKER, TOPIC, MetadataLog
 from tests.storage.compaction.cleaned import compacted, keyed, put, roll
-from tests.storage.compaction.sharing import planned, shared_out
+from tests.storage.compaction.staging import staged_request
 from tests.storage.logs import NOW_MS, write_settings
 from tests.storage.segmented import DAY_MS, bases, run
 
@@ -298,14 +298,14 @@ def test_what_others_have_cleaned_is_not_put_in(tmp_path: Path) -> None:
         for number in range(3):
             put(log, (b"key", b"%d" % number))
             roll(log)
-        request = shared_out(manager, planned(manager, log))
+        request = staged_request(manager, log)
     log_of = MetadataLog(tmp_path)
     log_of.append(made.topic("t", topic_id), made.config(TOPIC, "t", "cleanup.policy", "compact"))
     with LogManager.open(str(tmp_path), clock_ms=lambda: NOW_MS) as manager:
         log = manager.log("t", 0)
         before = bases(log)
         cleanable = LogCleaner(manager).plan(log, NOW_MS)
-        assert plan(log, cleanable, now_ms=NOW_MS, secret=bytes(16), limits=Limits()) is None
+        assert plan(log, cleanable, manager.settings.broker, NOW_MS) is None
         with pytest.raises(SwapRefused, match=r"min\.compaction\.lag\.ms.* are unknown"):
             LogCleaner(manager).swap_in(request, Task())
         assert bases(log) == before

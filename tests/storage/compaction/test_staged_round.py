@@ -1,4 +1,4 @@
-"""A round that is shared out makes the very files that a cleaner of the whole log makes."""
+"""A round into staged files makes the very files that the log's own cleaner makes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage import Log, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared.plan import Limits
+from storage.compaction.staged_round import preview
 from storage.errors import InvalidRecord, StorageError
 from storage.files import Files
 from storage.record.control import ABORT, COMMIT, encode_marker
@@ -20,13 +21,12 @@ from storage.record.plain import recompress
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, compacted, contents, put, roll
-from tests.storage.compaction.sharing import clean_shared, planned, shared_out, staged
+from tests.storage.compaction.staging import clean_staged, planned, staged, staged_request
 from tests.storage.logs import opened
 from tests.storage.old_logs import write_legacy
 
 RETENTION_MS = 1000
 KINDS = (".log", ".index", ".timeindex", ".txnindex")
-SMALL = Limits(range_bytes=400, range_offsets=20, bucket_keys=3, parallel=3)
 
 
 class Writer:
@@ -125,28 +125,39 @@ def checkpoint(data: Path) -> int | None:
     return read_offsets(Files(), str(data / "cleaner-offset-checkpoint")).get(("t", 0))
 
 
-def compare(data: Path, clock: Clock, seed: int, limits: Limits) -> None:
-    """Clean the log and a copy of it, either way."""
+def small_map(keys: int) -> dict[str, Any]:
+    """Settings of an offset map with room for so many keys."""
+    size = 1 << 20
+    factor = (keys + 0.5) / (size // 24)
+    return {
+        "log_cleaner_dedupe_buffer_size": size,
+        "log_cleaner_io_buffer_load_factor": f"{factor:.8f}",
+    }
+
+
+def compare(data: Path, clock: Clock) -> None:
+    """Clean the log and a copy of it, either way, in as many rounds as the map needs."""
     copy = data.with_name("copy")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(data, copy)
     with opened(copy, clock_ms=clock) as manager:
         log = manager.log("t", 0)
-        expected = LogCleaner(manager).clean(log, Task())
-        if expected is None:
+        expected = LogCleaner(manager).clean_all(log, Task())
+        if not expected:
             return  # a transaction that is open holds back all of it
         files, facts = files_of(log), facts_of(log)
         read = contents(log)
     with opened(data, clock_ms=clock) as manager:
         log = manager.log("t", 0)
-        cleaned = clean_shared(manager, log, limits, seed)
+        for each in expected:
+            counted = preview(planned(manager, log), manager.files, Task())
+            cleaned = clean_staged(manager, log)
+            assert cleaned_facts(cleaned) == cleaned_facts(each)
+            assert counted.bytes_after == cleaned.bytes_after
         assert files_of(log) == files
         assert facts_of(log) == facts
         assert contents(log) == read
-        assert [*cleaned_facts(cleaned)] == [*cleaned_facts(expected)]
-        names = [path.name for path in Path(log.directory).iterdir()]
-        if not cleaned.is_same:
-            assert staged(names) == []
+        assert staged(os.listdir(log.directory)) == []
     assert checkpoint(data) == checkpoint(copy)
 
 
@@ -171,9 +182,10 @@ def clean_at_random(tmp_path: Path, seed: int, turns: int = 3, count: int = 80) 
     data.mkdir()
     clock = Clock()
     writer = Writer(seed, clock, keys=(3, 30, 300)[seed % 3])
-    with compacted(
-        data, clock=clock, log_index_size_max_bytes=240, log_index_interval_bytes=150
-    ) as (manager, log):
+    settings: dict[str, Any] = {"log_index_size_max_bytes": 240, "log_index_interval_bytes": 150}
+    if seed % 4:
+        settings |= small_map(keys=(5, 40)[seed % 2])
+    with compacted(data, clock=clock, **settings) as (manager, log):
         for name, value in (
             ("internal.segment.bytes", str((600, 1500)[seed % 2])),
             ("delete.retention.ms", str(RETENTION_MS)),
@@ -189,7 +201,7 @@ def clean_at_random(tmp_path: Path, seed: int, turns: int = 3, count: int = 80) 
             log.roll(clock.now_ms)
             put(log, (b"tail", b"%d" % turn))
         clock.now_ms += RETENTION_MS * (turn % 2) + 10
-        compare(data, clock, seed, SMALL if seed % 4 else Limits())
+        compare(data, clock)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -206,30 +218,32 @@ def test_old_formats(tmp_path: Path, magic: int) -> None:
         roll(log)
     for _ in range(2):
         clock.now_ms += 10
-        compare(data, clock, 0, SMALL)
+        compare(data, clock)
 
 
 def test_nothing_is_changed_where_it_is_only_counted(tmp_path: Path) -> None:
     with compacted(tmp_path) as (manager, log):
         put(log, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
         roll(log)
-        before = sorted(path.name for path in Path(log.directory).iterdir())
-        request = shared_out(manager, planned(manager, log), writes=False)
-        assert sorted(path.name for path in Path(log.directory).iterdir()) == before
-        assert request.new == ()
-        assert (request.figures["records_read"], request.figures["records_kept"]) == (3, 2)
+        before = sorted(os.listdir(log.directory))
+        counted = preview(planned(manager, log), manager.files, Task())
+        assert sorted(os.listdir(log.directory)) == before
+        assert (counted.records_read, counted.records_kept) == (3, 2)
 
 
-def test_large_segments_are_cut_into_ranges(tmp_path: Path) -> None:
-    with compacted(tmp_path, log_index_interval_bytes=100) as (manager, log):
-        for number in range(40):
-            put(log, (b"%d" % (number % 7), b"v" * 50))
+def test_a_full_map_ends_the_round_within_a_segment(tmp_path: Path) -> None:
+    with compacted(tmp_path, **small_map(keys=4)) as (manager, log):
+        for number in range(10):
+            put(log, (b"%d" % (number % 7), b"v"))
         roll(log)
-        shared = planned(manager, log, SMALL)
-        assert len(shared.segments) == 1
-        assert len(shared.ranges) > 5
-        clean_shared(manager, log, SMALL)
-        assert [offset for offset, *_ in contents(log)] == list(range(33, 40))
+        request = staged_request(manager, log)
+        assert (request.clean_up_to, request.end_offset) == (4, 10)
+        cleaned = LogCleaner(manager).swap_in(request, Task())
+        assert (cleaned.map_full, cleaned.end_offset) == (True, 4)
+        assert LogCleaner(manager).first_dirty(log) == 4
+        while cleaned.map_full:
+            cleaned = clean_staged(manager, log)
+        assert [offset for offset, *_ in contents(log)] == list(range(3, 10))
 
 
 def test_a_record_above_the_limit_stops_the_round(tmp_path: Path) -> None:
@@ -238,7 +252,7 @@ def test_a_record_above_the_limit_stops_the_round(tmp_path: Path) -> None:
         put(log, (b"a", bytes(200)), codec=4)
         roll(log)
         with pytest.raises(InvalidRecord, match=r"exceeds max\.decompressed\.message\.bytes=100"):
-            clean_shared(manager, log)
+            clean_staged(manager, log)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -259,7 +273,7 @@ def test_a_base_offset_that_is_damaged(tmp_path: Path, number: int) -> None:
         with pytest.raises(StorageError):
             LogCleaner(manager).clean(log, Task())
         with pytest.raises(StorageError):
-            clean_shared(manager, log)
+            clean_staged(manager, log)
         assert log.segments is segments
         assert [name for name in sorted(os.listdir(log.directory)) if "staged" not in name] == names
         path.write_bytes(stored)

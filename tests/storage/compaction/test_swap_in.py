@@ -11,13 +11,13 @@ import pytest
 
 from storage import Log, LogManager
 from storage.compaction.log_cleaner import LogCleaner
-from storage.compaction.shared.swap_request import SwapRequest
+from storage.compaction.swap_request import SwapRequest
 from storage.errors import InvalidRecord, SwapRefused, TaskCancelled, UnknownTopicOrPartition
 from storage.owner.request_kinds import SWAP, decode
 from storage.settings.setting_files import TOPIC_FILE
 from storage.task import Task
 from tests.storage.compaction.cleaned import Clock, clean, compacted, contents, put, roll
-from tests.storage.compaction.sharing import planned, shared_out, staged
+from tests.storage.compaction.staging import staged, staged_request
 from tests.storage.compaction.test_publishing import FullDisk
 from tests.storage.logs import NOW_MS, NOW_NS
 from tests.storage.producers import Producer
@@ -57,7 +57,7 @@ def decoded(text: str) -> SwapRequest:
 
 def asked(manager: LogManager, log: Log) -> SwapRequest:
     """As it comes over a line."""
-    text = shared_out(manager, planned(manager, log)).encode()
+    text = staged_request(manager, log).encode()
     assert "\n" not in text
     return decoded(text)
 
@@ -139,7 +139,7 @@ def test_tombstones_have_been_removed_meanwhile(tmp_path: Path) -> None:
 
 
 def test_it_is_clean_by_now(tmp_path: Path) -> None:
-    """The same segments, but another first dirty offset: the round that was shared had a map of
+    """The same segments, but another first dirty offset: the round that was staged had a map of
     more than is dirty.
     """
     with compacted(tmp_path) as (manager, log):
@@ -337,6 +337,8 @@ def test_whoever_is_cancelled_leaves_it_to_the_next_owner(tmp_path: Path) -> Non
         {"partition": True},
         {"job": "a/b"},
         {"end_offset": 2},
+        {"clean_up_to": 8},
+        {"clean_up_to": -1},
         {"sources": []},
         {"sources": [[0, 1, 1]]},
         {"sources": [[0, 1, 1, -1]]},
@@ -352,7 +354,7 @@ def test_whoever_is_cancelled_leaves_it_to_the_next_owner(tmp_path: Path) -> Non
 def test_requests_that_make_no_sense(tmp_path: Path, change: dict[str, object]) -> None:
     with compacted(tmp_path) as (manager, log):
         fill(log)
-        fields = json.loads(shared_out(manager, planned(manager, log), writes=False).encode())
+        fields = json.loads(staged_request(manager, log).encode())
         fields["new"] = [[0, 7, 1, 1, 1, ".compact.test-0-0-0.staged"]]
         decoded(json.dumps(fields))
         with pytest.raises(InvalidRecord):

@@ -7,7 +7,7 @@ partition's directory: the names of a segment's files, and ``suffix``.
 Kafka ignores files of such names, and so does a start of ours.  Those that no request names go by
 their age, as all staged files.
 
-Not here: how it is carried out (``swap_in``), how new segments come about (``round``).
+Not here: how it is carried out (``swap_in``), how new segments come about (``staged_round``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ FIGURES = (
     "markers",
     "rewritten",
     "map_keys",
+    "map_full",
     "elapsed_ms",
 )
 """The fields of ``Cleaned`` that only the process that has cleaned knows."""
@@ -62,22 +63,24 @@ class NewSegment(NamedTuple):
         return paths.file_name(self.base_offset, paths.LOG) + self.suffix
 
 
-def staged_suffix(job: str, group: int, attempt: int) -> str:
-    """What the names of a group's new files end in; each ``attempt`` has its own number."""
-    return "." + str(StagedName(job, 0, group, attempt))
+def staged_suffix(job: str, attempt: int) -> str:
+    """What the names of a round's new files end in; each ``attempt`` has its own number."""
+    return "." + str(StagedName(job, 0, 0, attempt))
 
 
 class SwapRequest(NamedTuple):
     """``new`` is to take the place of ``sources``, the first segments of a log.
 
-    ``first_dirty_offset``: up to where the log was clean when they were read.  Afterwards it is
-    clean up to ``end_offset``, where the sources end.  Without ``new`` ones the sources stay.
+    ``first_dirty_offset``: up to where the log was clean when they were read.
+    ``clean_up_to``: the same, after the swap.  A full offset map ends it within the last source.
+    ``end_offset``: where the sources end.  Without ``new`` ones the sources stay.
     """
 
     topic: str
     partition: int
     job: str
     first_dirty_offset: int
+    clean_up_to: int
     end_offset: int
     sources: tuple[SourceSegment, ...]
     new: tuple[NewSegment, ...]
@@ -122,7 +125,7 @@ class SwapRequest(NamedTuple):
         if not _is_number(self.partition) or self.partition > paths.MAX_PARTITION:
             raise InvalidRecord(f"{self.partition!r} is not a valid partition number")
         check_query(self.job)
-        numbers = [self.first_dirty_offset, self.end_offset]
+        numbers = [self.first_dirty_offset, self.clean_up_to, self.end_offset]
         numbers += [number for source in self.sources for number in source]
         numbers += [number for segment in self.new for number in segment[:-1]]
         figures = fields["figures"]
@@ -135,7 +138,7 @@ class SwapRequest(NamedTuple):
         for segment in self.new:
             suffix: Any = segment.suffix
             parsed = parse_name(segment.name) if isinstance(suffix, str) else None
-            if parsed is None or segment.suffix != staged_suffix(self.job, *parsed[2:]):
+            if parsed is None or segment.suffix != staged_suffix(self.job, parsed.attempt):
                 raise InvalidRecord(
                     f"{segment.suffix!r} is not the suffix of a staged file of this job"
                 )
@@ -146,6 +149,9 @@ class SwapRequest(NamedTuple):
         bases = [*(source.base_offset for source in self.sources), self.end_offset]
         if not all(one < other for one, other in pairwise(bases)):
             raise InvalidRecord("the compacted segments are not in ascending order")
+        first = self.first_dirty_offset
+        if not first <= self.clean_up_to <= max(first, self.end_offset):
+            raise InvalidRecord(f"the log cannot be clean up to offset {self.clean_up_to}")
         if not self.new:
             return
         ends = [self.sources[0].base_offset, *(segment.next_offset for segment in self.new)]

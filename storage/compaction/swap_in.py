@@ -1,4 +1,4 @@
-"""The owner's part of a round that other processes have cleaned: check it and swap it in.
+"""The owner's part of a round that another process has cleaned: check it and swap it in.
 
 In a worker thread; only ``task.by_owner`` parts touch the log.  In this order:
 
@@ -28,7 +28,7 @@ from storage import paths
 from storage.compaction.cleanable import CleanableRange
 from storage.compaction.cleaner import Cleaned
 from storage.compaction.replacing import prepare, publish
-from storage.compaction.shared.swap_request import NewSegment, SourceSegment, SwapRequest
+from storage.compaction.swap_request import NewSegment, SourceSegment, SwapRequest
 from storage.errors import SwapRefused, TaskCancelled
 from storage.files import Files
 from storage.log.log import Log
@@ -55,7 +55,7 @@ def old_segments(
         return None
     if not _are_first(log, request.sources, request.end_offset):
         raise _refused(request, "its segments have changed since they were read: compact it again")
-    if not new and plan.first_dirty_offset >= request.end_offset:
+    if not new and plan.first_dirty_offset >= request.clean_up_to:
         return None
     if plan.first_dirty_offset != request.first_dirty_offset:
         raise _refused(
@@ -136,16 +136,17 @@ def discard(log: Log, request: SwapRequest) -> None:
 def cleaned_of(request: SwapRequest) -> Cleaned:
     """The outcome of a request, in the form that a cleaning by this process returns."""
     before = sum(source.size for source in request.sources)
+    figures = dict(request.figures)
     return Cleaned(
         start_offset=request.sources[0].base_offset,
         first_dirty_offset=request.first_dirty_offset,
-        end_offset=max(request.end_offset, request.first_dirty_offset),
+        end_offset=request.clean_up_to,
         segments_before=len(request.sources),
         segments_after=len(request.new) or len(request.sources),
         bytes_before=before,
         bytes_after=sum(each.size for each in request.new) if request.new else before,
-        map_full=False,
-        **request.figures,
+        map_full=bool(figures.pop("map_full")),
+        **figures,
     )
 
 
