@@ -45,6 +45,8 @@ STEP_WEIGHTS = {
 #: Files that are ours alone. They may change their form; what they say shows in the others.
 OURS = re.compile(r"^(\.|kafkafs\.)")
 DELETED = re.compile(r"\.[0-9a-f]{32}-delete$")
+#: How the name of a file begins that was not renamed yet.
+TEMPORARY = re.compile(r"^[0-9a-f]{16}-(?=.+\.tmp$)")
 
 
 class _Ids:
@@ -181,7 +183,7 @@ def described(data: Path) -> Iterator[str]:
     for path in sorted(data.rglob("*")):
         name = DELETED.sub(".ID-delete", str(path.parent.relative_to(data)))
         if path.is_file() and not OURS.match(path.name):
-            yield f"{name}/{path.name} {_digest(path.read_bytes())}"
+            yield f"{name}/{TEMPORARY.sub('', path.name)} {_digest(path.read_bytes())}"
             if path.suffix == ".log" and "delete" not in name:
                 logs.append(path)
     for topic in TOPICS:
