@@ -434,11 +434,13 @@ def parsed_places(
 def check_address(address: Address, *, or_create: bool = False) -> None:
     """Check that the logs exist, before a command works on them.
 
-    `or_create`: the message about a missing topic has the command that creates it.
+    `or_create`: the message about a missing topic has the command that creates it, unless the mount
+    that was given is read-only.
 
     Errors: UnknownTopicOrPartition, OSError.
     """
-    place = (address.mount or address.data_dir) if or_create else None
+    may_create = or_create and not address.read_only
+    place = (address.mount or address.data_dir) if may_create else None
     check_places(address.data_dir, address.places, create_in=place)
 
 

@@ -223,6 +223,8 @@ def test_a_read_only_mount_beside_one_that_writes(tmp_path: Path) -> None:
         what = f"kafkafs: {place.path}: mounted read-only"
         done = run("append", str(place.path), "orders")
         assert done.stderr == f"{what}. Try: kafkafs append {writes} orders\n"
+        done = run("append", str(place.path), "nope")
+        assert done.stderr == f"kafkafs: {place.data}: there is no topic 'nope'\n"
         done = run("repair --apply", str(place.path))
         assert done.stderr.startswith(f"{what}; the data directory is in use by process")
         assert done.stderr.endswith(f"To unmount it: kafkafs umount {writes}\n")
