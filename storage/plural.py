@@ -8,15 +8,6 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {plural(number, thing)}"
 
 
-def lasting(duration_ms: int) -> str:
-    """A duration in its largest unit: ``9 ms``, ``1.5 hours``, ``7 days``."""
-    for unit, unit_ms in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000)):
-        if duration_ms >= unit_ms:
-            number = round(duration_ms / unit_ms, 1)
-            return f"{number:g} {plural(number, unit)}"
-    return f"{duration_ms / 1000:g} s" if duration_ms >= 1000 else f"{duration_ms} ms"
-
-
 def plural(number: float, thing: str) -> str:
     """The word for so many of a thing."""
     if number == 1:

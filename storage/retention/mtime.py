@@ -12,9 +12,9 @@ An example of a policy of one's own.  This in its package's ``pyproject.toml`` m
 from __future__ import annotations
 
 from storage import units
-from storage.plural import lasting
 from storage.retention.retention import Doomed, LogFacts, Policy, SegmentFacts, oldest_while
 from storage.settings.config import LogConfig
+from storage.units import duration_in_words
 
 
 def mtime(argument: str) -> Policy:
@@ -26,7 +26,8 @@ def mtime(argument: str) -> Policy:
             age_ms = now_ms - segment.mtime_ms
             if age_ms <= limit_ms:
                 return None
-            return f"its file was last written {lasting(age_ms)} ago, policy mtime:{argument}"
+            age = duration_in_words(age_ms)
+            return f"its file was last written {age} ago, policy mtime:{argument}"
 
         return oldest_while(facts, why)
 

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage.errors import InvalidConfig
-from storage.plural import lasting
 from storage.settings.config import LogConfig
+from storage.units import duration_in_words
 
 GROUP = "kafkafs.retention"
 """The entry points that are policies."""
@@ -180,8 +180,8 @@ def by_time(facts: LogFacts, config: LogConfig, now_ms: int) -> list[Doomed]:
         age_ms = now_ms - segment.largest_timestamp_ms
         if age_ms <= limit:
             return None
-        what = f" ({lasting(limit)})" if limit >= 1000 else ""
-        return f"its newest record is {lasting(age_ms)} old, retention.ms={limit}{what}"
+        what = f" ({duration_in_words(limit)})" if limit >= 1000 else ""
+        return f"its newest record is {duration_in_words(age_ms)} old, retention.ms={limit}{what}"
 
     return oldest_while(facts, why)
 

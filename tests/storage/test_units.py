@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.units import duration_ms, has_unit, size_bytes
+from storage.units import duration_in_words, duration_ms, duration_text, has_unit, size_bytes
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,18 @@ def test_other_texts_are_no_sizes(text: str) -> None:
 def test_a_number_and_a_word_have_a_unit() -> None:
     assert [has_unit(text) for text in ("7d", "7 weeks", "7", "7.5", "d", "-7d")] == [
         *(True, True, False, False, False, False)
+    ]
+
+
+def test_durations_as_text() -> None:
+    times = (0, 9, 1500, 90_000, 5_400_000, 43_200_000, 604_800_000)
+    texts = ["0ms", "9ms", "1500ms", "90s", "90m", "12h", "7d"]
+    assert [duration_text(time_ms) for time_ms in times] == texts
+
+
+def test_durations_in_words() -> None:
+    times = (9, 1000, 1500, 59_999, 60_000, 5_400_000, 86_400_000, 604_800_001)
+    assert [duration_in_words(time_ms) for time_ms in times] == [
+        *("9 ms", "1 s", "1.5 s", "59.999 s"),
+        *("1 minute", "1.5 hours", "1 day", "7 days"),
     ]

@@ -23,7 +23,8 @@ from kafkafs.cli.common.ending import fail, one_line_errors
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.common.refusals import Request
 from kafkafs.quantities import TimeMs, Value
-from storage.plural import counted, lasting
+from storage.plural import counted
+from storage.units import duration_in_words
 
 if TYPE_CHECKING:
     from storage.settings.settings import Settings
@@ -110,7 +111,7 @@ def _say_what_would_go(logs: Address, topics: Sequence[str], out: Output) -> Non
         found.append({"topic": topic, "undelete_ms": delay_ms, "undelete_until": None})
         after = "it could not be restored"
         if delay_ms:
-            after = f"undelete could restore it for {lasting(delay_ms)}"
+            after = f"undelete could restore it for {duration_in_words(delay_ms)}"
         out.say(f"would delete {topic}, {counted(count, 'partition')}; {after}")
     out.json({"dry_run": True, "topics": found})
 

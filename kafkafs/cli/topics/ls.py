@@ -18,6 +18,7 @@ from kafkafs.cli.common.serving import check_served
 from kafkafs.cli.topics.facts import notes_of, partitions, settings_of
 from kafkafs.quantities import Size, TimeMs, Value
 from storage.paths import INTERNAL_TOPICS
+from storage.units import duration_text
 
 _COLUMNS = ("topic", "partitions", "records", "size", "last_append", "cleanup_policy", "retention")
 _PARTITION_COLUMNS = ("topic", "partition", "records", "size", "last_timestamp")
@@ -152,7 +153,8 @@ def _retention(limits: _Limits, out: Output) -> str | None:
         return None
     kept = []
     if limits["retention.ms"] != _NOT_SET:
-        kept.append(_duration(limits["retention.ms"]))
+        limit = limits["retention.ms"]
+        kept.append(duration_text(int(limit)) if limit.isdecimal() else limit)
     if limits["retention.bytes"] != _NOT_SET:
         size = limits["retention.bytes"]
         kept.append(out.text(Size(size)) if size.isdecimal() else size)
@@ -176,13 +178,3 @@ def _limit_numbers(limits: _Limits) -> dict[str, int | None]:
         is_number = text == _NOT_SET or text.isdecimal()
         numbers[name.replace(".", "_")] = int(text) if is_number else None
     return numbers
-
-
-def _duration(text: str) -> str:
-    """A duration as settings may be written: 7d, 12h, or with the unit ms."""
-    if not text.isdecimal():
-        return text
-    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if int(text) and int(text) % unit_ms == 0:
-            return f"{int(text) // unit_ms}{unit}"
-    return f"{text}ms"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkafs.spark.jobs.stats_report import TopicStats
 from storage.errors import InvalidConfig
+from storage.units import duration_in_words
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.range_stats import RangeStats
@@ -99,7 +100,8 @@ def _rates(axes: Any, topics: dict[str, RangeStats]) -> dict[str, str]:
     axes.set_ylabel("records per second")
     axes.set_xlabel("time of the records, UTC")
     left_out = f"; {hidden:,} far outside of this time are omitted" if hidden else ""
-    axes.set_title(f"Records over time, in steps of {_duration(width_ms)}{left_out}", loc="left")
+    step = duration_in_words(width_ms)
+    axes.set_title(f"Records over time, in steps of {step}{left_out}", loc="left")
     axes.grid(axis="y", alpha=0.3)
     return colours
 
@@ -159,10 +161,3 @@ def _sizes(axes: Any, counted: TopicStats, colours: dict[str, str]) -> None:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
-def _duration(width_ms: int) -> str:
-    units = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
-    seconds = width_ms // 1000
-    count, name = next((seconds // size, name) for size, name in units if seconds % size == 0)
-    return f"{count} {name}{'s' if count > 1 else ''}"
