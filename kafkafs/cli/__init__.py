@@ -274,7 +274,7 @@ def examples(*lines: str) -> str:
     cls=LazyGroup,
     sections=_SECTIONS,
     aliases=_ALIASES,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog=examples(
         "kafkafs mount data mnt",
         "kafkafs verify mnt/orders",

@@ -84,7 +84,7 @@ def _like_kafkas() -> Iterator[None]:
     "--max-bytes",
     type=_SIZE,
     default=_LARGEST,
-    metavar="SIZE",
+    show_default=False,
     help="Read only the first SIZE bytes of a log.",
 )
 @click.option(
@@ -99,7 +99,6 @@ def _like_kafkas() -> Iterator[None]:
     "--max-message-size",
     type=_SIZE,
     default="5MiB",
-    show_default=True,
     metavar="SIZE",
     help="Size limit of the batches that an index points to.",
 )

@@ -42,7 +42,7 @@ _SERVER = "--bootstrap-server localhost:9092"
 @click.option(
     "--link/--copy",
     default=False,
-    help="Hard-link files that never change, or copy them. The default is to copy.",
+    help="Hard-link files that never change, or copy them.",
 )
 @click.option("--abort", is_flag=True, help="Abort the transactions that are open in DATA.")
 @output_options("dry_run and lines (the messages)")

@@ -35,21 +35,18 @@ _OPTIONS = (
         "--value-schema",
         metavar="SCHEMA",
         default="auto",
-        show_default=True,
         help=_SCHEMA_HELP.format("values"),
     ),
     click.option(
         "--key-schema",
         metavar="SCHEMA",
         default="auto",
-        show_default=True,
         help="The same for keys.",
     ),
     click.option(
         "--decode-times",
         type=click.Choice(["number", "iso"]),
         default="number",
-        show_default=True,
         help="Format of decoded dates and times.",
     ),
     click.option(

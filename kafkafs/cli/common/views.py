@@ -26,7 +26,6 @@ def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
             "--view",
             type=click.Choice(views),
             default=views[0],
-            show_default=True,
             help="Format of a record: its value, or the format of .VIEW in a mount.",
         )(function)
 

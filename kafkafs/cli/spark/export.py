@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 @click.option(
     "--interval",
     default="10 seconds",
-    show_default=True,
     metavar="DURATION",
     help="With --follow: time between two files.",
 )

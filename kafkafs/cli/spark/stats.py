@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     "--gap",
     "gap_ms",
     default="1h",
-    show_default=True,
     type=Duration(),
     help="List times without a record of at least this length.",
 )
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     "--isolation",
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
-    show_default=True,
     help="With read_uncommitted, count records of aborted and open transactions, too.",
 )
 @where_option

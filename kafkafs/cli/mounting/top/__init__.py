@@ -47,7 +47,6 @@ PATIENCE_S = 10.0
     "--delay",
     "delay_ms",
     default="2s",
-    show_default=True,
     type=Duration("s", least="100ms"),
     help="Time between two readings. A number without a unit is in seconds.",
 )

@@ -68,7 +68,6 @@ _COUNT = click.IntRange(min=1)
     "start",
     metavar="START",
     default="earliest",
-    show_default=True,
     help=(
         "Where to begin if no offset is committed: earliest, latest, an offset, or a time (-15m)."
     ),
@@ -86,28 +85,24 @@ _COUNT = click.IntRange(min=1)
     type=_COUNT,
     metavar="N",
     default=10_000,
-    show_default=True,
     help="Largest number of records in a batch.",
 )
 @click.option(
     "--batch-bytes",
     type=ByteCount(least="1"),
     default="1MiB",
-    show_default=True,
     help="Largest number of bytes in a batch that has more than one record.",
 )
 @click.option(
     "--batch-wait",
     type=Duration(),
     default="0ms",
-    show_default=True,
     help="With --follow: how long a batch that is not full waits for more records.",
 )
 @click.option(
     "--on-failure",
     type=click.Choice(["stop", "retry", "skip"]),
     default="stop",
-    show_default=True,
     help="If COMMAND fails: end with its exit status, run it again, or skip the batch.",
 )
 @click.option(
