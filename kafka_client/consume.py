@@ -56,6 +56,11 @@ class Consumer:
         """Whether no partition is fetched any more."""
         return not self._waiting and not any(each.positions for each in self._fetchers.values())
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the leader of a partition is looked for."""
+        return bool(self._waiting)
+
     def drop(self, partition: TopicPartition) -> None:
         """Fetch a partition no longer."""
         self._waiting.pop(partition, None)

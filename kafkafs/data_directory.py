@@ -24,7 +24,8 @@ from storage.state import owner_file
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):[0-9]{4,5}")
 _IS_AN_ADDRESS = (
-    "this is the address of a broker, but kafkafs works on directories; give one of the broker's "
+    "this is the address of a broker. The commands ls, describe, groups, cat and append accept "
+    "kafka://HOST:PORT/TOPIC; this command line needs a directory, such as one of the broker's "
     "log.dirs"
 )
 
@@ -70,7 +71,11 @@ def find_mistake(path: str) -> Mistake | None:
 
 
 def is_broker_address(path: str) -> bool:
-    """Return whether a path that is not there reads as HOST:PORT, or as a list of these."""
+    """Return whether a path that is not there reads as HOST:PORT, as a list of these, or as
+    kafka://...
+    """
+    if path.startswith("kafka://"):
+        return True
     parts = os.path.basename(path).split(",")
     return all(map(_ADDRESS.fullmatch, parts)) and not os.path.lexists(path)
 

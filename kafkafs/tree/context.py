@@ -33,7 +33,10 @@ from storage.verify.log_checker import LogChecker
 
 
 class MountContext:
-    """See the module. `follows`: another process writes the directory, which is read only here."""
+    """See the module. `follows`: another process writes the directory, which is read only here.
+
+    `cache`: the directory for line indexes of a read-only directory, if not `cache_root`.
+    """
 
     def __init__(
         self,
@@ -44,8 +47,10 @@ class MountContext:
         notices: Notices | None = None,
         events: Events | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
+        cache: str | None = None,
     ) -> None:
         self.manager = manager
+        self._cache = cache
         self.options = options = options or MountOptions()
         self.clock_ns = clock_ns
         self.events = events or Events(lambda: clock_ns() // 1_000_000)
@@ -120,10 +125,15 @@ class MountContext:
         """The directory for a partition's line indexes where its own is read-only, else None."""
         if not self.options.read_only and not log.read_only:
             return None
-        cache = os.environ.get("XDG_CACHE_HOME")
-        if not cache:
-            cache = "/var/cache" if os.geteuid() == 0 else os.path.expanduser("~/.cache")
         # Directories without topic ids, and copies of one directory, must not share indexes.
         directory = f"{inode_number(log.directory, log.topic_id):016x}"
-        # The user may have made it a symbolic link.
-        return os.path.join(os.path.realpath(cache), "kafkafs", directory)
+        return os.path.join(self._cache or cache_root(), directory)
+
+
+def cache_root() -> str:
+    """Return the directory for what kafkafs can make again, of this user."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    if not cache:
+        cache = "/var/cache" if os.geteuid() == 0 else os.path.expanduser("~/.cache")
+    # The user may have made it a symbolic link.
+    return os.path.join(os.path.realpath(cache), "kafkafs")

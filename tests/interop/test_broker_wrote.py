@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from click.testing import CliRunner
 
+from kafkafs.cli import main
 from storage import LogManager, Record
 from tests.interop import workload
 from tests.interop.brokers import Broker
@@ -130,6 +132,27 @@ def test_records(
     # And from anywhere in it.
     middle = found[len(found) // 2].offset
     assert list(log.records(middle, isolation)) == [r for r in found if r.offset >= middle]
+
+
+@pytest.mark.parametrize("directory", TEXTS)
+@isolations
+def test_cat_of_the_cluster(
+    isolation: Isolation,
+    directory: str,
+    broker: Broker,
+    consumed: dict[Isolation, dict[str, list[Record]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By windows of a batch or two, so that transactions begin and end in others."""
+    monkeypatch.setattr("kafkafs.cli.clusters.windows.WINDOW_BYTES", 1)
+    monkeypatch.setattr("kafkafs.cli.clusters.windows._FETCH_BYTES", 3000)
+    view = directory.removeprefix(".") or "values"
+    addresses = [f"kafka://{broker.address}/{topic}" for topic in TOPICS]
+    options = ["--isolation", isolation, "--view", view]
+    done = CliRunner().invoke(main, ["cat", *addresses, *options])
+    assert (done.exit_code, done.stderr) == (0, "")
+    expected = b"".join(TEXTS[directory](consumed[isolation][topic]) for topic in TOPICS)
+    assert done.stdout_bytes == expected
 
 
 def test_kcat_and_kafkas_consumer_see_what_cat_shows(

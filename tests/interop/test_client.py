@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -33,10 +39,16 @@ from kafka_client.requests import (
 from storage import Record, encode
 from storage.record.batch import decode
 from storage.record.header import parse_header
+from tests.fork_server import KAFKAFS
 from tests.interop import clients
 from tests.interop.bad_proxy import BadProxy
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender
+from tests.kafkafs.schemas.avro_values import encoded
+from tests.kafkafs.schemas.registries import Topic, framed
+from tests.mount.test_pages_for_operators import PAYMENT
+from tests.mount.test_pages_for_operators import run as run_line
+from tests.pasted import commands, scripts
 
 T = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)
@@ -49,11 +61,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     broker = Broker(tmp_path_factory.mktemp("client"), broker_session_timeout_ms=60_000)
     try:
         broker.start()
-        topics = {
+        topics: dict[str, dict[str, object]] = {
             "orders": {"segment.bytes": 1 << 20, "retention.ms": -1},
             "tx": {},
             "started": {},
             "empty": {},
+            "_schemas": {"cleanup.policy": "compact"},
         }
         clients.create_topics(broker, topics)
         clients.create_topic(broker, "many", 3)
@@ -249,6 +262,133 @@ def test_members_of_groups(broker: Broker, cluster: Cluster, protocol: str) -> N
         found = describe_group(cluster, protocol)
     assert found.state == "Stable"
     assert [(each.client_id, each.host) for each in found.members] == [("c", "/127.0.0.1")]
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def run(*words: str, text: str | None = None) -> str:
+    """What a command prints. It must find nothing wrong."""
+    done = subprocess.run([*KAFKAFS, *words], input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), words
+    return done.stdout
+
+
+@pytest.mark.parametrize("topic", ["orders", "tx", "started"])
+def test_a_range_of_the_cluster_is_that_of_the_directory(broker: Broker, topic: str) -> None:
+    place, data = f"kafka://{broker.address}", str(broker.data)
+    time_s = "2023-11-14T22:13:20"
+    spans = ["", "@3", "@-1", "@-4", "@-7..-2", "@5..9", f"@{time_s}.005Z", f"@..{time_s}.003Z"]
+    places = [f"{topic}{span}" for span in spans]
+    for options in (["--view", "jsonl"], ["--view", "kv", "--isolation", "read_uncommitted"]):
+        assert run("cat", place, *places, *options) == run("cat", data, *places, *options)
+    where = ["--where", "key is null or offset > 12"]
+    assert run("cat", place, topic, *where) == run("cat", data, topic, *where)
+
+
+def test_what_is_appended_by_key_is_in_the_partition_of_a_local_log(
+    broker: Broker, tmp_path: Path
+) -> None:
+    lines = "".join(f"key {number}\tvalue {number}\n" for number in range(50))
+    clients.create_topic(broker, "keyed", 3)
+    run("create", str(tmp_path), "keyed", "-p", "3")
+    place = f"kafka://{broker.address}"
+    for data in (place, str(tmp_path)):
+        run("append", data, "keyed", "--view", "kv", text=lines)
+        run("append", data, "keyed:1", text="at the end")
+    assert run("cat", place, "keyed", "--view", "kv") == run(
+        "cat", str(tmp_path), "keyed", "--view", "kv"
+    )
+    header = '{"value":"v","headers":[["h","x"],["n",null]],"timestamp":7}\n'
+    run("append", f"{place}/keyed:2", "--view", "jsonl", text=header)
+    assert clients.consume_all(broker, ["keyed"])  # read by another client, too
+    last = json.loads(run("cat", f"{place}/keyed:2@-1", "--view", "jsonl"))
+    facts = [last[name] for name in ("timestamp", "key", "value", "headers")]
+    assert facts == [7, None, "v", [["h", "x"], ["n", None]]]
+
+
+@contextlib.contextmanager
+def followed(*words: str) -> Iterator[Callable[[], str]]:
+    """A function that returns the next line of `cat -f`."""
+    command = [*KAFKAFS, "cat", "-f", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline
+        finally:
+            process.terminate()
+
+
+def test_what_is_appended_is_followed(broker: Broker) -> None:
+    clients.create_topic(broker, "followed", 2)
+    place = f"kafka://{broker.address}/followed"
+    run("append", f"{place}:0", text="before\n")
+    with followed(place) as line:
+        assert line() == "before\n"
+        for partition, value in ((1, "a"), (0, "b")):
+            run("append", f"{place}:{partition}", text=value)
+            assert line() == f"{value}\n"
+
+
+def send_schemas(broker: Broker, topic: Topic) -> None:
+    schemas = [Record(0, T, 0, key, schema) for key, schema in topic.records]
+    Sender(broker).send("_schemas", schemas)
+
+
+def test_schemas_come_from_the_cluster(broker: Broker) -> None:
+    """The topic `_schemas` grows while records are read."""
+    clients.create_topic(broker, "avro")
+    options = ["--decode", "--value-only"]
+    with followed(f"kafka://{broker.address}/avro", *options) as line:
+        for number, kind, value, text in ((1, "string", b"\2a", '"a"'), (2, "long", b"\2", "1")):
+            topic = Topic()
+            topic.register("avro-value", number, number, {"type": kind})
+            send_schemas(broker, topic)
+            frame = b"\0" + number.to_bytes(4, "big")
+            Sender(broker).send("avro", [Record(0, T, 0, None, frame + value)])
+            assert line() == f"{text}\n"
+
+
+def test_recipes(broker: Broker, tmp_path: Path) -> None:
+    """Those of docs/kafka.md."""
+    now_ms = time.time_ns() // 1_000_000
+    clients.create_topics(broker, {"recipes": {}, "payments": {}})
+    orders = [
+        (b"order-4711", b'{"n":3,"item":"apples"}'),
+        (b"order-4712", b'{"n":1,"item":"pear"}'),
+    ]
+    Sender(broker).send("recipes", [Record(0, now_ms, 0, *each) for each in orders])
+    payment = encoded(PAYMENT, {"id": 1, "amount": Decimal("12.50"), "day": date(2026, 11, 28)})
+    Sender(broker).send("payments", [Record(0, now_ms, 0, b"p1", framed(7, payment))])
+    registry = Topic()
+    registry.register("payments-value", 1, 7, PAYMENT)
+    send_schemas(broker, registry)
+    script = scripts("docs/kafka.md")["A cluster that you cannot log in to"]
+    for line, shown in commands(
+        script.replace("broker:9092/orders", f"{broker.address}/recipes").replace(
+            "broker:9092", broker.address
+        )
+    ):
+        if " -f " in line:
+            with followed(*shlex.split(line)[3:]) as next_line:
+                assert [next_line().rstrip("\n") for _ in shown] == shown
+        else:
+            assert run_line(line, tmp_path) == shown
+
+
+def test_groups_and_settings_of_the_cluster(broker: Broker, cluster: Cluster) -> None:
+    commit_offsets(cluster, "behind", {ORDERS: Committed(90, -1, "")})
+    place = f"kafka://{broker.address}"
+    (row,) = json.loads(run("groups", place, "behind", "--json"))["offsets"]
+    assert (row["offset"], row["high_watermark"], row["lag"]) == (90, 100, 10)
+    assert run("cat", f"{place}/orders@group=behind", "--view", "jsonl").count("\n") == 10
+    found = json.loads(run("describe", f"{place}/started", f"{place}/orders", "--json"))
+    assert [(row["log_start"], row["last_stable"]) for row in found["partitions"]] == [
+        *((7, 10), (0, 100))
+    ]
+    assert found["settings"]["orders"] == {"retention.ms": "-1", "segment.bytes": "1048576"}
+    listed = {row["topic"]: row for row in json.loads(run("ls", place, "--json"))["topics"]}
+    assert (listed["started"]["records"], listed["many"]["partitions"]) == (3, 3)
 
 
 # -- a connection that is bad ----------------------------------------------------------------------

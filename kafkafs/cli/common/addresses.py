@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 
+from kafkafs.cli.common.clusters import ClusterAddress, cluster_address, is_cluster
 from kafkafs.cli.common.ending import did_you_mean, fail, note_typed, say
 from kafkafs.cli.common.mounts import mount_around, mount_that_writes
 from kafkafs.cli.common.words import LOG_WORDS, Logs, Topic
@@ -83,6 +84,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 Needs = Literal["partitions", "files", "nothing"]
 #: The grammar, in the usage line of a command.
 LOGS = "DATA|MOUNT [TOPIC[:PARTITION]]..."
+#: Stands for MOUNT in it, if a command accepts the address of a cluster, too.
+CLUSTER = "MOUNT|kafka://HOST:PORT"
 _ALLOW_EMPTY = "kafkafs.allow_empty"
 
 
@@ -357,14 +360,20 @@ def logs_argument(
     needs: Needs = "partitions",
     may_be_partition: bool = False,
     partitions: bool = True,
+    clusters: bool = False,
 ) -> Callable[[_F], _F]:
     """Add the argument for logs. The command's parameter is `logs`, an `Address`.
 
     `metavar`: the part of the grammar that the command accepts, for its usage line. `allow_empty`:
     add the option `--allow-empty`. `partitions`: accept single partitions, not only whole topics.
+    `clusters`: accept addresses of clusters, too, as a `ClusterAddress`.
     """
 
-    def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
+    def resolved(
+        context: click.Context, parameter: click.Parameter, words: Any
+    ) -> Address | ClusterAddress:
+        if clusters and is_cluster(words[0]):
+            return cluster_address(words)
         address = resolve(context, words, needs=needs, may_be_partition=may_be_partition)
         if not partitions and any(number is not None for _, number in address.places):
             raise click.UsageError(
@@ -375,6 +384,8 @@ def logs_argument(
     if not partitions:
         metavar = metavar.replace("[:PARTITION]", "")
     words = LOG_WORDS if partitions else Logs(Topic())
+    if clusters:
+        metavar = metavar.replace("MOUNT", CLUSTER)
     return _words_argument("logs", metavar, words, resolved, allow_empty=allow_empty)
 
 
@@ -404,7 +415,12 @@ def resolve_directory(
 
 
 def _words_argument(
-    name: str, metavar: str, words: Logs, callback: Callable[..., Address], *, allow_empty: bool
+    name: str,
+    metavar: str,
+    words: Logs,
+    callback: Callable[..., Address | ClusterAddress],
+    *,
+    allow_empty: bool,
 ) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         if allow_empty:

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from kafkafs.cli.common.ending import end, fail, say
-from kafkafs.cli.common.mount_files import MountFiles
+from kafkafs.cli.common.mount_files import Opened
 from kafkafs.cli.common.patience import patiently
 from kafkafs.cli.common.views import path_in_topic
 from storage.plural import counted
@@ -163,10 +163,10 @@ class TopicDecoders:
 
 
 @contextmanager
-def topic_decoders(decoding: Decoding, files: MountFiles) -> Iterator[TopicDecoders]:
+def topic_decoders(decoding: Decoding, opened: Opened) -> Iterator[TopicDecoders]:
     """Yield the decoders. At the end, say how many records have an error; `--strict` exits.
 
-    The topic `_schemas` is read from `files`. Errors: OSError, SchemaError.
+    `opened` opens the topic `_schemas`. Errors: OSError, SchemaError.
     """
     from kafkafs.schemas.choice import Schemas
     from kafkafs.schemas.registry_topic import REGISTRY_TOPIC, RegistryTopic
@@ -175,7 +175,7 @@ def topic_decoders(decoding: Decoding, files: MountFiles) -> Iterator[TopicDecod
         registry = None
         if decoding.asks_registry:
             with suppress(FileNotFoundError):
-                file = files.opened(REGISTRY_TOPIC, *path_in_topic("jsonl", "0"))
+                file = opened(REGISTRY_TOPIC, *path_in_topic("jsonl", "0"))
                 read = stack.enter_context(file)
                 registry = RegistryTopic(
                     lambda position, size: patiently(lambda: read(position, size))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,18 +22,23 @@ if TYPE_CHECKING:
     from storage.directory.manager import LogManager
 
 _READ_BYTES = 1 << 20
+READ_COMMITTED = "read_committed"
 
 Read = Callable[[int, int], bytes]
 """Return bytes from a position, at most the given number; none at the end."""
+Opened = Callable[..., AbstractContextManager[Read]]
+"""Opens a file by the names in its path."""
 
 
-def tree_of(manager: LogManager) -> FileSystem:
-    """The tree that a mount of a directory would show."""
+def tree_of(
+    manager: LogManager, isolation: str = READ_COMMITTED, cache: str | None = None
+) -> FileSystem:
+    """The tree that a mount of a directory would show. `cache`: see `MountContext`."""
     from kafkafs.mount_options import MountOptions
     from kafkafs.tree.context import MountContext
     from kafkafs.tree.filesystem import FileSystem
 
-    return FileSystem(MountContext(manager, MountOptions()))
+    return FileSystem(MountContext(manager, MountOptions(isolation=isolation), cache=cache))
 
 
 def find(tree: FileSystem, *names: str) -> Node:
@@ -48,7 +53,9 @@ def find(tree: FileSystem, *names: str) -> Node:
 
 
 @contextmanager
-def opened_tree(data_dir: str) -> Iterator[FileSystem]:
+def opened_tree(
+    data_dir: str, isolation: str = READ_COMMITTED, cache: str | None = None
+) -> Iterator[FileSystem]:
     """The tree of a directory that may be in use."""
     from storage.directory.manager import LogManager
 
@@ -56,7 +63,7 @@ def opened_tree(data_dir: str) -> Iterator[FileSystem]:
         opening_shown() as progress,
         LogManager.open(data_dir, read_only=True, keeps_faulty=True, progress=progress) as manager,
     ):
-        yield tree_of(manager)
+        yield tree_of(manager, isolation, cache)
 
 
 class MountFiles:

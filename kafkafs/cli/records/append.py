@@ -15,6 +15,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import (
+    CLUSTER,
     Address,
     allow_empty_option,
     check_address,
@@ -23,6 +24,14 @@ from kafkafs.cli.common.addresses import (
     resolve,
 )
 from kafkafs.cli.common.changes import opened_to_change
+from kafkafs.cli.common.clusters import (
+    Client,
+    Reports,
+    cluster_address,
+    cluster_options,
+    is_cluster,
+    partitions_of,
+)
 from kafkafs.cli.common.ending import fail, one_line_errors, say
 from kafkafs.cli.common.mount_files import find, tree_of
 from kafkafs.cli.common.refusals import Request
@@ -54,14 +63,16 @@ _Write = Callable[[bytes], None]
         "kafkafs append data orders < lines",
         "kafkafs append mnt/users --view kv < pairs  # KEY TAB VALUE",
         "kafkafs append mnt/orders/0 --view jsonl < saved.jsonl",
+        "kafkafs append kafka://broker:9092/orders --view kv < pairs",
         "kafkafs append data orders:0 --view batches < 00000000000000000000.log",
     ),
 )
-@words_argument("DATA|MOUNT TOPIC[:PARTITION]")
+@words_argument(f"DATA|{CLUSTER} TOPIC[:PARTITION]")
 @allow_empty_option
 @view_option(VIEWS)
+@cluster_options
 @click.pass_context
-def command(context: click.Context, words: Sequence[str], view: str) -> None:
+def command(context: click.Context, words: Sequence[str], view: str, client: Client) -> None:
     """Append each line of standard input as a record, to a partition or by key to a topic's
     partitions.
 
@@ -78,7 +89,15 @@ def command(context: click.Context, words: Sequence[str], view: str) -> None:
 
     If a line or a batch is refused, all earlier lines or batches are in the log, and no later ones.
     Standard error has the number of the refused one and the reason, and the exit status is 3.
+
+    kafka://HOST:PORT/TOPIC[:PARTITION] appends to a cluster with acks=all, not with --view batches.
+    If the connection is lost before the acknowledgement, the lines may be in the topic or not. The
+    command then ends with exit status 3 and does not send them again.
     """
+    if is_cluster(words[0]):
+        _append_to_cluster(words, client, view)
+        return
+    client.check_unused()
     plain, view = taken_from_paths(context, words, VIEWS)
     logs = resolve(context, plain)
     if len(logs.places) != 1:
@@ -107,6 +126,23 @@ def command(context: click.Context, words: Sequence[str], view: str) -> None:
         request = Request(mount, path, os.path.join(topic, names[-1]))
         with _opened_in_mount(os.path.join(mount, path), request) as write:
             _append(write, view, request)
+
+
+def _append_to_cluster(words: Sequence[str], client: Client, view: str) -> None:
+    from kafkafs.cli.clusters.produce import TopicWriter
+
+    address, report = cluster_address(words), Reports()
+    if len(address.places) != 1:
+        raise click.UsageError("give one topic or partition: kafka://HOST:PORT/TOPIC[:PARTITION]")
+    if view == "batches":
+        raise click.UsageError("--view batches cannot be used with the address of a cluster")
+    if sys.stdin is None:
+        raise fail("standard input is closed")
+    with one_line_errors(), client.connected(address.brokers) as cluster:
+        partitions = [each for each, _ in partitions_of(cluster, address, report)]
+        if partitions:
+            _append(TopicWriter(cluster, partitions, view).write, view, None)
+    report.end()
 
 
 def _check_input(logs: Address, mount: str | None, view: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,15 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import partitions_at, resolve
+from kafkafs.cli.common.addresses import CLUSTER, partitions_at, resolve
+from kafkafs.cli.common.clusters import (
+    Client,
+    Reports,
+    cluster_address,
+    cluster_options,
+    is_cluster,
+    partitions_of,
+)
 from kafkafs.cli.common.decoding import (
     Decoding,
     decode_options,
@@ -21,7 +30,14 @@ from kafkafs.cli.common.decoding import (
 )
 from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.matching import matching_lines, where_option
-from kafkafs.cli.common.mount_files import MountFiles, Read, opened_files, opened_tree
+from kafkafs.cli.common.mount_files import (
+    READ_COMMITTED,
+    MountFiles,
+    Opened,
+    Read,
+    opened_files,
+    opened_tree,
+)
 from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.patience import patiently
@@ -29,6 +45,7 @@ from kafkafs.cli.common.views import VIEWS, path_in_topic, taken_from_paths, vie
 from kafkafs.cli.common.words import words_argument
 
 if TYPE_CHECKING:
+    from kafkafs.tree.filesystem import FileSystem
     from storage.condition.condition import Condition
 
 _READ_BYTES = 1 << 20
@@ -46,20 +63,38 @@ _Write = Callable[[str, bytes], object]
         "kafkafs cat data orders@-15m --view jsonl",
         "kafkafs cat data orders@-10 --decode",
         "kafkafs cat data orders --decode --value-schema order.avsc --value-only",
+        "kafkafs cat kafka://broker:9092/orders:0@-10",
+        "kafkafs cat -f kafka://broker:9092/orders@end --view jsonl",
         "kafkafs cat data orders --where \"key = 'alice' and value like '%apples%'\"",
     ),
 )
-@words_argument("DATA|MOUNT TOPIC[:PARTITION][@START[..END]]...")
+@words_argument(f"DATA|{CLUSTER} TOPIC[:PARTITION][@START[..END]]...")
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Of kafka://: then print new records, as they are appended.",
+)
 @view_option(VIEWS)
 @where_option
+@click.option(
+    "--isolation",
+    type=click.Choice([READ_COMMITTED, "read_uncommitted"]),
+    default=READ_COMMITTED,
+    help="With read_uncommitted, print records of aborted and open transactions, too.",
+)
 @decode_options
+@cluster_options
 @click.pass_context
 def command(
     context: click.Context,
     words: Sequence[str],
+    follow: bool,
     view: str,
     where: Condition | None,
+    isolation: str,
     decoding: Decoding | None,
+    client: Client,
 ) -> None:
     """Print the records of partitions. Print the partitions of a topic one after the other.
 
@@ -79,8 +114,25 @@ def command(
     those of the topic _schemas in the same directory, where a Confluent Schema Registry stores its
     schemas. A value that cannot be decoded is printed as by --view jsonl, with valueError.
 
+    kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. They are copied
+    to a small directory in the cache, and deleted when they are printed. --decode reads the topic
+    _schemas of the cluster. With -f, cat prints all partitions as records arrive. If records were
+    deleted before cat could read them, or a topic may not be read, cat continues with the others
+    and ends with exit status 3.
+
     The directory may be in use. If cat reaches damaged records, it ends with exit status 3.
     """
+    if is_cluster(words[0]):
+        if decoding is not None:
+            view = view_to_decode(context, view)
+        _check_view(view, where)
+        _print_cluster(words, client, isolation, view, where, decoding, follow=follow)
+        return
+    client.check_unused()
+    if follow:
+        raise click.UsageError(
+            "-f requires an address: kafka://HOST:PORT/TOPIC. To follow a mount: kafkafs tail -f"
+        )
     plain, points = _divided(words)
     plain, view = taken_from_paths(context, plain, VIEWS)
     if decoding is not None:
@@ -88,8 +140,7 @@ def command(
     address = resolve(context, plain)
     if not address.places:
         raise click.UsageError("give a topic: DATA TOPIC[:PARTITION], or MOUNT/TOPIC[/PARTITION]")
-    if where is not None and view == "batches":
-        raise click.UsageError("--where cannot be used with --view batches")
+    _check_view(view, where)
     starts = points[-len(address.places) :]
     with one_line_errors():
         found = [
@@ -97,29 +148,92 @@ def command(
             for place, point in zip(address.places, starts, strict=True)
             for topic, number in partitions_at(address._replace(places=(place,)))
         ]
-        if where is not None:
+        if where is not None or isolation != READ_COMMITTED:
             with (
-                opened_tree(address.data_dir) as tree,
-                _writer(decoding, MountFiles(tree)) as write,
+                opened_tree(address.data_dir, isolation) as tree,
+                _writer(decoding, MountFiles(tree).opened) as write,
             ):
                 for topic, number, point in found:
-                    for text in matching_lines(tree, topic, number, view, point, where):
-                        write(topic, text)
+                    _print(tree, topic, number, view, point, where, write)
             return
-        with opened_files(address) as files, _writer(decoding, files) as write:
+        with opened_files(address) as files, _writer(decoding, files.opened) as write:
             for topic, number, point in found:
                 with files.opened(topic, *path_in_topic(view, f"{number}@{point}")) as read:
                     _copy(read, partial(write, topic))
 
 
+def _check_view(view: str, where: Condition | None) -> None:
+    if where is not None and view == "batches":
+        raise click.UsageError("--where cannot be used with --view batches")
+
+
+def _print_cluster(
+    words: Sequence[str],
+    client: Client,
+    isolation: str,
+    view: str,
+    where: Condition | None,
+    decoding: Decoding | None,
+    *,
+    follow: bool,
+) -> None:
+    from kafkafs.cli.clusters.ranges import parsed_range, spans
+    from kafkafs.cli.clusters.registry import opened_registry
+    from kafkafs.cli.clusters.windows import Windows, scratch_directory
+
+    address, report = cluster_address(words, ranges=True), Reports()
+    if not address.places:
+        raise click.UsageError("give a topic: kafka://HOST:PORT/TOPIC[:PARTITION]")
+    for each in address.places:
+        parsed_range(each.range, follow=follow)
+    with (
+        one_line_errors(),
+        scratch_directory() as directory,
+        client.connected(address.brokers) as cluster,
+    ):
+        windows = Windows(cluster, directory, isolation, report)
+        found = spans(windows, partitions_of(cluster, address, report), follow=follow)
+        # Followed partitions are read together, others one after the other.
+        together = [dict(found)] if follow else [{partition: span} for partition, span in found]
+        with _writer(decoding, partial(opened_registry, windows)) as write:
+            for part in together:
+                for window in windows.of(part):
+                    topic, number = window.partition
+                    with window.deleted_after() as tree:
+                        _print(tree, topic, number, view, window.points, where, write)
+                    sys.stdout.flush()
+    report.end()
+
+
+def _print(
+    tree: FileSystem,
+    topic: str,
+    number: int,
+    view: str,
+    points: str,
+    where: Condition | None,
+    write: _Write,
+) -> None:
+    """Print the records of a partition between two points, `START..END`."""
+    if where is not None:
+        for text in matching_lines(tree, topic, number, view, points, where):
+            write(topic, text)
+        return
+    with MountFiles(tree).opened(topic, *path_in_topic(view, f"{number}@{points}")) as read:
+        _copy(read, partial(write, topic))
+
+
 @contextmanager
-def _writer(decoding: Decoding | None, files: MountFiles) -> Iterator[_Write]:
-    """Yield a function that writes text to standard output, decoded as `decoding` says."""
+def _writer(decoding: Decoding | None, opened: Opened) -> Iterator[_Write]:
+    """Yield a function that writes text to standard output, decoded as `decoding` says.
+
+    `opened` opens the topic with the schemas.
+    """
     if decoding is None:
         with binary_stdout() as out:
             yield lambda topic, text: out.write(text)
         return
-    with topic_decoders(decoding, files) as decoders, binary_stdout() as out:
+    with topic_decoders(decoding, opened) as decoders, binary_stdout() as out:
         yield lambda topic, text: out.write(decoders.decoder_of(topic).feed(text))
 
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
+from kafkafs.cli.common.clusters import Client, ClusterAddress, Reports, cluster_options
 from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
 from kafkafs.cli.topics.facts import notes_of, partitions, settings_of
+from kafkafs.quantities import Value
 from storage.paths import INTERNAL_TOPICS
 
 _COLUMNS = (
     *("topic", "partition", "log_start", "log_end", "high_watermark", "segments", "size"),
     *("first_timestamp", "last_timestamp"),
+)
+_CLUSTER_COLUMNS = (
+    *("topic", "partition", "log_start", "high_watermark", "last_stable", "records"),
+    *("leader", "replicas", "isr"),
 )
 
 
@@ -26,11 +33,13 @@ _COLUMNS = (
         "kafkafs describe data orders",
         "kafkafs describe mnt/orders/0",
         "kafkafs describe --json data orders:0 payments",
+        "kafkafs describe kafka://broker:9092/orders",
     ),
 )
-@logs_argument(needs="files")
+@logs_argument(needs="files", clusters=True)
+@cluster_options
 @output_options("partitions, settings (of each topic) and notes", times=True, sizes=True)
-def command(logs: Address, out: Output) -> None:
+def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None:
     """Show the partitions of topics, and the settings that are set on the topics.
 
     log_start is the offset of the first record, log_end the offset of the next record. All in-sync
@@ -39,7 +48,15 @@ def command(logs: Address, out: Output) -> None:
 
     After the table, a line TOPIC NAME=VALUE is printed for each setting that is set on a topic.
     Lines that begin with # are those of `kafkafs ls`.
+
+    Of a cluster, kafka://HOST:PORT/TOPIC, describe shows last_stable, where the oldest open
+    transaction begins, the leader, the replicas and the in-sync replicas. It does not show log_end,
+    segments, sizes and times.
     """
+    if isinstance(logs, ClusterAddress):
+        _describe_cluster(logs, client, out)
+        return
+    client.check_unused()
     with one_line_errors():
         check_address(logs)
         with opened_files(logs, os.path.join(".kafkafs", "topics")) as files:
@@ -52,9 +69,32 @@ def command(logs: Address, out: Output) -> None:
             settings = {topic: settings_of(files, topic)[1] for topic in topics}
             notes = notes_of(logs, files.table(".kafkafs", "topics")[1])
     rows = [{name: each[name] for name in _COLUMNS} for each in found]
+    _print(out, _COLUMNS, rows, settings, notes)
+
+
+def _describe_cluster(logs: ClusterAddress, client: Client, out: Output) -> None:
+    from kafkafs.cli.clusters import facts
+
+    report = Reports()
+    with one_line_errors(), client.connected(logs.brokers) as cluster:
+        found = facts.partitions(cluster, logs, report, internal=False)
+        topics = dict.fromkeys(str(each["topic"]) for each in found)
+        known = facts.settings_of(cluster, topics, report)
+    settings = {topic: each.set_here for topic, each in known.items() if each is not None}
+    _print(out, _CLUSTER_COLUMNS, found, settings, [])
+    report.end()
+
+
+def _print(
+    out: Output,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Value]],
+    settings: Mapping[str, Mapping[str, str]],
+    notes: Sequence[str],
+) -> None:
     out.json({"partitions": rows, "settings": settings, "notes": notes})
     if not out.as_json:
-        out.table(_COLUMNS, [list(row.values()) for row in rows])
+        out.table(columns, [[row[name] for name in columns] for row in rows])
     for topic, given in settings.items():
         for name, value in given.items():
             out.say(f"{topic} {name}={value}")

@@ -11,6 +11,7 @@ import click
 
 from kafkafs.cli import examples
 from kafkafs.cli.common.addresses import Address, check_address, logs_argument
+from kafkafs.cli.common.clusters import Client, ClusterAddress, Reports, cluster_options
 from kafkafs.cli.common.ending import one_line_errors
 from kafkafs.cli.common.mount_files import MountFiles, opened_files
 from kafkafs.cli.common.output import Output, objects, output_options
@@ -22,6 +23,8 @@ from storage.units import duration_text
 
 _COLUMNS = ("topic", "partitions", "records", "size", "last_append", "cleanup_policy", "retention")
 _PARTITION_COLUMNS = ("topic", "partition", "records", "size", "last_timestamp")
+_CLUSTER_COLUMNS = ("topic", "partitions", "records", "cleanup_policy", "retention")
+_CLUSTER_PARTITION_COLUMNS = ("topic", "partition", "records")
 _RATES = ("records_per_s", "bytes_per_s")
 _RATE_S = 1.0
 _NOT_SET = "-1"
@@ -36,9 +39,10 @@ _Limits = Mapping[str, str] | None
         "kafkafs ls data",
         "kafkafs ls mnt --rates",
         "kafkafs ls mnt/orders --json",
+        "kafkafs ls kafka://broker:9092",
     ),
 )
-@logs_argument(needs="files")
+@logs_argument(needs="files", clusters=True)
 @click.option(
     "--internal", is_flag=True, help="List Kafka's own topics too, such as __consumer_offsets."
 )
@@ -50,13 +54,16 @@ _Limits = Mapping[str, str] | None
         "one second."
     ),
 )
+@cluster_options
 @output_options(
     "topics, with retention_ms and retention_bytes (-1: no limit, null: not known), or partitions; "
     "and notes",
     times=True,
     sizes=True,
 )
-def command(logs: Address, internal: bool, rates: bool, out: Output) -> None:
+def command(
+    logs: Address | ClusterAddress, internal: bool, rates: bool, client: Client, out: Output
+) -> None:
     """List topics: partitions, records, size, time of the last append, cleanup policy, retention.
     With TOPIC, list its partitions: records, size, timestamp of the last record.
 
@@ -66,13 +73,19 @@ def command(logs: Address, internal: bool, rates: bool, out: Output) -> None:
     The last lines begin with #. They name partitions that cannot be opened, lost records, and
     deleted topics that can be undeleted, with their ids. They also name topics that keep everything
     because their settings are not known.
+
+    Of a cluster, kafka://HOST:PORT, sizes and times are not known.
     """
     if rates and logs.places:
         raise click.UsageError("--rates takes no TOPIC")
-    if rates and logs.mount is None:
+    if rates and (isinstance(logs, ClusterAddress) or logs.mount is None):
         raise click.UsageError(
             "--rates requires a mount: nothing is appended while DATA is not mounted"
         )
+    if isinstance(logs, ClusterAddress):
+        _list_cluster(logs, client, out, internal=internal)
+        return
+    client.check_unused()
     with one_line_errors():
         check_address(logs)
         if rates and logs.mount is not None:
@@ -94,15 +107,52 @@ def command(logs: Address, internal: bool, rates: bool, out: Output) -> None:
                     topic: _limits(files, topic) for topic in now.facts if topic not in hidden
                 }
                 columns, rows = _table(now, before, limits, out)
+    _print(columns, rows, limits, notes, out)
+
+
+def _print(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Value]],
+    limits: Mapping[str, _Limits],
+    notes: Sequence[str],
+    out: Output,
+) -> None:
     if out.as_json:
         found = objects(columns, rows)
         for each in found if limits else []:
             each |= _limit_numbers(limits[str(each["topic"])])
-        out.json({"partitions" if logs.places else "topics": found, "notes": notes})
+        out.json({"partitions" if "partition" in columns else "topics": found, "notes": notes})
         return
     out.table(columns, rows)
     for note in notes:
         out.say(f"# {note}")
+
+
+def _list_cluster(logs: ClusterAddress, client: Client, out: Output, *, internal: bool) -> None:
+    from kafkafs.cli.clusters import facts
+
+    report = Reports()
+    with one_line_errors(), client.connected(logs.brokers) as cluster:
+        found = facts.partitions(cluster, logs, report, internal=internal)
+        topics = dict.fromkeys(str(each["topic"]) for each in found)
+        settings = {} if logs.places else facts.settings_of(cluster, topics, report)
+    limits = {
+        topic: None if known is None else _limits_in(known.in_force)
+        for topic, known in settings.items()
+    }
+    if logs.places:
+        columns: Sequence[str] = _CLUSTER_PARTITION_COLUMNS
+        rows = [[each[name] for name in columns] for each in found]
+    else:
+        columns, rows = _CLUSTER_COLUMNS, []
+        for topic, known in settings.items():
+            records = [each["records"] for each in found if each["topic"] == topic]
+            total = sum(int(each) for each in records if each is not None)
+            policy = None if known is None else known.in_force.get("cleanup.policy")
+            row: list[Value] = [topic, len(records), None if None in records else total]
+            rows.append([*row, policy, _retention(limits[topic], out)])
+    _print(columns, rows, limits, [], out)
+    report.end()
 
 
 class _Listing(NamedTuple):
@@ -164,9 +214,12 @@ def _retention(limits: _Limits, out: Output) -> str | None:
 def _limits(files: MountFiles, topic: str) -> _Limits:
     """Read the settings of retention of a topic."""
     try:
-        in_force, _ = settings_of(files, topic)
+        return _limits_in(settings_of(files, topic)[0])
     except OSError:
         return None
+
+
+def _limits_in(in_force: Mapping[str, str]) -> _Limits:
     return {name: in_force.get(name, _NOT_SET) for name in ("retention.ms", "retention.bytes")}
 
 

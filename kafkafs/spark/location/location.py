@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from kafkafs.data_directory import find_mistake
+from kafkafs.data_directory import find_mistake, is_broker_address
 from kafkafs.spark.option_values import InvalidOption
 from storage.files import Files
 
@@ -62,6 +62,8 @@ def location_of(option: str) -> Location:
         return Location(option, os.path.abspath(unquote(parts.path)), True)
     if not is_uri(option):
         return Location(option, os.path.abspath(option), True)
+    if is_broker_address(option) and (mistake := find_mistake(option)) is not None:
+        raise InvalidOption(f"{option}: {mistake.reason}")
     option = re.sub(r"\As3[an]://", "s3://", option)
     _, path = _filesystem(option)
     return Location(option, "/" + path.strip("/"), False)

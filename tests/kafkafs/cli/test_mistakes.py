@@ -97,6 +97,9 @@ NOT_WHILE_MOUNTED = {
     *("repair", "repair --apply", "repair --purge --apply", "repair --indexes --apply"),
 }
 
+#: Those that accept the address of a cluster.
+ON_CLUSTERS = {"append", "cat", "describe", "ls"}
+
 each_command = pytest.mark.parametrize("command", TAKE_A_DIRECTORY)
 
 
@@ -250,7 +253,10 @@ def test_no_data_directory(tmp_path: Path, command: str, monkeypatch: pytest.Mon
     assert "not a Kafka data directory" in refused(command, str(tmp_path / "others"))
     assert "no such data directory" in refused(command, str(tmp_path / "missing"))
     assert "a file" in refused(command, str(tmp_path / "file"))
-    for address in ("localhost:9092", "b1.example.com:9092,[::1]:9093"):
+    addresses = ["localhost:9092", "b1.example.com:9092,[::1]:9093"]
+    if command.split()[0] not in ON_CLUSTERS and command != "groups ls":
+        addresses += ["kafka://localhost:9092", "kafka://localhost:9092/orders"]
+    for address in addresses:
         assert "this is the address of a broker" in refused(command, address)
     assert tree(tmp_path) == before
 

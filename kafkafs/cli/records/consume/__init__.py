@@ -188,8 +188,8 @@ def command(
             StandardOutput(is_taken=keeps) if shell is None else Command(shell, descriptors)
         )
         if decoding is not None:
-            files = MountFiles(sources.mount)
-            decoders = stack.enter_context(topic_decoders(decoding, files))
+            opened = MountFiles(sources.mount).opened
+            decoders = stack.enter_context(topic_decoders(decoding, opened))
             output = Decoded(output, decoders)
         directories = Directories(sources)
         positions = _positions(directories, sources, group, file)

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import allow_empty_option, resolve_directory
+from kafkafs.cli.common.addresses import CLUSTER, allow_empty_option, resolve_directory
+from kafkafs.cli.common.clusters import (
+    Client,
+    Reports,
+    cluster_address,
+    cluster_options,
+    is_cluster,
+)
 from kafkafs.cli.common.ending import did_you_mean, fail, one_line_errors
 from kafkafs.cli.common.mount_files import opened_files
 from kafkafs.cli.common.output import Output, output_options
@@ -16,6 +23,8 @@ from kafkafs.cli.common.words import Group, Logs, words_argument
 from kafkafs.quantities import TimeMs, Value
 
 _COLUMNS = ("group", "partitions", "lag", "last_commit")
+_CLUSTER_COLUMNS = ("group", "state", "partitions", "lag")
+_CLUSTER_OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "lag")
 _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "lag", "committed")
 
 
@@ -25,19 +34,27 @@ _OFFSET_COLUMNS = ("group", "topic", "partition", "offset", "high_watermark", "l
         "kafkafs groups ls data",
         "kafkafs groups ls mnt billing",
         "kafkafs groups ls --json /var/lib/kafka/data",
+        "kafkafs groups ls kafka://broker:9092 billing",
     ),
 )
-@words_argument("DATA|MOUNT [GROUP]...", Logs(Group()))
+@words_argument(f"DATA|{CLUSTER} [GROUP]...", Logs(Group()))
 @allow_empty_option
+@cluster_options
 @output_options("groups, or with GROUP offsets; and notes", times=True)
 @click.pass_context
-def command(context: click.Context, words: Sequence[str], out: Output) -> None:
+def command(context: click.Context, words: Sequence[str], client: Client, out: Output) -> None:
     """List groups: number of partitions with a committed offset, lag, time of the last commit. With
     GROUP, list its partitions: committed offset, high watermark, lag, time of the commit.
 
     The lag is the high watermark less the committed offset, as kafka-consumer-groups counts it. The
     directory may be in use, also by a broker. Lines that begin with # say what is missing.
+
+    Of a cluster, kafka://HOST:PORT, the state of each group is listed, and no times of commits.
     """
+    if is_cluster(words[0]):
+        _list_cluster(words, client, out)
+        return
+    client.check_unused()
     from kafkafs.tree.files.group_names import file_name, group_name
     from storage.paths import GROUPS
 
@@ -65,6 +82,40 @@ def command(context: click.Context, words: Sequence[str], out: Output) -> None:
         out.table(columns, [[row[name] for name in columns] for row in rows])
     for note in notes:
         out.say(f"# {note}")
+
+
+def _list_cluster(words: Sequence[str], client: Client, out: Output) -> None:
+    from kafka_client.requests import list_groups
+    from kafkafs.cli.clusters import facts
+
+    address, wanted, report = cluster_address(words[:1]), words[1:], Reports()
+    if address.places:
+        raise click.UsageError("give a cluster without a topic: kafka://HOST:PORT [GROUP]...")
+    with one_line_errors(), client.connected(address.brokers) as cluster:
+        states = list_groups(cluster)
+        found = {
+            group: facts.committed_offsets(cluster, group, report)
+            for group in wanted or sorted(states)
+        }
+    for group, offsets in found.items():
+        if group not in states and not offsets:
+            raise fail(f"there is no group {group!r}{did_you_mean(group, states)}")
+    if wanted:
+        columns: Sequence[str] = _CLUSTER_OFFSET_COLUMNS
+        rows = [each for offsets in found.values() for each in offsets or ()]
+    else:
+        columns = _CLUSTER_COLUMNS
+        rows = []
+        for group, offsets in found.items():
+            lags = [None] if offsets is None else [each["lag"] for each in offsets]
+            row: dict[str, Value] = {"group": group, "state": states[group]}
+            row["partitions"] = None if offsets is None else len(offsets)
+            row["lag"] = None if None in lags else sum(int(lag) for lag in lags if lag is not None)
+            rows.append(row)
+    out.json({"offsets" if wanted else "groups": rows, "notes": []})
+    if not out.as_json:
+        out.table(columns, [list(row.values()) for row in rows])
+    report.end()
 
 
 def _offset(group: str, facts: Mapping[str, str]) -> dict[str, Value]:

@@ -1,0 +1,84 @@
+"""Appends lines to a topic of a cluster, as the files of a mount append to a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kafka_client.cluster import Cluster, TopicPartition
+from kafka_client.errors import ClientError, UnknownOutcome
+from kafka_client.requests import describe_topic_configs, produce
+from kafkafs.cli.common.ending import fail
+from kafkafs.views import TextView, json_lines_view, key_value_view, values_view
+from storage.log.partitioner import Partitioner
+from storage.record.header import size_at
+from storage.settings.config import LogConfig
+
+_VIEWS: Final = {"values": values_view, "kv": key_value_view, "jsonl": json_lines_view}
+_LIMIT: Final = "max.message.bytes"
+
+
+class TopicWriter:
+    """Appends to a topic by the keys of records, or to its one partition that is given."""
+
+    def __init__(self, cluster: Cluster, partitions: Sequence[TopicPartition], view: str) -> None:
+        self._cluster = cluster
+        self._topic = partitions[0].topic
+        self._only = partitions[0] if len(partitions) == 1 else None
+        self._numbers = [each.partition for each in partitions]
+        self._view: TextView = _VIEWS[view]()
+        self._partitioner = Partitioner()
+        self._limit = self._max_batch_bytes()
+        self._lines = 0
+
+    def _max_batch_bytes(self) -> int:
+        found = describe_topic_configs(self._cluster, [self._topic])[self._topic]
+        setting = None if isinstance(found, ClientError) else found.get(_LIMIT)
+        if setting is None or setting.value is None:
+            return LogConfig().max_message_bytes
+        return int(setting.value)
+
+    def write(self, data: bytes) -> None:
+        """Append whole lines, and return when all in-sync replicas have them.
+
+        Errors: InvalidRecord, RecordTooLarge, ClientError; nothing was appended. ClickException if
+        a part of the lines may be in the log.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        batches, _ = self._view.parse(data, 0, len(data), now_ms, self._limit)
+        if self._only is not None:
+            parts, sticky = {self._only.partition: batches}, None
+        else:
+            parts, sticky = self._partitioner.route(batches, self._numbers, self._limit)
+        count = data.count(b"\n")
+        is_begun = False
+        for number, part in parts.items():
+            for batch in _batches(part):
+                try:
+                    produce(self._cluster, TopicPartition(self._topic, number), batch)
+                except ClientError as error:
+                    if not is_begun and not isinstance(error, UnknownOutcome):
+                        raise
+                    raise self._unfinished(error, count) from None
+                is_begun = True
+        if sticky is not None:
+            self._partitioner.sticky = sticky
+        self._lines += count
+
+    def _unfinished(self, error: ClientError, count: int) -> Exception:
+        lines = f"line {self._lines + 1}"
+        if count > 1:
+            lines = f"lines {self._lines + 1} to {self._lines + count}"
+        return fail(
+            f"{lines} of standard input: {error}; a part of them may be in the topic. All lines"
+            " before them were appended"
+        )
+
+
+def _batches(data: bytes | bytearray) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        size = size_at(data, at)
+        yield bytes(data[at : at + size])
+        at += size

@@ -1,0 +1,400 @@
+"""The commands that work on a cluster, and a broker that goes away, stalls or refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kafkafs.cli import main
+from storage import Record
+from storage import encode as encode_batch
+from storage.settings.messages import Struct
+from tests.kafka_client.fake_broker import HANG_S, Answer, FakeBroker, answer_frame
+
+NOT_ALLOWED, NO_TOPIC, TOO_LARGE, TIMED_OUT = 29, 3, 10, 7
+COUNT = 40
+#: The commands, and what each of them asks a broker.
+COMMANDS: dict[str, list[str]] = {
+    "ls": ["Metadata", "ListOffsets", "DescribeConfigs"],
+    "describe": ["Metadata", "ListOffsets", "DescribeConfigs"],
+    "groups": ["Metadata", "ListGroups", "FindCoordinator", "OffsetFetch", "ListOffsets"],
+    "cat": ["Metadata", "ListOffsets", "Fetch"],
+    "cat -f": ["Metadata", "ListOffsets", "Fetch"],
+    "append": ["DescribeConfigs", "Metadata", "Produce"],
+}
+STEPS = [(command, api) for command, apis in COMMANDS.items() for api in apis]
+
+
+class OneBroker(FakeBroker):
+    """A cluster of one broker: the topic `t` with records, and the topic `secret`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = {
+            base: encode_batch(
+                [Record(base + number, 1, 0, b"k", b"v%d" % (base + number)) for number in range(5)]
+            )
+            for base in range(0, COUNT, 5)
+        }
+        self.log_start = 0
+        self.produced: list[bytes] = []
+        self.answers |= {
+            "Metadata": self._metadata,
+            "ListOffsets": self._list_offsets,
+            "Fetch": self.fetch,
+            "DescribeConfigs": self._describe_configs,
+            "ListGroups": self._list_groups,
+            "FindCoordinator": self._find_coordinator,
+            "OffsetFetch": self._offset_fetch,
+            "Produce": self.produce,
+        }
+
+    def __enter__(self) -> OneBroker:
+        super().__enter__()
+        return self
+
+    def asked(self) -> list[str]:
+        return [name for name, _, _ in self.requests]
+
+    def _metadata(self, _version: int, data: Struct) -> Struct:
+        host, port = self.address
+        part: dict[str, Any] = {"partitionIndex": 0, "leaderId": 1, "leaderEpoch": 0}
+        part |= {"replicaNodes": [1], "isrNodes": [1]}
+        asked = data["topics"]
+        names = [b"t", b"secret"] if asked is None else [each["name"] for each in asked]
+        topics = [
+            {
+                "name": name,
+                "topicId": name.ljust(16),
+                "errorCode": 0 if name in (b"t", b"secret") else NO_TOPIC,
+                "partitions": [part] if name in (b"t", b"secret") else [],
+            }
+            for name in names
+        ]
+        brokers = [{"nodeId": 1, "host": host, "port": port}]
+        return {"brokers": brokers, "topics": topics, "controllerId": 1}
+
+    def _list_offsets(self, _version: int, data: Struct) -> Struct:
+        def offset(part: Struct) -> Struct:
+            found = self.log_start if part["timestamp"] == -2 else COUNT
+            return {"partitionIndex": part["partitionIndex"], "offset": found, "leaderEpoch": 0}
+
+        return {
+            "topics": [
+                {"name": topic["name"], "partitions": list(map(offset, topic["partitions"]))}
+                for topic in data["topics"]
+            ]
+        }
+
+    def fetch(self, version: int, data: Struct) -> Struct:
+        topics = []
+        for topic in data["topics"]:
+            (part,) = topic["partitions"]
+            found: dict[str, Any] = {"partitionIndex": 0, "highWatermark": COUNT}
+            found |= {"lastStableOffset": COUNT, "logStartOffset": self.log_start}
+            if bytes(topic["topicId"]).startswith(b"secret"):
+                found["errorCode"] = NOT_ALLOWED
+            elif part["fetchOffset"] < self.log_start:
+                found["errorCode"] = 1
+            else:
+                wanted = [each for each in self.batches if each + 5 > part["fetchOffset"]]
+                found["records"] = b"".join(self.batches[each] for each in wanted[:2])
+            topics.append({"topicId": bytes(topic["topicId"]), "partitions": [found]})
+        return {"responses": topics, "sessionId": 0}
+
+    def _describe_configs(self, _version: int, data: Struct) -> Struct:
+        setting = {"name": "max.message.bytes", "value": "1000", "configSource": 1}
+        return {
+            "results": [
+                {"resourceName": each["resourceName"], "configs": [setting]}
+                for each in data["resources"]
+            ]
+        }
+
+    def _list_groups(self, _version: int, _data: Struct) -> Struct:
+        return {"groups": [{"groupId": "g", "groupState": "Empty"}]}
+
+    def _find_coordinator(self, _version: int, _data: Struct) -> Struct:
+        return {"coordinators": [{"key": "g", "nodeId": 1}]}
+
+    def _offset_fetch(self, _version: int, _data: Struct) -> Struct:
+        part = {"partitionIndex": 0, "committedOffset": 30, "committedLeaderEpoch": 0}
+        return {"groups": [{"groupId": "g", "topics": [{"name": "t", "partitions": [part]}]}]}
+
+    def produce(self, _version: int, data: Struct) -> Struct:
+        (topic,) = data["topicData"]
+        (part,) = topic["partitionData"]
+        self.produced.append(bytes(part["records"]))
+        done = {"index": part["index"], "baseOffset": COUNT}
+        return {"responses": [{"name": topic["name"], "partitionResponses": [done]}]}
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneBroker]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with OneBroker() as broker:
+        yield broker
+    assert list(tmp_path.glob("cache/kafkafs/clusters/*")) == []
+
+
+def call(broker: OneBroker, command: str, *more: str) -> Result:
+    place = f"kafka://{broker.address}" + ("" if command in ("ls", "groups") else "/t")
+    return CliRunner().invoke(main, [*command.split(), place, *more])
+
+
+def append(broker: OneBroker, text: str = "line\n") -> tuple[int, str]:
+    """The exit status, and what standard error has. The command reads a file descriptor."""
+    said = io.StringIO()
+    with (
+        tempfile.TemporaryFile("w+") as given,
+        contextlib.redirect_stderr(said),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        given.write(text)
+        given.seek(0)
+        patch.setattr("sys.stdin", given)
+        with pytest.raises(SystemExit) as ended:
+            main(["append", f"kafka://{broker.address}/t"])
+    return int(ended.value.code or 0), said.getvalue()
+
+
+def lines(first: int = 0, end: int = COUNT) -> str:
+    return "".join(f"v{number}\n" for number in range(first, end))
+
+
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("cluster", "connection", "consume", "requests"):
+        monkeypatch.setattr(f"kafka_client.{module}.TIMEOUT_S", 0.3)
+
+
+# -- what they print -------------------------------------------------------------------------------
+
+
+def test_what_the_commands_print(broker: OneBroker) -> None:
+    assert call(broker, "cat").stdout == lines()
+    assert call(broker, "cat", "--where", "offset in (3, 17)").stdout == "v3\nv17\n"
+    table = "topic   partitions  records  cleanup_policy  retention\n"
+    table += "secret           1       40               -  all\nt                1       40"
+    assert call(broker, "ls").stdout.startswith(table)
+    assert "t max.message.bytes=1000\n" in call(broker, "describe").stdout
+    assert call(broker, "groups").stdout.splitlines()[1].split() == ["g", "Empty", "1", "10"]
+    assert call(broker, "groups", "g").stdout.splitlines()[1].split() == [
+        *("g", "t", "0", "30", "40", "10")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("span", "first", "end"),
+    [
+        ("3..7", 3, 7), ("..2", 0, 2), ("38", 38, 40), ("-3", 37, 40), ("-3..-1", 37, 39),
+        ("-99", 0, 40), ("end", 0, 0), ("90..95", 0, 0), ("7..3", 0, 0), ("group=g", 30, 40),
+    ],
+)  # fmt: skip
+def test_ranges(broker: OneBroker, span: str, first: int, end: int) -> None:
+    done = CliRunner().invoke(main, ["cat", f"kafka://{broker.address}/t:0@{span}"])
+    assert (done.exit_code, done.output) == (0, lines(first, end))
+
+
+def test_a_few_records_are_few_bytes(broker: OneBroker) -> None:
+    assert call(broker, "cat").exit_code == 0
+    all_fetches = broker.asked().count("Fetch")
+    broker.requests.clear()
+    CliRunner().invoke(main, ["cat", f"kafka://{broker.address}/t@-2"])
+    assert broker.asked().count("Fetch") < all_fetches
+    sizes = [data["maxBytes"] for name, _, data in broker.requests if name == "Fetch"]
+    assert max(sizes) < 1 << 20
+
+
+def test_a_topic_that_may_not_be_read_is_reported_once(broker: OneBroker) -> None:
+    place = f"kafka://{broker.address}"
+    done = CliRunner().invoke(main, ["cat", place, "secret", "secret:0@-3", "t@38"])
+    assert (done.exit_code, done.stdout) == (3, "v38\nv39\n")
+    assert done.stderr == "kafkafs: secret: TOPIC_AUTHORIZATION_FAILED\n"
+
+
+def test_retention_that_overtakes_the_reader_is_reported(broker: OneBroker) -> None:
+    fetch = broker.fetch
+
+    def overtaken(version: int, data: Struct) -> Struct:
+        if data["topics"][0]["partitions"][0]["fetchOffset"] >= 10:
+            broker.log_start = 22
+        return fetch(version, data)
+
+    broker.answers["Fetch"] = overtaken
+    done = call(broker, "cat")
+    assert (done.exit_code, done.stdout) == (3, lines(0, 10) + lines(22))
+    assert done.stderr == (
+        "kafkafs: t:0: offsets 10 to 21 were deleted in the cluster before they were read\n"
+    )
+
+
+def test_another_history_is_reported(broker: OneBroker) -> None:
+    fetch = broker.fetch
+
+    def diverging(version: int, data: Struct) -> Struct:
+        answer = fetch(version, data)
+        if data["topics"][0]["partitions"][0]["fetchOffset"] >= 10:
+            answer["responses"][0]["partitions"][0] |= {
+                "records": None,
+                "divergingEpoch": {"epoch": 0, "endOffset": 7},
+            }
+        return answer
+
+    broker.answers["Fetch"] = diverging
+    done = call(broker, "cat")
+    assert (done.exit_code, done.stdout) == (3, lines(0, 10))
+    assert "log differs from offset 7 on" in done.stderr
+
+
+# -- a broker that fails ---------------------------------------------------------------------------
+
+
+def failing(broker: OneBroker, api: str, fault: str, ended: threading.Event) -> Answer:
+    """The answers of an API from now on: cut, cut in the middle, silence, or no answer at all."""
+    whole = broker.answers[api]
+
+    def answer(version: int, data: Struct) -> bytes | Iterator[bytes] | None:
+        found = whole(version, data)
+        assert isinstance(found, dict)
+        if fault == "cut":
+            return None
+        if fault == "stall":
+            ended.wait(HANG_S)
+            return None
+        frame = answer_frame(api, version, 0, found)
+        if fault == "other":
+            return frame
+        return part(frame)
+
+    def part(frame: bytes) -> Iterator[bytes]:
+        yield frame[: len(frame) // 2]
+        broker.hang_up()
+
+    return answer
+
+
+@pytest.mark.parametrize("fault", ["cut", "truncate", "stall", "other"])
+@pytest.mark.parametrize(("command", "api"), STEPS)
+def test_a_broker_that_fails_ends_the_command(
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch, command: str, api: str, fault: str
+) -> None:
+    quickly(monkeypatch)
+    ended = threading.Event()
+    broker.answers[api] = failing(broker, api, fault, ended)
+    begun = time.monotonic()
+    try:
+        if command == "append":
+            status, said = append(broker)
+        else:
+            done = call(broker, command)
+            assert isinstance(done.exception, SystemExit), done.exception
+            status, said = done.exit_code, done.stderr
+    finally:
+        ended.set()
+    assert time.monotonic() - begun < 5
+    assert (status, said.count("\n")) == (3, 1), said
+    assert said.startswith("kafkafs: ")
+    assert broker.asked().count("Produce") == (api == "Produce")
+
+
+def test_what_came_before_a_failure_is_printed(
+    broker: OneBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quickly(monkeypatch)
+    fetch = broker.fetch
+
+    def answer(version: int, data: Struct) -> Struct | None:
+        return None if len(broker.requests) > 8 else fetch(version, data)
+
+    broker.answers["Fetch"] = answer
+    done = call(broker, "cat")
+    assert done.exit_code == 3
+    assert done.stdout
+    assert lines().startswith(done.stdout)
+
+
+# -- append ----------------------------------------------------------------------------------------
+
+
+def test_an_unknown_outcome_is_an_error(broker: OneBroker) -> None:
+    """… and nothing is sent again; the line before it is acknowledged."""
+    produce = broker.produce
+
+    def answer(version: int, data: Struct) -> Struct:
+        found = produce(version, data)
+        if len(broker.produced) > 1:
+            found["responses"][0]["partitionResponses"][0]["errorCode"] = TIMED_OUT
+        return found
+
+    broker.answers["Produce"] = answer
+    status, said = append(broker, "a" * 800 + "\n" + "b" * 800 + "\n" + "c" * 800 + "\n")
+    assert (status, len(broker.produced)) == (3, 2)
+    assert said.startswith("kafkafs: lines 1 to 3 of standard input: t:0: the broker may")
+    assert "a part of them may be in the topic" in said
+
+
+def test_a_line_that_is_refused(broker: OneBroker) -> None:
+    """… by its size, before anything is sent after the lines before it."""
+    status, said = append(broker, "a\n" + "b" * 2000 + "\nc\n")
+    assert status == 3
+    assert "line 2 of standard input: " in said
+    assert "all lines before it were appended" in said
+    assert len(broker.produced) == 1
+    broker.answers["Produce"] = lambda version, data: {
+        "responses": [{"name": "t", "partitionResponses": [{"index": 0, "errorCode": TOO_LARGE}]}]
+    }
+    refusal = "kafkafs: line 1 of standard input: t:0: MESSAGE_TOO_LARGE; nothing was appended\n"
+    assert append(broker) == (3, refusal)
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["cat", "kafka://b:1/t", "kafka://c:1/t"], "addresses of one cluster"),
+        (["cat", "kafka://b:1/t", "u"], "only whole addresses"),
+        (["cat", "kafka://b:1"], "give a topic"),
+        (["cat", "kafka://b:1/t@x"], "not a valid start or range"),
+        (["cat", "-f", "kafka://b:1/t@..5"], "a range has no end"),
+        (["cat", "-f", "{data}", "t"], "-f requires an address"),
+        (["cat", "kafka://u:secret@b:1/t"], "credentials do not belong into an address"),
+        (["ls", "kafka://b:1/t@5"], "takes no @START..END"),
+        (["ls", "--insecure", "{data}"], "--insecure requires an address"),
+        (["groups", "kafka://b:1/t"], "without a topic"),
+        (["append", "kafka://b:1/t", "--view", "batches"], "--view batches cannot"),
+        (["append", "kafka://b:1"], "give one topic or partition"),
+    ],
+)
+def test_mistakes(tmp_path: Path, words: list[str], reason: str) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020}.log").touch()
+    done = CliRunner().invoke(main, [word.format(data=tmp_path) for word in words])
+    assert done.exit_code == 2
+    assert reason in " ".join(done.stderr.split())
+    assert "secret" not in done.stderr
+
+
+def test_no_message_shows_a_password(broker: OneBroker, tmp_path: Path) -> None:
+    """… also when a broker refuses it."""
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.mechanism=PLAIN\nsasl.username=u\nsasl.password=top-secret\n")
+    broker.answers["SaslHandshake"] = lambda version, data: {"mechanisms": [b"PLAIN"]}
+    broker.answers["SaslAuthenticate"] = lambda version, data: {"errorCode": 58}
+    for more in ([], ["--insecure"]):
+        done = call(broker, "ls", "-F", str(file), *more)
+        assert done.exit_code == 3
+        assert "top-secret" not in done.output
+    assert "the credentials are refused" in done.stderr
+    assert not hasattr(done, "exc_info") or "top-secret" not in str(done.exc_info)
