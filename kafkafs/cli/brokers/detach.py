@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import click
 
 from kafkafs.cli import examples
-from kafkafs.cli.common.addresses import Address, directory_argument, directory_to_open
+from kafkafs.cli.common.addresses import directory_to_open, resolve_directory
 from kafkafs.cli.common.ending import one_line_errors, say
 from kafkafs.cli.common.output import Output, output_options
+from kafkafs.cli.common.words import Logs, words_argument
 
 
 @click.command(
@@ -21,7 +23,7 @@ from kafkafs.cli.common.output import Output, output_options
         "kafkafs detach --undo data",
     ),
 )
-@directory_argument(allow_empty=False, needs="files")
+@words_argument("DATA|MOUNT", Logs())
 @click.option("--undo", is_flag=True, help="Give the directory back to its broker.")
 @click.option(
     "--dry-run",
@@ -32,7 +34,10 @@ from kafkafs.cli.common.output import Output, output_options
     "dry_run, undo, names (those that change), and the lists not_known (a line for each topic "
     "whose settings are not known) and tiered"
 )
-def command(where: Address, undo: bool, dry_run: bool, out: Output) -> None:
+@click.pass_context
+def command(
+    context: click.Context, words: Sequence[str], undo: bool, dry_run: bool, out: Output
+) -> None:
     """Make a broker's directory, which must not be in use, a directory of kafkafs.
 
     In a broker's directory, kafkafs creates no topics and partitions, because the broker would
@@ -54,6 +59,7 @@ def command(where: Address, undo: bool, dry_run: bool, out: Output) -> None:
     from storage.files import Files
     from storage.paths import DETACHED
 
+    where = resolve_directory(context, words, needs="files")
     data_dir = where.data_dir if dry_run else directory_to_open(where)
     with (
         one_line_errors(),

@@ -26,7 +26,7 @@ import click
 from kafkafs.cli.common.clusters import ClusterAddress, cluster_address, is_cluster
 from kafkafs.cli.common.ending import did_you_mean, fail, note_typed, say
 from kafkafs.cli.common.mounts import mount_around, mount_that_writes
-from kafkafs.cli.common.words import LOG_WORDS, Logs, Topic
+from kafkafs.cli.common.words import LOG_WORDS, Logs, Topic, words_argument
 
 if TYPE_CHECKING:
     from kafkafs.mount_table import Mounted
@@ -356,17 +356,17 @@ def directory_to_open(address: Address) -> str:
 def logs_argument(
     metavar: str = LOGS,
     *,
-    allow_empty: bool = True,
     needs: Needs = "partitions",
     may_be_partition: bool = False,
     partitions: bool = True,
     clusters: bool = False,
 ) -> Callable[[_F], _F]:
-    """Add the argument for logs. The command's parameter is `logs`, an `Address`.
+    """Add the argument for logs, and the option `--allow-empty`. The parameter `logs` is an
+    `Address`.
 
-    `metavar`: the part of the grammar that the command accepts, for its usage line. `allow_empty`:
-    add the option `--allow-empty`. `partitions`: accept single partitions, not only whole topics.
-    `clusters`: accept addresses of clusters, too, as a `ClusterAddress`.
+    `metavar`: the part of the grammar that the command accepts, for its usage line. `partitions`:
+    accept single partitions, not only whole topics. `clusters`: accept addresses of
+    clusters, too, as a `ClusterAddress`.
     """
 
     def resolved(
@@ -386,21 +386,8 @@ def logs_argument(
     words = LOG_WORDS if partitions else Logs(Topic())
     if clusters:
         metavar = metavar.replace("MOUNT", CLUSTER)
-    return _words_argument("logs", metavar, words, resolved, allow_empty=allow_empty)
-
-
-def directory_argument(
-    *, allow_empty: bool = True, needs: Needs = "partitions"
-) -> Callable[[_F], _F]:
-    """Add the argument DATA|MOUNT, for a command that cannot work on single topics.
-
-    The command's parameter is `where`, an `Address` without places.
-    """
-
-    def resolved(context: click.Context, parameter: click.Parameter, words: Any) -> Address:
-        return resolve_directory(context, words, needs=needs)
-
-    return _words_argument("where", "DATA|MOUNT", Logs(), resolved, allow_empty=allow_empty)
+    argument = words_argument(metavar, words, name="logs", callback=resolved)
+    return lambda function: argument(allow_empty_option(function))
 
 
 def resolve_directory(
@@ -412,25 +399,6 @@ def resolve_directory(
         whole = shlex.quote(address.mount or address.data_dir)
         raise click.UsageError(f"this command takes no topics: {context.command_path} {whole}")
     return address
-
-
-def _words_argument(
-    name: str,
-    metavar: str,
-    words: Logs,
-    callback: Callable[..., Address | ClusterAddress],
-    *,
-    allow_empty: bool,
-) -> Callable[[_F], _F]:
-    def decorate(function: _F) -> _F:
-        if allow_empty:
-            function = allow_empty_option(function)
-        argument = click.argument(
-            name, metavar=metavar, type=words, nargs=-1, required=True, callback=callback
-        )
-        return argument(function)
-
-    return decorate
 
 
 def number(text: str, what: str) -> int:

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import click
 from click.core import ParameterSource
 
 from kafkafs.cli.common.mounts import mount_around
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-#: The views of `cat` and `consume`.
 VIEWS = ("values", "kv", "jsonl", "batches")
 
 
-def view_option(views: Sequence[str]) -> Callable[[_F], _F]:
-    """Add the option `--view`. The first view is the default. The parameter is `view`."""
-
-    def decorate(function: _F) -> _F:
-        return click.option(
-            "--view",
-            type=click.Choice(views),
-            default=views[0],
-            help="Format of a record: its value, or the format of .VIEW in a mount.",
-        )(function)
-
-    return decorate
+#: The option `--view`; the parameter is `view`.
+view_option = click.option(
+    "--view",
+    type=click.Choice(VIEWS),
+    default=VIEWS[0],
+    help="Format of a record: its value, or the format of .VIEW in a mount.",
+)
 
 
-def taken_from_paths(
-    context: click.Context, words: Sequence[str], views: Sequence[str]
-) -> tuple[list[str], str]:
+def taken_from_paths(context: click.Context, words: Sequence[str]) -> tuple[list[str], str]:
     """Return the words without views in their paths, and the view.
 
     MOUNT/TOPIC/.VIEW/PARTITION becomes MOUNT/TOPIC/PARTITION. `.append` and `.VIEW/append` become
@@ -51,12 +39,12 @@ def taken_from_paths(
         mounted, path = mount_around(word) if are_paths else (None, word)
         names = [] if mounted is None else os.path.relpath(path, mounted.path).split(os.sep)
         view = names[1].removeprefix(".") if len(names) > 1 and names[1][:1] == "." else ""
-        if mounted is None or view not in (*views, "append"):
+        if mounted is None or view not in (*VIEWS, "append"):
             plain.append(word)
             continue
         is_append = view == "append" or names[2:] == ["append"]
         plain.append(os.path.join(mounted.path, names[0], *([] if is_append else names[2:])))
-        found[views[0] if view == "append" else view] = None
+        found[VIEWS[0] if view == "append" else view] = None
     option: str = context.params["view"]
     if context.get_parameter_source("view") is not ParameterSource.DEFAULT:
         found[option] = None

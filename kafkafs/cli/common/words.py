@@ -162,9 +162,17 @@ class OptionList(_Word):
                 yield from (Item(f"{others}{comma}{word}", help=option.meaning) for word in words)
 
 
-def words_argument(metavar: str, words: Logs = LOG_WORDS) -> Callable[[_F], _F]:
-    """Add the argument `words`, of which at least one must be given."""
-    return click.argument("words", metavar=metavar, type=words, nargs=-1, required=True)
+def words_argument(
+    metavar: str,
+    words: Logs = LOG_WORDS,
+    *,
+    name: str = "words",
+    callback: Callable[..., Any] | None = None,
+) -> Callable[[_F], _F]:
+    """Add an argument of one or more words."""
+    return click.argument(
+        name, metavar=metavar, type=words, nargs=-1, required=True, callback=callback
+    )
 
 
 def _before(ctx: click.Context, param: click.Parameter) -> Sequence[str]:

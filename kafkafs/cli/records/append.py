@@ -35,7 +35,7 @@ from kafkafs.cli.common.clusters import (
 from kafkafs.cli.common.ending import fail, one_line_errors, say
 from kafkafs.cli.common.mount_files import find, tree_of
 from kafkafs.cli.common.refusals import Request
-from kafkafs.cli.common.views import VIEWS, path_in_topic, taken_from_paths, view_option
+from kafkafs.cli.common.views import path_in_topic, taken_from_paths, view_option
 from kafkafs.cli.common.words import words_argument
 from storage.plural import counted
 
@@ -69,7 +69,7 @@ _Write = Callable[[bytes], None]
 )
 @words_argument(f"DATA|{CLUSTER} TOPIC[:PARTITION]")
 @allow_empty_option
-@view_option(VIEWS)
+@view_option
 @cluster_options
 @click.pass_context
 def command(context: click.Context, words: Sequence[str], view: str, client: Client) -> None:
@@ -98,7 +98,7 @@ def command(context: click.Context, words: Sequence[str], view: str, client: Cli
         _append_to_cluster(words, client, view)
         return
     client.check_unused()
-    plain, view = taken_from_paths(context, words, VIEWS)
+    plain, view = taken_from_paths(context, words)
     logs = resolve(context, plain)
     if len(logs.places) != 1:
         raise click.UsageError("give one topic or partition: DATA TOPIC[:PARTITION], or a path")

@@ -41,7 +41,7 @@ from kafkafs.cli.common.mount_files import (
 from kafkafs.cli.common.mounts import mount_around
 from kafkafs.cli.common.output import binary_stdout
 from kafkafs.cli.common.patience import patiently
-from kafkafs.cli.common.views import VIEWS, path_in_topic, taken_from_paths, view_option
+from kafkafs.cli.common.views import path_in_topic, taken_from_paths, view_option
 from kafkafs.cli.common.words import words_argument
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _Write = Callable[[str, bytes], object]
     is_flag=True,
     help="Of kafka://: then print new records, as they are appended.",
 )
-@view_option(VIEWS)
+@view_option
 @where_option
 @click.option(
     "--isolation",
@@ -134,7 +134,7 @@ def command(
             "-f requires an address: kafka://HOST:PORT/TOPIC. To follow a mount: kafkafs tail -f"
         )
     plain, points = _divided(words)
-    plain, view = taken_from_paths(context, plain, VIEWS)
+    plain, view = taken_from_paths(context, plain)
     if decoding is not None:
         view = view_to_decode(context, view)
     address = resolve(context, plain)

@@ -1,7 +1,7 @@
 """Code that the commands of jobs share: options, the session, the report, the exit status.
 
-The status is 0 if all is well, 1 if a job has found faults or has failed, 2 for wrong arguments,
-and 130 if a signal has ended the job.
+The status is 0 if all is well, 1 if a job has found faults, 2 for wrong arguments, 3 if a job has
+failed, and 130 if a signal has ended it.
 """
 
 from __future__ import annotations

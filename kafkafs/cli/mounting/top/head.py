@@ -28,9 +28,10 @@ def lines(rates: Rates, size_text: _SizeText = human_size) -> list[str]:
     ]
     if rates.is_read_only:
         what.append("read-only")
+    whole = rates.whole
     flow = [
-        f"in {count_text(rates.records_in)} records/s {speed(rates.bytes_in)}",
-        f"out {speed(rates.bytes_out)}",
+        f"in {count_text(whole.records_in)} records/s {speed(whole.bytes_in)}",
+        f"out {speed(whole.bytes_out)}",
         f"{count_text(rates.rate('requests_total'))} requests/s",
         f"{count_text(rates.rate('request_errors_total'))} errors/s",
         f"{count_text(rates.rate('refused_appends_total'))} refused appends/s",

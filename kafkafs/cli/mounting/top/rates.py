@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from kafkafs.cli.mounting.top.figures import PartitionFigures, Place, Sample
@@ -98,23 +99,13 @@ class Rates:
             return None
         return max(self.now.total(name) - self.before.total(name), 0) / self.seconds
 
-    @property
-    def records_in(self) -> float | None:
-        """Return the sum of `Row.records_in` over all partitions."""
-        return _sum([row.records_in for row in self.partitions()])
-
-    @property
-    def bytes_in(self) -> float | None:
-        """Return the sum of `Row.bytes_in` over all partitions."""
-        return _sum([row.bytes_in for row in self.partitions()])
-
-    @property
-    def bytes_out(self) -> float | None:
-        """Return the sum of `Row.bytes_out` over all partitions.
+    @cached_property
+    def whole(self) -> Row:
+        """Return the sums over all partitions.
 
         Reads of files in `.kafkafs` do not count, such as those of this command.
         """
-        return _sum([row.bytes_out for row in self.partitions()])
+        return _together("", self.partitions(), None)
 
     def partitions(self) -> list[Row]:
         """Return a row for each partition."""

@@ -26,7 +26,7 @@ from kafkafs.cli.common.mount_files import MountFiles
 from kafkafs.cli.common.mounted_paths import paths_of
 from kafkafs.cli.common.serving import has_gone, why_gone
 from kafkafs.cli.common.types import ByteCount, Duration
-from kafkafs.cli.common.views import VIEWS, taken_from_paths, view_option
+from kafkafs.cli.common.views import taken_from_paths, view_option
 from kafkafs.cli.common.words import FILE, Group, Topic, words_argument
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _COUNT = click.IntRange(min=1)
         "Like -g, but store the offsets in FILE, for one consumer at a time. For read-only mounts."
     ),
 )
-@view_option(VIEWS)
+@view_option
 @decode_options
 @click.option(
     "--from",
@@ -157,7 +157,7 @@ def command(
     from kafkafs.cli.records.consume.sources import Directories, sources_of
 
     _check(group, file, shell, on_failure, dead_letter)
-    plain, view = taken_from_paths(context, words, VIEWS)
+    plain, view = taken_from_paths(context, words)
     if decoding is not None:
         view = view_to_decode(context, view)
     check_paths(plain)

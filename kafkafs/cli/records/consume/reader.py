@@ -20,6 +20,7 @@ import re
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from kafkafs.cli.common.ending import say
@@ -65,14 +66,20 @@ class Reader:
     """Reads one partition.
 
     `position`: the offset of the next record to take; None: `point`, a word of `N@POINT`, says
-    where to begin.
+    where to begin. `view`: the view of the file. `shown`: the view of the batches.
     """
 
-    view = ""
-
     def __init__(
-        self, partition: Partition, directory: TopicDirectory, position: int | None, point: str
+        self,
+        partition: Partition,
+        directory: TopicDirectory,
+        position: int | None,
+        point: str,
+        view: str,
+        shown: str,
     ) -> None:
+        self.view = view
+        self._shown = shown
         self.partition = partition
         self.position = position
         self.fd = -1
@@ -229,17 +236,6 @@ class Reader:
 class TextReader(Reader):
     """See the module."""
 
-    def __init__(
-        self,
-        partition: Partition,
-        directory: TopicDirectory,
-        position: int | None,
-        point: str,
-        view: str,
-    ) -> None:
-        super().__init__(partition, directory, position, point)
-        self.view = view
-
     def is_full(self, limits: Limits) -> bool:
         return super().is_full(limits) and b"\n" in self._unread
 
@@ -255,19 +251,9 @@ class TextReader(Reader):
 class LinesReader(Reader):
     """See the module."""
 
-    view = "jsonl"
-
-    def __init__(
-        self,
-        partition: Partition,
-        directory: TopicDirectory,
-        position: int | None,
-        point: str,
-        shown: str,
-    ) -> None:
-        super().__init__(partition, directory, position, point)
-        self._shown = shown
-        self._text = None if shown == self.view else _as(shown)
+    @cached_property
+    def _text(self) -> Callable[[bytes], bytes | None] | None:
+        return None if self._shown == self.view else _as(self._shown)
 
     def is_full(self, limits: Limits) -> bool:
         unread = self._unread
@@ -306,8 +292,6 @@ class BatchesReader(Reader):
 
     It reads batches of an open transaction until `is_full`, and then reads no more.
     """
-
-    view = "batches"
 
     def fill(self, limits: Limits) -> None:
         super().fill(limits)
@@ -367,10 +351,12 @@ def reader_of(
     with_offsets: bool,
 ) -> Reader:
     """Return a reader of a view that begins at `position` or, if that is None, at `point`."""
+    kind: type[Reader]
     if view == "batches":
-        return BatchesReader(partition, directory, position, point)
-    kind = LinesReader if with_offsets else TextReader
-    return kind(partition, directory, position, point, view)
+        kind, read = BatchesReader, view
+    else:
+        kind, read = (LinesReader, "jsonl") if with_offsets else (TextReader, view)
+    return kind(partition, directory, position, point, read, view)
 
 
 def _as(view: str) -> Callable[[bytes], bytes | None]:
