@@ -75,7 +75,7 @@ def command(logs: Address | ClusterAddress, client: Client, out: Output) -> None
 def _describe_cluster(logs: ClusterAddress, client: Client, out: Output) -> None:
     from kafkafs.cli.clusters import facts
 
-    report = Reports()
+    report = Reports(out)
     with one_line_errors(), client.connected(logs.brokers) as cluster:
         found = facts.partitions(cluster, logs, report, internal=False)
         topics = dict.fromkeys(str(each["topic"]) for each in found)

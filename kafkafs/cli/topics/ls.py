@@ -131,7 +131,7 @@ def _print(
 def _list_cluster(logs: ClusterAddress, client: Client, out: Output, *, internal: bool) -> None:
     from kafkafs.cli.clusters import facts
 
-    report = Reports()
+    report = Reports(out)
     with one_line_errors(), client.connected(logs.brokers) as cluster:
         found = facts.partitions(cluster, logs, report, internal=internal)
         topics = dict.fromkeys(str(each["topic"]) for each in found)

@@ -88,7 +88,7 @@ def _list_cluster(words: Sequence[str], client: Client, out: Output) -> None:
     from kafka_client.requests import list_groups
     from kafkafs.cli.clusters import facts
 
-    address, wanted, report = cluster_address(words[:1]), words[1:], Reports()
+    address, wanted, report = cluster_address(words[:1]), words[1:], Reports(out)
     if address.places:
         raise click.UsageError("give a cluster without a topic: kafka://HOST:PORT [GROUP]...")
     with one_line_errors(), client.connected(address.brokers) as cluster:

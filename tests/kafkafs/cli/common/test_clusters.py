@@ -19,6 +19,7 @@ from storage import Record
 from storage import encode as encode_batch
 from storage.settings.messages import Struct
 from tests.kafka_client.fake_broker import HANG_S, Answer, FakeBroker, answer_frame
+from tests.kafkafs.cli.test_json import checked
 
 NOT_ALLOWED, NO_TOPIC, TOO_LARGE, TIMED_OUT = 29, 3, 10, 7
 COUNT = 40
@@ -191,6 +192,26 @@ def test_what_the_commands_print(broker: OneBroker) -> None:
     assert call(broker, "groups", "g").stdout.splitlines()[1].split() == [
         *("g", "t", "0", "30", "40", "10")
     ]
+
+
+def test_json(broker: OneBroker) -> None:
+    """… has the fields of the schema, and what could not be read."""
+    for command in ("ls", "ls t", "describe", "groups", "groups g"):
+        name, *more = command.split()
+        done = call(broker, name, *more, "--json")
+        assert done.exit_code == 0
+        checked(command, done.stdout, 0)
+
+    def refused(_version: int, data: Struct) -> Struct:
+        names = [each["resourceName"] for each in data["resources"]]
+        return {"results": [{"resourceName": name, "errorCode": NOT_ALLOWED} for name in names]}
+
+    broker.answers["DescribeConfigs"] = refused
+    for command in ("ls", "describe"):
+        done = call(broker, command, "--json")
+        assert done.exit_code == 3
+        problems = checked(command, done.stdout, 3)["problems"]
+        assert {each["code"] for each in problems} == {"BROKER_ERROR"}
 
 
 @pytest.mark.parametrize(
