@@ -364,7 +364,7 @@ class SegmentLines:
         if place.is_empty:
             state.step_over(end - position)
             return
-        while position < end and not self.segment.files.is_missing:
+        while position < end and not self.segment.is_lost:
             head = bytearray(HEADER_SIZE)
             read = self.segment.read_stored(head, position)
             size = size_at(head, 0) if read == HEADER_SIZE and head[MAGIC_POSITION] == MAGIC else 0
@@ -498,7 +498,7 @@ class SegmentLines:
             return True
         if not self.loaded or tail is None or tail.batch_end:
             return False
-        if self.segment.files.is_missing or (saved.covered and not saved.count):
+        if self.segment.is_lost or (saved.covered and not saved.count):
             # Without the log's CRC nobody could tell which log it belongs to; and entries are added
             # to those before them.
             return False

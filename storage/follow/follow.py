@@ -164,7 +164,7 @@ class LogFollower:
             if segment.log_path.endswith(paths.SWAP):
                 # The writer was stopped in a swap, and has finished that by now.
                 segment.files.note_renamed_to("")
-        self._claims = self._lacking(found, stamp)
+        self._claims = self._lost_claims(found, stamp)
         is_done = self._compare(found)
         if is_done and stamp + FRESH_NS < self._clock_ns():
             self._names_seen = stamp
@@ -245,7 +245,7 @@ class LogFollower:
 
     # -- what is gone though the writer did not remove it ----------------------------------------
 
-    def _lacking(self, found: Listing, stamp: int) -> dict[int, Claim]:
+    def _lost_claims(self, found: Listing, stamp: int) -> dict[int, Claim]:
         """The book's claims of segments whose names lead to nothing, or to less.
 
         The writer takes a claim back before it removes anything, and the book is read after the
@@ -257,7 +257,7 @@ class LogFollower:
             for each in log.segments[:-1]
             if each.base_offset < max(found.logs, default=0)
             and (
-                each.lacking
+                each.lost
                 or (now := found.logs.get(each.base_offset)) is None
                 or now.st_size < each.size
             )
@@ -410,8 +410,8 @@ class LogFollower:
         now = found.logs.get(segment.base_offset)
         is_claimed = segment.base_offset in self._claims
         if now is None:
-            return segment.files.is_missing and is_claimed
-        if (segment.lacking > 0) != is_claimed:
+            return segment.is_lost and is_claimed
+        if (segment.lost is not None) != is_claimed:
             return False
         if segment.files.identity is None and not segment.files.sealed and not segment.size:
             # The writer had made the directory and not yet the segment when the log was opened.
@@ -622,7 +622,7 @@ class LogFollower:
     def _lose(self, segment: Segment) -> None:
         """It waits for deletion, unless its file was written over or its inode given to another."""
         seen: list[os.stat_result] = []
-        if segment.files.is_open and not segment.files.is_missing:
+        if segment.files.is_open and not segment.is_lost:
             with contextlib.suppress(FileNotFoundError, SegmentGone):
                 seen.append(segment.log_stat())
         for suffix in ("", paths.DELETED):
@@ -670,8 +670,8 @@ class LogFollower:
         else:
             segment = load(context, base, following, present).segment
             if claim is not None and segment.size < claim.size:
-                segment.set_claimed_size(claim.size)
-        if segment.lacking or segment.files.is_missing:
+                segment.lose(claim.size, segment.size)
+        if segment.lost:
             _log.warning("%s", segment.loss)
         return segment
 
@@ -732,7 +732,7 @@ class LogFollower:
 
 def _facts(segment: Segment) -> tuple[int, int]:
     """Size and time of a sealed segment's log."""
-    return segment.size - segment.lacking, segment.mtime_ns
+    return segment.size - segment.lost_bytes, segment.mtime_ns
 
 
 def _give_up(segment: Segment) -> None:

@@ -295,7 +295,7 @@ class FlushPlan:
                 try:
                     segment.sync()
                 except CorruptRecord as error:
-                    if not segment.files.is_missing:
+                    if not segment.is_lost:
                         raise
                     gone = error
         for offset in self._snapshots:

@@ -526,22 +526,20 @@ class Log:
         )
 
     @property
-    def _lacking(self) -> list[Segment]:
-        """The sealed segments whose file is gone, or lacks its end."""
-        return [each for each in self.segments[:-1] if each.files.is_missing or each.lacking]
+    def _lost(self) -> list[tuple[Segment, Damage]]:
+        """The sealed segments whose file is missing or shorter than it was, and what is lost."""
+        return [(each, each.lost) for each in self.segments[:-1] if each.lost]
 
     @property
     def losses(self) -> list[str]:
         """A line for each place where something is gone that was not deleted."""
-        lines = [segment.loss for segment in self._lacking]
+        lines = [segment.loss for segment, _ in self._lost]
         return [*lines, self.what_is_lost] if self.lost_end else lines
 
     @property
     def lost_ranges(self) -> list[tuple[int, int]]:
         """First and last offset of each place where something is gone that was not deleted."""
-        ranges = [
-            (segment.damages[-1].first_offset, segment.next_offset - 1) for segment in self._lacking
-        ]
+        ranges = [(lost.first_offset, segment.next_offset - 1) for segment, lost in self._lost]
         return [*ranges, (self.log_end_offset, self.lost_end - 1)] if self.lost_end else ranges
 
     def accept_loss(self) -> None:
@@ -549,10 +547,10 @@ class Log:
         and at the head a gap stays, as compaction leaves one.
         """
         self.lost_end = 0
-        for segment in self._lacking:
-            if not segment.files.is_missing:
+        for segment, _ in self._lost:
+            if not segment.is_lost:
                 segment.accept_size()
-        self.segments = tuple(each for each in self.segments if not each.files.is_missing)
+        self.segments = tuple(each for each in self.segments if not each.is_lost)
         if self.log_start_offset < self.segments[0].base_offset:
             self._start_at(self.segments[0].base_offset)
 

@@ -130,7 +130,7 @@ def _begin(log: Log, now_ms: int) -> Sequence[Segment] | None:
     segments = [
         each
         for each in log.segments[:-1]
-        if each.next_offset >= log.durability.recovery_point and not each.files.is_missing
+        if each.next_offset >= log.durability.recovery_point and not each.is_lost
     ]
     for segment in segments:
         segment.files.lease()

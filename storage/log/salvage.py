@@ -150,7 +150,7 @@ def _from_position(log: Log, path: str, position: int) -> Iterator[_CutBytes]:
     """A log's bytes from a position in the file at ``path`` to its end."""
     for segment in log.segments:
         start = position if segment.log_path == path else 0
-        is_behind = segment.log_path >= path and not segment.files.is_missing
+        is_behind = segment.log_path >= path and not segment.is_lost
         if is_behind and start < segment.size:
             index = segment.files.file_path(paths.INDEX)
             base = segment.base_offset

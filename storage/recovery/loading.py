@@ -740,6 +740,6 @@ def missing_segment(files: Files, directory: str, claim: Claim, config: LogConfi
         mtime_ns=claim.timestamp * 1_000_000,
         sealed=True,
     )
-    segment.lose()
+    segment.lose(claim.size)
     segment.told_damages = segment.damages
     return segment

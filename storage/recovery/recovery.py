@@ -282,8 +282,8 @@ def _expect_all(
         item = sealed[claim.base_offset]
         segment = item.segment
         # (A claim that counts bytes after the last batch is wrong, and the next one right.)
-        if not segment.files.is_missing and item.end != claim.next_offset:
-            segment.set_claimed_size(claim.size)
+        if item.end != claim.next_offset:
+            segment.lose(claim.size, segment.size)
             segment.files.close_descriptors()
             result.faults.append(segment.loss)
 

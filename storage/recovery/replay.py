@@ -70,7 +70,7 @@ def replay(
 def _walk(context: LoadContext, item: Loaded, start: int, state: ProducerState) -> list[TxnEntry]:
     """Add a segment's batches from ``start`` on; its aborted transactions, where it was read."""
     rebuilt: list[TxnEntry] = []
-    if item.segment.files.is_missing:
+    if item.segment.is_lost:
         return rebuilt
 
     def take(batches: Sequence[tuple[int, ...]]) -> None:

@@ -113,8 +113,8 @@ class Segment:
         self._told_ns = 0
         self.next_offset = base_offset
         self.size = 0
-        # Bytes at the segment's end that the file lacks.
-        self.lacking = 0
+        # Bytes at the end of a sealed segment that its file lacks, though nobody deleted them.
+        self.lost_bytes = 0
         # Bytes of whole batches below the last stable offset, as the log sets it.
         self.stable_size = 0
 
@@ -207,37 +207,48 @@ class Segment:
         self.files.synced_size = size
         self.first_read.doubt(size)
 
-    def set_claimed_size(self, size: int) -> None:
-        """Set the size that the book claims; the bytes that the file lacks become damage."""
-        assert self.files.sealed
-        assert size > self.size
-        self.lacking = size - self.size
-        self.size = self.stable_size = self.files.synced_size = size
-        self.first_read.doubt(size)
-        self.verify(size - self.lacking, size)
+    def lose(self, size: int, stored: int = 0) -> bool:
+        """Make the bytes damage that the file of this sealed segment lacks.
 
-    def lose(self) -> bool:
-        """Mark the whole of this sealed segment as damaged: its file is gone, and was not deleted.
-
-        False where it was marked already.  Any thread.
+        The segment had `size` bytes, and the file has the first `stored` of them. Return False if
+        that is known already. Thread-safe. Errors: OSError.
         """
         assert self.files.sealed
-        place = Damage(
-            *(0, self.size, self.base_offset, self.next_offset),
-            f"the file is missing, its size was {self.size} bytes",
-        )
+        assert stored < size
         with _damages_lock:
-            if self.files.is_missing:
+            if self.lost_bytes == size - stored:
                 return False
-            self.damages = (place,)
-            # The damage first: a reader that finds all checked must find the damage, too.
-            self.first_read.add(0, self.size, self.next_offset)
-            self.files.is_missing = True
-            return True
+            if self.size < size:
+                self.size = self.stable_size = self.files.synced_size = size
+                self.first_read.doubt(size)
+            if not stored:
+                state = "empty" if self._disk.exists(self.log_path) else "missing"
+                reason = f"the file is {state}, its size was {size} bytes"
+                place = Damage(0, size, self.base_offset, self.next_offset, reason)
+                self.damages = (place,)
+                # The damage first: a reader that finds all checked must find the damage, too.
+                self.first_read.add(0, size, self.next_offset)
+            self.lost_bytes = size - stored
+        if stored:
+            self.verify(stored, size)
+        return True
+
+    @property
+    def lost(self) -> Damage | None:
+        """The damage at the end of a sealed segment whose file is shorter than it was, or missing.
+
+        None for any other segment.
+        """
+        return self.damages[-1] if self.lost_bytes and self.damages else None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file has nothing of this sealed segment: it is missing or empty."""
+        return 0 < self.lost_bytes == self.size
 
     @property
     def loss(self) -> str:
-        """A line about a sealed segment whose file lacks its end, or is gone."""
+        """A line about what is `lost`."""
         error = self.damages[-1].error(self.log_path)
         return (
             f"{error}; reads of it fail until you restore the file from a backup or run "
@@ -255,10 +266,14 @@ class Segment:
             return self.files.log_fd()
         except LogVanished:
             raise self._vanished() from None
+        except FileNotFoundError:
+            if self.lost is None:
+                raise
+            raise self.lost.error(self.log_path) from None
 
     def _vanished(self) -> CorruptRecord:
         if self.files.sealed and self.size:
-            if self.lose():
+            if self.lose(self.size):
                 _log.warning("%s", self.loss)
             return self.damages[0].error(self.log_path)
         reason = f"the file is missing, its size was {self.size} bytes"
@@ -281,7 +296,7 @@ class Segment:
             finally:
                 self._disk.close(fd)
         self.size = self.stable_size = min(whole, size)
-        self.lacking = 0
+        self.lost_bytes = 0
         self.damages = tuple(place for place in self.damages if place.end <= self.size)
         self.first_read.doubt(self.size)
 
@@ -489,7 +504,7 @@ class Segment:
         """
         with contextlib.suppress(CorruptRecord):
             self._log_fd()
-        return not self.files.is_missing
+        return not self.is_lost
 
     def open_all(self) -> None:
         """Open every file of the active segment, so that another thread can ``sync`` it."""
@@ -502,7 +517,7 @@ class Segment:
         Of a sealed segment one file at a time is open: a flush may sync thousands of them.
         OSError; CorruptRecord, once, where the file of a sealed segment is gone.
         """
-        if self.files.is_missing:
+        if self.is_lost:
             return
         size = self.size
         self.files.sync_txn_index()
@@ -621,9 +636,7 @@ class Segment:
         if may_wait():
             files.lease()
             try:
-                return self._disk.preadv(files.log_fd(), buffer, position)
-            except LogVanished:
-                raise self._vanished() from None
+                return self._disk.preadv(self._log_fd(), buffer, position)
             finally:
                 files.release()
         files.recently_used = True
@@ -675,7 +688,7 @@ class Segment:
                 try:
                     self._check(reached, min(max(end, reached + 1), reads.written_from))
                 except CorruptRecord:
-                    if not self.files.is_missing:
+                    if not self.is_lost:
                         raise
                     return self.size
         finally:
@@ -686,7 +699,7 @@ class Segment:
 
         From now on a first read checks all other bytes of the log again, too.
         """
-        if self.files.is_missing:
+        if self.is_lost:
             return
         reads = FirstRead()
         reads.doubt(self.size)
@@ -788,7 +801,7 @@ class Segment:
                 return
             self.damages = places
             if self.files.sealed and self.files.writable and self.damages[-1].end == self.size:
-                self.lacking = max(self.size - self._disk.size(self._log_fd()), 0)
+                self.lost_bytes = max(self.size - self._disk.size(self._log_fd()), 0)
             report(self.log_path, [place for place in self.damages if place not in known])
 
     def index_behind(self, position: int) -> int | None:
@@ -907,8 +920,8 @@ class Segment:
 
         CorruptRecord where the file is gone.
         """
-        if self.files.is_missing:
-            raise self._vanished()
+        if self.lost is not None and self.is_lost:
+            raise self.lost.error(self.log_path)
         largest, offset = self.files.time_index.lookup(timestamp_ms)
         if largest >= 0 and not self.files.writable:
             found = self.locate(offset)

@@ -41,8 +41,8 @@ class SegmentFiles:
 
     ``suffix``: what the files' names end in.  ``sealed``: nothing is appended to them.
     ``append_ready``: log and indexes are open and the indexes pre-sized.  ``identity``: of the
-    ``.log``, where another process may put another file in its place.  ``is_missing``: the log
-    should be there and is not.  ``mend_indexes``: makes the indexes anew (``SegmentIndex.mend``).
+    ``.log``, where another process may put another file in its place.  ``mend_indexes``: makes
+    the indexes anew (``SegmentIndex.mend``).
     ``written_size``: bytes of the log; ``synced_size``: those that are on the disk.
     """
 
@@ -78,7 +78,6 @@ class SegmentFiles:
         self.append_ready = False
         self.base_offset = base_offset
         self.identity: Identity | None = None
-        self.is_missing = False
         self.recently_used = False
         self.sealed = False
 
@@ -189,8 +188,6 @@ class SegmentFiles:
         if self._gone:
             raise SegmentGone("this segment has been deleted", path=self.log_path)
         self.recently_used = True
-        if self.is_missing:
-            raise LogVanished
         fd = self.fd
         if fd >= 0:
             return fd

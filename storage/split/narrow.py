@@ -69,7 +69,7 @@ def segment_ranges(
 
 def _first_since(segment: Segment, timestamp_ms: int) -> int:
     """No record before this offset of the segment has that timestamp or a later one."""
-    if segment.files.is_missing:
+    if segment.is_lost:
         return segment.base_offset
     was_open = segment.files.is_open
     try:

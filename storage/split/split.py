@@ -21,9 +21,10 @@ from storage.errors import OffsetOutOfRange
 from storage.index.txn_index import TxnEntry
 from storage.log.log import Log
 from storage.log.read import Isolation
+from storage.segment.damage import Damage
 from storage.segment.segment import Segment
 from storage.split.narrow import segment_ranges
-from storage.split.split_finder import AbortedSpan, Lost, Split
+from storage.split.split_finder import AbortedSpan, Split
 
 _GROWTH = 8
 
@@ -119,14 +120,12 @@ def _split(log: Log, parts: Sequence[_Part], aborted: Sequence[TxnEntry]) -> lis
     return [split]
 
 
-def _lost(segment: Segment, start: int, end: int) -> Lost | None:
-    """What of these offsets a segment lacks, all of it or its end."""
-    if not segment.files.is_missing and not segment.lacking:
+def _lost(segment: Segment, start: int, end: int) -> tuple[str, Damage] | None:
+    """The path of a segment and what it has lost, if any of these offsets are in that."""
+    lost = segment.lost
+    if lost is None or lost.next_offset <= start or lost.first_offset >= end:
         return None
-    damage = segment.damages[-1]
-    if damage.next_offset <= start or damage.first_offset >= end:
-        return None
-    return Lost(damage.first_offset, segment.log_path, damage.start, damage.message)
+    return segment.log_path, lost
 
 
 def _parts(segment: Segment, start: int, end: int, is_whole: bool, room: _Room) -> Iterator[_Part]:

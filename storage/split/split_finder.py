@@ -18,6 +18,7 @@ from storage import paths
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.files import Files
 from storage.kafka07.segment import Segment07, entry_files, holds_entries
+from storage.segment.damage import Damage
 from storage.settings.config import LogConfig
 from storage.state import checkpoint_file
 
@@ -49,15 +50,6 @@ class AbortedSpan(NamedTuple):
     last_offset: int
 
 
-class Lost(NamedTuple):
-    """From ``offset`` on records are lost, at ``position`` of the log at ``path``; ``message``."""
-
-    offset: int
-    path: str
-    position: int
-    message: str
-
-
 class Split(NamedTuple):
     """A part of a partition: the offsets from ``from_offset`` to before ``to_offset``.
 
@@ -65,8 +57,8 @@ class Split(NamedTuple):
     ``base_offset``, and no record of the split lay before it; ``size``: bytes of log, about.
     ``aborted``: what readers leave out; empty where they want uncommitted records.  ``topic_id``:
     tells the topic from others of the same name.  ``segments``: base offsets of segments that must
-    still be there, as nothing but retention removes any; empty where a cleaner may.  ``lost``: the
-    first loss in it at planning, which no deletion had caused.
+    still be there, as nothing but retention removes any; empty where a cleaner may.  ``lost``: at
+    planning, the first segment in it with lost records (`Segment.lost`), by its path.
     """
 
     topic: str
@@ -80,7 +72,7 @@ class Split(NamedTuple):
     aborted: tuple[AbortedSpan, ...] = ()
     topic_id: str = ""
     segments: tuple[int, ...] = ()
-    lost: Lost | None = None
+    lost: tuple[str, Damage] | None = None
 
 
 class Place(NamedTuple):

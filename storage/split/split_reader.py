@@ -79,17 +79,15 @@ def read_split(
     does; CorruptRecord with path, position and offset; UnknownTopicOrPartition where the directory
     is gone; SegmentGone where a cleaner was stopped in the middle; OSError.
     """
-    lost = split.lost
     sound = split
-    if lost is not None:
-        end = max(min(lost.offset, split.to_offset), split.from_offset)
-        before = tuple(base for base in split.segments if base < lost.offset)
+    if split.lost is not None:
+        path, lost = split.lost
+        end = max(min(lost.first_offset, split.to_offset), split.from_offset)
+        before = tuple(base for base in split.segments if base < lost.first_offset)
         sound = split._replace(to_offset=end, segments=before)
     yield from _Reader(files, sound, wanted or Wanted(), chunk_bytes, seen, predicate).run()
-    if lost is not None and lost.offset < split.to_offset:
-        raise CorruptRecord(
-            lost.message, path=lost.path, position=lost.position, offset=lost.offset
-        )
+    if split.lost is not None and lost.first_offset < split.to_offset:
+        raise lost.error(path)
 
 
 class _Reader:

@@ -177,7 +177,7 @@ class LogChecker:
         """Check a part of a segment; returns the next offset, -1 where it has gone.  OSError."""
         if log.closed or segment.files.deleted:
             return -1
-        if segment.files.is_missing:
+        if segment.is_lost:
             return segment.next_offset
         try:
             segment.files.lease()

@@ -74,9 +74,7 @@ def misses_nothing(life: Life, path: Path, _: Found) -> None:
         Path(gone).unlink()
     with open_again(life, path) as manager:
         log = manager.log(life.log.topic, 0)
-        assert [segment.log_path for segment in log.segments if segment.files.is_missing] == sealed[
-            ::2
-        ]
+        assert [segment.log_path for segment in log.segments if segment.is_lost] == sealed[::2]
         assert len(log.losses) == len(sealed[::2])
 
 

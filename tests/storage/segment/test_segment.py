@@ -209,7 +209,7 @@ def test_a_file_that_is_gone_is_damage(segment: Segment) -> None:
     segment.files.close_descriptors()
     os.unlink(segment.log_path)
     assert not segment.open_log()
-    assert segment.files.is_missing
+    assert segment.is_lost
     with pytest.raises(CorruptRecord, match="the file is missing"):
         segment.read_into(bytearray(1), 0)
 
