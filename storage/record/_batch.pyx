@@ -1,4 +1,4 @@
-"""Hot loops over record batches: assign offsets, rebuild indexes, walk and find valid batches.
+"""Hot loops over record batches: assign offsets, rebuild indexes, walk sound batches.
 
 Pure: the loops take bytes and return bytes and numbers. They judge a batch by its header and its
 CRC, and do not read the records inside (but `Rebuild` reads the type of a transaction's marker).
@@ -12,12 +12,9 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int16_t, uint16_t, uint32_t
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from storage.record._crc cimport (
-    crc32c_of_part, crc32c_prefix, crc32c_sums_in, make_crc32c_sums,
-)
+from storage.record._crc cimport crc32c_prefix
 
 from storage.errors import CorruptRecord
 
@@ -606,62 +603,3 @@ def proven_size(data not None, long long shortest):
                 held.size - ATTRIBUTES, load32(batch + CRC),
             )
     return found if found < 0 else found + ATTRIBUTES
-
-
-def find_next_batch(data not None, long long start, long long min_offset):
-    """Find where the next valid v2 batch begins at or after `data[start]`; -1 if none does.
-
-    A valid batch has a size that fits in `data`, a base offset of at least `min_offset`, possible
-    values in its fields, and a right CRC. The search does not find a batch that reaches beyond
-    `data`. It takes little longer however many headers there are with possible values.
-    """
-    cdef Held held = hold(data)
-    cdef int64_t position = max(start, 0)
-    cdef uint32_t *sums
-    with nogil:
-        position = next_possible(held.start, position, held.size, min_offset)
-    if position < 0:
-        return -1
-    sums = <uint32_t *> malloc(crc32c_sums_in(held.size) * sizeof(uint32_t))
-    if sums == NULL:
-        raise MemoryError
-    try:
-        with nogil:
-            make_crc32c_sums(sums, held.start, held.size)
-            while position >= 0 and crc32c_of_part(
-                sums, held.start, position + ATTRIBUTES, position + size_of(held.start + position)
-            ) != load32(held.start + position + CRC):
-                position = next_possible(held.start, position + 1, held.size, min_offset)
-    finally:
-        free(sums)
-    return position
-
-
-cdef int64_t next_possible(
-    const uint8_t *start, int64_t position, int64_t end, int64_t min_offset
-) noexcept nogil:
-    """Where the next header is that may be a batch's; -1 if there is none."""
-    while end - position >= HEADER_SIZE:
-        if start[position + MAGIC] == 2 and could_be_batch(
-            start + position, end - position, min_offset
-        ):
-            return position
-        position += 1
-    return -1
-
-
-cdef bint could_be_batch(const uint8_t *batch, int64_t size, int64_t min_offset) noexcept nogil:
-    """Whether the header has possible values: this check saves most CRCs over garbage."""
-    cdef int64_t batch_size = size_of(batch)
-    cdef int64_t base = <int64_t> load64(batch + BASE_OFFSET)
-    cdef int32_t count = <int32_t> load32(batch + RECORDS_COUNT)
-    return (
-        HEADER_SIZE <= batch_size <= size
-        and base >= min_offset
-        and base >= 0
-        and batch[ATTRIBUTES] == 0
-        and batch[ATTRIBUTES + 1] & CODEC_BITS <= LAST_CODEC
-        and <int32_t> load32(batch + LAST_OFFSET_DELTA) >= 0
-        and 0 <= count <= <int64_t> <int32_t> load32(batch + LAST_OFFSET_DELTA) + 1
-        and <int64_t> load64(batch + PRODUCER_ID) >= -1
-    )

@@ -9,7 +9,7 @@ EndTransactionRecord count when the latter is there, and not at all before Abort
 
 All or nothing: what is damaged or missing in the middle may have been any setting, so that none of
 them is known then (CorruptRecord).  A last batch that is not whole is where a crash has cut the
-log; it was never decided.
+log; it was never decided.  If a whole batch with a higher offset follows it, its length is damaged.
 
 A later Kafka may write records that cannot be read here (``Metadata.later``).  Topic ids and
 partition counts still count then.  Settings may have been changed by such a record.
@@ -30,9 +30,16 @@ from dataclasses import dataclass, field
 from storage import paths
 from storage.errors import CorruptRecord
 from storage.files import Files
-from storage.record._batch import Rebuild, find_next_batch
+from storage.record._batch import Rebuild
 from storage.record.batch import Record, decode
-from storage.record.header import HEADER_SIZE, BatchHeader, parse_header, size_at
+from storage.record.header import (
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    parse_header,
+    size_at,
+)
 from storage.settings.messages import LaterRecordError, MessageError, MetadataReader, MetadataRecord
 
 TOPIC = 2
@@ -117,8 +124,12 @@ def _read_log(files: Files, directory: str, bases: list[int], end: int, replay: 
             if expected > end:
                 replay.take(header, records, path)
             position = batch_end
-        if position != len(data) and base != bases[-1]:
+        if position == len(data):
+            continue
+        if base != bases[-1]:
             raise CorruptRecord("a batch is truncated", path=path, position=position)
+        if _batch_follows(data, position, expected):
+            raise CorruptRecord("a batch's length is damaged", path=path, position=position)
 
 
 def _below(data: bytes, base: int, end: int) -> tuple[int, int]:
@@ -152,8 +163,18 @@ def _batches(
             raise CorruptRecord(error.message, path=path, position=position) from None
         position += header.size
         yield position, header, records
-    if find_next_batch(data, position + 1, 0) >= 0:
-        raise CorruptRecord("a batch's length is damaged", path=path, position=position)
+
+
+def _batch_follows(data: bytes, position: int, offset: int) -> bool:
+    """Whether a whole batch with a higher offset than `offset` begins after `position`."""
+    magic = position + MAGIC_POSITION
+    while (magic := data.find(MAGIC, magic + 1)) >= 0:
+        at = magic - MAGIC_POSITION
+        if int.from_bytes(data[at : at + 8], "big") > offset:
+            with suppress(CorruptRecord):
+                decode(data, at)
+                return True
+    return False
 
 
 def _control_type(header: BatchHeader, records: list[Record]) -> int:

@@ -22,8 +22,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crc32c import crc32c
-
 from kafka_client.fetch import check_batches
 from kafka_client.messages import encode, read_answer, schemas
 from kafkafs.dump._dump import Walk
@@ -36,11 +34,12 @@ from storage.errors import CorruptRecord, InvalidRecord, RecordTooLarge, Storage
 from storage.files import Files
 from storage.index import txn_index
 from storage.kafka07.entries import headers_07, plain_07
-from storage.record._batch import Rebuild, assign_offsets, find_next_batch
+from storage.record._batch import Rebuild, assign_offsets
 from storage.record.batch import Record, decode_plain
 from storage.record.columns._columns import decode_columns
 from storage.record.compression import CODECS, compress, decompress
 from storage.record.control import parse_marker
+from storage.record.crc import crc32c
 from storage.record.header import HEADER_SIZE, BatchHeader, pack, parse_header
 from storage.record.plain import plain, recompress, to_v2
 from storage.record.scan import batches
@@ -293,10 +292,6 @@ def _scan(view: memoryview, good: int) -> None:
             assert found <= len(view)
     assert found >= good or not len(view)
     _rebuild(view)
-    at = find_next_batch(view, 0, 0)
-    if at >= 0:
-        header = parse_header(view, at)
-        _assert_crcs(view, at, at + header.size)
     changed = bytearray(view)
     try:
         entries = assign_offsets(changed, 5, 7)

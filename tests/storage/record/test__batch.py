@@ -1,25 +1,20 @@
-"""storage.record._batch: offsets, the index rebuild and salvage, against their plain twins."""
+"""storage.record._batch: offsets and the index rebuild, against their plain twins."""
 
 from __future__ import annotations
 
-import itertools
-import os
 import struct
-import sys
-import threading
 import zlib
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecord
-from storage.record._batch import Rebuild, assign_offsets, find_next_batch
+from storage.record._batch import Rebuild, assign_offsets
 from storage.record._plain import seal as seal_batch
 from storage.record.batch import Record, decode, encode
 from storage.record.control import ABORT, COMMIT, encode_marker, parse_marker
-from storage.record.header import CREATE_TIME, HEADER_SIZE, BatchHeader, pack, parse_header
+from storage.record.header import CREATE_TIME, HEADER_SIZE, pack, parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page
 from tests.made_logs import MadeLog, cuts, damaged, logs
@@ -375,102 +370,9 @@ def test_rebuild_on_damage(data: bytes, check_crc: bool) -> None:
     rebuild = Rebuild(0, 100)
     with before_guard_page(data) as view:
         taken = rebuild.feed(view, len(data), 0, check_crc=check_crc)
-        assert find_next_batch(view, 0, 0) < len(data)
     assert 0 <= taken <= len(data)
     if check_crc:
         position = 0
         while position < taken:
             decode(data, position)
             position += parse_header(data, position).size
-
-
-# -- find_next_batch -----------------------------------------------------------------------------
-
-
-@given(garbage=st.binary(max_size=300), log=logs(max_batches=4))
-def test_salvage_finds_the_next_batch(garbage: bytes, log: MadeLog) -> None:
-    data = garbage + log.data
-    found = find_next_batch(data, 0, log.first_offset)
-    positions = [len(garbage) + batch.position for batch in oracle.walk(log.data)]
-    assert found == (positions[0] if positions else -1)
-    for position, following in itertools.pairwise([*positions, -1]):
-        assert find_next_batch(data, position, 0) == position
-        assert find_next_batch(data, position + 1, 0) == following
-
-
-def test_salvage_wants_offsets_that_are_not_used_yet() -> None:
-    data = THREE_RECORDS + b"\2" * 100 + NEXT
-    assert find_next_batch(data, 0, 0) == 0
-    assert find_next_batch(data, 0, 1) == len(data) - len(NEXT)
-    assert find_next_batch(data, 0, 4) == -1
-
-
-def test_salvage_wants_whole_batches_with_a_right_crc() -> None:
-    assert find_next_batch(THREE_RECORDS[:-1], 0, 0) == -1
-    assert find_next_batch(THREE_RECORDS[:-1] + b"\1", 0, 0) == -1
-    assert find_next_batch(b"", 0, 0) == -1
-    assert find_next_batch(THREE_RECORDS, 1000, 0) == -1
-    assert find_next_batch(THREE_RECORDS, -1000, 0) == 0
-
-
-def test_salvage_finds_no_older_formats() -> None:
-    assert find_next_batch(V0_ENTRY + V1_ENTRY, 0, 0) == -1
-    assert find_next_batch(V0_ENTRY + V1_ENTRY + THREE_RECORDS, 0, 0) == len(V0_ENTRY + V1_ENTRY)
-
-
-def headers(size: int) -> bytearray:
-    """Headers back to back, each of a batch with possible values that reaches to the end."""
-    header = bytearray(pack(BatchHeader(0, 0, 0, 2, 0, 0, 9, 0, 0, -1, -1, -1, 9), b""))
-    header[17] ^= 1
-    data = header * (size // 61)
-    for at in range(0, len(data), 61):
-        struct.pack_into(">i", data, at + 8, len(data) - at - 12)
-    return data
-
-
-def test_salvage_takes_no_longer_for_many_headers() -> None:
-    """A CRC over what each of them claims would be one over 2 TB: this would hardly end."""
-    data = headers(16 << 20)
-    assert find_next_batch(data, 0, 0) == -1
-    at = len(data) // 61 // 2 * 61
-    struct.pack_into(">I", data, at + 17, crc32c(memoryview(data)[at + 21 :]))
-    assert find_next_batch(data, 0, 0) == at
-
-
-def test_salvage_lets_others_run() -> None:
-    """With an interval in which nobody has to give way, others run only where it lets them."""
-    data = headers(1 << 20)
-    marks: list[str] = []
-
-    def search() -> None:
-        marks.append("begins")
-        find_next_batch(data, 0, 0)
-        marks.append("ends")
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1000)
-    try:
-        # Who waits to be woken may come too late, but not each time.
-        for _ in range(200):
-            marks.clear()
-            thread = threading.Thread(target=search)
-            thread.start()
-            seen = list(marks)
-            thread.join()
-            if seen == ["begins"]:
-                break
-        else:
-            raise AssertionError("nobody runs beside it")
-    finally:
-        sys.setswitchinterval(before)
-
-
-def test_salvage_in_small_numbers_takes_no_crc_of_each() -> None:
-    # At nearly every byte a size that fits; with a CRC for each this would take minutes.
-    data = struct.pack(">i", 1 << 19) * (1 << 18) + THREE_RECORDS
-    assert find_next_batch(data, 0, 0) == 1 << 20
-
-
-def test_salvage_in_much_garbage() -> None:
-    data = os.urandom(1 << 20) + b"\2" * (1 << 20) + bytes(1 << 20) + THREE_RECORDS + bytes(100)
-    assert find_next_batch(data, 0, 0) == 3 << 20

@@ -9,6 +9,7 @@ import pytest
 
 from storage.errors import CorruptRecord
 from storage.files import Files
+from storage.record.header import HEADER_SIZE
 from storage.settings.metadata_log import Metadata, read_metadata
 from storage.state.checkpoint_file import new_topic_id
 from tests import metadata_log as made
@@ -121,6 +122,11 @@ def damage(at: int) -> Callable[[MetadataLog], None]:
     return apply
 
 
+def clear_the_first(log: MetadataLog) -> None:
+    data = log.path.read_bytes()
+    log.path.write_bytes(bytes(HEADER_SIZE) + data[HEADER_SIZE:])
+
+
 def lose_the_first(log: MetadataLog) -> None:
     log.path.unlink()
     log.roll()
@@ -158,7 +164,7 @@ def empty_the_snapshot(log: MetadataLog) -> None:
     "spoil",
     [
         *(damage(at) for at in (7, 10, 16, 20, 23, 70, 100)),
-        *(lose_the_first, lose_one, lose_a_segment, cut_the_first),
+        *(clear_the_first, lose_the_first, lose_one, lose_a_segment, cut_the_first),
         *(cut_the_snapshot, empty_the_snapshot),
     ],
 )
