@@ -39,10 +39,12 @@ import stat
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from typing import Literal, Protocol, TypeVar
+from typing import Literal
 
+from storage import statx
 from storage.beneath import Beneath
 from storage.errors import IgnoredEntry, LogLocked, UnusableFile
+from storage.room import Room, T
 
 Kind = Literal["file", "directory", "other"]
 """What a name names; a link is ``other``, whatever it leads to."""
@@ -67,26 +69,12 @@ _EVERYTHING = Beneath("/")
 _preadv = os.preadv
 _NOWAIT = os.RWF_NOWAIT
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The errors of a disk, or of a user's share of it, that has no room left."""
-
 Identity = tuple[int, int, int]
 """What tells a file from all others: (device, inode, when it was made in ns)."""
-
-T = TypeVar("T")
 
 # C's struct flock: type, whence, start, len, pid, with the padding of 64-bit Linux.
 _FLOCK = struct.Struct("@hhqqi0q")
 _libc = ctypes.CDLL(None, use_errno=True)
-# statx(2), which Python does not have: in struct statx its mask, the time of birth, the mount's id.
-_statx = _libc.statx
-_AT_FDCWD = -100
-_AT_EMPTY_PATH = 0x1000
-_STATX_BTIME = 0x800
-_STATX_MNT_ID_UNIQUE = 0x4000
-_STATX_SIZE = 256
-_BORN = struct.Struct("@I76xqI")
-_MOUNT_ID = struct.Struct("@I140xQ")
 # fcntl locks never conflict inside one process, and closing *any* descriptor of a file drops the
 # process's lock on it.  So here are the files that this process has locked: (device, inode) -> fd.
 _locked_here: dict[tuple[int, int], int] = {}
@@ -110,44 +98,10 @@ def _with_reason(error: OSError, path: str) -> OSError:
     return OSError(error.errno, reason, path)
 
 
-class Room(Protocol):
-    """Disk space held in reserve."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of it is held."""
-        ...
-
-    def needed(self) -> contextlib.AbstractContextManager[None]:
-        """While an operation needs it, nobody takes back what was given up."""
-        ...
-
-    def give_up(self) -> bool:
-        """Give a part of it to the disk; False where nothing is left."""
-        ...
-
-    def restore(self) -> bool:
-        """Take back what was given up, if there is room; return whether it is whole."""
-        ...
-
-
 def unusable(path: str, mode: int) -> UnusableFile:
     """The error for a path that is no regular file, by its ``st_mode``."""
     kind = _KINDS.get(stat.S_IFMT(mode), "an unknown kind of file")
     return UnusableFile(errno.EIO, f"found {kind} instead of a regular file; not opened", path)
-
-
-def _number_in_mountinfo(directory: str) -> str:
-    """The mount's number in /proc/self/mountinfo, and its device."""
-    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
-            number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-    finally:
-        os.close(fd)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        found = (line.split() for line in file)
-        return next((f"{number}-{line[2]}" for line in found if line[0] == number), number)
 
 
 def _inherited(parent: os.stat_result | None) -> int:
@@ -209,14 +163,14 @@ class Files:
     """The real disk below a data directory, ``root``.  Any thread may call anything.
 
     ``parallel``: how many calls at a time pay, where each waits for long.  ``in_order``: whether
-    names appear in the order in which their writer makes them.  ``reserve``: the room that
+    names appear in the order in which their writer makes them.  ``room``: has the reserve that
     ``with_reserve`` gives up on a full disk.  ``top_owners``: the users whose entries at the top of
     the root count; None: all users.
     """
 
     parallel = 1
     in_order = True
-    reserve: Room | None = None
+    room = Room()
     top_owners: frozenset[int] | None = None
     _top = _EVERYTHING
 
@@ -419,27 +373,12 @@ class Files:
     # -- room ----------------------------------------------------------------------------------
 
     def with_reserve(self, operation: Callable[[], T]) -> T:
-        """Call what must not fail on a full disk: it makes room, or writes down what is gone.
+        """Call an operation that must not fail on a full disk: `Room.with_reserve`."""
+        return self.room.with_reserve(operation)
 
-        Each time that it fails there, part of the reserve is given up and ``operation``, which has
-        left nothing then, is repeated. Where nothing is left to give up, it is repeated once, when
-        the disk has freed all that was removed. Nobody takes the room back before it ends.
-        """
-        with contextlib.ExitStack() as need:
-            is_settled = False
-            while True:
-                try:
-                    return operation()
-                except OSError as error:
-                    if error.errno not in FULL or self.reserve is None:
-                        raise
-                    need.enter_context(self.reserve.needed())
-                    if self.reserve.give_up():
-                        continue
-                    if is_settled:
-                        raise
-                    self.settle()
-                    is_settled = True
+    def check_room(self) -> None:
+        """Before taking space for good: OSError (ENOSPC) where only the reserve is left."""
+        self.room.check()
 
     def settle(self) -> None:
         """Wait until the space of removed files is free: btrfs and XFS write to the disk first."""
@@ -448,16 +387,6 @@ class Files:
             _libc.syncfs(fd)
         finally:
             os.close(fd)
-
-    def check_room(self) -> None:
-        """Before taking space for good: OSError (ENOSPC) where only the reserve is left."""
-        reserve = self.reserve
-        if reserve is not None and not reserve.is_whole and not reserve.restore():
-            reason = (
-                f"{os.strerror(errno.ENOSPC)}: the remaining space is reserved for "
-                "deleting and shutting down"
-            )
-            raise OSError(errno.ENOSPC, reason)
 
     def space(self, path: str) -> os.statvfs_result:
         """The space of the file system of ``path``."""
@@ -511,13 +440,7 @@ class Files:
 
         An inode number is used again, but not with this time.
         """
-        path, fd = (os.fsencode(file), _AT_FDCWD) if isinstance(file, str) else (b"", file)
-        answer = ctypes.create_string_buffer(_STATX_SIZE)
-        if _statx(fd, path, _AT_EMPTY_PATH, _STATX_BTIME, answer):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), file)
-        known, seconds, ns = _BORN.unpack_from(answer)
-        return seconds * 1_000_000_000 + ns if known & _STATX_BTIME else 0
+        return statx.born_ns(file)
 
     def mount_id(self, directory: str) -> str:
         """A name of the mount that a directory lies on.
@@ -525,14 +448,7 @@ class Files:
         The next mount of the same file system has another name.  Before Linux 6.8 it may have the
         same one: mountinfo's numbers are used again.
         """
-        answer = ctypes.create_string_buffer(_STATX_SIZE)
-        if _statx(_AT_FDCWD, os.fsencode(directory), 0, _STATX_MNT_ID_UNIQUE, answer):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), directory)
-        known, unique = _MOUNT_ID.unpack_from(answer)
-        if known & _STATX_MNT_ID_UNIQUE:
-            return f"{unique:x}"
-        return _number_in_mountinfo(directory)
+        return statx.mount_id(directory)
 
     def scan(self, path: str) -> list[tuple[str, bool]]:
         """(name, whether it is a directory) of everything in a directory, in no order."""
@@ -769,37 +685,3 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
     if entry.is_dir(follow_symlinks=False):
         return "directory"
     return "file" if entry.is_file(follow_symlinks=False) else "other"
-
-
-class ByteSource(Protocol):
-    """Bytes that can be read at any position."""
-
-    @property
-    def path(self) -> str:
-        """The name that errors give."""
-        ...
-
-    def size(self) -> int:
-        """How many bytes there are now."""
-        ...
-
-    def read_at(self, position: int, size: int) -> bytes | memoryview:
-        """``size`` bytes from ``position``; fewer only at the end."""
-        ...
-
-
-class FileSource:
-    """An open file as a byte source; the caller closes it."""
-
-    __slots__ = ("_fd", "_files", "path")
-
-    def __init__(self, files: Files, fd: int, path: str) -> None:
-        self._files = files
-        self._fd = fd
-        self.path = path
-
-    def size(self) -> int:
-        return self._files.size(self._fd)
-
-    def read_at(self, position: int, size: int) -> bytes:
-        return self._files.pread(self._fd, size, position)

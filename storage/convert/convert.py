@@ -27,9 +27,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from storage import paths
+from storage.byte_source import FileSource
 from storage.directory.manager import LogManager
 from storage.errors import CorruptRecord, StorageError, UnknownTopicOrPartition
-from storage.files import Files, FileSource
+from storage.files import Files
 from storage.kafka07.entries import entries_to_v2
 from storage.kafka07.segment import Segment07, entry_files, load_entries
 from storage.plural import counted

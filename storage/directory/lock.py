@@ -68,7 +68,7 @@ def alone(path: str) -> Iterator[Files]:
     lock = DirectoryLock(files, path)
     try:
         settings = Settings(files, path, keeps_faulty=True)
-        files.reserve = Reserve(files, path, TieredTopics(files, path, settings))
+        files.room = Reserve(files, path, TieredTopics(files, path, settings))
         yield files
     finally:
         lock.release()

@@ -228,7 +228,7 @@ class LogManager:
             )
             manager._made_files = made
             if not read_only:
-                files.reserve = manager.reserve
+                files.room = manager.reserve
                 manager._make_room()
             manager._open_logs(progress, needs, verify=verify)
             if not read_only:

@@ -2,7 +2,7 @@
 
 Plain files beside the partitions, ``kafkafs.reserve.0`` and so on, hold blocks and inodes that
 nothing else can take.  Where the disk is full, work that frees space or writes down what is gone
-may use them up, one after the other (``Files.with_reserve``): checkpoints, settings, deletions,
+may use them up, one after the other (``with_reserve``): checkpoints, settings, deletions,
 recovery, shutdown.  Appends never do, and are refused while a part of the reserve is missing, so
 that they do not take what was given up.  Each part is taken again as soon as there is room for it.
 
@@ -13,23 +13,25 @@ Where nothing of it is left, files go that can be made again from the log: those
 
 The daemon keeps a reserve (``keep``).  Other processes that open the directory use what is there.
 
-Any thread may call anything.  Not here: what may use it (``Files.with_reserve``), and a disk that
-is found full without a reserve (``make_room``).
+Any thread may call anything.  Not here: what may use it (callers of ``Files.with_reserve``), and a
+disk that is found full without a reserve (``make_room``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from storage import paths
 from storage.bad_file import set_aside
 from storage.errors import reason_of
-from storage.files import FULL, Files, unusable
+from storage.files import Files, unusable
+from storage.room import FULL, Room, T
 from storage.state.tiered import TieredTopics
 
 _log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ NAME = "kafkafs.reserve."
 """Names of its parts begin with this."""
 
 
-class Reserve:
+class Reserve(Room):
     """The reserve of a data directory.  ``is_whole``: appends may go on (also if there is none)."""
 
     def __init__(self, files: Files, path: str, tiered: TieredTopics | None = None) -> None:
@@ -85,8 +87,40 @@ class Reserve:
         """How many of the `COUNT` files are there."""
         return sum(self._allocated(path) >= 0 for path in self._paths())
 
+    def with_reserve(self, operation: Callable[[], T]) -> T:
+        """Call an operation that frees space or records what is deleted.
+
+        If it fails on a full disk, it has left nothing: part of the reserve is given up, and the
+        operation is repeated. If nothing is left to give up, it is repeated once, when the disk has
+        freed all that was removed. `restore` takes nothing back before the operation ends.
+        """
+        with contextlib.ExitStack() as need:
+            is_settled = False
+            while True:
+                try:
+                    return operation()
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+                    need.enter_context(self._needed())
+                    if self.give_up():
+                        continue
+                    if is_settled:
+                        raise
+                    self._files.settle()
+                    is_settled = True
+
+    def check(self) -> None:
+        """Raise OSError (ENOSPC) if only the reserve is left."""
+        if not self.is_whole and not self.restore():
+            reason = (
+                f"{os.strerror(errno.ENOSPC)}: the remaining space is reserved for "
+                "deleting and shutting down"
+            )
+            raise OSError(errno.ENOSPC, reason)
+
     @contextlib.contextmanager
-    def needed(self) -> Iterator[None]:
+    def _needed(self) -> Iterator[None]:
         """While an operation needs what is given up, ``restore`` takes nothing back."""
         with self._lock:
             self._in_need += 1

@@ -54,7 +54,7 @@ from storage.record.header import (
 )
 
 if TYPE_CHECKING:
-    from storage.files import ByteSource
+    from storage.byte_source import ByteSource
     from storage.record.header import Buffer
 
 # Bytes before the payload: length, magic, [attributes,] CRC.

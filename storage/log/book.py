@@ -11,8 +11,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from storage.files import FULL
 from storage.log.core import LogCore
+from storage.room import FULL
 from storage.segment.segment import Segment
 from storage.state import book_file
 from storage.state.book_file import BookContent, Claim

@@ -26,7 +26,7 @@ from storage.record.header import (
 )
 
 if TYPE_CHECKING:
-    from storage.files import ByteSource
+    from storage.byte_source import ByteSource
 
 # Small batches are read many at a time; of a batch that reaches beyond its chunk only the header.
 CHUNK: Final = 64 * 1024

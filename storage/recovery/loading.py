@@ -25,8 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from storage import paths
+from storage.byte_source import FileSource
 from storage.errors import CorruptRecord, LogWouldEnd
-from storage.files import Files, FileSource
+from storage.files import Files
 from storage.index import txn_index
 from storage.record._batch import Rebuild
 from storage.record.control import ABORT

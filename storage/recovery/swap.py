@@ -19,7 +19,8 @@ import os
 from collections.abc import Collection, Sequence
 
 from storage import paths
-from storage.files import Files, FileSource
+from storage.byte_source import FileSource
+from storage.files import Files
 from storage.record.scan import batches
 from storage.segment.segment import Segment
 from storage.settings.config import LogConfig

@@ -22,8 +22,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from storage import paths
+from storage.byte_source import ByteSource
 from storage.errors import CorruptRecord
-from storage.files import ByteSource, Files
+from storage.files import Files
 from storage.record._batch import proven_size, walk_batches
 from storage.record.header import (
     FRAME_SIZE,

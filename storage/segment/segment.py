@@ -26,8 +26,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from storage import paths
+from storage.byte_source import FileSource
 from storage.errors import CorruptRecord, CutShort
-from storage.files import Files, FileSource
+from storage.files import Files
 from storage.plain_forms import AT_ONCE, KEY_BYTES, Form, Key, plain_forms
 from storage.record._batch import Rebuild
 from storage.record.compression import MAX_DECOMPRESSED_BYTES, TooLarge

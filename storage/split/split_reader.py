@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from storage import paths
+from storage.byte_source import ByteSource, FileSource
 from storage.errors import CorruptRecord, OffsetOutOfRange, SegmentGone
-from storage.files import ByteSource, Files, FileSource
+from storage.files import Files
 from storage.index.offset_index import OffsetIndex
 from storage.record._batch import walk_batches
 from storage.record.columns._columns import AbortedSpans, Columns, decode_columns

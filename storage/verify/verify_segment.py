@@ -23,8 +23,9 @@ from operator import lt
 from typing import TypeAlias
 
 from storage import paths
+from storage.byte_source import FileSource
 from storage.errors import CorruptRecord
-from storage.files import Files, FileSource
+from storage.files import Files
 from storage.index import txn_index
 from storage.kafka07.segment import load_entries
 from storage.log.read import plain_batches

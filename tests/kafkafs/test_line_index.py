@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from storage import LogManager
 from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
+from storage.room import Room
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.storage.logs import append, opened
@@ -260,21 +262,16 @@ def test_where_nothing_can_be_saved_sealed_segments_are_measured_again(tmp_path:
 def test_what_is_left_for_deletions_is_not_for_it(tmp_path: Path) -> None:
     """On a full disk it would take what a part of the reserve was given up for."""
 
-    class Spent:
+    class Spent(Room):
         is_whole = False
 
-        def needed(self) -> contextlib.AbstractContextManager[None]:
-            return contextlib.nullcontext()
-
-        def give_up(self) -> bool:
-            return False
-
-        def restore(self) -> bool:
-            return self.is_whole
+        def check(self) -> None:
+            if not self.is_whole:
+                raise OSError(errno.ENOSPC, "full")
 
     with a_log(tmp_path) as log:
         files = Files()
-        files.reserve = spent = Spent()
+        files.room = spent = Spent()
         lines = new_lines(log, LineStore(files, granularity=16))
         log.listeners.append(Following(lines))
         append(log, *[b"y"] * 100)

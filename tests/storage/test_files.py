@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from storage.beneath import Beneath
+from storage.byte_source import FileSource
 from storage.errors import LogLocked
-from storage.files import Files, FileSource
+from storage.files import Files
 from tests.crash.disk import SimulatedDisk
 
 files = Files()

@@ -28,6 +28,7 @@ from storage.directory.manager import LogManager
 from storage.files import Files
 from storage.log.listener import LogListener
 from storage.log.log import Log
+from storage.room import Room
 from storage.state import checkpoint_file
 from storage.task import Task
 from tests.no_threads import no_free_threads
@@ -114,7 +115,7 @@ class World:
         self.said: list[str] = []
         self.manager = LogManager.open(str(data), files=self.disk, clock_ms=self.now_ms)
         # Which would help a duty or two.
-        self.disk.reserve = None
+        self.disk.room = Room()
         events = Events(self.now_ms)
         events.forward = self.said.append
         self.tree = FileSystem(

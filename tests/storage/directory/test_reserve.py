@@ -130,7 +130,7 @@ def test_a_small_file_system_has_a_small_one_and_none_is_none(tmp_path: Path) ->
 def test_what_may_spend_it_goes_on_until_nothing_is_left(tmp_path: Path, number: int) -> None:
     files = SmallDisk(COUNT)
     reserve = Reserve(files, str(tmp_path))
-    files.reserve = reserve
+    files.room = reserve
     assert reserve.keep(SIZE)
     tries: list[int] = []
 
@@ -151,7 +151,7 @@ def test_a_rename_spends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A directory may need a block for the name."""
     files = SmallDisk(COUNT)
     reserve = Reserve(files, str(tmp_path))
-    files.reserve = reserve
+    files.room = reserve
     assert reserve.keep(SIZE)
     (tmp_path / "f").touch()
     rename = os.rename
@@ -170,7 +170,7 @@ def test_a_rename_spends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_another_error_spends_nothing(tmp_path: Path) -> None:
     files = SmallDisk(COUNT)
     reserve = Reserve(files, str(tmp_path))
-    files.reserve = reserve
+    files.room = reserve
     assert reserve.keep(SIZE)
 
     def operation() -> None:
@@ -453,7 +453,7 @@ def test_what_was_removed_may_be_room_only_later(tmp_path: Path) -> None:
             self.settled += 1
 
     files = Slow(str(tmp_path))
-    files.reserve = reserve = Reserve(files, str(tmp_path))
+    files.room = reserve = Reserve(files, str(tmp_path))
     assert reserve.keep(COUNT * 4096)
 
     def full(until: int) -> str:
@@ -473,7 +473,7 @@ def test_what_was_removed_may_be_room_only_later(tmp_path: Path) -> None:
 def test_nobody_takes_it_back_while_it_is_needed(tmp_path: Path) -> None:
     """Another thread that appends would, before the operation that it was given up for."""
     files = SmallDisk(COUNT)
-    files.reserve = reserve = Reserve(files, str(tmp_path))
+    files.room = reserve = Reserve(files, str(tmp_path))
     assert reserve.keep(SIZE)
     attempts = []
 
@@ -510,7 +510,7 @@ def test_an_append_does_not_wait_for_what_was_given_up(tmp_path: Path) -> None:
             assert self.answers, "it waits"
 
     files = Slow(str(tmp_path))
-    files.reserve = reserve = Reserve(files, str(tmp_path))
+    files.room = reserve = Reserve(files, str(tmp_path))
     assert reserve.keep(SIZE)
 
     def full() -> None:

@@ -18,6 +18,7 @@ from storage.errors import CorruptRecord, CutShort
 from storage.files import Files
 from storage.log.flush import FlushPlan
 from storage.log.rescue import rescue
+from storage.room import Room
 from storage.task import Task
 from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
@@ -321,7 +322,7 @@ def test_it_can_be_tried_again_wherever_it_fails(tmp_path: Path, error: int) -> 
         data.mkdir()
         disk = FailingDisk(str(data))
         manager, log = a_log(data, disk)
-        manager.files.reserve = None
+        manager.files.room = Room()
         fail(log, disk)
         disk.fail_from_now(error, at)
         try:
