@@ -14,8 +14,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from crc32c import crc32c
-
 Headers = list[tuple[bytes, bytes | None]]
 
 
@@ -109,6 +107,16 @@ def put_batch(
     tail += records
     head = struct.pack(">qiibI", base_offset, len(tail) + 9, leader_epoch, 2, crc32c(tail))
     return head + tail
+
+
+def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """The CRC-32C of `data`, or of bytes whose own is `crc` and `data` after them."""
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (crc & 1) * 0x82F63B78
+    return crc ^ 0xFFFFFFFF
 
 
 def walk(log: bytes) -> Iterator[Batch]:

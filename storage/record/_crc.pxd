@@ -9,13 +9,3 @@ cdef uint32_t crc32c_of(const uint8_t *at, int64_t size) noexcept nogil
 cdef int64_t crc32c_prefix(
     const uint8_t *at, int64_t shortest, int64_t size, uint32_t wanted
 ) noexcept nogil
-
-# The number of sums for `size` bytes, and the sums: with them, `crc32c_of_part` computes the CRC of
-# the bytes from `start` to `end` in about the same time, however many they are.
-cdef int64_t crc32c_sums_in(int64_t size) noexcept nogil
-
-cdef void make_crc32c_sums(uint32_t *sums, const uint8_t *data, int64_t size) noexcept nogil
-
-cdef uint32_t crc32c_of_part(
-    const uint32_t *sums, const uint8_t *data, int64_t start, int64_t end
-) noexcept nogil

@@ -18,13 +18,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from crc32c import crc32c
-
 from kafkafs.mount_options import MountOptions
 from storage import Log, LogManager
 from storage.errors import StorageError
 from storage.log.read import plain_batches
 from storage.record.batch import decode_plain
+from storage.record.crc import crc32c
 from tests.fuzz.targets import Target, with_right_crcs, with_right_crcs_07
 from tests.kafkafs.trees import Tree
 from tests.log_check import check, check_log

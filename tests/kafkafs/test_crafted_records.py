@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 
 from kafkafs.dump._dump import Walk
 from kafkafs.views import TextView, json_lines_view, key_value_view, values_view
@@ -25,6 +24,7 @@ from storage.record.compression import decompress
 from storage.record.header import BatchHeader, pack
 from tests.guard_page import before_guard_page
 from tests.kafkafs.trees import Tree
+from tests.oracle import crc32c
 
 T = 1_700_000_000_000
 EARLIEST = -(2**63)

@@ -6,7 +6,6 @@ import mmap
 import threading
 
 import pytest
-from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from kafkafs.views._parse import encode_lines
 from kafkafs.views._render import LOOPS
 from storage.errors import RecordTooLarge, StorageError
 from storage.record.batch import Record, decode, encode
+from storage.record.crc import crc32c
 from storage.record.header import HEADER_SIZE, Buffer, parse_header
 from tests import oracle
 from tests.guard_page import before_guard_page

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from crc32c import crc32c
 
 import storage.adopt.adopt
 import storage.log.staged_batches
@@ -31,6 +30,7 @@ from storage.files import Files
 from storage.record.control import ABORT, COMMIT, encode_marker
 from storage.record.header import HEADER_SIZE, TRANSACTIONAL_BIT
 from storage.task import Task
+from tests.oracle import crc32c
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values, write_settings
 from tests.storage.staging import adopted, batches, left, stage, staged
 from tests.storage.transactions import Client

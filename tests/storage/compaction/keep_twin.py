@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from crc32c import crc32c
 from hypothesis import strategies as st
 
 from storage.compaction._keep import Keeper
@@ -32,7 +31,7 @@ def wrapped(number: int) -> int:
 
 
 def seal(batch: bytes) -> bytes:
-    return batch[:17] + struct.pack(">I", crc32c(batch[21:])) + batch[21:]
+    return batch[:17] + struct.pack(">I", oracle.crc32c(batch[21:])) + batch[21:]
 
 
 @dataclass

@@ -7,7 +7,6 @@ import struct
 from dataclasses import replace
 
 import pytest
-from crc32c import crc32c
 
 from storage import Record, encode
 from storage.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
@@ -25,6 +24,7 @@ from storage.record.header import (
     parse_header,
 )
 from storage.settings.config import LogConfig
+from tests.oracle import crc32c
 from tests.storage.logs import NOW_MS, batch
 from tests.storage.transactions import marker, produced
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from crc32c import crc32c
 
 from kafkafs.cli import main
 from storage import LogManager
@@ -20,6 +19,7 @@ from storage.state.book_file import FILE_NAME
 from storage.task import Task
 from tests.broker_files import start_epochs_at
 from tests.crash.disk import SimulatedDisk
+from tests.oracle import crc32c
 from tests.storage.logs import NOW_MS, append, opened, values
 
 LINES = [b"line %d" % n for n in range(12)]

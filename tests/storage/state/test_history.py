@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 
 from storage import LogManager
 from storage.directory.retain import delete_records, retain
@@ -16,6 +15,7 @@ from storage.record.header import size_at
 from storage.task import Task
 from tests.broker_files import start_epochs_at
 from tests.crash.disk import SimulatedDisk
+from tests.oracle import crc32c
 from tests.storage.logs import NOW_MS, append, batch, opened, values
 from tests.storage.recovery.test_recovery import fill, last_log
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from storage.state.producer_state import (
     encode,
     sequence_after,
 )
+from tests.oracle import crc32c
 
 ONE = bytes.fromhex(
     "00015b5ba59a0000000100000000000003e8000300000004000000000000000e000000040000018bcfe568000000"
