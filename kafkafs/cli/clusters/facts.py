@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from kafka_client.cluster import Cluster, TopicPartition
@@ -11,12 +11,15 @@ from kafka_client.requests import (
     DYNAMIC_TOPIC_CONFIG,
     EARLIEST,
     LATEST,
-    Offset,
     describe_topic_configs,
     fetch_committed,
-    list_offsets,
 )
-from kafkafs.cli.common.clusters import ClusterAddress, partitions_of, reason_of
+from kafkafs.cli.common.clusters import (
+    ClusterAddress,
+    offsets_of,
+    partitions_of,
+    reason_of,
+)
 from kafkafs.quantities import Value
 from storage.paths import INTERNAL_TOPICS
 
@@ -32,12 +35,12 @@ def partitions(
         for each, _ in partitions_of(cluster, address, report)
         if address.places or internal or each.topic not in INTERNAL_TOPICS
     ]
-    starts = _offsets(cluster, found, EARLIEST, report)
-    ends = _offsets(cluster, found, LATEST, report)
-    stable = _offsets(cluster, found, LATEST, report, committed=True)
+    starts = offsets_of(cluster, found, EARLIEST, report)
+    ends = offsets_of(cluster, list(starts), LATEST, report)
+    stable = offsets_of(cluster, list(ends), LATEST, report, committed=True)
     rows: list[dict[str, Value]] = []
     for each in found:
-        start, end = starts[each], ends[each]
+        start, end = starts.get(each), ends.get(each)
         partition = cluster.metadata.topics[each.topic].partitions[each.partition]
         rows.append(
             {
@@ -45,7 +48,7 @@ def partitions(
                 "partition": each.partition,
                 "log_start": start,
                 "high_watermark": end,
-                "last_stable": stable[each],
+                "last_stable": stable.get(each),
                 "records": None if start is None or end is None else end - start,
                 "leader": partition.leader,
                 "replicas": ",".join(map(str, partition.replicas)),
@@ -53,25 +56,6 @@ def partitions(
             }
         )
     return rows
-
-
-def _offsets(
-    cluster: Cluster,
-    partitions: Sequence[TopicPartition],
-    which: int,
-    report: Report,
-    *,
-    committed: bool = False,
-) -> dict[TopicPartition, int | None]:
-    found = list_offsets(cluster, dict.fromkeys(partitions, which), committed=committed)
-    return {each: _checked(each, found[each], report) for each in partitions}
-
-
-def _checked(each: TopicPartition, found: Offset | ClientError, report: Report) -> int | None:
-    if isinstance(found, Offset):
-        return found.offset
-    report(reason_of(each, found))
-    return None
 
 
 class TopicSettings(NamedTuple):
@@ -114,14 +98,14 @@ def committed_offsets(
             report(reason_of(each, offset))
         elif offset.offset >= 0:
             found[each] = offset.offset
-    ends = _offsets(cluster, list(found), LATEST, report)
+    ends = offsets_of(cluster, list(found), LATEST, report)
     return [
         {
             "group": group,
             "topic": each.topic,
             "partition": each.partition,
             "offset": offset,
-            "high_watermark": (end := ends[each]),
+            "high_watermark": (end := ends.get(each)),
             "lag": None if end is None else max(end - offset, 0),
         }
         for each, offset in found.items()

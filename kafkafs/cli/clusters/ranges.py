@@ -24,7 +24,7 @@ from kafka_client.requests import (
     list_offsets,
 )
 from kafkafs.cli.clusters.windows import Span, Window, Windows
-from kafkafs.cli.common.clusters import reason_of
+from kafkafs.cli.common.clusters import offsets_of
 from kafkafs.cli.common.mount_files import MountFiles
 from kafkafs.cli.common.views import path_in_topic
 from kafkafs.tree.files import start_names
@@ -55,20 +55,16 @@ def spans(
 
     `follow`: the spans have no end. Errors: ClientError.
     """
-    partitions = [each for each, _ in wanted]
-    starts = list_offsets(windows.cluster, dict.fromkeys(partitions, EARLIEST))
-    bounds = list_offsets(
-        windows.cluster, dict.fromkeys(partitions, LATEST), committed=windows.committed
+    starts = offsets_of(windows.cluster, [each for each, _ in wanted], EARLIEST, windows.report)
+    bounds = offsets_of(
+        *(windows.cluster, list(starts), LATEST, windows.report), committed=windows.committed
     )
     found: list[tuple[TopicPartition, Span]] = []
     for each, text in wanted:
-        name, first, bound = parsed_range(text, follow=follow), starts[each], bounds[each]
-        if isinstance(first, ClientError) or isinstance(bound, ClientError):
-            report = first if isinstance(first, ClientError) else bound
-            assert isinstance(report, ClientError)
-            windows.report(reason_of(each, report))
+        if each not in bounds:
             continue
-        log = _Log(windows, each, first.offset, max(bound.offset, first.offset))
+        name, first = parsed_range(text, follow=follow), starts[each]
+        log = _Log(windows, each, first, max(bounds[each], first))
         start = log.offset_of(name.start)
         end = None if follow else log.offset_of(name.end or Edge.END)
         found.append((each, Span(start if end is None else min(start, end), end)))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from kafka_client.cluster import Cluster, TopicPartition
 from kafka_client.consume import Consumer
-from kafka_client.errors import BrokerError
+from kafka_client.errors import BrokerError, BrokerUnreachable
 from kafka_client.fetch import NO_EPOCH, Fetched, Position
 from kafka_client.requests import EARLIEST, Offset, list_offsets
 from kafkafs.cli.common.clusters import reason_of
@@ -117,6 +117,7 @@ class Windows:
         """
         ends = {each: part.end for each, part in left.items() if part.end is not None}
         writers: dict[TopicPartition, _Writer] = {}
+        unreachable: BrokerUnreachable | None = None
         is_over = False
         with Consumer(
             self.cluster,
@@ -133,7 +134,10 @@ class Windows:
                     part = left[each.partition]
                     if each.error is not None or each.diverging is not None:
                         is_over = True
-                        self._failed(each, left)
+                        if isinstance(each.error, BrokerUnreachable):
+                            unreachable = each.error
+                        else:
+                            self._failed(each, left)
                         continue
                     if each.records:
                         writer = writers.get(each.partition)
@@ -156,6 +160,8 @@ class Windows:
                     writers.clear()
         for writer in writers.values():
             yield writer.window()
+        if unreachable is not None:
+            raise unreachable
 
     def _position(self, partition: TopicPartition, part: _Part) -> Position:
         topic = partition.topic

@@ -179,6 +179,33 @@ def partitions_of(
     return found
 
 
+def offsets_of(
+    cluster: Cluster,
+    partitions: Sequence[TopicPartition],
+    which: int,
+    report: Callable[[object], None],
+    *,
+    committed: bool = False,
+) -> dict[TopicPartition, int]:
+    """Return the offsets that `list_offsets` finds. Report the others.
+
+    Errors: BrokerUnreachable; ClientError.
+    """
+    from kafka_client.errors import BrokerUnreachable
+    from kafka_client.requests import Offset, list_offsets
+
+    wanted = dict.fromkeys(partitions, which)
+    found: dict[TopicPartition, int] = {}
+    for each, offset in list_offsets(cluster, wanted, committed=committed).items():
+        if isinstance(offset, BrokerUnreachable):
+            raise offset
+        if isinstance(offset, Offset):
+            found[each] = offset.offset
+        else:
+            report(reason_of(each, offset))
+    return found
+
+
 def reason_of(partition: TopicPartition, error: Exception) -> object:
     """Return the reason to report. A missing permission concerns the topic."""
     from kafka_client.errors import BrokerError
