@@ -31,7 +31,15 @@ from kafkafs.cli.common.clusters import reason_of
 from kafkafs.cli.common.mount_files import READ_COMMITTED, opened_tree
 from kafkafs.tree.context import cache_root
 from storage.record.control import ABORT, COMMIT, encode_marker, parse_marker
-from storage.record.header import MAGIC, MAGIC_POSITION, BatchHeader, parse_header, size_at
+from storage.record.header import (
+    FLAGS_POSITION,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+    size_at,
+)
 
 if TYPE_CHECKING:
     from kafkafs.tree.filesystem import FileSystem
@@ -233,14 +241,15 @@ class _Writer:
             base = min(parse_header(records).base_offset, self._start)
             path = os.path.join(self._log, f"{base:020}.log")
             self._file = open(path, "wb")  # noqa: SIM115 - `window` closes it
-        at = 0
+        at = last = 0
         while at < len(records):
-            if records[at + MAGIC_POSITION] == MAGIC:
-                header = parse_header(records, at)
-                self.epoch = header.leader_epoch
-                if header.is_transactional:
-                    self._note(header, records, at)
+            # Most batches have no transaction: read one byte of them, not the header.
+            is_v2 = records[at + MAGIC_POSITION] == MAGIC
+            if is_v2 and records[at + FLAGS_POSITION] & TRANSACTIONAL_BIT:
+                self._note(parse_header(records, at), records, at)
+            last = at
             at += size_at(records, at)
+        self.epoch = parse_header(records, last).leader_epoch
         self._aborted.update(each.aborted)
         self._file.write(records)
         self.size += len(records)
