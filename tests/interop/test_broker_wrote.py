@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from kafkafs.cli import main
 from storage import LogManager, Record
 from tests.interop import workload
 from tests.interop.brokers import Broker
-from tests.interop.clients import consume_all, offsets, run_all
+from tests.interop.clients import NULL, console_line, consume_all, offsets, run_all
 from tests.interop.kafka_tools import dump_log_segments, java_command, require, run_tool
 from tests.interop.workload import CODECS
 from tests.log_check import check
@@ -155,9 +156,7 @@ def test_cat_of_the_cluster(
     assert done.stdout_bytes == expected
 
 
-def test_kcat_and_kafkas_consumer_see_what_cat_shows(
-    broker: Broker, mounts: dict[Isolation, Mount]
-) -> None:
+def test_kcat_sees_what_cat_shows(broker: Broker, mounts: dict[Isolation, Mount]) -> None:
     kcat = require("kcat", "kcat")
     for isolation in ISOLATIONS:
         shown = (mounts[isolation] / "transactions" / "0").read_bytes()
@@ -165,12 +164,34 @@ def test_kcat_and_kafkas_consumer_see_what_cat_shows(
         level = f"isolation.level={isolation}"
         done = subprocess.run([*command, "-X", level], capture_output=True, check=True)
         assert done.stdout == shown
-        consumer = ["--bootstrap-server", broker.address, "--topic", "transactions"]
-        consumer += ["--from-beginning", "--isolation-level", isolation]
-        consumer += ["--formatter-property", "null.literal="]
-        consumer += ["--max-messages", str(shown.count(b"\n"))]
-        done_text = run_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", *consumer)
-        assert done_text.stdout == shown.decode(), done_text.stderr
+
+
+@pytest.mark.parametrize("topic", ["transactions", "compacted"])
+@isolations
+def test_kafkas_consumer_sees_the_same(
+    topic: str,
+    isolation: Isolation,
+    broker: Broker,
+    consumed: dict[Isolation, dict[str, list[Record]]],
+) -> None:
+    """Offsets, times, headers, keys and values, with nulls, up to values that are no text."""
+    before = takewhile(lambda record: record.key != b"rolls", consumed[isolation][topic])
+    expected = list(before)
+    assert len(expected) > 20
+    consumer = ["--bootstrap-server", broker.address, "--topic", topic, "--from-beginning"]
+    consumer += ["--isolation-level", isolation, "--max-messages", str(len(expected))]
+    printed = ("timestamp", "offset", "headers", "key")
+    for setting in (*(f"print.{name}=true" for name in printed), f"null.literal={NULL}"):
+        consumer += ["--formatter-property", setting]
+    done = run_tool("org.apache.kafka.tools.consumer.ConsoleConsumer", *consumer)
+    assert done.stdout == "".join(map(as_printed, expected)), done.stderr
+
+
+def as_printed(record: Record) -> str:
+    """A record as Kafka's console consumer prints it."""
+    headers, _, rest = console_line(record).partition("\t")
+    shown = headers if record.headers else "NO_HEADERS"
+    return f"CreateTime:{record.timestamp}\tOffset:{record.offset}\t{shown}\t{rest}"
 
 
 def test_lines_of_json_appended_to_ours(
