@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.hang import until
+from tests.waits import until
 
 KINDS = ("ext4", "tmpfs", "overlay", "xfs", "btrfs")
 

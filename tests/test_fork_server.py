@@ -20,7 +20,7 @@ import pytest
 
 from tests import fork_server
 from tests.fork_server import KAFKAFS, ROOT
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 FACTS = [sys.executable, "-m", "tests.start_facts"]
 Settings = AbstractContextManager[dict[str, Any]]

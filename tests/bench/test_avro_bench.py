@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.soak
 

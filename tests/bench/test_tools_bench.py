@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 SLOW_TO_START = ["duckdb", "pandas"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S
 from tests.interop.kafka_tools import jars
+from tests.waits import HANG_S
 
 BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 

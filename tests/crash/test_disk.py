@@ -15,7 +15,7 @@ from storage.errors import LogLocked
 from storage.files import Files
 from tests.crash.disk import Crashed, SimulatedDisk
 from tests.crash.disk_model import DirectoryModel, Draw, FileModel
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 CREATE = os.O_RDWR | os.O_CREAT
 

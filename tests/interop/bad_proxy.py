@@ -8,7 +8,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 
 class BadProxy:

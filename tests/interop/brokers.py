@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.hang import HANG_S
 from tests.interop.kafka_tools import (
     CURRENT_POM,
     SILENT,
@@ -33,6 +32,7 @@ from tests.interop.kafka_tools import (
     keep,
     require,
 )
+from tests.waits import HANG_S
 
 # Kafka 4 logs through log4j 2.
 _LOG4J2 = """\

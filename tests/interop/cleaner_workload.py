@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from storage import Record
-from tests.hang import until
 from tests.interop.brokers import Broker
 from tests.interop.clients import SECONDS, Sender, delete_records, offsets
 from tests.interop.workload import CODECS, OPEN_MS, T, mixed, values
+from tests.waits import until
 
 ROUNDS = 3
 ROUND_MS = 100_000  # from one round's timestamps to the next one's

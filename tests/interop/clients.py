@@ -30,9 +30,9 @@ from confluent_kafka.admin import (
 )
 
 from storage import Record
-from tests.hang import HANG_S
 from tests.interop.brokers import Broker, OldBroker
 from tests.interop.kafka_tools import java_command
+from tests.waits import HANG_S
 
 SECONDS = HANG_S
 

@@ -22,7 +22,6 @@ from storage.paths import CLEAN_SHUTDOWN, CLEANER_OFFSETS, LOG, RECOVERY_POINTS
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from storage.verify.verify import verify
-from tests.hang import until
 from tests.interop.brokers import Broker
 from tests.interop.cleaner_workload import (
     SCENARIOS,
@@ -34,6 +33,7 @@ from tests.interop.cleaner_workload import (
 )
 from tests.interop.clients import consume_all, create_topics, set_topics
 from tests.storage.logs import write_topic_settings
+from tests.waits import until
 
 pytestmark = pytest.mark.soak
 

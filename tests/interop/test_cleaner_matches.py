@@ -30,7 +30,6 @@ from storage.record.header import BatchHeader, parse_header
 from storage.state.checkpoint_file import read_offsets, write_offsets
 from storage.task import Task
 from storage.verify.verify import verify
-from tests.hang import until
 from tests.interop.brokers import Broker
 from tests.interop.cleaner_workload import (
     DEDUPE_BYTES,
@@ -45,6 +44,7 @@ from tests.interop.kafka_tools import IS_4_3, dump_log_segments
 from tests.interop.workload import CODECS
 from tests.log_check import check
 from tests.storage.logs import write_topic_settings
+from tests.waits import until
 
 pytestmark = pytest.mark.soak
 

@@ -14,7 +14,6 @@ from storage.paths import CLEANER_OFFSETS
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from tests import oracle
-from tests.hang import until
 from tests.interop.brokers import Broker
 from tests.interop.clients import create_topics, set_topics
 from tests.interop.test_cleaner_matches import headers, segments
@@ -22,6 +21,7 @@ from tests.log_check import check
 from tests.mount.mounting import kafkafs
 from tests.storage.logs import NOW_MS, write_settings, write_topic_settings
 from tests.storage.old_logs import touch, wrapper
+from tests.waits import until
 
 pytestmark = pytest.mark.soak
 

@@ -16,9 +16,9 @@ from kafka_client.properties import ClientSettings
 from kafka_client.requests import LATEST, Offset, list_offsets, produce
 from storage import Record, encode
 from storage.record.batch import decode
-from tests.hang import HANG_S
 from tests.interop import clients
 from tests.interop.brokers import Broker
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.soak
 

@@ -25,10 +25,10 @@ from kafka_client.connection import Connection
 from kafka_client.errors import AuthenticationFailed, BrokerUnreachable, ProtocolViolation
 from kafka_client.properties import ClientSettings, parse, settings_of
 from storage.errors import InvalidConfig
-from tests.hang import HANG_S
 from tests.interop import clients
 from tests.interop.brokers import Broker, free_port
 from tests.interop.kafka_tools import require
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.soak
 

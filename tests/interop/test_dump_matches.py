@@ -15,7 +15,6 @@ import pytest
 from storage.record.batch import Record
 from storage.settings import message_schemas as schemas
 from tests.fork_server import KAFKAFS, ROOT
-from tests.hang import HANG_S
 from tests.interop.dump_samples import (
     Generator,
     Samples,
@@ -28,6 +27,7 @@ from tests.interop.dump_samples import (
 )
 from tests.interop.kafka_tools import DUMP, java_command
 from tests.interop.message_samples import metadata_records, records
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.soak
 

@@ -33,12 +33,12 @@ from storage.groups.offset_records import (
     read_commit,
     read_commit_key,
 )
-from tests.hang import until
 from tests.interop.brokers import Broker
 from tests.interop.clients import SECONDS, Sender, create_topic
 from tests.interop.kafka_tools import java_command
 from tests.interop.workload import values
 from tests.mount.mounting import Mount, fails, kafkafs
+from tests.waits import until
 
 GROUPS_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"

@@ -21,7 +21,6 @@ from storage import Log, LogManager, Record, encode
 from storage.compaction.log_cleaner import LogCleaner
 from storage.record.plain import recompress
 from storage.task import Task
-from tests.hang import until
 from tests.interop.brokers import Broker
 from tests.interop.clients import (
     SECONDS,
@@ -39,6 +38,7 @@ from tests.interop.workload import CODECS, OPEN_MS, T, mixed, values
 from tests.mount.mounting import SETTINGS, Mount, kafkafs
 from tests.storage.old_logs import write_legacy
 from tests.storage.transactions import Client
+from tests.waits import until
 
 pytestmark = pytest.mark.soak
 

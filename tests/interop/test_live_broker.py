@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from storage import Record
-from tests.hang import HANG_S, until
 from tests.interop.brokers import Broker
 from tests.interop.clients import (
     Sender,
@@ -29,6 +28,7 @@ from tests.mount.mounting import Mount, kafkafs
 from tests.mount.programs import Running
 from tests.view_text import TEXTS, Text
 from tests.view_text import values as text
+from tests.waits import HANG_S, until
 
 T = 1_700_000_000_000
 FAST = ["--sleep-interval=0.02"]

@@ -29,7 +29,6 @@ from storage.state.checkpoint_file import read_offsets, write_offsets
 from storage.task import Task
 from storage.verify.reindex import reindex
 from storage.verify.verify import verify
-from tests.hang import until
 from tests.interop import old_workload
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, create_topics, set_topics
@@ -39,6 +38,7 @@ from tests.interop.old_workload import CODECS
 from tests.mount.mounting import Mount
 from tests.storage.logs import NOW_MS, NOW_NS, write_topic_settings
 from tests.view_text import TEXTS, json_lines, values
+from tests.waits import until
 
 pytestmark = pytest.mark.soak
 

@@ -23,7 +23,6 @@ from storage.paths import LOG_STARTS, META_PROPERTIES
 from storage.state.checkpoint_file import read_offsets
 from storage.task import Task
 from storage.verify.verify import verify
-from tests.hang import until
 from tests.interop import clients
 from tests.interop.brokers import Broker
 from tests.interop.clients import (
@@ -35,6 +34,7 @@ from tests.interop.clients import (
     set_topics,
 )
 from tests.storage.logs import write_topic_settings
+from tests.waits import until
 
 pytestmark = pytest.mark.soak
 

@@ -18,12 +18,12 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from storage import Record
-from tests.hang import until
 from tests.interop import clients
 from tests.interop.brokers import Broker, write_properties
 from tests.interop.clients import Sender, create_topics, set_topic
 from tests.mount.mounting import Mount, kafkafs, mounted
 from tests.storage.logs import write_settings
+from tests.waits import until
 
 pytestmark = pytest.mark.soak
 

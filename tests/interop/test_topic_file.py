@@ -13,11 +13,11 @@ import pytest
 
 from storage import LogManager
 from storage.settings.setting_files import TOPIC_FILE
-from tests.hang import until
 from tests.interop.brokers import Broker
 from tests.interop.clients import SECONDS, Sender, admin, consume, create_topic
 from tests.interop.kafka_tools import batches, dump_log_segments, run_tool
 from tests.interop.workload import mixed
+from tests.waits import until
 
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 OWNER = (1000, 100, 0o750)

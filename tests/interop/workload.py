@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 
 from storage import Record
-from tests.hang import until
 from tests.interop.brokers import Broker, OldBroker
 from tests.interop.clients import (
     Sender,
@@ -21,6 +20,7 @@ from tests.interop.clients import (
     run_all,
     set_topic,
 )
+from tests.waits import until
 
 # Timestamps begin here, an hour ago: a producer that has been silent for a day is forgotten.
 T = time.time_ns() // 1_000_000 - 3_600_000

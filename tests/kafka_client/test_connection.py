@@ -23,8 +23,8 @@ from kafka_client.errors import (
 )
 from kafka_client.properties import ClientSettings, Sasl, Secret
 from storage.settings.messages import Struct
-from tests.hang import until
 from tests.kafka_client.fake_broker import FakeBroker, all_versions, answer_frame
+from tests.waits import until
 
 GROUPS = {"groups": [{"groupId": b"g", "protocolType": b"consumer"}]}
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from tests.hang import HANG_S
 from tests.mount.steering import ROOT
+from tests.waits import HANG_S
 
 #: Longer than an append to a log that is not slow.
 DELAY_S = 0.03

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 _ROOT = Path(__file__).parents[2]
 

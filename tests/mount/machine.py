@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.mount.programs import LET_GO, program
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,9 +22,9 @@ import pytest
 
 from storage import LogManager
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.in_memory import PLACE
 from tests.log_check import check
+from tests.waits import HANG_S
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 _PACKAGES = {
     "awk": "mawk",

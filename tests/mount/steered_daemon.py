@@ -49,10 +49,10 @@ from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import LogManager
 from storage.files import Files, is_temporary
 from storage.log.log import Log
-from tests.hang import HANG_S, until
 from tests.kafkafs.trees import clean
 from tests.no_threads import no_free_threads
 from tests.storage.logs import remove_head
+from tests.waits import HANG_S, until
 
 FOR_EVER = 1 << 62
 

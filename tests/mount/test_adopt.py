@@ -22,12 +22,12 @@ from storage.files import Files
 from storage.owner.request_kinds import ADOPT, encode
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
-from tests.hang import HANG_S, until
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.programs import Running
 from tests.mount.steering import steered
 from tests.storage.staging import left, staged
+from tests.waits import HANG_S, until
 
 files = Files()
 Rows = dict[tuple[str, int], list[list[bytes]]]

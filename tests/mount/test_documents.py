@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests import pasted
-from tests.hang import HANG_S
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import program
 from tests.pasted import RUN_BY, commands, is_like
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page for page, test in RUN_BY.items() if test == "tests/mount/test_documents.py"]

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.broker_files import BrokerPartition
-from tests.hang import until
 from tests.mount.beside import Beside
 from tests.mount.contract.test_caching import Metrics
 from tests.mount.mounting import fails
 from tests.mount.programs import Running
 from tests.storage.producers import Producer
+from tests.waits import until
 
 FAST = ["--sleep-interval=0.02"]
 BY_NAME = ["-F", "--max-unchanged-stats=1", *FAST]

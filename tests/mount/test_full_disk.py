@@ -14,8 +14,8 @@ import pytest
 
 from tests.file_systems import file_system, fill_bytes, fill_inodes
 from tests.fork_server import KAFKAFS
-from tests.hang import until
 from tests.mount.mounting import Mount, check_data, fails
+from tests.waits import until
 
 MIB = 1 << 20
 SETTINGS = """\

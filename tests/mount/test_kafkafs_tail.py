@@ -12,11 +12,11 @@ import pytest
 
 from storage import LogManager
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.mount.line_writer import Writers
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running
 from tests.mount.test_many_writers import by_writer
+from tests.waits import HANG_S
 
 TAIL = [*KAFKAFS, "tail"]
 ROUNDS = 6

@@ -12,9 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.hang import HANG_S
 from tests.mount.mounting import SETTINGS, check_data
 from tests.mount.steering import SteeredMount
+from tests.waits import HANG_S
 
 #: Opens a file, and says what came of it.
 OPEN = """

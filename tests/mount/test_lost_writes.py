@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.file_systems import LossyDisk, lossy_disk
-from tests.hang import until
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, check_data
+from tests.waits import until
 
 MIB = 1 << 20
 SHOWN = "shown-above"

@@ -13,10 +13,10 @@ import pytest
 
 from storage import Record, encode
 from storage.record.plain import recompress
-from tests.hang import until
 from tests.mount.contract.writing import APPEND
 from tests.mount.control import do
 from tests.mount.mounting import Mount, fails, mounted
+from tests.waits import until
 
 pytestmark = pytest.mark.soak
 

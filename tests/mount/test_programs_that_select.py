@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S
 from tests.mount.mounting import mounted
 from tests.mount.programs import program
+from tests.waits import HANG_S
 
 LINES = b"".join(b"line %d\n" % number for number in range(5_000))
 

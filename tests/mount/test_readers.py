@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S, until
 from tests.mount.contract.writing import append, write_all
 from tests.mount.control import do, facts, segments
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running, less, program
+from tests.waits import HANG_S, until
 
 ROUNDS = 10
 FAST = ["--sleep-interval=0.02"]

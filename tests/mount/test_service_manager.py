@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.file_systems import unmount
-from tests.hang import HANG_S
 from tests.mount.mounting import Mount, check_data, fails, kafkafs
 from tests.mount.steering import SteeredMount
+from tests.waits import HANG_S
 
 #: How often `WATCHDOG=1` is due in these tests, twice, in microseconds.
 WATCHDOG_USEC = 100_000

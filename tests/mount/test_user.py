@@ -19,9 +19,9 @@ import pytest
 
 from storage import LogManager
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.log_check import check
 from tests.mount.programs import LET_GO, program
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 AS_USER = os.geteuid() != 0

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S
 from tests.mount.mounting import Mount, check_data, mounted
+from tests.waits import HANG_S
 
 GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 #: What each of the processes does, and to which partition. Records of 0 are deleted.

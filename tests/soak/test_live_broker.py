@@ -33,11 +33,11 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from storage import Record
-from tests.hang import until
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, as_record, consume, create_topics, delete_records, offsets
 from tests.mount.mounting import Mount
 from tests.view_text import TEXTS
+from tests.waits import until
 
 T = TypeVar("T")
 

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import until
 from tests.mount.contract.writing import append
 from tests.mount.control import do, facts
 from tests.mount.mounting import Mount, mounted
 from tests.mount.programs import Running
+from tests.waits import until
 
 SOURCE = Path(__file__).with_name("shipper")
 PARTITIONS = 3

@@ -19,12 +19,12 @@ from storage import Record
 from storage.files import Files
 from storage.settings.settings import Settings
 from storage.state.tiered import TieredTopics
-from tests.hang import until
 from tests.interop.brokers import Broker
 from tests.interop.clients import Sender, consume_all, create_topics, set_topic
 from tests.interop.kafka_tools import POM_4_3, TIERED_POM, jars
 from tests.mount.contract.writing import append
 from tests.mount.mounting import fails, kafkafs, mounted
+from tests.waits import until
 
 pytestmark = pytest.mark.soak
 

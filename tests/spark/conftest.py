@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import kafkafs.spark
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,6 @@ from typing import Self
 from storage import LogManager
 from storage.owner.staged_orphans import remove_orphans
 from storage.task import Task
-from tests.hang import HANG_S, until
 from tests.interop.kafka_tools import complaints, dump_log_segments
 from tests.log_check import check
 from tests.mount.mounting import SETTINGS
@@ -22,6 +21,7 @@ from tests.spark.cluster import ROOT, environment
 from tests.spark.conftest import JAVA_OPTIONS
 from tests.spark.driver import PARTITIONS
 from tests.spark.processes import kill, session_of
+from tests.waits import HANG_S, until
 
 TOPIC = "orders"
 

@@ -18,10 +18,10 @@ from kafkafs.spark.source.offsets import Nested, TopicPartition, from_nested
 from kafkafs.spark.source.stream_reader import StreamReader
 from storage import LogManager
 from storage.errors import LogLocked
-from tests.hang import until
 from tests.mount.mounting import Mount, check_data, mounted
 from tests.spark.reading import given
 from tests.storage.logs import append
+from tests.waits import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,11 +22,11 @@ from kafkafs.spark.jobs.selection import Selection
 from storage import LogManager
 from storage.errors import InvalidConfig
 from storage.verify.verify import verify as verify_here
-from tests.hang import HANG_S
 from tests.mount.mounting import mounted
 from tests.spark.object_store import ObjectStore
 from tests.storage.logs import values
 from tests.storage.verify.test_verify import fill, patch, segments
+from tests.waits import HANG_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,10 @@ import pytest
 
 import kafkafs.spark
 from storage import LogManager
-from tests.hang import until
 from tests.spark.conftest import JAVA_OPTIONS, spark_home
 from tests.spark.test_readme import blocks
 from tests.storage.logs import append
+from tests.waits import until
 
 BIN = Path(sys.executable).parent
 

@@ -18,8 +18,8 @@ import pytest
 
 from storage import Log, LogManager, descriptors
 from storage.files import Files
-from tests.hang import HANG_S
 from tests.storage.logs import NOW_MS, append, opened, remove_head, values
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 100

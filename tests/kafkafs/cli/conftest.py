@@ -18,7 +18,7 @@ from kafkafs import mount_table
 from kafkafs.fuse import mount_point
 from kafkafs.mount_options import PID_ATTRIBUTE
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).parents[3]
 

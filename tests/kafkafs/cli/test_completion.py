@@ -20,8 +20,8 @@ from kafkafs.cli import main
 from storage import LogManager
 from storage.settings.config import TOPIC_SETTINGS
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place
+from tests.waits import HANG_S
 
 #: An interactive shell that reads no files of its user's, and what it is told first.
 SHELLS = {

@@ -14,10 +14,10 @@ from storage import LogManager
 from tests import fetch_responses
 from tests.fetch_responses import Response, decode_multi_response, decode_response
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.storage.logs import append, batch, values
 from tests.storage.old_logs import content, old_file, write_legacy, write_old
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from kafkafs.cli import main
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import Place
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 

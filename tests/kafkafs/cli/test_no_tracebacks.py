@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place
 from tests.kafkafs.cli.mounting.test_mount_mistakes import fill
 from tests.kafkafs.cli.test_mistakes import TAKE_A_DIRECTORY, all_commands
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 

@@ -18,10 +18,10 @@ from click.testing import CliRunner
 from kafkafs.cli import main
 from storage import LogManager
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.kafkafs.cli.test_mistakes import all_commands
 from tests.storage.logs import append, values
+from tests.waits import HANG_S
 
 
 @pytest.mark.programs

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.kafkafs.cli.mounting.test_mount import stopped
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 

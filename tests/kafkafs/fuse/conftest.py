@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.file_systems import unmount
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).parents[3]
 

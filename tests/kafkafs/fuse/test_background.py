@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S
 from tests.kafkafs.fuse.conftest import ROOT
+from tests.waits import HANG_S
 
 START = """
 import os, signal, sys

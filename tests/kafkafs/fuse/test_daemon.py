@@ -22,9 +22,9 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.events import Events
 from kafkafs.tree.filesystem import FileSystem
 from storage import LogManager
-from tests.hang import HANG_S
 from tests.kafkafs.fuse.conftest import RunningMount, serving
 from tests.storage.logs import values
+from tests.waits import HANG_S
 
 
 @dataclass

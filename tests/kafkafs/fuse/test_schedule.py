@@ -23,8 +23,8 @@ from storage import Record, encode
 from storage.directory.manager import LogManager
 from storage.groups.offset_records import Committed
 from storage.log.log import Log
-from tests.hang import HANG_S
 from tests.storage.logs import append, values, write_settings
+from tests.waits import HANG_S
 
 SETTINGS: dict[str, object] = {
     "log_initial_task_delay_ms": 30_000,

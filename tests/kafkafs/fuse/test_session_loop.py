@@ -20,8 +20,8 @@ import trio.testing
 
 from kafkafs.fuse import session_loop
 from kafkafs.fuse.session_loop import BargingLock, Spinner, install
-from tests.hang import HANG_S
 from tests.kafkafs.fuse.conftest import BareMount
+from tests.waits import HANG_S
 
 Mount = Callable[..., BareMount]
 

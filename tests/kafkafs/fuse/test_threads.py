@@ -25,7 +25,7 @@ from storage.directory.manager import LogManager
 from storage.errors import TaskCancelled
 from storage.owner.request_kinds import ADOPT, SWAP
 from storage.task import Task
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 T = TypeVar("T")
 

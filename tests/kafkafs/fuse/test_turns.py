@@ -13,8 +13,8 @@ from kafkafs.fuse import turns as turns_module
 from kafkafs.fuse.session_loop import Spinner
 from kafkafs.fuse.turns import Turns
 from storage.log.pace import SLOW_NS, Pace, check_paces
-from tests.hang import HANG_S
 from tests.no_threads import no_free_threads
+from tests.waits import HANG_S
 
 
 def a_slow(name: str) -> Pace:

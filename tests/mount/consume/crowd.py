@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.hang import until
 from tests.mount.consume.conftest import Topic
 from tests.mount.programs import Running
+from tests.waits import until
 
 #: Notes a batch when its handler begins.
 HANDLER = (

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S, until
 from tests.mount.consume.conftest import Topic, is_idle, words
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount
 from tests.storage.producers import Producer
+from tests.waits import HANG_S, until
 
 NAMED = 'echo "$KAFKAFS_TOPIC/$KAFKAFS_PARTITION $KAFKAFS_FIRST_OFFSET $KAFKAFS_LAST_OFFSET"'
 

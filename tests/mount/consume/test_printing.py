@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S, until
 from tests.mount.consume.conftest import Topic, is_idle
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, mounted
 from tests.storage.producers import Producer
+from tests.waits import HANG_S, until
 
 
 def of(letter: str, data: bytes) -> bytes:

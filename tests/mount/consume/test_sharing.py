@@ -19,12 +19,12 @@ from kafkafs.cli.records.consume.positions import GroupPositions
 from kafkafs.cli.records.consume.reader import Limits
 from kafkafs.cli.records.consume.sources import Directories, sources_of
 from tests.fork_server import KAFKAFS
-from tests.hang import until
 from tests.mount.consume.conftest import Topic
 from tests.mount.consume.crowd import Crowd
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.programs import Running
+from tests.waits import until
 
 
 def test_two_share_the_partitions(topic: Topic) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import HANG_S
 from tests.mount.contract.test_groups import position_in
 from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails, let_others_in, needs_root
 from tests.mount.test_two_users import run_as
+from tests.waits import HANG_S
 
 OTHER = 65432
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import until
 from tests.mount.contract.writing import append, opened
 from tests.mount.control import do, facts
 from tests.mount.mounting import Mount, fails, mounted
 from tests.storage.logs import write_settings
+from tests.waits import until
 
 MAX = 2**63 - 1
 INT_MAX = 2**31 - 1

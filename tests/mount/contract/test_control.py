@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.file_systems import unmount
-from tests.hang import until
 from tests.mount.contract.writing import append, opened, write_all
 from tests.mount.control import control, do, facts, keyed, rows, segments
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount, steered
 from tests.storage.logs import write_settings
+from tests.waits import until
 
 # Nothing is compacted by the clock while a test looks at what it has asked for.
 QUIET = {"log_cleaner_enable": "false", "log_initial_task_delay_ms": 86_400_000}

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import KAFKAFS
-from tests.hang import until
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.writing import append, view
 from tests.mount.control import do, facts
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.steering import SteeredMount
+from tests.waits import until
 
 HEAD = 1100
 """Bytes of the first line of `.ship/N`."""

@@ -14,12 +14,12 @@ import pytest
 
 from kafkafs.tree.partition.generations import KEPT
 from storage import LogManager
-from tests.hang import until
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails
 from tests.mount.programs import Running, inotify_left, program
 from tests.mount.steering import SteeredMount
 from tests.storage.logs import append, remove_head
+from tests.waits import until
 
 LINE = 20
 """Bytes of each line that `lines` makes."""

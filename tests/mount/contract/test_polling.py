@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S, until
 from tests.mount.beside import Beside
 from tests.mount.contract.conftest import new_topic
 from tests.mount.contract.test_caching import Metrics
@@ -24,6 +23,7 @@ from tests.mount.contract.writing import append
 from tests.mount.mounting import Mount, fails
 from tests.mount.programs import LET_GO, Running, inotify_left, program
 from tests.storage.producers import Producer
+from tests.waits import HANG_S, until
 
 ALWAYS = select.POLLIN | select.POLLOUT
 WAIT_MS = HANG_S * 1000
@@ -431,7 +431,7 @@ def test_only_what_is_polled_is_watched(beside: Beside) -> None:
 WITHOUT_INOTIFY = """
 import os, select, subprocess, sys
 from pathlib import Path
-from tests.hang import until
+from tests.waits import until
 from tests.mount.contract.test_polling import WAIT_MS, polled, read_all, watches
 
 data, mnt, *kafkafs = sys.argv[1:]

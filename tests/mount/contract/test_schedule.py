@@ -7,11 +7,11 @@ import shutil
 import time
 from pathlib import Path
 
-from tests.hang import until
 from tests.mount.contract.writing import append
 from tests.mount.control import do, facts, keyed, segments
 from tests.mount.mounting import Mount, mounted
 from tests.storage.logs import write_settings
+from tests.waits import until
 
 FAST = {
     "log_initial_task_delay_ms": 0,

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from tests.file_systems import unmount
-from tests.hang import HANG_S
 from tests.mount.contract.conftest import flush_only_when_asked, new_topic
 from tests.mount.contract.test_stalls import everything_else_goes_on, log_name
 from tests.mount.contract.writing import append, opened
 from tests.mount.delayed_disk import DelayedDisk
 from tests.mount.mounting import Mount, check_data, fails
 from tests.mount.steering import Hold, SteeredMount, steered
+from tests.waits import HANG_S
 
 
 class Doing:

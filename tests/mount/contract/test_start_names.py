@@ -15,11 +15,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from storage.record.header import parse_header
-from tests.hang import until
 from tests.mount.contract.conftest import new_topic
 from tests.mount.mounting import Mount, fails, mounted
 from tests.mount.programs import Running
 from tests.mount.steering import SteeredMount
+from tests.waits import until
 
 FAST = ["--sleep-interval=0.02"]
 TEXTS = [".", ".kv", ".jsonl"]

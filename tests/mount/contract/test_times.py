@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang import until
 from tests.mount.contract.writing import append, opened, view
 from tests.mount.control import do, facts, keyed
 from tests.mount.mounting import Mount, mounted
+from tests.waits import until
 
 VIEWS = ("", ".kv/", ".jsonl/", ".batches/")
 # They have no snapshots.

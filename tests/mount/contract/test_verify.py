@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage.record.header import size_at
-from tests.hang import until
 from tests.mount.contract.writing import append
 from tests.mount.control import control, do, facts
 from tests.mount.mounting import Mount, fails, mounted
 from tests.storage.logs import write_settings
+from tests.waits import until
 
 COUNT = 50
 LINES = [b"line %d\n" % number for number in range(COUNT)]

@@ -13,9 +13,9 @@ from storage import LogManager
 from storage.directory.reserve import COUNT, Reserve
 from storage.files import Files
 from storage.state.book_file import FILE_NAME
-from tests.hang import HANG_S
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, append, opened, values
+from tests.waits import HANG_S
 
 DAY_MS = 86_400_000
 SIZE = COUNT * 4096

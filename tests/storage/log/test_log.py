@@ -23,8 +23,8 @@ from storage.record.batch import decode
 from storage.segment.segment import Segment
 from storage.waiting import at_once
 from tests.crash.disk import SimulatedDisk
-from tests.hang import HANG_S
 from tests.storage.logs import NOW_MS, NOW_NS, append, batch, opened, remove_head, values
+from tests.waits import HANG_S
 
 
 def new_log(manager: LogManager, **overrides: object) -> Log:

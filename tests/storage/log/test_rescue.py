@@ -24,10 +24,10 @@ from storage.verify.verify import verify
 from tests.crash.disk import SimulatedDisk
 from tests.crash.failing_disk import FailingDisk
 from tests.crash.moments import Found, Stops, Unsynced
-from tests.hang import HANG_S
 from tests.log_check import check_log
 from tests.storage.logs import NOW_MS, NOW_NS, append, opened, values, write_settings
 from tests.storage.transactions import produced
+from tests.waits import HANG_S
 
 
 def clock() -> int:

@@ -30,7 +30,7 @@ from storage.record.compression import (
     decompress,
     largest_decompressed,
 )
-from tests.hang import HANG_S
+from tests.waits import HANG_S
 
 XERIAL = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
 HUNDRED = b"a" * 100

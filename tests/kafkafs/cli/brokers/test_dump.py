@@ -22,9 +22,9 @@ from storage.record.plain import recompress
 from storage.state import producer_state
 from tests import oracle
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.storage.logs import append, opened
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 

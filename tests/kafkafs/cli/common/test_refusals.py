@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 

@@ -12,10 +12,10 @@ import pytest
 
 from storage import LogManager, Record, encode
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, kafkafs
 from tests.log_check import check
 from tests.storage.logs import NOW_MS, NOW_NS, values
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 

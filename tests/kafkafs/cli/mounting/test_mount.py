@@ -20,9 +20,9 @@ from kafkafs import mount_table
 from kafkafs.fuse import mount_point
 from tests.file_systems import unmount
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.storage.directory.test_taking_over import described
+from tests.waits import HANG_S
 
 pytestmark = pytest.mark.programs
 

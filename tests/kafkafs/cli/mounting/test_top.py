@@ -22,9 +22,9 @@ from kafkafs.cli.mounting.top.table import COLUMNS, SORTS, Table, count_text
 from kafkafs.cli.mounting.top.watcher import Watcher
 from kafkafs.tree.directories.metrics_text import exposition, of_partitions
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S
 from tests.kafkafs.cli.conftest import ROOT, Place, ending, kafkafs
 from tests.mount.mounting import let_others_in, needs_root
+from tests.waits import HANG_S
 
 TOP = shlex.join([*KAFKAFS, "top"])
 

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from kafkafs.cli import main
 from storage import LogManager
 from tests.fork_server import KAFKAFS
-from tests.hang import HANG_S, until
 from tests.kafkafs.cli.conftest import ROOT, Place
 from tests.log_check import check
 from tests.storage.logs import values, write_settings
+from tests.waits import HANG_S, until
 
 WAYS = ["unmounted", "path"]
 """Without a mount; through it, given as MOUNT/TOPIC."""

@@ -45,10 +45,10 @@ from storage.owner.request_kinds import ADOPT, POSITIONS
 from storage.state import owner_file
 from storage.state.owner_file import OwnerProcess
 from storage.task import Task
-from tests.hang import HANG_S
 from tests.mount.mounting import check_data, let_others_in, mounted, needs_root
 from tests.storage.logs import append, values
 from tests.storage.staging import left, staged
+from tests.waits import HANG_S
 
 ROOT = Path(__file__).parents[4]
 BRIEFLY = 0.2

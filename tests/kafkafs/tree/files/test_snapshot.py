@@ -12,10 +12,10 @@ import pytest
 from kafkafs.tree.files.start_file import StartFile
 from kafkafs.tree.inodes import KEEP_S, PASSING, Change, Node
 from kafkafs.tree.recent_lookups import ASKED_S, RECENT, RECENT_S
-from tests.hang import until
 from tests.kafkafs.start_files import DIRECTORIES, fill, lines, start_file, text
 from tests.kafkafs.trees import Tree, a_tree
 from tests.storage.logs import append
+from tests.waits import until
 
 
 @pytest.fixture

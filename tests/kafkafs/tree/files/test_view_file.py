@@ -23,9 +23,9 @@ from kafkafs.tree.partition.layout import Layout
 from storage.errors import SegmentGone
 from storage.files import Files
 from storage.waiting import at_once
-from tests.hang import HANG_S
 from tests.kafkafs.trees import APPEND, Following, Tree, a_tree, asked, clean, in_thread, read
 from tests.storage.logs import append
+from tests.waits import HANG_S
 
 
 @pytest.fixture

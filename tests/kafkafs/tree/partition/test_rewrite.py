@@ -23,9 +23,9 @@ from storage.log.log import Log
 from storage.segment.segment import Segment
 from storage.state.history import Past
 from storage.task import Task
-from tests.hang import HANG_S
 from tests.kafkafs.trees import Tree, a_tree, asked, cleaned_segment, in_thread, read
 from tests.storage.logs import append
+from tests.waits import HANG_S
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from storage.directory.retain import delete_records, retain
 from storage.files import Files
 from storage.task import Task
 from storage.waiting import at_once
-from tests.hang import HANG_S
 from tests.kafkafs.trees import Following, Tree, a_tree, read
 from tests.storage.logs import NOW_MS, append
 from tests.storage.producers import Producer
+from tests.waits import HANG_S
 
 T = TypeVar("T")
 NOW_NS = NOW_MS * 1_000_000

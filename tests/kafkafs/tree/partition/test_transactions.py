@@ -20,9 +20,9 @@ from storage.record.header import TRANSACTIONAL_BIT
 from storage.record.plain import recompress
 from storage.task import Task
 from storage.waiting import at_once
-from tests.hang import HANG_S
 from tests.kafkafs.trees import a_tree, in_thread, read
 from tests.storage.logs import NOW_MS, append
+from tests.waits import HANG_S
 
 NOW_NS = NOW_MS * 1_000_000
 
