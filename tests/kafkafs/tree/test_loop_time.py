@@ -249,7 +249,7 @@ def served_s(tree: Tree, request: Request) -> float:
 
 
 async def chmod(operations: Operations, tree: Tree) -> None:
-    inode = tree.fs.root.lookup("wider").inode
+    inode = tree.node("wider").inode
     mode: Any = SimpleNamespace(st_mode=0o40755)
     await operations.setattr(inode, mode, ASKED, None, CONTEXT)
 
