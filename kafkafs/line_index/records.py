@@ -1,7 +1,9 @@
 """Finds where one record's text begins in a segment's text, by the record's offset or number.
 
 The line index leads to a batch nearby; from there these functions read the log batch by batch, and
-measure each record. They keep nothing but the gaps, and wait for the disk.
+measure each record. They keep nothing but the gaps. Inside `at_once` they read only a small part of
+the log, from the page cache. If they need more, or the segment has damage, they raise
+BlockingIOError.
 
 The log's bytes may have changed since they were checked and measured. So a look-up first measures
 the log from that batch to the next entry. If the text or the records are not those of the index, it
@@ -24,14 +26,22 @@ from typing import TypeVar
 
 from kafkafs.line_index.encoded import show_batch
 from kafkafs.line_index.segment_batches import Extent, SegmentBatches
-from kafkafs.line_index.segment_lines import NO_ENTRIES, Gap, SegmentLines
+from kafkafs.line_index.segment_lines import NO_ENTRIES, Gap, SegmentLines, read_whole
 from kafkafs.line_index.store import GRANULARITY
 from kafkafs.views._measure import ENTRY_SIZE, Measure, find_entry
 from storage.errors import CorruptRecord
 from storage.record._seek import find_record, record_position
 from storage.record.header import HEADER_SIZE, BatchHeader, Buffer
+from storage.record.scan import batches as scan_batches
 from storage.segment.damage import Damages
-from storage.waiting import before_waiting
+from storage.segment.segment import Segment
+from storage.waiting import before_waiting, may_wait
+
+BATCHES_AT_ONCE = 256 << 10
+"""Bytes of batches that one step measures inside `at_once`."""
+HEADERS_AT_ONCE = 16 << 10
+"""Bytes of the log in which one step looks at the batches' headers inside `at_once`."""
+_PAGE = 4096
 
 T = TypeVar("T")
 
@@ -41,6 +51,10 @@ def _steadily(look: Callable[[SegmentLines, int], T]) -> Callable[[SegmentLines,
 
     def looked(lines: SegmentLines, wanted: int) -> T:
         segment = lines.segment
+        files = segment.files
+        is_indexed = segment.holds_batches and files.writable and files.is_offset_index_open
+        if segment.damages or not is_indexed:
+            before_waiting()
         while True:
             damages = segment.damages
             segment.files.lease()
@@ -64,6 +78,7 @@ def text_before(extent: Extent, offset: int) -> tuple[int, int]:
     A view of bytes counts no records, and ends before the batch that holds that record.
     """
     if isinstance(extent, SegmentBatches):
+        before_waiting()
         return extent.bytes_before(offset), 0
     return _text_before(extent, offset)
 
@@ -145,7 +160,9 @@ def count_back(lines: SegmentLines, count: int) -> tuple[int, int | None]:
         start = segment.position_before(before)
         if start >= end:
             start = 0
-        block = [(at, header) for at, header in _headers(lines, start) if at < end]
+        if lines.end - start > HEADERS_AT_ONCE:
+            before_waiting()
+        block = list(_headers(lines, start, end))
         if not block:
             raise CorruptRecord("shorter than it was", path=segment.log_path, position=start)
         for at, header in reversed(block):
@@ -314,6 +331,8 @@ def _compare(lines: SegmentLines, start: tuple[int, int, int]) -> None:
         if position <= gap.place.start <= until[1]:
             until = gap.start, gap.place.start, gap.first
             break
+    if until[1] - position > BATCHES_AT_ONCE:
+        before_waiting()
     try:
         found = lines.measured(position, until[1])
         if (text + found.text_length, records + found.records) == (until[0], until[2]):
@@ -321,6 +340,7 @@ def _compare(lines: SegmentLines, start: tuple[int, int, int]) -> None:
     except CorruptRecord:
         pass
     if lines.covered == covered:
+        before_waiting()
         lines.segment.check_again(position, until[1])
 
 
@@ -350,7 +370,7 @@ def _shown_between(lines: SegmentLines, position: int, end: int) -> tuple[int, i
 
 def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:
     """(text, records) that a batch shows before its record at byte `inside` of the batch."""
-    _, header = next(lines.segment.batches(position), (0, None))
+    _, header = next(_batches(lines.segment, position), (0, None))
     if header is None:
         raise CorruptRecord("shorter than it was", path=lines.segment.log_path, position=position)
     data, _ = _measure(lines, position, header)
@@ -358,12 +378,42 @@ def _before(lines: SegmentLines, position: int, inside: int) -> tuple[int, int]:
     return found.text_length, found.records
 
 
-def _headers(lines: SegmentLines, position: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Each batch that the view shows from `position` on."""
-    for at, header in lines.segment.batches(position):
-        if at >= lines.end:
+def _headers(
+    lines: SegmentLines, position: int, end: int | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Each batch that the view shows from `position` on; with `end`, those that begin before it."""
+    for at, header in _batches(lines.segment, position):
+        if at >= (lines.end if end is None else end):
             return
         yield at, header
+
+
+def _batches(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    """As `Segment.batches`; inside `at_once` from the page cache."""
+    if may_wait():
+        return segment.batches(position)
+    return scan_batches(_CachedHeaders(segment), position, segment.size)
+
+
+class _CachedHeaders:
+    """A log as a byte source of batch headers: a part of `HEADERS_AT_ONCE` in the page cache."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._left = HEADERS_AT_ONCE
+        self.path = segment.log_path
+
+    def size(self) -> int:
+        return self._segment.size
+
+    def read_at(self, position: int, size: int) -> memoryview:
+        """Read at most a page. BlockingIOError if the part is read."""
+        buffer = memoryview(bytearray(min(size, _PAGE)))
+        self._left -= len(buffer)
+        if self._left < 0:
+            before_waiting()
+        read_whole(self._segment, buffer, position)
+        return buffer
 
 
 def _measure(lines: SegmentLines, at: int, header: BatchHeader) -> tuple[Buffer, Measure]:
@@ -372,7 +422,14 @@ def _measure(lines: SegmentLines, at: int, header: BatchHeader) -> tuple[Buffer,
     Drop the plain form before the next call: there may be room for only one.
     """
     segment, measure = lines.segment, lines.view.measure
-    data: Buffer = segment.read_at(at, header.size)
+    data: Buffer
+    if may_wait():
+        data = segment.read_at(at, header.size)
+    else:
+        if header.size > BATCHES_AT_ONCE:
+            before_waiting()
+        data = memoryview(bytearray(header.size))
+        read_whole(segment, data, at)
     batch = Measure(NO_ENTRIES)
     if segment.holds_batches:
         measure(data, 0, len(data), batch)

@@ -403,6 +403,7 @@ class SegmentLines:
 
     def _read_entries(self) -> tuple[bytes, int]:
         """(entries, count) of the saved part, from the file, or measured again. Waits."""
+        before_waiting()
         saved = self._state[0]
         try:
             entries = lines_file.read_entries(self._store.files, self.path, saved)
@@ -617,10 +618,7 @@ class SegmentLines:
         """
         saved, tail = self._state
         if text < saved.text_length:
-            held = self._held
-            if held is None:
-                before_waiting()
-                held = self._read_entries()
+            held = self._held or self._read_entries()
             self.used = True
             return find_entry(held[0], held[1], text)
         assert tail is not None

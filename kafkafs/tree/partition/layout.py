@@ -39,6 +39,8 @@ CATCH_UP_AT_ONCE = 1 << 20
 """Bytes of log that the owner's thread measures at the end of a transaction."""
 FEW = 10_000
 """Up to so many last records are counted by batch headers rather than by measuring segments."""
+EXTENTS_AT_ONCE = 4
+"""Up to so many segments the last records are counted on the loop thread."""
 LOOK_S = 0.05
 """Seconds: the longest that the owner's thread measures text before a change of the past."""
 
@@ -107,7 +109,6 @@ class Layout:
         extent, start = self._positioned_at(offset)
         if extent.segment.base_offset >= offset:
             return start
-        before_waiting()
         return start + text_before(extent, offset)[0]
 
     def position_behind(self, offset: int) -> int:
@@ -151,19 +152,21 @@ class Layout:
         A few records are counted by batch headers, since a lookup waits; for many it measures the
         segments, the last one first. Errors as `measure`.
         """
-        before_waiting()
         if not count:
             return self.bound
         while True:
             extents, left = self.timeline.extents, count
             try:
-                for extent in reversed(extents):
+                for number, extent in enumerate(reversed(extents)):
                     assert isinstance(extent, SegmentLines)
+                    if number == EXTENTS_AT_ONCE:
+                        before_waiting()
                     offset: int | None = None
                     if not extent.complete and 0 < left <= FEW and extent.segment.holds_batches:
                         records, offset = count_back(extent, left)
                     else:
                         if not extent.complete:
+                            before_waiting()
                             self._measure(extent, until)
                         records = extent.records
                         if records >= left > 0:

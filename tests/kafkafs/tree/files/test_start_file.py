@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.line_index.records import BATCHES_AT_ONCE
 from kafkafs.mount_options import MountOptions
 from kafkafs.tree.files.start_file import NAMES, StartFile
 from kafkafs.tree.inodes import PASSING, Change
+from storage.files import Files
 from storage.record.control import ABORT, COMMIT
-from storage.waiting import at_once
+from storage.waiting import at_once, may_wait
 from tests.kafkafs.start_files import (
     DIRECTORIES,
     Oracle,
@@ -28,6 +30,23 @@ from tests.kafkafs.start_files import (
 from tests.kafkafs.tree.partition.test_transactions import Producer
 from tests.kafkafs.trees import Tree, a_tree, in_thread, read
 from tests.storage.logs import NOW_MS, append
+
+
+class CachedFiles(Files):
+    """Reads that may wait for the disk are errors inside `at_once`. `is_cold`: all others wait."""
+
+    is_cold = False
+
+    def preadv(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        assert may_wait()
+        return super().preadv(fd, buffer, position)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        assert may_wait()
+        return super().pread(fd, size, position)
+
+    def preadv_nowait(self, fd: int, buffer: bytearray | memoryview, position: int) -> int | None:
+        return None if self.is_cold else super().preadv_nowait(fd, buffer, position)
 
 
 @pytest.fixture
@@ -262,23 +281,60 @@ def test_what_was_looked_up_before_the_past_changed_is_stale(tree: Tree) -> None
 # -- waiting ---------------------------------------------------------------------------------------
 
 
-def test_what_waits_for_the_disk_is_left_to_a_worker_thread(tree: Tree) -> None:
-    fill(tree)
-    topic = tree.directory("t")
-    tree.file()
-    for name in ("0@-3", "0@08:00", "0@5..-3", "0@5..08:00"):
+def test_what_waits_for_the_disk_is_left_to_a_worker_thread(tmp_path: Path) -> None:
+    files = CachedFiles()
+    with a_tree(tmp_path / "data", files=files) as tree:
+        tree.mkdir("t")
+        fill(tree)
+        topic = tree.directory("t")
+        tree.file()
+        files.is_cold = True
+        for name in ("0@-3", "0@08:00", "0@5..-3", "0@5..08:00"):
+            with pytest.raises(BlockingIOError):
+                at_once(topic.lookup, name)
+            assert isinstance(in_thread(lambda: topic.lookup(name)), StartFile)  # noqa: B023
+        # An offset is one without looking; where it lies is asked for by stat and open.
+        file = at_once(topic.lookup, "0@5")
+        assert file.listed_attributes().size == 0
         with pytest.raises(BlockingIOError):
-            at_once(topic.lookup, name)
-        assert isinstance(in_thread(lambda: topic.lookup(name)), StartFile)  # noqa: B023
-    # An offset is one without looking; where it lies is asked for by stat and open.
-    file = at_once(topic.lookup, "0@5")
-    assert file.listed_attributes().size == 0
-    with pytest.raises(BlockingIOError):
-        at_once(file.attributes)
-    with pytest.raises(BlockingIOError):
-        at_once(file.open, os.O_RDONLY)
-    assert tree.attributes(file).size == len(lines(5, 40))
-    assert file.listed_attributes().size == len(lines(5, 40))
+            at_once(file.attributes)
+        with pytest.raises(BlockingIOError):
+            at_once(file.open, os.O_RDONLY)
+        assert tree.attributes(file).size == len(lines(5, 40))
+        assert file.listed_attributes().size == len(lines(5, 40))
+
+
+@pytest.mark.parametrize("count", [1, 10, 60, 100])
+@pytest.mark.parametrize("directory", ["", ".kv/", ".jsonl/"])
+def test_the_last_records_are_found_at_once_in_what_is_in_memory(
+    tmp_path: Path, directory: str, count: int
+) -> None:
+    """Within one batch, at the beginning of one, and in the segment before the last one."""
+    with a_tree(tmp_path / "data", files=CachedFiles()) as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"".join(b"%d\n" % number for number in range(50)))
+        tree.roll()
+        for start in (50, 90, 99):
+            tree.append("t/0", b"".join(b"%d\n" % number for number in range(start, 100)))
+        path = f"t/{directory}0"
+        records = tree.read(path).splitlines(keepends=True)
+        # The entries of a sealed segment are in memory after the first look-up.
+        tree.read(f"{path}@-{count}")
+        parent = tree.directory(f"t/{directory}".removesuffix("/"))
+        node = at_once(parent.lookup, f"0@-{count}")
+        text = b"".join(records[-count:])
+        assert at_once(node.attributes).size == len(text)
+        assert at_once(at_once(node.open, os.O_RDONLY).read, 0, 1 << 20) == text
+
+
+def test_a_large_batch_is_left_to_a_worker_thread(tmp_path: Path) -> None:
+    with a_tree(tmp_path / "data", files=CachedFiles()) as tree:
+        tree.mkdir("t")
+        tree.append("t/0", b"x" * BATCHES_AT_ONCE + b"\nlast\n")
+        assert tree.read("t/0")
+        with pytest.raises(BlockingIOError):
+            at_once(tree.directory("t").lookup, "0@-1")
+        assert tree.read("t/0@-1") == b"last\n"
 
 
 def test_counting_that_takes_long_is_eagain_and_a_line_in_the_log(
