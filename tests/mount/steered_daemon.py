@@ -41,7 +41,7 @@ from kafkafs.tree.directories.dot_names import DOT_NAMES
 from kafkafs.tree.directories.topic import TopicDirectory
 from kafkafs.tree.events import Events
 from kafkafs.tree.files import view_file
-from kafkafs.tree.files.virtual_file import Text, VirtualFile
+from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.filesystem import FileSystem
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node
@@ -425,11 +425,11 @@ class Commands:
     def break_version(self) -> None:
         """`.kafkafs/version` has a bug from now on."""
 
-        def text() -> Text:
+        def text() -> str:
             raise ZeroDivisionError("a bug that a test planted")
 
         about = self._tree.about
-        about.files["version"] = VirtualFile(
+        about.files["version"] = TextFile(
             about.files["version"].inode, text, about.owner, about.mount.clock_ns
         )
 
@@ -448,9 +448,7 @@ def _remove_head_file(topic: TopicDirectory, inode: int) -> Node:
         unfinished = topic.mount.unfinished
         return ControlHandle(act, lambda _: None, flags, unfinished, reader, structural=True)
 
-    return VirtualFile(
-        inode, lambda: Text(""), lambda: (0o600, 0, 0), topic.mount.clock_ns, take=take
-    )
+    return TextFile(inode, lambda: "", lambda: (0o600, 0, 0), topic.mount.clock_ns, take=take)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
 from kafkafs.tree.control.control_file import CommandEffects
-from kafkafs.tree.files.virtual_file import text_table
+from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.partition.partitions import Partitions
 from storage.directory.manager import Topic
 from storage.errors import InvalidTxnState, StorageError

@@ -15,7 +15,7 @@ from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import CANCEL, DRY_RUN, RUN
 from kafkafs.tree.control.job_file import JobFile, by_partition
 from kafkafs.tree.control.retention import delete_old
-from kafkafs.tree.files.virtual_file import text_table
+from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.jobs import JobKind, JobResult
 from storage.compaction.cleaner import Cleaned
 from storage.directory.manager import Topic

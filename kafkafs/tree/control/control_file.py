@@ -4,7 +4,7 @@ A line acts inside the `write()` that carries its newline, which returns the err
 the same. A line without a newline waits for the next write, or acts at release. All lines of a
 write are parsed before the first one acts: a wrong one is EINVAL and changes nothing.
 
-Reading shows the state as text, made at open as for any virtual file.
+Reading shows the state as text, made at open as for any `TextFile`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import numbered, parse_partition, refused
 from kafkafs.tree.control.job_file import JobCommand, JobFile
-from kafkafs.tree.files.virtual_file import text_table
+from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.jobs import JobKind, JobResult
 from storage.directory.manager import Topic
 from storage.directory.retain import HIGH_WATERMARK, delete_records

@@ -14,7 +14,7 @@ from kafkafs.quantities import human_size, local_time
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.commands import DRY_RUN, RUN
 from kafkafs.tree.control.job_file import JobFile, by_partition
-from kafkafs.tree.files.virtual_file import text_table
+from kafkafs.tree.files.text_file import text_table
 from kafkafs.tree.jobs import JobKind, JobResult
 from storage.directory.retain import RetentionPlan, plan_retention, retain
 from storage.errors import StorageError

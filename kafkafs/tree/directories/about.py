@@ -31,7 +31,7 @@ from kafkafs.tree.control.topic_commands import carry_out
 from kafkafs.tree.control.topic_config import defaults_text
 from kafkafs.tree.directories.help_text import HELP
 from kafkafs.tree.directories.tree_directory import TreeDirectory
-from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile, text_table
+from kafkafs.tree.files.text_file import TextFile, text_table
 from kafkafs.tree.handles import Handle, WritingHandle
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.open_files import OpenTable
@@ -81,28 +81,27 @@ class AboutDirectory(TreeDirectory):
         if not (mount.manager.read_only or mount.options.read_only):
             self.files[ADOPT] = adopt_file(requests, inode_number(ABOUT, ADOPT))
 
-    def _short(self, name: str, make: Callable[[], str], *, for_all: bool = False) -> VirtualFile:
+    def _short(self, name: str, make: Callable[[], str], *, for_all: bool = False) -> TextFile:
         """A file whose short text the owner's thread makes. `for_all`: it says nothing of what
         others keep here.
         """
         inode = inode_number(ABOUT, name)
         owner = self._for_all if for_all else self._file_owner
-        text, clock_ns = lambda: Text(make()), self.mount.clock_ns
-        return VirtualFile(inode, text, owner, clock_ns, path=f"{ABOUT}/{name}")
+        return TextFile(inode, make, owner, self.mount.clock_ns, path=f"{ABOUT}/{name}")
 
-    def _made(self, name: str, make: Callable[[], str], take: Take | None = None) -> VirtualFile:
+    def _made(self, name: str, make: Callable[[], str], take: Take | None = None) -> TextFile:
         """A file whose text a worker thread makes.  Who may change it is the user of the daemon."""
 
         def owner() -> Ownership:
             mode, uid, gid = self._file_owner()
             return mode | (0o200 if take else 0), uid, gid
 
-        return MadeFile(
+        return TextFile(
             inode_number(ABOUT, name),
-            lambda: Text(make()),
+            make,
             owner,
             self.mount.clock_ns,
-            look=lambda: self._partitions.follow_all(time.monotonic() + FOLLOW_S),
+            prepare=lambda: self._partitions.follow_all(time.monotonic() + FOLLOW_S),
             take=take,
             path=f"{ABOUT}/{name}",
         )

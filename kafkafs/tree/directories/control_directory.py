@@ -14,7 +14,7 @@ from kafkafs.tree.control.job_file import JobFile, begin_job, state_text
 from kafkafs.tree.control.retention import RETENTION
 from kafkafs.tree.control.verify import VERIFY
 from kafkafs.tree.directories.topic import InTopic, TopicDirectory
-from kafkafs.tree.files.virtual_file import Text, VirtualFile
+from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Node, inode_number, missing
 from kafkafs.tree.permissions import WholeTopic
@@ -78,7 +78,7 @@ def command_file(
 
         return ControlHandle(carry_out, say, flags, mount.unfinished, reader, structural=structural)
 
-    return VirtualFile(inode, lambda: Text(text()), owner, mount.clock_ns, take=take, path=path)
+    return TextFile(inode, text, owner, mount.clock_ns, take=take, path=path)
 
 
 def _job_file(file: JobFile, topic: TopicDirectory, inode: int) -> Node:

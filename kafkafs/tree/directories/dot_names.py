@@ -26,8 +26,8 @@ from kafkafs.tree.directories.topic import InTopic, TopicDirectory
 from kafkafs.tree.directories.tree_directory import TreeDirectory
 from kafkafs.tree.files import meta, raw_file
 from kafkafs.tree.files.follow_file import FOLLOW, SHIP, look_up_follow
+from kafkafs.tree.files.text_file import Content, TextFile
 from kafkafs.tree.files.view_file import MEASURE_S
-from kafkafs.tree.files.virtual_file import Content, VirtualFile
 from kafkafs.tree.handles import Handle
 from kafkafs.tree.inodes import Caller, Node, inode_number, missing
 from kafkafs.tree.partition.partition import Partition
@@ -223,13 +223,13 @@ class MetaDirectory(OfPartition):
         log = partition.log
         values = partition.view(self.mount.views[0])
 
-        def segments() -> Content:
+        def segments() -> str:
             before_waiting()
             partition.nonce()
             values.layout.measure(time.monotonic() + MEASURE_S)
             return meta.segments(log, values)
 
-        content: dict[str, Callable[[], Content]] = {
+        content: dict[str, Callable[[], str | Content]] = {
             "offsets": lambda: meta.offsets(log),
             "segments": segments,
             "index": lambda: meta.EntryTable(log, meta.OFFSET_INDEX),
@@ -239,7 +239,7 @@ class MetaDirectory(OfPartition):
         }
         if name not in content:
             raise missing(name)
-        return VirtualFile(
+        return TextFile(
             inode_number(log.topic, log.topic_id, log.partition, ".meta", name),
             content[name],
             self.file_owner,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from kafkafs.tree.files.virtual_file import Content, Text, text_table
+from kafkafs.tree.files.text_file import Content, text_table
 from kafkafs.tree.partition.partition_view import PartitionView
 from storage import paths
 from storage.log.log import Log
@@ -70,7 +70,7 @@ TIME_INDEX = EntryLayout(
 )
 
 
-def offsets(log: Log) -> Content:
+def offsets(log: Log) -> str:
     """The offsets that mark the log's state. `remote_log_start`: only where a tiered topic's log
     begins earlier in remote storage.
     """
@@ -82,10 +82,10 @@ def offsets(log: Log) -> Content:
         ("recovery_point", log.durability.recovery_point),
         ("remote_log_start", log.remote_log_start),
     )
-    return Text("".join(f"{name} {value}\n" for name, value in facts if value is not None))
+    return "".join(f"{name} {value}\n" for name, value in facts if value is not None)
 
 
-def segments(log: Log, values: PartitionView) -> Content:
+def segments(log: Log, values: PartitionView) -> str:
     """A line for each segment, retired ones included; `records` as the view `values` counts them,
     -1 for a retired one.
 
@@ -111,7 +111,7 @@ def segments(log: Log, values: PartitionView) -> Content:
             _state(segment),
         )
         rows.append(row)
-    return Text("".join(f"{line}\n" for line in text_table(_SEGMENT_COLUMNS, rows)))
+    return "".join(f"{line}\n" for line in text_table(_SEGMENT_COLUMNS, rows))
 
 
 def _state(segment: Segment) -> str:

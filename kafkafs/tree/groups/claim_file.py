@@ -25,7 +25,7 @@ from functools import partial
 
 from kafkafs.printable import one_line
 from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
-from kafkafs.tree.files.virtual_file import Text, VirtualFile, text_table
+from kafkafs.tree.files.text_file import Text, TextFile, text_table
 from kafkafs.tree.groups.claims import NAME_BYTES, Claimed, Claims, Consumer, Numbers
 from kafkafs.tree.groups.group_files import GroupTopic
 from kafkafs.tree.groups.positions import Change, Wanted, parse
@@ -60,9 +60,9 @@ class ClaimFile:
             mode, uid, gid = permissions.group(self.group)
             return mode & 0o666, uid, gid
 
-        return VirtualFile(
+        return TextFile(
             inode_number(self.path),
-            lambda: Text(self._table()),
+            self._table,
             owner,
             self.mount.clock_ns,
             take=self._take,

@@ -19,7 +19,7 @@ from typing import TypeVar
 from kafkafs.tree.context import MountContext
 from kafkafs.tree.control.control_file import CommandEffects, ControlHandle
 from kafkafs.tree.files.group_names import file_name
-from kafkafs.tree.files.virtual_file import MadeFile, Text, VirtualFile
+from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.groups import group_facts
 from kafkafs.tree.groups.claims import Claims
 from kafkafs.tree.groups.positions import Wanted, offset_of, parse
@@ -86,13 +86,13 @@ class GroupTopic:
     def position_file(self, number: int) -> Node:
         """`N`"""
 
-        def text() -> Text:
+        def text() -> str:
             log = self._log(number)
             if log is not None and not may_wait():
                 self.partitions.of(log).follow()
-            return Text(group_facts.position_text(log, self.committed().get(number)))
+            return group_facts.position_text(log, self.committed().get(number))
 
-        return VirtualFile(
+        return TextFile(
             self._inode(str(number)),
             text,
             lambda: self._owner([number]),
@@ -111,9 +111,9 @@ class GroupTopic:
         def take(flags: int, reader: Handle | None) -> ControlHandle:
             return self._take(ALL, self.numbers, flags, reader)
 
-        return VirtualFile(
+        return TextFile(
             self._inode(ALL),
-            lambda: Text(""),
+            lambda: "",
             owner,
             self.mount.clock_ns,
             take=take,
@@ -226,11 +226,11 @@ def lag_file(
     partitions: Partitions, path: str, text: Callable[[], str], owner: Callable[[], Ownership]
 ) -> Node:
     """A table of lags."""
-    return MadeFile(
+    return TextFile(
         inode_number(path),
-        lambda: Text(text()),
+        text,
         owner,
         partitions.mount.clock_ns,
-        look=lambda: partitions.follow_all(time.monotonic() + _FOLLOW_S),
+        prepare=lambda: partitions.follow_all(time.monotonic() + _FOLLOW_S),
         path=path,
     )

@@ -18,7 +18,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from kafkafs.tree.files.virtual_file import Text, VirtualFile
+from kafkafs.tree.files.text_file import TextFile
 from kafkafs.tree.handles import Handle, NotExamined, WritingHandle
 from kafkafs.tree.owner.owner_requests import OwnerRequests
 from storage.errors import InvalidRecord, StorageError, refusal_of
@@ -33,11 +33,11 @@ AT_ONCE = 1 << 14
 """A worker thread parses longer lines."""
 
 
-def adopt_file(requests: OwnerRequests, inode: int) -> VirtualFile:
+def adopt_file(requests: OwnerRequests, inode: int) -> TextFile:
     """See the module."""
-    return VirtualFile(
+    return TextFile(
         inode,
-        lambda: Text(requests.text()),
+        requests.text,
         lambda: (0o600, os.geteuid(), os.getegid()),
         requests.mount.clock_ns,
         take=lambda flags, reader: AdoptHandle(requests, reader),

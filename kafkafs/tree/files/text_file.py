@@ -1,6 +1,6 @@
 """Files whose text is made when they are opened.
 
-A handle keeps its text, so that a reader sees one consistent state. stat makes the text, too, for
+An open file has one text, so that a reader sees one consistent state. stat makes the text, too, for
 an exact size. The kernel caches nothing of it.
 """
 
@@ -19,7 +19,7 @@ from storage.waiting import at_once, may_wait
 
 
 class Content(Protocol):
-    """What a virtual file shows: its length, and its bytes at any position."""
+    """A text that is made in parts: its length, and its bytes at any position."""
 
     def __len__(self) -> int: ...
 
@@ -27,7 +27,7 @@ class Content(Protocol):
 
 
 class Text:
-    """Content in memory: lines of facts."""
+    """A text in memory."""
 
     __slots__ = ("_data",)
 
@@ -52,23 +52,27 @@ def text_table(columns: Sequence[tuple[str, int]], rows: Iterable[Sequence[objec
     ]
 
 
-class VirtualFile(Node):
-    """A file whose short content `make` makes on the owner's thread. If that would have to wait,
-    which is BlockingIOError, a worker thread makes it.
+class TextFile(Node):
+    """A file whose text `make` makes for each open and each stat.
+
+    The loop thread calls `make`. If that raises BlockingIOError, a worker thread calls it. With
+    `prepare` the text takes long to make: the loop thread calls `prepare`, and a worker thread
+    calls `make`. While such a text is open, stat shows the size of the text that was opened last.
 
     `take(flags, reader)` makes the handle for writing, of a file that takes lines. `of`: a node
     that is replaced together with this file.
     """
 
-    __slots__ = ("_make", "_mtime_ns", "_of", "_owner", "_path", "_take")
+    __slots__ = ("_make", "_mtime_ns", "_of", "_opened", "_owner", "_path", "_prepare", "_take")
 
     def __init__(
         self,
         inode: int,
-        make: Callable[[], Content],
+        make: Callable[[], str | Content],
         owner: Callable[[], Ownership],
         mtime_ns: Callable[[], int],
         *,
+        prepare: Callable[[], object] | None = None,
         take: Callable[[int, Handle | None], WritingHandle] | None = None,
         path: str = "",
         of: Node | None = None,
@@ -79,7 +83,10 @@ class VirtualFile(Node):
         self._make = make
         self._owner = owner
         self._mtime_ns = mtime_ns
+        self._prepare = prepare
         self._take = take
+        # The open texts that took long to make, the latest last.
+        self._opened: dict[TextHandle, None] = {}
 
     @property
     def path(self) -> str:
@@ -89,8 +96,18 @@ class VirtualFile(Node):
     def is_replaced(self) -> bool:
         return self._of is not None and self._of.is_replaced
 
+    def _made(self) -> Content:
+        """The text as it is now. BlockingIOError."""
+        if self._prepare is not None and not may_wait():
+            self._prepare()
+            raise BlockingIOError
+        made = self._make()
+        return Text(made) if isinstance(made, str) else made
+
     def attributes(self) -> Attributes:
-        return self._attributes(len(self._make()))
+        if self._opened and not may_wait():
+            return self._attributes(len(next(reversed(self._opened)).content))
+        return self._attributes(len(self._made()))
 
     def _attributes(self, size: int) -> Attributes:
         mode, uid, gid = self._owner()
@@ -98,6 +115,8 @@ class VirtualFile(Node):
         return Attributes(self.inode, file_mode(mode), size, mtime_ns, 1, uid, gid, 0, 0.0, 0.0)
 
     def listed_attributes(self) -> Attributes:
+        if self._prepare is not None:
+            return self._attributes(0)
         try:
             return at_once(self.attributes)
         except BlockingIOError:
@@ -113,86 +132,30 @@ class VirtualFile(Node):
         if self._take is None and (access != os.O_RDONLY or flags & os.O_TRUNC):
             raise OSError(errno.EACCES, "this file is read-only")
         if self._take is None or access == os.O_RDONLY:
-            return self._open_content()
-        return self._take(flags, self._open_content() if access == os.O_RDWR else None)
+            return self._open_text()
+        return self._take(flags, self._open_text() if access == os.O_RDWR else None)
 
-    def _open_content(self) -> Handle:
+    def _open_text(self) -> Handle:
         """A handle for reading."""
-        return ContentHandle(self._make())
+        handle = TextHandle(self._made(), self._opened)
+        if self._prepare is not None:
+            self._opened[handle] = None
+        return handle
 
 
-class ContentHandle(Handle):
-    """A virtual file as it was at open."""
+class TextHandle(Handle):
+    """The text as it was at open. `opened` has the open texts, perhaps this one."""
 
-    __slots__ = ("_content",)
+    __slots__ = ("_opened", "content")
 
     direct_io = True
 
-    def __init__(self, content: Content) -> None:
-        self._content = content
+    def __init__(self, content: Content, opened: dict[TextHandle, None]) -> None:
+        self.content = content
+        self._opened = opened
 
     def read(self, position: int, size: int) -> bytes | bytearray | memoryview:
-        return self._content.read(position, size)
-
-
-class MadeFile(VirtualFile):
-    """A file whose content takes long to make: a worker thread makes it for each open.
-
-    The owner's thread calls `look` before that. While a text is open, stat shows the size of the
-    text that was opened last; else the size of a text that is made for the stat.
-    """
-
-    __slots__ = ("_look", "_opened", "_size")
-
-    def __init__(
-        self,
-        inode: int,
-        make: Callable[[], Content],
-        owner: Callable[[], Ownership],
-        mtime_ns: Callable[[], int],
-        *,
-        look: Callable[[], object] = lambda: None,
-        take: Callable[[int, Handle | None], WritingHandle] | None = None,
-        path: str = "",
-    ) -> None:
-        super().__init__(inode, make, owner, mtime_ns, take=take, path=path)
-        self._look = look
-        # The sizes of the open handles' texts, and the size that a worker thread has found.
-        self._opened: dict[Handle, int] = {}
-        self._size: int | None = None
-
-    def attributes(self) -> Attributes:
-        if may_wait():
-            self._size = len(self._make())
-            return self._attributes(self._size)
-        if self._opened:
-            return self._attributes(next(reversed(self._opened.values())))
-        size, self._size = self._size, None
-        if size is None:
-            self._look()
-            raise BlockingIOError
-        return self._attributes(size)
-
-    def listed_attributes(self) -> Attributes:
-        return self._attributes(0)
-
-    def _open_content(self) -> Handle:
-        if not may_wait():
-            self._look()
-            raise BlockingIOError
-        return MadeHandle(self._opened, self._make)
-
-
-class MadeHandle(ContentHandle):
-    """Content that `opened` counts until release."""
-
-    __slots__ = ("_opened",)
-
-    def __init__(self, opened: dict[Handle, int], make: Callable[[], Content]) -> None:
-        content = make()
-        super().__init__(content)
-        self._opened = opened
-        opened[self] = len(content)
+        return self.content.read(position, size)
 
     def release(self) -> None:
-        del self._opened[self]
+        self._opened.pop(self, None)
