@@ -1,12 +1,12 @@
-"""What each process has looked up last, where the name leads to what is there at that moment.
+"""The last lookups of each process, of names that lead to what is there at that moment.
 
 A program asks for a file's attributes before it opens it, and compares both (cp, tar, rsync). So a
-process that has looked a name up and not opened it yet is led to the same file for `RECENT_S` after
-its last lookup. Any other lookup of that name leads to what is there then: also after the process
-has opened a file to write, as who appends is to see it.
+lookup finds the same file as the last lookup of the same process, for `RECENT_S`, until the process
+opens the file. If the process opens any file for writing, its next lookups find the present state,
+with what it appends.
 
-The kernel names the thread that asks; its threads share what a process has looked up. A process of
-another pid namespace has no number here (0), and nothing is remembered for it.
+The kernel sends the number of the thread that asks; the threads of a process share its lookups. A
+process of another pid namespace has no number here (0), and its lookups are not remembered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RecentLookups:
         self._clock = clock
         # The thread that has asked last, its process, and when.
         self._asked = 0, 0, 0.0
-        # What was found, and when; the latest last.
+        # The node that a lookup has found, and when; the latest last.
         self._lookups: OrderedDict[Lookup, tuple[Node, float]] = OrderedDict()
         # By process and inode: the last lookup that led there.
         self._last: dict[tuple[int, int], Lookup] = {}
@@ -62,14 +62,14 @@ class RecentLookups:
         return process
 
     def find(self, lookup: Lookup) -> Node | None:
-        """What the process is led to again; None where it is to find what is there now."""
+        """The node to find again; None if the lookup has to find the present state."""
         node, when = self._lookups.get(lookup, (None, 0.0))
         if node is None or self._clock() - when >= RECENT_S or not node.is_current():
             return None
         return node
 
     def note(self, lookup: Lookup, node: Node) -> None:
-        """The process was told what its lookup has found."""
+        """The kernel has the answer to a lookup of the process."""
         self._drop(lookup)
         self._lookups[lookup] = node, self._clock()
         self._last[lookup[0], node.inode] = lookup
@@ -88,7 +88,7 @@ class RecentLookups:
             self._drop(lookup)
 
     def expire(self) -> None:
-        """Forget what nobody is led to any more; called once a second or so."""
+        """Drop the lookups that are too old; called about once a second."""
         before = self._clock() - RECENT_S
         while self._lookups:
             lookup, (_, when) = next(iter(self._lookups.items()))
