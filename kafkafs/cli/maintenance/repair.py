@@ -108,8 +108,9 @@ def command(
     was, reading its records fails. After --accept-loss, appends work and readers skip the records.
 
     Tiered topics of a broker stay as they are, and standard error names them. Standard error also
-    lists everything that was found. Standard output lists everything that was done, or would be. If
-    a partition cannot be opened, repair names it, and repairs the others.
+    lists everything that was found. Standard output lists everything that was done; without
+    --apply, what would be done. If a partition cannot be opened, repair names it, and repairs the
+    others.
 
     --indexes rebuilds the .index, .timeindex and .txnindex files that differ from the logs, and
     producer snapshots that are missing or cannot be read. A mount rebuilds files that are missing
@@ -120,8 +121,8 @@ def command(
     *.cut files of an earlier repair give status 1 only with --salvage.
 
     Exit status 3: a partition cannot be opened, or --apply has left damage or a loss that is not
-    accepted. With --indexes: --apply has left the indexes of a damaged log, or there are only
-    tiered topics.
+    accepted. With --indexes: --apply did not rebuild the indexes of a log because the log is
+    damaged, or all topics are tiered.
     """
     if wants_indexes:
         if wants_salvage or wants_purge or accept_loss or log_starts:

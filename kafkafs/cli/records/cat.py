@@ -115,10 +115,10 @@ def command(
     schemas. A value that cannot be decoded is printed as by --view jsonl, with valueError.
 
     kafka://HOST:PORT/TOPIC[:PARTITION][@START[..END]] names records of a cluster. They are copied
-    to a small directory in the cache, and deleted when they are printed. --decode reads the topic
+    to a small directory in the cache, and deleted after they are printed. --decode reads the topic
     _schemas of the cluster. With -f, cat prints all partitions as records arrive. If records were
-    deleted before cat could read them, or a topic may not be read, cat continues with the others
-    and ends with exit status 3.
+    deleted before cat could read them, or if the cluster does not let cat read a topic, cat prints
+    the other records and topics, and ends with exit status 3.
 
     The directory may be in use. If cat reaches damaged records, it ends with exit status 3.
     """

@@ -72,10 +72,16 @@ class World:
         """Time passes. What was due by then has been done: threads take real time, for which
         the clock stands still.
         """
+        # A turn that still runs would begin its pause after the jump, and never end it.
+        await self._rest()
         self.clock.jump(seconds)
+        await self._rest()
+
+    async def _rest(self) -> None:
+        """Return when no job and no thread runs."""
         for _ in range(3):
             await trio.testing.wait_all_tasks_blocked(0.01)
-            while self.tree.mount.jobs.running:
+            while self.tree.mount.jobs.running or trio.testing.active_thread_count():
                 await trio.testing.wait_all_tasks_blocked(0.001)
 
 
